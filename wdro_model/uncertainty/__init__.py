@@ -1,0 +1,19 @@
+"""What the user says about the data: its samples, its support, and how far it may move."""
+
+from wdro_model.uncertainty import costs, supports
+from wdro_model.uncertainty.ambiguity import WassersteinBall
+from wdro_model.uncertainty.joint import JointSamples
+from wdro_model.uncertainty.lazy import LazySamples, scenario_batches
+from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.uncertainty.sampling import GaussianSampler
+
+__all__ = [
+    "GaussianSampler",
+    "JointSamples",
+    "LazySamples",
+    "UncertainParameter",
+    "WassersteinBall",
+    "costs",
+    "scenario_batches",
+    "supports",
+]

@@ -1,0 +1,82 @@
+"""The ambiguity set: all distributions within a transport cost of the observed one."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wdro_model.uncertainty.costs import GroundCost, Norm, SquaredEuclidean, as_cost
+
+
+@dataclass(frozen=True)
+class WassersteinBall:
+    """The distributions Q on the support with W_c(P_N, Q) <= radius.
+
+    radius: a bound on the optimal transport cost itself. With a squared cost it is a squared
+        distance; `WassersteinBall.order(2, r)` takes the distance r instead.
+    cost: a ground cost, or a function of (origins, points); `SquaredEuclidean()` by default.
+    """
+
+    radius: float
+    cost: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", _nonnegative(self.radius, "radius"))
+        object.__setattr__(self, "cost", as_cost(self.cost))
+
+    @classmethod
+    def order(cls, p: float, radius: float, cost: Any = None) -> WassersteinBall:
+        """The p-Wasserstein ball of this radius: W_p <= r, that is W_c <= r^p with c = |.|^p."""
+        if isinstance(p, bool) or not isinstance(p, numbers.Real) or not 1 <= p < math.inf:
+            raise ValueError(f"order p of a Wasserstein ball must be a number >= 1, got {p!r}.")
+        distance = _nonnegative(radius, "radius")
+        if cost is None and p not in _DEFAULT_COSTS:
+            raise ValueError(
+                f"no default cost of order {p:g}: give cost=costs.Callable(function, order={p:g}), "
+                "or use p = 1 or 2."
+            )
+        chosen = as_cost(_DEFAULT_COSTS[float(p)]() if cost is None else cost)
+        if chosen.order != p:
+            raise ValueError(
+                f"{type(chosen).__name__} is a cost of order {chosen.order}, not {p:g}: "
+                "order 1 goes with Norm, order 2 with SquaredEuclidean or Mahalanobis, and "
+                "Callable(function, order=p) states its own."
+            )
+        try:
+            return cls(distance ** float(p), chosen)
+        except OverflowError:
+            raise ValueError(
+                f"radius {distance!r} to the power {p:g} is not a finite number."
+            ) from None
+
+    @property
+    def distance(self) -> float | None:
+        """The radius as a p-Wasserstein distance, radius^(1/p); None if the order is unknown."""
+        order = self.cost.order
+        return None if order is None else float(self.radius ** (1 / order))
+
+    def describe(self) -> str:
+        """The radius in both conventions, and the cost."""
+        bound = f"W_c <= {self.radius:g} with c(xi, zeta) = {self.cost.describe()}"
+        if self.distance is None:
+            return bound
+        return f"{bound} ({self.cost.order:g}-Wasserstein distance <= {self.distance:g})"
+
+
+_DEFAULT_COSTS: dict[float, type[GroundCost]] = {1.0: Norm, 2.0: SquaredEuclidean}
+
+
+def _nonnegative(given: Any, name: str) -> float:
+    if isinstance(given, np.ndarray) and given.ndim == 0:
+        given = given.item()
+    number = isinstance(given, numbers.Real) and not isinstance(given, bool | np.bool_)
+    if not number or not 0 <= given < math.inf:
+        hint = "; radius 0 is the observed distribution itself" if number and given < 0 else ""
+        raise ValueError(
+            f"{name} of a Wasserstein ball must be a finite number >= 0, got {given!r}{hint}."
+        )
+    return float(given)

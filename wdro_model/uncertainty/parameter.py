@@ -1,0 +1,204 @@
+"""The uncertain data of a loss: a CVXPY parameter that carries its observations and its support."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.uncertainty.scenarios import as_scenarios, chunks, read_only
+from wdro_model.uncertainty.supports import Everywhere, Support
+
+SPECTRAL_LIMIT = 200
+"""Semidefiniteness of samples is checked up to this many rows."""
+
+
+class UncertainParameter(cp.Parameter):
+    """Data known through N samples, which nature may move within its support.
+
+    shape: () for a number, an int or a tuple as in CVXPY.
+    samples: (N, *shape), or anything NumPy reads as that: nested lists, a pandas frame. (N, 1) is
+        read as (N,) for a scalar, (N,) as (N, 1) for shape (1,). A float64 C-contiguous array is
+        not copied: do not change it afterwards. Without samples the parameter can be declared and
+        written into a loss, but not solved for.
+    support: where nature may move the data; all of R^d by default.
+    attributes: those of `cvxpy.Parameter`. nonneg, nonpos, pos, neg and bounds restrict the support
+        accordingly (pos and neg to the closed half-line), and a support of one sign declares that
+        sign to CVXPY. symmetric, PSD, NSD, diag and sparsity are checked on the samples and tell
+        CVXPY what the loss looks like; they do not restrict nature.
+
+    `.value` stays None, so that solving the model as an ordinary CVXPY problem fails loudly.
+    """
+
+    def __init__(
+        self,
+        shape: int | tuple[int, ...] = (),
+        name: str | None = None,
+        *,
+        samples: Any = None,
+        support: Support | None = None,
+        **attributes: Any,
+    ) -> None:
+        label = "the uncertain parameter" if name is None else f"uncertain parameter {name!r}"
+        _refuse_attributes(label, name, attributes)
+        full_shape = _as_shape(label, shape)
+        try:
+            region = _restricted(_as_support(support), attributes)
+            region.validate(full_shape)
+        except ValueError as error:
+            raise ValueError(f"support of {label}: {error}") from error
+        super().__init__(full_shape, name, **_with_sign(attributes, region, full_shape))
+        self._support = region
+        self._samples: np.ndarray | None = None
+        if samples is not None:
+            label = repr(self.name())
+            array = as_scenarios(samples, full_shape, f"samples of {label}")
+            _check_support(array, region, label)
+            _check_attributes(array, self.attributes, self.sparse_idx, label)
+            self._samples = read_only(array)
+
+    @property
+    def samples(self) -> np.ndarray | None:
+        """The observations (N, *shape), read-only; None if none were given."""
+        return self._samples
+
+    @property
+    def support(self) -> Support:
+        """Where nature may move the data."""
+        return self._support
+
+    @property
+    def count(self) -> int:
+        """The number N of samples; 0 if none were given."""
+        return 0 if self._samples is None else len(self._samples)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # CVXPY's deepcopy leaves a bound method behind in the instance; a copy must not inherit it.
+        return {key: value for key, value in self.__dict__.items() if key != "__deepcopy__"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._samples is not None:
+            self._samples = read_only(self._samples)
+
+    def __repr__(self) -> str:
+        data = "no samples" if self._samples is None else f"{self.count} samples"
+        return f"UncertainParameter({self.shape}, {self.name()!r}, {data}, {self.support!r})"
+
+
+def _as_shape(label: str, shape: Any) -> tuple[int, ...]:
+    dimensions = tuple(shape) if np.iterable(shape) and not isinstance(shape, str) else (shape,)
+    for n in dimensions:
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise ValueError(
+                f"{label} has shape {shape!r}; a shape is a positive integer or a tuple of them."
+            )
+    return tuple(int(n) for n in dimensions)
+
+
+def _as_support(support: Any) -> Support:
+    if support is None:
+        return Everywhere()
+    if not isinstance(support, Support):
+        raise ValueError(
+            f"expected one of wdro_model.supports (Box, Nonnegative, Polyhedron, Where), "
+            f"got {support!r}."
+        )
+    return support
+
+
+def _refuse_attributes(label: str, name: Any, attributes: dict[str, Any]) -> None:
+    if not (name is None or isinstance(name, str)):
+        raise ValueError(f"name of an uncertain parameter must be a string, got {name!r}.")
+    if attributes.get("value") is not None:
+        raise ValueError(f"{label} takes no value: give the observed data as samples=.")
+    for key in ("complex", "imag", "hermitian", "boolean", "integer"):
+        if attributes.get(key):
+            raise ValueError(
+                f"{label} cannot be {key}: the data is moved continuously in R^d. Leave {key}= out "
+                "(a cost with weight np.inf keeps a parameter at its observed values)."
+            )
+
+
+def _restricted(support: Support, attributes: dict[str, Any]) -> Support:
+    """The support within the sign and bounds that CVXPY is told about."""
+    if attributes.get("nonneg") or attributes.get("pos"):
+        support = support.restrict(0.0, np.inf)
+    if attributes.get("nonpos") or attributes.get("neg"):
+        support = support.restrict(-np.inf, 0.0)
+    if attributes.get("bounds") is not None:
+        lower, upper = attributes["bounds"]
+        support = support.restrict(
+            -np.inf if lower is None else lower, np.inf if upper is None else upper
+        )
+    return support
+
+
+def _with_sign(
+    attributes: dict[str, Any], support: Support, shape: tuple[int, ...]
+) -> dict[str, Any]:
+    """The attributes, with the sign that the support implies: CVXPY reads it once and caches it."""
+    signs = {}
+    if support.is_nonnegative(shape) and not attributes.get("pos"):
+        signs["nonneg"] = True
+    if support.is_nonpositive(shape) and not attributes.get("neg"):
+        signs["nonpos"] = True
+    return attributes | signs
+
+
+def _check_support(samples: np.ndarray, support: Support, label: str) -> None:
+    if isinstance(support, Everywhere):
+        return
+    for start, rows in chunks(samples):
+        inside = support.contains(rows)
+        if not inside.all():
+            first = int(np.argmin(inside))
+            raise ValueError(
+                f"sample {start + first} of {label} lies outside its support: "
+                f"{support.why_outside(rows[first])}. "
+                "Widen the support, or drop or clip the sample."
+            )
+
+
+def _check_attributes(
+    samples: np.ndarray, attributes: dict[str, Any], sparse_idx: Any, label: str
+) -> None:
+    """Refuse samples that contradict what CVXPY is told about the parameter."""
+    checks = {
+        "pos": lambda rows: rows > 0,
+        "neg": lambda rows: rows < 0,
+        "symmetric": _symmetric,
+        "diag": lambda rows: (rows == 0) | np.eye(rows.shape[-1], dtype=bool),
+        "sparsity": lambda rows: (rows == 0) | _pattern(rows.shape[1:], sparse_idx),
+        "PSD": lambda rows: _symmetric(rows) & _semidefinite(rows),
+        "NSD": lambda rows: _symmetric(rows) & _semidefinite(-rows),
+    }
+    for key in checks.keys() & {key for key, value in attributes.items() if value}:
+        for start, rows in chunks(samples):
+            fine = checks[key](rows).reshape(len(rows), -1).all(axis=1)
+            if not fine.all():
+                raise ValueError(
+                    f"sample {start + int(np.argmin(fine))} of {label} contradicts {key}=True; "
+                    f"correct the sample or leave {key}= out."
+                )
+
+
+def _symmetric(rows: np.ndarray) -> np.ndarray:
+    size = np.abs(rows).max(axis=(-2, -1), keepdims=True)
+    return np.abs(rows - np.swapaxes(rows, -2, -1)) <= 1e-9 * size
+
+
+def _semidefinite(rows: np.ndarray) -> np.ndarray:
+    """Is the smallest eigenvalue of each sample at least -1e-8 of its largest entry?"""
+    if rows.shape[-1] > SPECTRAL_LIMIT:
+        return np.ones_like(rows, dtype=bool)
+    smallest = np.linalg.eigvalsh(rows)[..., :1, None]
+    size = np.abs(rows).max(axis=(-2, -1), keepdims=True)
+    return np.broadcast_to(smallest >= -1e-8 * size, rows.shape)
+
+
+def _pattern(shape: tuple[int, ...], indices: Any) -> np.ndarray:
+    mask = np.zeros(shape, dtype=bool)
+    mask[tuple(map(np.asarray, indices))] = True
+    return mask

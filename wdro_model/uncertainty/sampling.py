@@ -1,0 +1,225 @@
+"""Draws from the Gaussian N(center, sigma^2 I) restricted to the support of the data."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import log_ndtr, ndtri_exp
+
+from wdro_model.uncertainty.joint import JointSamples
+from wdro_model.uncertainty.parameter import UncertainParameter
+
+REDRAWS = 8
+"""Rounds of redrawing the entries outside a box before the inverse cdf takes over."""
+
+TRIES = 10_000
+"""Proposals per point on a support that is sampled by rejection; a tenth if none succeeds."""
+
+PROPOSED_ENTRIES = 1 << 18
+"""About how many numbers one round of repeated proposals may hold."""
+
+
+class Truncation(NamedTuple):
+    """The Gaussian N(center, sigma^2) on [lower, upper], entry by entry."""
+
+    center: np.ndarray
+    sigma: Any
+    lower: Any
+    upper: Any
+
+
+class GaussianSampler:
+    """Truncated Gaussian draws on the joint support.
+
+    A box is drawn coordinate by coordinate, exactly also where the center lies many sigma outside
+    of it; a support that couples its entries is drawn by rejection, parameter by parameter.
+    frozen: coordinates (d,) that stay at the center; None for none.
+    """
+
+    def __init__(self, joint: JointSamples, frozen: np.ndarray | None = None) -> None:
+        held = np.zeros(joint.dimension, dtype=bool) if frozen is None else np.asarray(frozen)
+        if held.shape != (joint.dimension,) or held.dtype != bool:
+            raise ValueError(
+                f"frozen must mark the {joint.dimension} coordinates with booleans, got "
+                f"{held.dtype} of shape {held.shape}."
+            )
+        self.joint = joint
+        self.frozen = held if held.any() else None
+        self._coupled = [
+            (parameter, where)
+            for parameter, where in joint.slices.items()
+            if parameter.support.bounds(parameter.shape) is None and not held[where].all()
+        ]
+        self._lower, self._upper = _box(joint, held)
+
+    def draw(self, centers: np.ndarray, sigma: Any, rng: np.random.Generator) -> np.ndarray:
+        """One point per center: (B, d) -> (B, d).
+
+        sigma: the standard deviation, a positive number or one per coordinate (d,).
+        """
+        if centers.ndim != 2 or centers.shape[1] != self.joint.dimension:
+            raise ValueError(
+                f"centers must have shape (B, {self.joint.dimension}), got {centers.shape}."
+            )
+        sigma = self._deviations(sigma)
+        points = rng.standard_normal(centers.shape)
+        points *= sigma
+        points += centers
+        if self.frozen is not None:
+            points[:, self.frozen] = centers[:, self.frozen]
+        self._draw_box(points, centers, sigma, rng)
+        for parameter, where in self._coupled:
+            self._draw_coupled(parameter, where, points, centers, sigma, rng)
+        return points
+
+    def _deviations(self, sigma: Any) -> np.ndarray:
+        array = np.asarray(sigma, dtype=np.float64)
+        if array.shape not in ((), (self.joint.dimension,)):
+            raise ValueError(
+                f"sigma must be a number or have shape ({self.joint.dimension},), got shape "
+                f"{array.shape}."
+            )
+        moving = array if self.frozen is None or array.ndim == 0 else array[~self.frozen]
+        if not np.all((moving > 0) & (moving < np.inf)):
+            wrong = np.ravel(moving)[np.argmin(np.ravel((moving > 0) & (moving < np.inf)))]
+            raise ValueError(f"sigma must be positive and finite, got {float(wrong)!r}.")
+        return array
+
+    def _draw_box(
+        self, points: np.ndarray, centers: np.ndarray, sigma: np.ndarray, rng: np.random.Generator
+    ) -> None:
+        """Replace the entries outside the box by draws of the same Gaussian inside it.
+
+        A rejected entry is redrawn from the same law whatever was rejected before, so that the
+        rounds may end at any time and the inverse cdf finish the rest: the draws stay exact.
+        """
+        pending = _outside(points, self._lower, self._upper)
+        entries = points.reshape(-1)
+        for _ in range(REDRAWS):
+            if pending.size == 0:
+                return
+            law = self._law(pending, centers, sigma)
+            drawn = rng.standard_normal(pending.size)
+            drawn *= law.sigma
+            drawn += law.center
+            inside = (drawn >= law.lower) & (drawn <= law.upper)
+            entries[pending] = drawn
+            tried, pending = pending.size, pending[~inside]
+            if pending.size > 0.75 * tried:
+                break
+        law = self._law(pending, centers, sigma)
+        entries[pending] = inverse_cdf(law, rng.random(pending.size))
+
+    def _law(self, entries: np.ndarray, centers: np.ndarray, sigma: np.ndarray) -> Truncation:
+        """The truncated Gaussian of each of these entries, given by their index in (B, d)."""
+        varying = [np.ndim(value) for value in (sigma, self._lower, self._upper)]
+        rows, columns = None, None
+        if any(varying) or not centers.flags.c_contiguous:
+            rows, columns = np.divmod(entries, self.joint.dimension)
+        return Truncation(
+            centers.reshape(-1)[entries] if rows is None else centers[rows, columns],
+            *(
+                value[columns] if np.ndim(value) else value
+                for value in (sigma, self._lower, self._upper)
+            ),
+        )
+
+    def _draw_coupled(
+        self,
+        parameter: UncertainParameter,
+        where: slice,
+        points: np.ndarray,
+        centers: np.ndarray,
+        sigma: np.ndarray,
+        rng: np.random.Generator,
+    ) -> None:
+        """Redraw the block of a parameter, where it left its support, until it lies inside."""
+        moving = np.arange(where.start, where.stop)
+        if self.frozen is not None:
+            moving = moving[~self.frozen[where]]
+        deviation = sigma[moving] if sigma.ndim else sigma
+        inside = _accepted(parameter, points[:, where])
+        pending = np.flatnonzero(~inside)
+        tries, proposed, accepted = 1, inside.size, int(inside.sum())
+        while pending.size and tries < (TRIES if accepted else TRIES // 10):
+            repeats = PROPOSED_ENTRIES // (pending.size * (where.stop - where.start))
+            repeats = min(max(repeats, 1), 64)
+            blocks = np.repeat(points[pending, where][:, None], repeats, axis=1)
+            noise = rng.standard_normal((pending.size, repeats, moving.size))
+            blocks[..., moving - where.start] = (
+                centers[pending[:, None], moving][:, None] + deviation * noise
+            )
+            inside = _accepted(parameter, blocks.reshape(-1, blocks.shape[-1]))
+            inside = inside.reshape(pending.size, repeats)
+            found = inside.any(axis=1)
+            points[pending[found], where] = blocks[found, inside.argmax(axis=1)[found]]
+            pending = pending[~found]
+            tries, proposed, accepted = (
+                tries + repeats,
+                proposed + inside.size,
+                accepted + int(inside.sum()),
+            )
+        if pending.size:
+            raise ValueError(
+                f"no draw of {parameter.name()!r} fell into its support {parameter.support!r} for "
+                f"{pending.size} of {len(points)} points after {tries} tries (acceptance rate "
+                f"{accepted / proposed:.2g}); use a smaller sigma, or a Box that is drawn exactly."
+            )
+
+
+def inverse_cdf(law: Truncation, uniform: np.ndarray) -> np.ndarray:
+    """Quantiles of a truncated Gaussian, accurate however far the interval is from the center.
+
+    The interval is mirrored so that most of it lies left of the center; `near` is then its end
+    closest to the center's right, at which the cdf is largest, and with Phi the normal cdf
+        x = Phi^-1( Phi(near) - u (Phi(near) - Phi(far)) ),   all in logarithms.
+    Far in the tail, or in an interval so short that the density is exponential on it, the distance
+    from `near` is drawn as a truncated exponential variable of rate |near|.
+    """
+    center, sigma, lower, upper = np.broadcast_arrays(*law)
+    with np.errstate(over="ignore"):
+        a, b, width = (lower - center) / sigma, (upper - center) / sigma, (upper - lower) / sigma
+        mirrored = a + b > 0
+        near, far = np.where(mirrored, -a, b), np.where(mirrored, -b, a)
+        rate = np.clip(-near, 1e-8, 1e150)
+        depth = -sigma * np.log1p(uniform * np.expm1(-rate * width)) / rate
+    points = np.where(mirrored, lower + depth, upper - depth)
+    exponential = (near < -1e4) | (width < 1e-5)
+    rest = np.flatnonzero(~exponential)
+    log_near, log_far = log_ndtr(near[rest]), log_ndtr(far[rest])
+    x = ndtri_exp(log_near + np.log1p(uniform[rest] * np.expm1(log_far - log_near)))
+    points[rest] = center[rest] + sigma[rest] * np.where(mirrored[rest], -x, x)
+    return np.clip(points, lower, upper)
+
+
+def _box(joint: JointSamples, held: np.ndarray) -> tuple[Any, Any]:
+    """The bounds to draw between: open where a coordinate is held or its support is coupled.
+
+    Bounds that are the same for all coordinates are single numbers.
+    """
+    sides = []
+    for side, open_end in ((0, -np.inf), (1, np.inf)):
+        bound = np.full(joint.dimension, open_end)
+        for parameter, where in joint.slices.items():
+            box = parameter.support.bounds(parameter.shape)
+            if box is not None:
+                bound[where] = np.ravel(box[side])
+        bound[held] = open_end
+        sides.append(float(bound[0]) if np.all(bound == bound[0]) else bound)
+    return sides[0], sides[1]
+
+
+def _outside(points: np.ndarray, lower: Any, upper: Any) -> np.ndarray:
+    """The entries outside the box, by their index in the flattened points."""
+    mask = None
+    if np.any(lower > -np.inf):
+        mask = points < lower
+    if np.any(upper < np.inf):
+        above = points > upper
+        mask = above if mask is None else np.logical_or(mask, above, out=mask)
+    return np.zeros(0, dtype=np.intp) if mask is None else np.flatnonzero(mask)
+
+
+def _accepted(parameter: UncertainParameter, rows: np.ndarray) -> np.ndarray:
+    return parameter.support.contains(rows.reshape(len(rows), *parameter.shape))
