@@ -1,0 +1,142 @@
+"""A CVXPY expression as a function of many scenarios at once: values, and gradients in x and xi.
+
+    loss = BatchedLoss(-returns @ x)
+    values, pullback = loss({x: point}, {returns: scenarios})      # values: (B,)
+    gradient = pullback(weights)[x]                                 # of weights @ values
+    rows = pullback.in_data(weights)[returns]                       # (B, *shape)
+
+The weights may depend on the values, so that an average, a soft maximum or a quantile of the
+scenarios costs one evaluation and one reverse pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.loss.inputs import as_weights, batch_size, entry
+from wdro_model.loss.lowering import lower
+from wdro_model.loss.pullback import Gradients, Pullback
+from wdro_model.loss.rules import brief
+from wdro_model.uncertainty.parameter import UncertainParameter
+
+
+class BatchedLoss:
+    """A scalar CVXPY expression, evaluated on a batch of scenarios.
+
+    expression: real, with one entry, in variables and uncertain parameters. It need not be convex.
+    parameters: which parameters are uncertain; by default every UncertainParameter of the
+        expression, in order of first appearance. The other ones are read at each call.
+    """
+
+    def __init__(self, expression: Any, parameters: Sequence[Any] | None = None) -> None:
+        expression = cp.Constant.cast_to_const(expression)
+        if expression.size != 1:
+            raise ValueError(
+                f"a loss has one entry, got '{brief(expression)}' of shape {expression.shape}; "
+                "sum or take the maximum of its entries."
+            )
+        self.expression = expression
+        self._given = None if parameters is None else tuple(parameters)
+        found = _uncertain(expression) if self._given is None else self._given
+        self._tape = lower(expression, found)
+        self._variable_slots = self._tape.slots_of(cp.Variable)
+        self._parameter_slots = self._tape.slots_of(cp.Parameter)
+        self.variables: tuple[Any, ...] = tuple(self._variable_slots)
+        self.parameters: tuple[Any, ...] = (
+            tuple(self._parameter_slots) if parameters is None else tuple(dict.fromkeys(found))
+        )
+        uncertain = {p.id for p in found}
+        self._certain = [p for p in expression.parameters() if p.id not in uncertain]
+        self._calls = 0
+
+    def __call__(
+        self, x: Mapping[Any, Any], scenarios: Mapping[Any, Any]
+    ) -> tuple[np.ndarray, Pullback]:
+        """Values (B,) and the pullback, which is valid until the next call.
+
+        x: {variable: array of its shape}.
+        scenarios: {parameter: (B, *shape)}; parameters that the loss does not contain are ignored
+            but for B. Without scenarios, B = 1.
+        """
+        size = batch_size(scenarios)
+        leaves: dict[int, np.ndarray] = {}
+        for variable, slot in self._variable_slots.items():
+            leaves[slot] = entry(x, variable, variable.shape, "variable")
+        for parameter, slot in self._parameter_slots.items():
+            shape = (size, *parameter.shape)
+            leaves[slot] = entry(scenarios, parameter, shape, "uncertain parameter")
+        _require_values(self._certain)
+        self._calls += 1
+        root = self._tape.evaluate(leaves)
+        values = np.empty(size)
+        values[:] = np.reshape(root, -1)
+        call = self._calls
+        return values, Pullback(
+            partial(self._in_decision, call, size), partial(self._in_data, call, size)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Kernels are closures: a copy in another process builds its own.
+        return BatchedLoss, (self.expression, self._given)
+
+    def __repr__(self) -> str:
+        return f"BatchedLoss({brief(self.expression)})"
+
+    def _in_decision(self, call: int, size: int, weights: Any) -> Gradients:
+        adjoints = self._tape.gradients_in_decision(self._seed(call, size, weights))
+        return _owned({v: (adjoints[k], v.shape) for v, k in self._variable_slots.items()})
+
+    def _in_data(self, call: int, size: int, weights: Any) -> Gradients:
+        seed = self._seed(call, size, weights)
+        adjoints = self._tape.gradients_in_data(seed) if self._parameter_slots else []
+        slots = self._parameter_slots
+        return _owned(
+            {
+                p: (adjoints[slots[p]] if p in slots else None, (size, *p.shape))
+                for p in self.parameters
+            }
+        )
+
+    def _seed(self, call: int, size: int, weights: Any) -> np.ndarray:
+        """The adjoint of the root: the weights, summed if the loss does not see the data."""
+        if call != self._calls:
+            raise RuntimeError(
+                "this pullback is of an earlier call: the loss was called again since, and keeps "
+                "one evaluation. Take the gradients before the next call, or use two losses."
+            )
+        weights = as_weights(weights, size)
+        shape = self.expression.shape
+        if self._tape.nodes[self._tape.root].batched:
+            return np.reshape(weights, (size, *shape))
+        return np.full(shape, weights.sum())
+
+
+def _require_values(parameters: Sequence[Any]) -> None:
+    for parameter in parameters:
+        if parameter.value is None:
+            raise cp.error.ParameterError(
+                f"the parameter {parameter.name()!r} of the loss has no value; set its .value, or "
+                "declare it as an UncertainParameter with samples."
+            )
+
+
+def _owned(found: dict[Any, tuple[Any, tuple[int, ...]]]) -> Gradients:
+    """Gradients of the given shapes, as arrays that share memory with nothing else."""
+    gradients: Gradients = {}
+    for leaf, (adjoint, shape) in found.items():
+        if adjoint is None:
+            gradients[leaf] = np.zeros(shape)
+            continue
+        array = np.asarray(adjoint, dtype=float)
+        fresh = array.flags.owndata and all(array is not g for g in gradients.values())
+        gradients[leaf] = array if fresh else np.array(np.broadcast_to(array, shape))
+    return gradients
+
+
+def _uncertain(expression: Any) -> tuple[Any, ...]:
+    return tuple(p for p in expression.parameters() if isinstance(p, UncertainParameter))

@@ -1,0 +1,134 @@
+"""A loss given as a function: for what CVXPY cannot state, or to use a kernel of one's own.
+
+def loss(x, scenarios):
+    residual = scenarios[target] - scenarios[features] @ x[theta]          # (B,)
+    def pullback(weights):
+        return {theta: -2 * (weights * residual) @ scenarios[features]}
+    return residual**2, pullback
+
+CallableLoss(loss, variables=[theta], parameters=[features, target], convex=True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from wdro_model.loss.inputs import as_weights, batch_size, entry
+from wdro_model.loss.pullback import Gradients, Pullback
+
+Function = Callable[[Mapping[Any, np.ndarray], Mapping[Any, np.ndarray]], tuple[Any, Any]]
+
+
+class CallableLoss:
+    """A loss computed by the user's function, with its outputs checked.
+
+    function: (x, scenarios) -> (values, pullback), where x = {variable: array} and scenarios =
+        {parameter: (B, *shape)}; values has shape (B,), and pullback(weights) returns
+        {variable: gradient of weights @ values}. It may also return {parameter: (B, *shape)}, row b
+        being weights_b times the gradient in the data: some methods need it.
+    variables, parameters: what the function reads.
+    convex: the user's word that the loss is convex in the variables.
+    name: what messages call it; the function's own name by default.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        variables: Sequence[Any],
+        parameters: Sequence[Any],
+        convex: bool = False,
+        name: str | None = None,
+    ) -> None:
+        self.name = name or getattr(function, "__name__", type(function).__name__)
+        if not callable(function):
+            raise TypeError(f"CallableLoss needs a function of (x, scenarios), got {function!r}.")
+        self.variables: tuple[Any, ...] = tuple(variables)
+        self.parameters: tuple[Any, ...] = tuple(parameters)
+        if not self.variables:
+            raise ValueError(f"the loss {self.name!r} needs at least one variable.")
+        self.function = function
+        self.convex = bool(convex)
+
+    def __call__(
+        self, x: Mapping[Any, Any], scenarios: Mapping[Any, Any]
+    ) -> tuple[np.ndarray, Pullback]:
+        """Values (B,) and the pullback."""
+        size = batch_size(scenarios)
+        point = {v: entry(x, v, v.shape, "variable") for v in self.variables}
+        data = {
+            p: entry(scenarios, p, (size, *p.shape), "uncertain parameter") for p in self.parameters
+        }
+        returned = self.function(point, data)
+        if not (isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])):
+            raise TypeError(
+                f"the loss {self.name!r} must return (values, pullback), pullback being a function "
+                f"of the weights; got {type(returned).__name__}."
+            )
+        values = self._checked(returned[0], (size,), "values")
+        gradients = partial(self._gradients, returned[1], size)
+        return values, Pullback(
+            partial(self._in_decision, gradients), partial(self._in_data, gradients, size)
+        )
+
+    def __repr__(self) -> str:
+        return f"CallableLoss({self.name})"
+
+    def _gradients(self, pullback: Callable[[np.ndarray], Any], size: int, weights: Any) -> Any:
+        gradients = pullback(as_weights(weights, size))
+        if not isinstance(gradients, Mapping):
+            raise TypeError(
+                f"the pullback of the loss {self.name!r} must return a dict "
+                f"{{variable: gradient}}, got {type(gradients).__name__}."
+            )
+        known = {*self.variables, *self.parameters}
+        for leaf in gradients:
+            if leaf not in known:
+                raise ValueError(
+                    f"the pullback of the loss {self.name!r} returned a gradient for {leaf}, which "
+                    "is not among its variables and parameters."
+                )
+        return gradients
+
+    def _in_decision(self, gradients: Callable[[Any], Any], weights: Any) -> Gradients:
+        got = gradients(weights)
+        for v in self.variables:
+            if v not in got:
+                raise ValueError(
+                    f"the pullback of the loss {self.name!r} returned no gradient for the variable "
+                    f"{v.name()!r}; return zeros if the loss does not depend on it."
+                )
+        return {
+            v: self._checked(got[v], v.shape, f"gradient in {v.name()!r}") for v in self.variables
+        }
+
+    def _in_data(self, gradients: Callable[[Any], Any], size: int, weights: Any) -> Gradients:
+        got = gradients(weights)
+        for p in self.parameters:
+            if p not in got:
+                raise NotImplementedError(
+                    f"the loss {self.name!r} gives no gradient in the uncertain parameter "
+                    f"{p.name()!r}, and this method needs it; let its pullback return "
+                    f"{{{p.name()}: (B, *shape)}} too, or integrate by plain Gaussian draws."
+                )
+        return {
+            p: self._checked(got[p], (size, *p.shape), f"gradient in {p.name()!r}")
+            for p in self.parameters
+        }
+
+    def _checked(self, array: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
+        array = np.asarray(array, dtype=float)
+        if array.shape != shape:
+            raise ValueError(
+                f"the {what} of the loss {self.name!r} must have shape {shape}, got {array.shape}."
+            )
+        if not np.isfinite(array).all():
+            where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            raise ValueError(
+                f"the {what} of the loss {self.name!r} must be finite, got {array[where]} at "
+                f"index {where}."
+            )
+        return array

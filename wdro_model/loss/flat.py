@@ -1,0 +1,96 @@
+"""The loss on flat vectors: a decision x in R^n, scenarios as rows of a (B, d) matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.uncertainty.joint import JointSamples
+
+Array = np.ndarray
+
+
+class Layout:
+    """Several variables side by side in one vector, each flattened row by row."""
+
+    def __init__(self, variables: Sequence[cp.Variable]) -> None:
+        self.variables = tuple(variables)
+        self.slices: dict[cp.Variable, slice] = {}
+        start = 0
+        for variable in self.variables:
+            self.slices[variable] = slice(start, start + variable.size)
+            start += variable.size
+        self.dimension = start
+
+    def split(self, x: Array) -> dict[cp.Variable, Array]:
+        """The value of each variable, as views of x."""
+        return {v: x[s].reshape(v.shape) for v, s in self.slices.items()}
+
+    def join(self, values: Mapping[cp.Variable, Any]) -> Array:
+        """One vector from a value for each variable; a variable left out counts as zero."""
+        x = np.zeros(self.dimension)
+        for variable, s in self.slices.items():
+            if variable in values:
+                x[s] = np.asarray(values[variable], dtype=float).ravel()
+        return x
+
+
+@dataclass(frozen=True)
+class FlatPullback:
+    """Gradients of one evaluation: in x by a call, in the data by `in_data`."""
+
+    in_decision: Callable[[Array], Array]
+    in_data: Callable[[Array], Array]
+
+    def __call__(self, weights: Array) -> Array:
+        return self.in_decision(weights)
+
+
+class FlatLoss:
+    """A loss in the protocol `values, pullback = loss(x, scenarios)`, on flat vectors."""
+
+    def __init__(self, loss: Any, layout: Layout, joint: JointSamples | None) -> None:
+        self.loss = loss
+        self.layout = layout
+        self.joint = joint
+        self.dimension = layout.dimension
+        self.data_dimension = 0 if joint is None else joint.dimension
+
+    def __call__(self, x: Array, rows: Array) -> tuple[Array, FlatPullback]:
+        """Values (B,) at the scenarios in rows (B, d), and their gradients.
+
+        The pullback is valid until the next call.
+        """
+        scenarios = {} if self.joint is None else self.joint.split(rows)
+        values, pullback = self.loss(self.layout.split(x), scenarios)
+        values = np.broadcast_to(np.asarray(values, dtype=float), (len(rows),))
+        if not np.isfinite(values).all():
+            worst = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise FloatingPointError(
+                f"the loss is {values[worst]} at scenario {worst} of a batch of {len(rows)}; "
+                "keep decision and data inside its domain (bounds on the variables, a support "
+                "for the uncertain parameters)."
+            )
+
+        def in_decision(weights: Array) -> Array:
+            return self.layout.join(pullback(weights))
+
+        def in_data(weights: Array) -> Array:
+            gradients = pullback.in_data(weights)
+            assert self.joint is not None
+            if len(self.joint.parameters) == 1:
+                return np.reshape(gradients[self.joint.parameters[0]], (len(rows), -1))
+            out = np.zeros((len(rows), self.data_dimension))
+            for parameter, s in self.joint.slices.items():
+                out[:, s] = np.reshape(gradients[parameter], (len(rows), -1))
+            return out
+
+        return values, FlatPullback(in_decision, in_data)
+
+    def values(self, x: Array, rows: Array) -> Array:
+        """f(x, xi) for each row xi."""
+        return self(x, rows)[0]

@@ -1,0 +1,123 @@
+"""x' P x for any square matrix P, symmetric or not, certain or uncertain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+from wdro_model.loss.atoms import Atom
+from wdro_model.uncertainty.parameter import UncertainParameter
+
+
+def quadratic_form(x: Any, P: Any) -> Any:
+    """The expression x' P x = sum_ij P_ij x_i x_j.
+
+    x: a vector, m entries, affine in the variables (and the data).
+    P: (m, m) array, `cvxpy.Parameter`, `UncertainParameter`, or an expression of them; no symmetry
+        is asked.
+
+    A certain P whose symmetric part is semidefinite gives CVXPY's own `quad_form`, so that conic
+    solvers can handle it. Otherwise the expression is convex if P is declared PSD.
+    """
+    x, P = cp.Constant.cast_to_const(x), cp.Constant.cast_to_const(P)
+    _check_shapes(x, P)
+    if x.ndim == 2:
+        x = cp.reshape(x, (x.size,), order="C")
+    certain = _certain_semidefinite(P)
+    if certain is None or x.is_constant():
+        return QuadraticForm(x, P)
+    return cp.quad_form(x, certain)
+
+
+def _certain_semidefinite(P: Any) -> Any | None:
+    """The symmetric part of a certain matrix that is semidefinite, None for any other."""
+    if not P.is_constant() or any(isinstance(p, UncertainParameter) for p in P.parameters()):
+        return None
+    symmetric = P if P.parameters() else cp.Constant(_symmetric_part(P.value))
+    known = symmetric.is_hermitian() and (symmetric.is_psd() or symmetric.is_nsd())
+    return symmetric if known else None
+
+
+def _check_shapes(x: Any, P: Any) -> None:
+    if P.ndim != 2 or P.shape[0] != P.shape[1]:
+        raise ValueError(f"quadratic_form needs a square matrix, got P of shape {P.shape}.")
+    m = P.shape[0]
+    if x.shape not in ((m,), (m, 1)):
+        raise ValueError(
+            f"quadratic_form(x, P) needs x of shape ({m},) for P of shape {P.shape}, "
+            f"got x of shape {x.shape}; x = cp.Variable({m}) fits."
+        )
+    if x.is_complex() or P.is_complex():
+        raise ValueError("quadratic_form takes real arguments, got a complex one.")
+
+
+def _symmetric_part(P: Any) -> np.ndarray:
+    dense = P.toarray() if sp.issparse(P) else np.asarray(P, dtype=float)
+    return (dense + dense.T) / 2
+
+
+class QuadraticForm(Atom):
+    """The atom x' P x; build it with `quadratic_form`."""
+
+    def numeric(self, values: Any) -> Any:
+        x, P = values
+        return np.asarray(x @ (P @ x))
+
+    def shape_from_args(self) -> tuple[int, ...]:
+        return ()
+
+    def sign_from_args(self) -> tuple[bool, bool]:
+        x, P = self.args
+        one_sign = x.is_nonneg() or x.is_nonpos()
+        return (
+            P.is_psd() or (one_sign and P.is_nonneg()),
+            P.is_nsd() or (one_sign and P.is_nonpos()),
+        )
+
+    def is_atom_convex(self) -> bool:
+        """Is the atom convex in x? Only a matrix known to be PSD makes it so."""
+        return bool(self.args[1].is_constant() and self.args[1].is_psd())
+
+    def is_atom_concave(self) -> bool:
+        return bool(self.args[1].is_constant() and self.args[1].is_nsd())
+
+    def is_atom_smooth(self) -> bool:
+        return True
+
+    def is_incr(self, idx: int) -> bool:
+        x, P = self.args
+        if idx == 1:
+            return bool(x.is_nonneg() or x.is_nonpos())
+        return bool((x.is_nonneg() and P.is_nonneg()) or (x.is_nonpos() and P.is_nonpos()))
+
+    def is_decr(self, idx: int) -> bool:
+        x, P = self.args
+        if idx == 1:
+            return False
+        return bool((x.is_nonneg() and P.is_nonpos()) or (x.is_nonpos() and P.is_nonneg()))
+
+    def is_quadratic(self) -> bool:
+        return bool(self.args[0].is_affine() and self.args[1].is_constant())
+
+    def has_quadratic_term(self) -> bool:
+        return True
+
+    def is_pwl(self) -> bool:
+        return False
+
+    def copy(self, args: Any = None, id_objects: Any = None) -> Any:
+        """The same form of other arguments: CVXPY's quad_form where they allow it."""
+        if id_objects is not None and id(self) in id_objects:
+            return id_objects[id(self)]
+        return quadratic_form(*(self.args if args is None else args))
+
+    def _grad(self, values: Any) -> list[Any]:
+        x, P = (np.asarray(v, dtype=float) for v in values)
+        in_x, in_matrix = (P + P.T) @ x, np.outer(x, x)
+        return [
+            sp.csc_array(in_x.reshape(-1, 1)),
+            sp.csc_array(in_matrix.reshape((-1, 1), order="F")),
+        ]

@@ -1,0 +1,130 @@
+"""The tape of a loss: evaluation in order, and the reverse pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from wdro_model.loss.rules import Kernel
+
+
+@dataclass(frozen=True)
+class Node:
+    """One value of the tape.
+
+    batched: does it depend on an uncertain parameter (and so carry the batch axis)?
+    uses_variable: does it depend on a decision variable?
+    certain: is it read from CVXPY at each call (constants, certain parameters)?
+    """
+
+    expression: Any
+    batched: bool
+    uses_variable: bool
+    certain: bool
+
+    @property
+    def ndim(self) -> int:
+        return len(self.expression.shape) + self.batched
+
+
+@dataclass(frozen=True)
+class Step:
+    """One evaluation: the kernel, the slots of its operands, the slot of its value."""
+
+    kernel: Kernel
+    inputs: tuple[int, ...]
+    output: int
+
+
+Plan = tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]
+"""Steps of a reverse pass: (step, its output, ((operand, its slot), ...) that are wanted)."""
+
+
+class Tape:
+    """Nodes and steps of an expression, and the arrays of the last evaluation.
+
+    The arrays are kept and replaced one by one, so that the allocator reuses their memory: freeing
+    all of them at once gives it back to the system, and a thousand page faults per call.
+    """
+
+    def __init__(self, nodes: tuple[Node, ...], steps: tuple[Step, ...], root: int) -> None:
+        self.nodes, self.steps, self.root = nodes, steps, root
+        self._values: list[Any] = [None] * len(nodes)
+        self._pulls: list[tuple[Any, ...]] = [()] * len(steps)
+        self._read: list[int] = []
+        for slot, node in enumerate(nodes):
+            if node.certain and node.expression.parameters():
+                self._read.append(slot)
+            elif node.certain:
+                self._values[slot] = dense_value(node.expression)
+        self._ndim = [node.ndim for node in nodes]
+        self._decision_plan = self._plan(lambda node: node.uses_variable)
+        self._data_plan = self._plan(lambda node: node.batched)
+
+    def slots_of(self, leaf_type: type) -> dict[Any, int]:
+        """The slots of the leaves of a kind, in order of appearance."""
+        return {
+            node.expression: slot
+            for slot, node in enumerate(self.nodes)
+            if isinstance(node.expression, leaf_type) and not node.certain
+        }
+
+    def evaluate(self, leaves: Mapping[int, np.ndarray]) -> Any:
+        """The value of the root, given the values of variables and uncertain parameters."""
+        values, pulls = self._values, self._pulls
+        for slot, value in leaves.items():
+            values[slot] = value
+        for slot in self._read:
+            values[slot] = dense_value(self.nodes[slot].expression)
+        for k, step in enumerate(self.steps):
+            result = step.kernel(*[values[i] for i in step.inputs])
+            values[step.output], pulls[k] = result[0], result[1:]
+        return values[self.root]
+
+    def gradients_in_decision(self, adjoint: Any) -> list[Any]:
+        """Adjoints of all slots; those of variables are the gradients in x."""
+        return self._reverse(adjoint, self._decision_plan)
+
+    def gradients_in_data(self, adjoint: Any) -> list[Any]:
+        """Adjoints of all slots; those of uncertain parameters are the rows of the gradient."""
+        return self._reverse(adjoint, self._data_plan)
+
+    def _plan(self, wanted: Callable[[Node], bool]) -> Plan:
+        plan = []
+        for k in reversed(range(len(self.steps))):
+            step = self.steps[k]
+            targets = tuple(
+                (position, slot)
+                for position, slot in enumerate(step.inputs)
+                if wanted(self.nodes[slot])
+            )
+            if targets:
+                plan.append((k, step.output, targets))
+        return tuple(plan)
+
+    def _reverse(self, adjoint: Any, plan: Plan) -> list[Any]:
+        pulls, ndim = self._pulls, self._ndim
+        adjoints: list[Any] = [None] * len(self.nodes)
+        adjoints[self.root] = adjoint
+        for k, output, targets in plan:
+            g = adjoints[output]
+            if g is None:
+                continue
+            adjoints[output] = None
+            for position, slot in targets:
+                d = pulls[k][position](g)
+                if d.ndim > ndim[slot]:
+                    d = d.sum(axis=0)
+                adjoints[slot] = d if adjoints[slot] is None else adjoints[slot] + d
+        return adjoints
+
+
+def dense_value(expression: Any) -> np.ndarray:
+    """The present value of an expression of constants and certain parameters."""
+    value = expression.value
+    dense = value.toarray() if sp.issparse(value) else np.asarray(value, dtype=float)
+    return dense.astype(float, copy=False).reshape(expression.shape)
