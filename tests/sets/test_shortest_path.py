@@ -1,0 +1,203 @@
+import cvxpy as cp
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.sets.enumeration import all_paths
+from wdro_model.sets import ShortestPath, check
+
+BACKENDS = ShortestPath.backends()
+
+
+def graphs():
+    """(graph, source, target): all kinds of graphs, parallel edges, loops, dead ends, cycles."""
+    directed = nx.MultiDiGraph([(0, 1), (0, 1), (1, 2), (0, 2), (2, 1), (2, 3), (1, 3), (3, 3)])
+    directed.add_edges_from([(3, 4), (5, 0)])
+    undirected = nx.MultiGraph([("s", "a"), ("a", "b"), ("a", "b"), ("b", "t"), ("s", "b")])
+    undirected.add_edges_from([("a", "t"), ("a", "a"), ("p", "q"), ("t", "dead end")])
+    return {
+        "edge": (nx.Graph([("u", "v")]), "v", "u"),
+        "grid": (nx.grid_2d_graph(3, 3), (0, 0), (2, 2)),
+        "complete": (nx.complete_graph(5), 0, 4),
+        "directed with cycles": (directed, 0, 3),
+        "undirected with parallel edges": (undirected, "s", "t"),
+        "acyclic": (nx.DiGraph((i, j) for i in range(5) for j in range(i + 1, 5)), 0, 4),
+    }
+
+
+NONNEGATIVE = {
+    "random": lambda rng, n: rng.uniform(0, 1, n),
+    "zero": lambda rng, n: np.zeros(n),
+    "equal": lambda rng, n: np.full(n, 3.0),
+    "many zeros": lambda rng, n: rng.integers(0, 2, n).astype(float),
+    "tiny": lambda rng, n: 1e-12 * rng.uniform(0, 1, n),
+    "huge": lambda rng, n: 1e12 * rng.uniform(0, 1, n),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", graphs())
+def test_every_backend_finds_the_shortest_of_all_paths(name, backend):
+    graph, source, target = graphs()[name]
+    paths = all_paths(graph, source, target)
+    oracle = ShortestPath(graph, source, target, backend=backend)
+    rng = np.random.default_rng(0)
+    for draw in NONNEGATIVE.values():
+        weights = draw(rng, oracle.dimension)
+        path = oracle.minimize(weights)
+        assert any(np.array_equal(path, row) for row in paths)
+        assert weights @ path == pytest.approx((paths @ weights).min(), rel=1e-6, abs=1e-20)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_negative_weights_are_right_on_acyclic_graphs(backend):
+    graph, source, target = graphs()["acyclic"]
+    paths = all_paths(graph, source, target)
+    oracle = ShortestPath(graph, source, target, backend=backend)
+    assert not oracle.nonnegative_directions
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        weights = rng.standard_normal(oracle.dimension)
+        path = oracle.minimize(weights)
+        assert any(np.array_equal(path, row) for row in paths)
+        assert weights @ path == pytest.approx((paths @ weights).min())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_negative_arcs_are_right_where_no_cycle_is_negative(backend):
+    graph = nx.DiGraph([("s", "a"), ("a", "b"), ("b", "a"), ("b", "t"), ("s", "b"), ("a", "t")])
+    oracle = ShortestPath(graph, "s", "t", backend=backend)
+    assert oracle.nonnegative_directions
+    weight = {("s", "a"): 2, ("a", "b"): -1, ("b", "a"): 1.5, ("b", "t"): 0, ("s", "b"): 3}
+    path = oracle.minimize([weight.get(edge, 4.0) for edge in oracle.edges])
+    assert set(oracle.selected(path)) == {("s", "a"), ("a", "b"), ("b", "t")}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_cycle_of_weight_zero_is_not_part_of_the_path(backend):
+    graph = nx.DiGraph([("s", "a"), ("a", "b"), ("b", "a"), ("a", "t")])
+    oracle = ShortestPath(graph, "s", "t", backend=backend)
+    path = oracle.minimize([{("a", "b"): -1.0, ("b", "a"): 1.0}.get(e, 1.0) for e in oracle.edges])
+    assert set(oracle.selected(path)) == {("s", "a"), ("a", "t")}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_negative_cycle_is_named(backend):
+    graph = nx.DiGraph([("s", "a"), ("a", "b"), ("b", "a"), ("b", "t")])
+    oracle = ShortestPath(graph, "s", "t", backend=backend)
+    weights = [{("b", "a"): -2.0}.get(edge, 1.0) for edge in oracle.edges]
+    with pytest.raises(ValueError, match=r"cycle '[ab]' -> '[ab]' -> '[ab]' .* weight -1"):
+        oracle.minimize(weights)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_negative_undirected_edge_is_named(backend):
+    oracle = ShortestPath(nx.path_graph(4), 0, 3, backend=backend)
+    with pytest.raises(ValueError, match=r"edge \(1, 2\) has the negative weight -0\.5"):
+        oracle.minimize([1, -0.5, 1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rounding_errors_below_zero_are_forgiven(backend):
+    oracle = ShortestPath(nx.cycle_graph(4), 0, 2, backend=backend)
+    path = oracle.minimize([1.0 if edge in {(0, 1), (1, 2)} else -1e-17 for edge in oracle.edges])
+    assert set(oracle.selected(path)) == {(2, 3), (0, 3)}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_of_edges_that_no_path_can_use_do_not_matter(backend):
+    graph = nx.DiGraph([("s", "t"), ("t", "u"), ("u", "t"), ("v", "v"), ("v", "s"), ("s", "s")])
+    oracle = ShortestPath(graph, "s", "t", backend=backend)
+    path = oracle.minimize([1.0 if edge == ("s", "t") else -5.0 for edge in oracle.edges])
+    assert oracle.selected(path) == [("s", "t")]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_backends_agree_in_answers_and_in_refusals(data):
+    count = data.draw(st.integers(2, 6))
+    node = st.integers(0, count - 1)
+    kind = data.draw(st.sampled_from([nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph]))
+    graph = kind([(i, i + 1) for i in range(count - 1)])
+    graph.add_edges_from(data.draw(st.lists(st.tuples(node, node), max_size=7)))
+    paths = ShortestPath(graph, 0, count - 1)
+    lowest = data.draw(st.sampled_from([0, -1]))
+    size = paths.dimension
+    weights = np.array(
+        data.draw(st.lists(st.integers(lowest, 3), min_size=size, max_size=size)), dtype=float
+    )
+    answers = []
+    for name in BACKENDS:
+        try:
+            answers.append(weights @ paths.with_backend(name).minimize(weights))
+        except ValueError as refusal:
+            answers.append(str(refusal))
+    assert len(set(answers)) == 1
+    if not isinstance(answers[0], str):
+        assert answers[0] == (all_paths(graph, 0, count - 1) @ weights).min()
+
+
+def test_the_cvxpy_form_of_an_acyclic_graph_is_the_hull_of_its_paths():
+    graph, source, target = graphs()["acyclic"]
+    paths, oracle = all_paths(graph, source, target), ShortestPath(graph, source, target)
+    x = cp.Variable(oracle.dimension)
+    slope = cp.Parameter(oracle.dimension)
+    problem = cp.Problem(cp.Minimize(slope @ x), oracle.constraints(x))
+    rng = np.random.default_rng(1)
+    for _ in range(10):
+        slope.value = rng.standard_normal(oracle.dimension)
+        problem.solve()
+        assert problem.value == pytest.approx((paths @ slope.value).min(), abs=1e-6)
+    assert oracle.contains(paths.mean(axis=0))
+    assert not oracle.contains(paths.mean(axis=0) + 0.1)
+
+
+@pytest.mark.parametrize("name", graphs())
+def test_the_cvxpy_form_has_the_same_minima_for_nonnegative_weights(name):
+    graph, source, target = graphs()[name]
+    paths, oracle = all_paths(graph, source, target), ShortestPath(graph, source, target)
+    x = cp.Variable(oracle.dimension)
+    rng = np.random.default_rng(2)
+    for draw in (NONNEGATIVE["random"], NONNEGATIVE["many zeros"]):
+        weights = draw(rng, oracle.dimension)
+        problem = cp.Problem(cp.Minimize(weights @ x), oracle.constraints(x))
+        problem.solve()
+        assert problem.value == pytest.approx((paths @ weights).min(), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", graphs())
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_check_passes(name, backend):
+    assert check(ShortestPath(*graphs()[name], backend=backend), directions=12).passed
+
+
+def test_round_follows_the_heaviest_flow():
+    oracle = ShortestPath(nx.cycle_graph(4), 0, 2)
+    flow = [0.8 if edge in {(0, 1), (1, 2)} else 0.2 for edge in oracle.edges]
+    assert set(oracle.selected(oracle.round(flow))) == {(0, 1), (1, 2)}
+
+
+def test_unsuitable_ends_are_refused():
+    graph = nx.DiGraph([("a", "b"), ("c", "d")])
+    with pytest.raises(ValueError, match="source 'x' is not a node"):
+        ShortestPath(graph, "x", "b")
+    with pytest.raises(ValueError, match="target 'y' is not a node"):
+        ShortestPath(graph, "a", "y")
+    with pytest.raises(ValueError, match="both 'a'"):
+        ShortestPath(graph, "a", "a")
+    with pytest.raises(ValueError, match="no path leads from 'a' to 'd'; add"):
+        ShortestPath(graph, "a", "d")
+    with pytest.raises(ValueError, match="no path leads from 'b' to 'a'; there is one the other"):
+        ShortestPath(graph, "b", "a")
+    with pytest.raises(ValueError, match="networkx graph, got dict"):
+        ShortestPath({"a": ["b"]}, "a", "b")
+    with pytest.raises(ValueError, match="Did you mean 'scipy'"):
+        ShortestPath(graph, "a", "b", backend="scpy")
+
+
+def test_describe_says_what_kind_of_graph_it_is():
+    assert "an acyclic directed graph" in ShortestPath(*graphs()["acyclic"]).describe()
+    assert "in a directed graph" in ShortestPath(*graphs()["directed with cycles"]).describe()
+    assert "an undirected graph" in ShortestPath(*graphs()["grid"]).describe()

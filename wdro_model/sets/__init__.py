@@ -1,0 +1,22 @@
+"""Where decisions live: feasible sets known by CVXPY constraints or by an oracle."""
+
+from wdro_model.sets.base import FeasibleSet, In, register_backend
+from wdro_model.sets.checking import OracleError, check
+from wdro_model.sets.convex import ConvexSet
+from wdro_model.sets.oracle import Oracle
+from wdro_model.sets.product import ProductSet
+from wdro_model.sets.shortest_path import ShortestPath
+from wdro_model.sets.spanning_tree import SpanningTree
+
+__all__ = [
+    "ConvexSet",
+    "FeasibleSet",
+    "In",
+    "Oracle",
+    "OracleError",
+    "ProductSet",
+    "ShortestPath",
+    "SpanningTree",
+    "check",
+    "register_backend",
+]

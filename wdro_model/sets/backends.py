@@ -1,0 +1,106 @@
+"""The named implementations of an oracle: built in, registered, or shipped by a package.
+
+A backend is a *factory*: called once with the set, it returns the oracle
+`direction (n,) -> vertex (n,)` that the set then calls at each step. Another package offers one by
+an entry point in the group `wdro_model.backends`, named after the set's class:
+
+    [project.entry-points."wdro_model.backends"]
+    "SpanningTree.mine" = "my_package.trees:factory"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdro_model.errors import unknown_name
+
+Vector = NDArray[np.float64]
+LinearOracle = Callable[[Vector], Vector]
+Factory = Callable[[Any], LinearOracle]
+
+ENTRY_POINT_GROUP = "wdro_model.backends"
+
+_registered: dict[type, dict[str, Factory]] = {}
+
+
+def register_backend(
+    set_class: type, name: str, factory: Factory, *, replace: bool = False
+) -> None:
+    """Offer `factory` as the backend `name` of `set_class` (and of its subclasses).
+
+    factory(set) -> oracle, with oracle(direction) -> vertex: a minimiser of <direction, x> over the
+    set. A name that is taken is refused unless `replace` is true.
+    """
+    if not isinstance(set_class, type):
+        raise ValueError(
+            f"register_backend takes the class of a set, got {set_class!r}; "
+            "write register_backend(SpanningTree, 'mine', factory)."
+        )
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"the name of a backend must be a non-empty string, got {name!r}.")
+    if not callable(factory):
+        raise ValueError(
+            f"the factory of backend {name!r} must be callable, got {factory!r}; "
+            "it takes the set and returns a function direction -> vertex."
+        )
+    known = _registered.setdefault(set_class, {})
+    if name in known and not replace:
+        raise ValueError(
+            f"{set_class.__name__} already has a backend {name!r}; "
+            "choose another name or pass replace=True."
+        )
+    known[name] = factory
+
+
+def backend_names(set_class: type) -> tuple[str, ...]:
+    """The names that `set_class` answers to: registered ones first, then those of packages."""
+    names = dict.fromkeys(
+        name for ancestor in set_class.__mro__ for name in _registered.get(ancestor, ())
+    )
+    names.update(dict.fromkeys(_packaged(set_class)))
+    return tuple(names)
+
+
+def find_backend(set_class: type, name: object) -> Factory:
+    """The factory called `name`; a package that offers it is imported now, not before."""
+    for ancestor in set_class.__mro__:
+        factory = _registered.get(ancestor, {}).get(name)  # type: ignore[call-overload]
+        if factory is not None:
+            return factory
+    packaged = _packaged(set_class)
+    if name not in packaged:
+        raise ValueError(_unknown(set_class, name))
+    entry = packaged[str(name)]
+    try:
+        factory = entry.load()
+    except Exception as error:
+        raise ValueError(
+            f"the backend {entry.name!r} could not be loaded from {entry.value!r}: {error}"
+        ) from error
+    register_backend(set_class, str(name), factory)
+    return factory
+
+
+def _unknown(set_class: type, name: object) -> str:
+    known = backend_names(set_class)
+    if known:
+        return unknown_name(f"backend of {set_class.__name__}", name, known)
+    return (
+        f"{set_class.__name__} has no backend {name!r}: it has one way to be minimised; "
+        f"register_backend({set_class.__name__}, {name!r}, factory) would add this one."
+    )
+
+
+def _packaged(set_class: type) -> dict[str, metadata.EntryPoint]:
+    """Entry points for `set_class`, by the name of the backend; nothing is imported."""
+    found = {}
+    for entry in metadata.entry_points(group=ENTRY_POINT_GROUP):
+        owner, _, name = entry.name.partition(".")
+        if name and owner in {ancestor.__name__ for ancestor in set_class.__mro__}:
+            found[name] = entry
+    return found

@@ -1,0 +1,206 @@
+"""What a feasible set is: a dimension, and a minimiser of every linear function over it."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC
+from typing import Any, ClassVar, Self
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import ArrayLike
+
+from wdro_model.sets.backends import (
+    LinearOracle,
+    Vector,
+    backend_names,
+    find_backend,
+    register_backend,
+)
+
+__all__ = [
+    "FeasibleSet",
+    "In",
+    "LinearOracle",
+    "Vector",
+    "as_direction",
+    "as_flat",
+    "reference_solver",
+    "register_backend",
+]
+
+
+class FeasibleSet(ABC):
+    """A compact set of decisions x in R^n, known by its linear minimisation oracle.
+
+    A subclass sets `dimension` and either writes `minimize`, or has named backends: it sets
+    `default_backend`, ends its constructor with `self._use(backend)`, and its module calls
+    `register_backend`. Everything else is optional.
+
+    Attributes
+    ----------
+    dimension: n.
+    bounds: (lower (n,), upper (n,)) that every point satisfies, or None if none are known.
+    nonnegative_directions: the oracle is only valid for directions >= 0.
+    is_polytope: the (hull of the) set has finitely many vertices, and `minimize` returns one.
+    has_constraints: `constraints(x)` gives the set in CVXPY.
+    backend: the name of the backend in use, None for a set with one way to be minimised.
+    """
+
+    dimension: int
+    default_backend: ClassVar[str | None] = None
+    bounds: tuple[Vector, Vector] | None = None
+    nonnegative_directions: bool = False
+    is_polytope: bool = True
+    has_constraints: bool = False
+    backend: str | None = None
+    _oracle: LinearOracle
+
+    def minimize(self, direction: ArrayLike) -> Vector:
+        """A point of the set that minimises <direction, x>, as a fresh array (n,)."""
+        return self._oracle(as_direction(direction, self.dimension))
+
+    def constraints(self, x: Any) -> list[Any]:
+        """CVXPY constraints that say x (flattened in row-major order) is in the set's hull."""
+        raise NotImplementedError(
+            f"{self!r} is known by its oracle alone and has no CVXPY form: it cannot be "
+            "intersected with other constraints or handed to a conic solver."
+        )
+
+    def contains(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:
+        """Is x within `tolerance` of the convex hull of the set (in the largest coordinate)?"""
+        point = as_direction(x, self.dimension, kind="x")
+        if self.bounds is not None and _outside(point, self.bounds, tolerance):
+            return False
+        nearest = cp.Variable(self.dimension)
+        distance = cp.Minimize(cp.max(cp.abs(nearest - point)))
+        problem = cp.Problem(distance, self.constraints(nearest))
+        problem.solve(solver=reference_solver(problem))
+        if problem.status not in cp.settings.SOLUTION_PRESENT:
+            raise cp.error.SolverError(f"the distance to {self!r} was not found: {problem.status}.")
+        return bool(problem.value <= tolerance)
+
+    def check_nonempty(self) -> None:  # noqa: B027
+        """Raise an InfeasibleError if the set is empty; sets that cannot be need not look."""
+
+    def check_bounded(self) -> None:  # noqa: B027
+        """Raise an UnboundedError if the set is unbounded; sets that cannot be need not look."""
+
+    def reset(self) -> None:  # noqa: B027
+        """Forget what earlier calls left behind, so that a run can be repeated exactly."""
+
+    def is_current(self) -> bool:
+        """Does the oracle still stand for the set (its parameters have the values used here)?"""
+        return True
+
+    def describe(self) -> str:
+        """The set in one line, for `Problem.explain()`."""
+        return repr(self)
+
+    @classmethod
+    def backends(cls) -> tuple[str, ...]:
+        """The names that `backend=` accepts."""
+        return backend_names(cls)
+
+    def with_backend(self, name: str) -> Self:
+        """The same set, minimised by another backend."""
+        twin = copy.copy(self)
+        twin._use(name)
+        return twin
+
+    def _use(self, backend: str | None) -> None:
+        """Build the oracle of the backend (the class's default for None)."""
+        name = self.default_backend if backend is None else backend
+        if name is None:
+            self._oracle = self._own_oracle()
+        else:
+            self._oracle = find_backend(type(self), name)(self)
+        self.backend = name
+
+    def _own_oracle(self) -> LinearOracle:
+        """The oracle of a set that has no named backends."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither minimize nor a backend.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Solver objects and closures stay in their process: the oracle is rebuilt on arrival.
+        return {key: None if key == "_oracle" else value for key, value in self.__dict__.items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if "_oracle" in state:
+            self._use(self.backend)
+
+    def __copy__(self) -> Self:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(dimension={self.dimension})"
+
+
+class In:
+    """The constraint x in set, for the constraint list of a problem.
+
+    `variable` may have any shape with as many entries as the set has dimensions; the set sees it
+    flattened in row-major order.
+    """
+
+    __slots__ = ("set", "variable")
+
+    def __init__(self, x: Any, set: FeasibleSet) -> None:
+        if not isinstance(x, cp.Variable):
+            raise ValueError(
+                f"In(x, set) takes a cp.Variable first, got {type(x).__name__}; for an expression, "
+                "introduce a variable and an equality constraint."
+            )
+        if not isinstance(set, FeasibleSet):
+            raise ValueError(
+                f"In(x, set) takes a feasible set second, got {type(set).__name__}; "
+                "wrap a function direction -> vertex as Oracle(function, dimension)."
+            )
+        if x.size != set.dimension:
+            raise ValueError(
+                f"variable {x.name()!r} has shape {x.shape}, so {x.size} entries, but {set!r} has "
+                f"dimension {set.dimension}; declare it as cp.Variable({set.dimension})."
+            )
+        if x.is_complex():
+            raise ValueError(f"variable {x.name()!r} is complex; feasible sets are real.")
+        self.variable = x
+        self.set = set
+
+    def constraints(self) -> list[Any]:
+        """The set's CVXPY form, written on the variable."""
+        return self.set.constraints(self.variable)
+
+    def __repr__(self) -> str:
+        return f"In({self.variable.name()}, {self.set!r})"
+
+
+def as_direction(direction: ArrayLike, dimension: int, kind: str = "direction") -> Vector:
+    """The direction as a float64 array (n,), finite; the caller's own array if it is one."""
+    vector = np.asarray(direction, dtype=np.float64)
+    if vector.shape != (dimension,):
+        raise ValueError(f"{kind} must have shape ({dimension},), got {vector.shape}.")
+    if not np.isfinite(vector).all():
+        index = int(np.flatnonzero(~np.isfinite(vector))[0])
+        raise ValueError(f"{kind} must be finite, got {vector[index]} at index {index}.")
+    return vector
+
+
+def as_flat(x: Any, dimension: int) -> Any:
+    """A CVXPY expression as a vector (n,), in row-major order."""
+    x = cp.Expression.cast_to_const(x)
+    if x.size != dimension:
+        raise ValueError(f"x must have {dimension} entries, got shape {x.shape}.")
+    return x if x.ndim == 1 else cp.vec(x, order="C")
+
+
+def reference_solver(problem: Any) -> str:
+    """CVXPY's solver for a check: accurate on every cone, where its default may not be."""
+    return str(cp.HIGHS if problem.is_mixed_integer() else cp.CLARABEL)
+
+
+def _outside(point: Vector, bounds: tuple[Vector, Vector], tolerance: float) -> bool:
+    lower, upper = bounds
+    return bool(np.any(point < lower - tolerance) or np.any(point > upper + tolerance))

@@ -1,0 +1,193 @@
+"""A test of an oracle: is what it returns a minimiser, as far as one sees from outside?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.sets.backends import Vector
+from wdro_model.sets.base import FeasibleSet, reference_solver
+
+
+class OracleError(ValueError, AssertionError):
+    """An oracle failed `check`; `report` has the details."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(str(report))
+        self.report = report
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check` found.
+
+    name: the set; directions: how many were tried; compared: how many of them were also solved
+    through the set's CVXPY form; failures: one sentence each.
+    """
+
+    name: str
+    directions: int
+    compared: int
+    failures: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Was no failure found?"""
+        return not self.failures
+
+    def __str__(self) -> str:
+        tried = f"{self.directions} directions, {self.compared} against its CVXPY form"
+        if self.passed:
+            return f"{self.name}: passed ({tried})"
+        listed = "\n".join(f"  - {failure}" for failure in self.failures[:10])
+        more = len(self.failures) - 10
+        rest = f"\n  ... and {more} more" if more > 0 else ""
+        return f"{self.name}: {len(self.failures)} failures ({tried})\n{listed}{rest}"
+
+
+def check(set: FeasibleSet, directions: int = 50, seed: int = 0, compared: int = 5) -> Report:
+    """Test the oracle of a set; return the report, or raise OracleError with it.
+
+    For directions g_i of several kinds (random, with ties and zeros, single coordinates) and the
+    vertices v_i returned for them: shape, finiteness, declared bounds; the direction is left as it
+    was; the same direction gives the same cost again, and twice the direction too (homogeneity);
+    <g_i, v_i> <= <g_i, v_j> for all j; and, for `compared` directions of a set that has a CVXPY
+    form, the same minimum. Sets for nonnegative directions are given such.
+    """
+    if not isinstance(set, FeasibleSet):
+        raise ValueError(
+            f"check takes a feasible set, got {type(set).__name__}; wrap a function as "
+            "Oracle(function, dimension)."
+        )
+    tried = _directions(set, directions, np.random.default_rng(seed))
+    failures: list[str] = []
+    vertices: list[Vector | None] = []
+    for index, direction in enumerate(tried):
+        vertex, found = _call(set, direction)
+        failures.extend(f"direction {index}: {failure}" for failure in found)
+        vertices.append(vertex)
+    returned = [(g, v) for g, v in zip(tried, vertices) if v is not None]
+    failures.extend(_not_optimal(returned))
+    count = 0
+    if set.has_constraints and returned:
+        count = min(compared, len(returned))
+        failures.extend(_against_cvxpy(set, returned[:count]))
+    report = Report(repr(set), len(tried), count, tuple(failures))
+    if failures:
+        raise OracleError(report)
+    return report
+
+
+def _directions(set: FeasibleSet, count: int, rng: np.random.Generator) -> list[Vector]:
+    """Gaussian ones, small integers (ties and zeros) and coordinates, in turn."""
+    n = set.dimension
+    kinds = [
+        lambda: rng.standard_normal(n),
+        lambda: rng.integers(-2, 3, n).astype(np.float64),
+        lambda: np.eye(1, n, int(rng.integers(n))).ravel() * rng.choice([-1.0, 1.0]),
+        lambda: 10.0 ** rng.uniform(-6, 6) * rng.standard_normal(n),
+    ]
+    drawn = [kinds[index % len(kinds)]() for index in range(count)]
+    return [np.abs(g) for g in drawn] if set.nonnegative_directions else drawn
+
+
+def _call(set: FeasibleSet, direction: Vector) -> tuple[Vector | None, list[str]]:
+    """The vertex for a direction, None if it is unusable, and what is wrong with it on its own."""
+    given = direction.copy()
+    try:
+        answer = set.minimize(given)
+        again = set.minimize(direction.copy())
+        doubled = set.minimize(2.0 * direction)
+    except Exception as error:
+        return None, [f"raised {type(error).__name__}: {error}"]
+    for vertex in (answer, again, doubled):
+        wrong = _shape_failure(vertex, set.dimension)
+        if wrong is not None:
+            return None, [wrong]
+    failures = []
+    if not np.array_equal(given, direction):
+        failures.append("the oracle changed the direction it was given; it must work on a copy")
+    if np.shares_memory(answer, again) or np.shares_memory(answer, given):
+        failures.append("the vertex is not a fresh array: a later call would overwrite it")
+        answer = np.array(again)
+    tolerance = _tolerance(direction, answer)
+    cost = direction @ answer
+    if abs(direction @ again - cost) > tolerance:
+        failures.append(
+            f"not deterministic: the same direction gave the costs {cost:.6g} and "
+            f"{direction @ again:.6g}"
+        )
+    if abs(direction @ doubled - cost) > tolerance:
+        failures.append(
+            f"not homogeneous: the vertex for twice the direction costs {direction @ doubled:.6g} "
+            f"instead of {cost:.6g}"
+        )
+    failures.extend(_bound_failures(set, answer))
+    return answer, failures
+
+
+def _shape_failure(vertex: Any, dimension: int) -> str | None:
+    if not isinstance(vertex, np.ndarray) or vertex.shape != (dimension,):
+        shape = getattr(vertex, "shape", type(vertex).__name__)
+        return f"the vertex must be an array of shape ({dimension},), got {shape}"
+    if not np.isfinite(vertex).all():
+        index = int(np.flatnonzero(~np.isfinite(vertex))[0])
+        return f"the vertex must be finite, got {vertex[index]} at index {index}"
+    return None
+
+
+def _bound_failures(set: FeasibleSet, vertex: Vector) -> Iterator[str]:
+    if set.bounds is None:
+        return
+    lower, upper = set.bounds
+    excess = np.maximum(lower - vertex, vertex - upper)
+    index = int(np.argmax(excess))
+    if excess[index] > 1e-9 * max(1.0, abs(vertex[index])):
+        yield (
+            f"coordinate {index} is {vertex[index]:g}, outside the declared bounds "
+            f"[{lower[index]:g}, {upper[index]:g}]"
+        )
+
+
+def _not_optimal(returned: list[tuple[Vector, Vector]]) -> Iterator[str]:
+    """Directions for which a vertex returned for another direction is better."""
+    if not returned:
+        return
+    slopes, points = (np.array(rows) for rows in zip(*returned))
+    costs = slopes @ points.T
+    own = np.diag(costs)
+    best = costs.argmin(axis=1)
+    size = np.linalg.norm(slopes, axis=1) * np.linalg.norm(points, axis=1).max()
+    worse = np.flatnonzero(own - costs.min(axis=1) > 1e-6 * size)
+    reversed_sign = worse.size > 0 and np.all(own >= costs.max(axis=1) - 1e-6 * size)
+    hint = "; every vertex is the worst one: does the oracle maximise?" if reversed_sign else ""
+    for i in worse:
+        yield (
+            f"direction {i}: not optimal: its vertex costs {own[i]:.6g}, the one returned for "
+            f"direction {best[i]} costs {costs[i, best[i]]:.6g}{hint}"
+        )
+
+
+def _against_cvxpy(set: FeasibleSet, returned: list[tuple[Vector, Vector]]) -> Iterator[str]:
+    """Directions for which CVXPY finds another minimum over `set.constraints(x)`."""
+    x = cp.Variable(set.dimension)
+    constraints = set.constraints(x)
+    for i, (direction, vertex) in enumerate(returned):
+        scale = float(np.abs(direction).max()) or 1.0
+        problem = cp.Problem(cp.Minimize((direction / scale) @ x), constraints)
+        problem.solve(solver=reference_solver(problem))
+        if problem.status != cp.OPTIMAL:
+            yield f"direction {i}: CVXPY found its form of the set {problem.status}"
+        elif abs(direction @ vertex - scale * problem.value) > 10 * _tolerance(direction, vertex):
+            yield (
+                f"direction {i}: the vertex costs {direction @ vertex:.6g}, the minimum over the "
+                f"CVXPY form is {scale * problem.value:.6g}"
+            )
+
+
+def _tolerance(direction: Vector, vertex: Vector) -> float:
+    return 1e-6 * float(np.linalg.norm(direction)) * max(float(np.linalg.norm(vertex)), 1e-12)

@@ -1,0 +1,256 @@
+"""The set that a list of CVXPY constraints describes, with an oracle that is compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import ArrayLike
+
+from wdro_model.errors import InfeasibleError, UnboundedError
+from wdro_model.sets.base import FeasibleSet, LinearOracle, Vector, as_flat
+from wdro_model.sets.cone_program import canonicalise
+from wdro_model.sets.persistent import Empty, Unbounded, linear_oracle, persistent_solver
+
+
+class ConvexSet(FeasibleSet):
+    """{x : constraints}, x being the variables' values in turn, each in row-major order.
+
+    Linear constraints are minimised over by HiGHS (a vertex), cones by Clarabel (a point to 1e-8),
+    linear constraints with integer variables by HiGHS' branch and bound: the set is then the convex
+    hull of its integer points. Variables of the constraints that are not in `variables` are
+    auxiliary: the set is the projection on `variables`.
+
+    Parameters of the constraints keep the value they have now; `is_current()` tells whether a value
+    has changed since.
+    """
+
+    has_constraints = True
+
+    def __init__(self, constraints: Iterable[Any], variables: Any) -> None:
+        self.variables = _as_variables(variables)
+        self.dimension = sum(variable.size for variable in self.variables)
+        self._constraints = _as_constraints(constraints)
+        self._parameters = {
+            parameter: np.array(parameter.value)
+            for parameter in _parameters(self._constraints, self.variables)
+        }
+        self._program = canonicalise(self._constraints, self.variables)
+        self.is_polytope = self._program.is_linear
+        lower, upper = self._program.decision.interval(self._program.lower, self._program.upper)
+        if np.any(np.isfinite(lower)) or np.any(np.isfinite(upper)):
+            self.bounds = (lower, upper)
+        self._use(None)
+
+    def constraints(self, x: Any = None) -> list[Any]:
+        """The user's constraints; for an x other than the set's variables, a copy of them on x."""
+        if x is None or self._owns(x):
+            return list(self._constraints)
+        return self._on(x, relaxed=False)
+
+    def contains(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:
+        """Does x satisfy the constraints up to a move of `tolerance`? Integrality is left aside."""
+        relaxed = _Relaxed(self)
+        return relaxed.contains(x, tolerance)
+
+    def check_nonempty(self) -> None:
+        """Raise InfeasibleError if no point satisfies the constraints."""
+        self.minimize(np.zeros(self.dimension))
+
+    def check_bounded(self) -> None:
+        """Raise UnboundedError if the set is unbounded.
+
+        A closed convex set that is unbounded contains a half-line; its slope is not orthogonal to a
+        random direction g, almost surely, so that minimising g or -g shows it.
+        """
+        direction = np.random.default_rng(0).standard_normal(self.dimension)
+        self.minimize(direction)
+        self.minimize(-direction)
+
+    def is_current(self) -> bool:
+        """Do the parameters of the constraints still have the values used here?"""
+        return all(
+            parameter.value is not None and np.array_equal(parameter.value, value)
+            for parameter, value in self._parameters.items()
+        )
+
+    def reset(self) -> None:
+        """Forget the basis of the last call."""
+        self._solver.reset()
+
+    def describe(self) -> str:
+        """The cones, and the solver they are given to."""
+        program = self._program
+        if program.is_integer:
+            kind, solver = "linear constraints and integers (their convex hull)", "HiGHS"
+        elif program.is_linear:
+            kind, solver = "linear constraints", "HiGHS"
+        else:
+            kind, solver = "convex cones", "Clarabel"
+        names = ", ".join(f"{v.name()} {v.shape}" for v in self.variables)
+        return f"{kind} on {names}, minimised by {solver}"
+
+    def __repr__(self) -> str:
+        names = ", ".join(variable.name() for variable in self.variables)
+        return f"ConvexSet({len(self._constraints)} constraints on {names})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_solver": None}
+
+    def _own_oracle(self) -> LinearOracle:
+        self._solver = persistent_solver(self._program)
+        oracle = linear_oracle(self._program, self._solver)
+
+        def minimize(direction: Vector) -> Vector:
+            try:
+                return oracle(direction)
+            except Empty:
+                raise InfeasibleError(self._empty_message()) from None
+            except Unbounded as found:
+                raise UnboundedError(self._unbounded_message(found.ray)) from None
+
+        return minimize
+
+    def _owns(self, x: Any) -> bool:
+        given = tuple(x) if isinstance(x, (list, tuple)) else (x,)
+        return [id(v) for v in given] == [id(v) for v in self.variables]
+
+    def _on(self, x: Any, relaxed: bool) -> list[Any]:
+        """The constraints on fresh twins of all variables, tied to x."""
+        twins: dict[int, Any] = {}
+        own = [*self.variables, *(v for c in self._constraints for v in c.variables())]
+        for variable in own:
+            twins.setdefault(id(variable), _twin(variable, relaxed))
+        copies = [constraint.tree_copy(twins) for constraint in self._constraints]
+        if relaxed:
+            copies += [c for v in own for c in _unit_bounds(v, twins[id(v)])]
+        flat = cp.hstack([cp.vec(twins[id(v)], order="C") for v in self.variables])
+        return [as_flat(x, self.dimension) == flat, *copies]
+
+    def _empty_message(self) -> str:
+        listed = "; ".join(str(constraint) for constraint in self._constraints[:5])
+        more = "; ..." if len(self._constraints) > 5 else ""
+        return (
+            f"the feasible set is empty: no value of {self._names()} satisfies all of its "
+            f"{len(self._constraints)} constraints ({listed}{more}); relax or drop one of them."
+        )
+
+    def _unbounded_message(self, ray: Vector | None) -> str:
+        moving = None if ray is None else self._program.decision.ray(ray)
+        if moving is None or not np.any(moving):
+            return (
+                f"the feasible set is unbounded: a linear function of {self._names()} decreases "
+                f"without end over it; add bounds such as {self.variables[0].name()} <= 10."
+            )
+        index = int(np.argmax(np.abs(moving)))
+        variable, entry = self._coordinate(index)
+        sign, bound = ("+", "<= 10") if moving[index] > 0 else ("-", ">= -10")
+        return (
+            f"the feasible set is unbounded: {entry} can go to {sign}infinity; "
+            f"add bounds such as {variable.name()} {bound}."
+        )
+
+    def _coordinate(self, index: int) -> tuple[Any, str]:
+        """The variable that holds a coordinate of x, and the entry's name."""
+        for variable in self.variables:
+            if index < variable.size:
+                break
+            index -= variable.size
+        where = ", ".join(str(int(i)) for i in np.unravel_index(index, variable.shape))
+        return variable, f"{variable.name()}[{where}]" if where else variable.name()
+
+    def _names(self) -> str:
+        return ", ".join(repr(variable.name()) for variable in self.variables)
+
+
+class _Relaxed(FeasibleSet):
+    """The set without integrality, for `contains`."""
+
+    def __init__(self, original: ConvexSet) -> None:
+        self.dimension, self._original = original.dimension, original
+
+    def constraints(self, x: Any) -> list[Any]:
+        return self._original._on(x, relaxed=True)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+
+def _as_variables(variables: Any) -> tuple[Any, ...]:
+    given = (variables,) if isinstance(variables, cp.Expression) else tuple(variables)
+    if not given:
+        raise ValueError("a ConvexSet needs at least one cp.Variable, got none.")
+    for position, variable in enumerate(given):
+        if not isinstance(variable, cp.Variable):
+            raise ValueError(
+                f"variables must be cp.Variable objects, got {type(variable).__name__} at position "
+                f"{position}."
+            )
+        if variable.is_complex():
+            raise ValueError(f"variable {variable.name()!r} is complex; feasible sets are real.")
+    names = [variable.name() for variable in given]
+    if len({id(variable) for variable in given}) < len(given):
+        raise ValueError(f"each variable must be given once, got {', '.join(names)}.")
+    return given
+
+
+def _as_constraints(constraints: Iterable[Any]) -> list[Any]:
+    """Convex CVXPY constraints, each once; True is dropped and False refused."""
+    if isinstance(constraints, (cp.Constraint, bool, np.bool_)):
+        constraints = [constraints]
+    kept: dict[int, Any] = {}
+    for position, constraint in enumerate(constraints):
+        if isinstance(constraint, (bool, np.bool_)):
+            if not constraint:
+                raise InfeasibleError(
+                    f"the feasible set is empty: constraint {position} is False, whatever the "
+                    "decision; it compares constants only."
+                )
+            continue
+        if not isinstance(constraint, cp.Constraint):
+            raise ValueError(
+                f"constraint {position} must be a CVXPY constraint such as x >= 0, got "
+                f"{type(constraint).__name__}."
+            )
+        if not constraint.is_dcp():
+            raise ValueError(
+                f"constraint {position} is not convex by CVXPY's rules: {constraint}; rewrite it "
+                "(an equality must be affine, f(x) <= g(x) needs f convex and g concave)."
+            )
+        kept.setdefault(id(constraint), constraint)
+    return list(kept.values())
+
+
+def _parameters(constraints: list[Any], variables: tuple[Any, ...]) -> list[Any]:
+    """The parameters of the set, each with a value."""
+    owners = [*constraints, *variables, *(v for c in constraints for v in c.variables())]
+    found = {id(p): p for owner in owners for p in owner.parameters()}
+    for parameter in found.values():
+        if parameter.value is None:
+            raise cp.error.ParameterError(
+                f"parameter {parameter.name()!r} of the constraints has no value; "
+                f"set {parameter.name()}.value before the set is built."
+            )
+    return list(found.values())
+
+
+def _twin(variable: Any, relaxed: bool) -> Any:
+    """A fresh variable with the same shape and attributes, without integrality if `relaxed`."""
+    dropped = ("integer", "boolean") if relaxed else ()
+    attributes = {
+        name: value
+        for name, value in variable.attributes.items()
+        if value is not None and value is not False and name not in dropped
+    }
+    return cp.Variable(variable.shape, name=variable.name(), **attributes)
+
+
+def _unit_bounds(variable: Any, twin: Any) -> list[Any]:
+    """0 <= twin <= 1 for the entries of the variable that are boolean."""
+    if not variable.attributes["boolean"]:
+        return []
+    mask = np.zeros(variable.shape)
+    mask[tuple(map(np.asarray, variable.boolean_idx)) if variable.ndim else ()] = 1.0
+    return [cp.multiply(mask, twin) >= 0, cp.multiply(mask, twin) <= 1]

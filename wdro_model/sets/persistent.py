@@ -1,0 +1,231 @@
+"""Solvers that stay alive between linear minimisations over one cone program.
+
+Only the cost changes from one call to the next: HiGHS starts from the basis of the last call,
+Clarabel keeps its symbolic factorisation. A call returns the solver's vector y, or raises `Empty`,
+`Unbounded` or CVXPY's SolverError with the solver's own status; there is no silent approximate
+answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import clarabel
+import cvxpy as cp
+import highspy
+import numpy as np
+import scipy.sparse as sp
+from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver_cones
+
+from wdro_model.sets.backends import LinearOracle, Vector
+from wdro_model.sets.cone_program import ConeProgram
+
+_OPTIMAL = highspy.HighsModelStatus.kOptimal
+
+
+class Empty(Exception):
+    """No point satisfies the constraints."""
+
+
+class Unbounded(Exception):
+    """The cost decreases without bound; `ray` is a direction that shows it, where known."""
+
+    def __init__(self, ray: Vector | None = None) -> None:
+        super().__init__()
+        self.ray = ray
+
+
+class PersistentHighs:
+    """min c'y over linear constraints, with or without integers."""
+
+    def __init__(self, program: ConeProgram) -> None:
+        self._program = program
+        size = program.lower.size
+        self._columns = np.arange(size, dtype=np.int32)
+        self._size = size
+        self._integer = program.integer if program.is_integer else None
+        lower, upper = program.lower, program.upper
+        crossed = lower > upper
+        slack = 1e-9 * np.maximum(1.0, np.abs(lower, where=crossed, out=np.ones(size)))
+        self._crossed = bool(np.any(crossed & (lower > upper + slack)))
+        if crossed.any():
+            upper = np.maximum(lower, upper)
+        self._highs = highspy.Highs()
+        options = {"output_flag": False, "parallel": "off", "mip_rel_gap": 0.0, "mip_abs_gap": 1e-9}
+        for option, value in options.items():
+            self._highs.setOptionValue(option, value)
+        self._highs.passModel(_linear_model(program, lower, upper))
+
+    def minimize(self, cost: Vector) -> Vector:
+        """A vertex that minimises cost'y."""
+        highs = self._highs
+        if self._crossed:
+            raise Empty
+        highs.changeColsCost(self._size, self._columns, cost)
+        highs.run()
+        if highs.getModelStatus() != _OPTIMAL:
+            self._start_again(cost)
+        y = np.array(highs.getSolution().col_value, dtype=np.float64)
+        if self._integer is not None:
+            self._round(y)
+        return y
+
+    def reset(self) -> None:
+        """Forget the basis."""
+        self._highs.clearSolver()
+
+    def _start_again(self, cost: Vector) -> None:
+        """Solve without the old basis; raise for what the model then turns out to be."""
+        highs = self._highs
+        status = self._cold(cost)
+        if status == _OPTIMAL:
+            return
+        named = highspy.HighsModelStatus
+        if status in (named.kInfeasible, named.kUnbounded, named.kUnboundedOrInfeasible):
+            ray = self._ray(cost)
+            feasible = self._cold(np.zeros(self._size))
+            if feasible == named.kInfeasible:
+                raise Empty
+            if feasible == _OPTIMAL and status != named.kInfeasible:
+                raise Unbounded(ray)
+        raise cp.error.SolverError(
+            f"HiGHS stopped with {highs.modelStatusToString(status)!r} on the linear subproblem "
+            f"({self._size} columns, {self._program.A.shape[0]} rows); rescale the constraints so "
+            "that their coefficients have similar sizes."
+        )
+
+    def _round(self, y: Vector) -> None:
+        violation = float(np.abs(y[self._integer] - np.rint(y[self._integer])).max())
+        if violation > 1e-5:
+            raise cp.error.SolverError(
+                f"HiGHS returned a point {violation:.1e} away from the integers as optimal."
+            )
+        y[self._integer] = np.rint(y[self._integer])
+
+    def _cold(self, cost: Vector) -> Any:
+        self._highs.clearSolver()
+        self._highs.changeColsCost(self._size, self._columns, cost)
+        self._highs.run()
+        return self._highs.getModelStatus()
+
+    def _ray(self, cost: Vector) -> Vector | None:
+        """A ray of the continuous relaxation along which the cost decreases, if HiGHS has one."""
+        if self._integer is not None:
+            return None
+        if self._highs.getNumRow() == 0:
+            program = self._program
+            rises, falls = np.isinf(program.upper), np.isinf(program.lower)
+            return np.where(cost < 0, 1.0 * rises, np.where(cost > 0, -1.0 * falls, 0.0))
+        self._highs.setOptionValue("presolve", "off")
+        self._cold(cost)
+        self._highs.setOptionValue("presolve", "choose")
+        _, exists, values = self._highs.getPrimalRay()
+        return np.array(values) if exists else None
+
+
+class PersistentClarabel:
+    """min c'y over convex cones."""
+
+    def __init__(self, program: ConeProgram) -> None:
+        self._program = program
+        # Directions are scaled to a largest entry of 1: equilibrate for such a cost.
+        typical = program.decision.cost(np.ones(program.decision.offset.size))
+        self._solver = self._new(typical)
+
+    def minimize(self, cost: Vector) -> Vector:
+        """A point that minimises cost'y."""
+        self._solver.update(q=cost)
+        solution = self._solver.solve()
+        if solution.status != clarabel.SolverStatus.Solved:
+            return self._start_again(cost)
+        return np.array(solution.x)
+
+    def reset(self) -> None:
+        """Nothing is kept but the factorisation's structure."""
+
+    def _new(self, cost: Vector, tolerance: float = 1e-8) -> Any:
+        settings = clarabel.DefaultSettings()
+        settings.verbose = False
+        settings.max_threads = 1
+        settings.presolve_enable = False
+        settings.chordal_decomposition_enable = False
+        settings.tol_feas = settings.tol_gap_abs = settings.tol_gap_rel = tolerance
+        program = self._program
+        size = program.lower.size
+        cones = dims_to_solver_cones(program.dims)
+        quadratic = sp.csc_array((size, size))
+        return clarabel.DefaultSolver(
+            quadratic, cost, sp.csc_array(program.A), program.b, cones, settings
+        )
+
+    def _start_again(self, cost: Vector) -> Vector:
+        """Solve with scalings made for this cost, then to 1e-6; raise for what is found."""
+        named = clarabel.SolverStatus
+        for tolerance in (1e-8, 1e-6):
+            solution = self._new(cost, tolerance).solve()
+            if solution.status == named.Solved:
+                return np.array(solution.x)
+            if solution.status == named.PrimalInfeasible:
+                raise Empty
+            if solution.status == named.DualInfeasible:
+                ray = np.array(solution.x)
+                if self._new(np.zeros_like(cost)).solve().status == named.PrimalInfeasible:
+                    raise Empty
+                raise Unbounded(ray)
+        raise cp.error.SolverError(
+            f"Clarabel stopped with status {solution.status} on the conic subproblem "
+            f"({cost.size} columns, {self._program.A.shape[0]} rows); rescale the constraints so "
+            "that their coefficients have similar sizes."
+        )
+
+
+PersistentSolver = PersistentHighs | PersistentClarabel
+
+
+def persistent_solver(program: ConeProgram) -> PersistentSolver:
+    """The solver for the program's cones."""
+    return PersistentHighs(program) if program.is_linear else PersistentClarabel(program)
+
+
+def linear_oracle(program: ConeProgram, solver: PersistentSolver) -> LinearOracle:
+    """direction (n,) -> decision (n,), within the bounds that are known.
+
+    The direction is scaled to a largest entry of 1: solvers stop at absolute tolerances, and a
+    gradient of size 1e-9 would look like zero to them.
+    """
+    decision = program.decision
+    lower, upper = decision.interval(program.lower, program.upper)
+    has_lower, has_upper = bool(np.isfinite(lower).any()), bool(np.isfinite(upper).any())
+
+    def minimize(direction: Vector) -> Vector:
+        size = np.abs(direction).max()
+        scaled = direction / size if size > 0 else direction
+        x = decision.point(solver.minimize(decision.cost(scaled)))
+        if has_lower:
+            np.maximum(x, lower, out=x)
+        if has_upper:
+            np.minimum(x, upper, out=x)
+        return x
+
+    return minimize
+
+
+def _linear_model(program: ConeProgram, lower: Vector, upper: Vector) -> Any:
+    """The HiGHS model without the rows that are bounds of one variable."""
+    equalities = program.dims.zero
+    kept = np.diff(program.A.indptr) != 1
+    A = sp.csc_array(program.A[kept])
+    row_lower = np.where(np.arange(program.b.size) < equalities, program.b, -np.inf)[kept]
+    model = highspy.HighsLp()
+    model.num_col_, model.num_row_ = program.lower.size, A.shape[0]
+    model.col_cost_ = np.zeros(program.lower.size)
+    model.col_lower_, model.col_upper_ = lower, upper
+    model.row_lower_, model.row_upper_ = row_lower, program.b[kept]
+    model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    model.a_matrix_.start_ = A.indptr
+    model.a_matrix_.index_ = A.indices
+    model.a_matrix_.value_ = A.data
+    if program.is_integer:
+        kinds = highspy.HighsVarType
+        model.integrality_ = [kinds.kInteger if i else kinds.kContinuous for i in program.integer]
+    return model

@@ -1,0 +1,136 @@
+"""Several sets side by side, each on its own coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from wdro_model.sets.base import FeasibleSet, LinearOracle, Vector, as_flat
+
+Where = slice | np.ndarray
+
+
+class ProductSet(FeasibleSet):
+    """{x : x[indices_b] in set_b for every block b}; the blocks share out all coordinates.
+
+    ProductSet([(trees, slice(0, 10)), (paths, [10, 12, 11])]), or ProductSet([trees, paths]) for
+    consecutive coordinates. Indices may be a slice, a range or a list. `blocks` holds the pairs.
+    """
+
+    def __init__(self, blocks: Iterable[Any]) -> None:
+        given = list(blocks)
+        if not given:
+            raise ValueError("a ProductSet needs at least one set, got none.")
+        sets = [block[0] if isinstance(block, tuple) else block for block in given]
+        for position, block in enumerate(sets):
+            if not isinstance(block, FeasibleSet):
+                raise ValueError(
+                    f"block {position} of a ProductSet must be a feasible set or a pair "
+                    f"(set, indices), got {type(block).__name__}."
+                )
+        self.dimension = sum(block.dimension for block in sets)
+        starts = np.cumsum([0, *(block.dimension for block in sets)])
+        where = []
+        for position, block in enumerate(given):
+            if isinstance(block, tuple):
+                where.append(self._as_indices(position, *block))
+            else:
+                where.append(np.arange(starts[position], starts[position + 1]))
+        self._check_partition(where)
+        self.blocks: tuple[tuple[FeasibleSet, Where], ...] = tuple(zip(sets, map(_as_slice, where)))
+        self.nonnegative_directions = any(block.nonnegative_directions for block in sets)
+        self.is_polytope = all(block.is_polytope for block in sets)
+        self.has_constraints = all(block.has_constraints for block in sets)
+        self.bounds = self._joint_bounds()
+        self._use(None)
+
+    def constraints(self, x: Any) -> list[Any]:
+        """The blocks' constraints, each on its own coordinates of x."""
+        flat = as_flat(x, self.dimension)
+        return [c for block, where in self.blocks for c in block.constraints(flat[where])]
+
+    def is_current(self) -> bool:
+        """Are all blocks current?"""
+        return all(block.is_current() for block, _ in self.blocks)
+
+    def check_nonempty(self) -> None:
+        """Is no block empty?"""
+        for block, _ in self.blocks:
+            block.check_nonempty()
+
+    def check_bounded(self) -> None:
+        """Are all blocks bounded?"""
+        for block, _ in self.blocks:
+            block.check_bounded()
+
+    def reset(self) -> None:
+        """Reset every block."""
+        for block, _ in self.blocks:
+            block.reset()
+
+    def describe(self) -> str:
+        """The blocks' descriptions."""
+        return "; ".join(block.describe() for block, _ in self.blocks)
+
+    def __repr__(self) -> str:
+        return f"ProductSet({', '.join(repr(block) for block, _ in self.blocks)})"
+
+    def _own_oracle(self) -> LinearOracle:
+        def minimize(direction: Vector) -> Vector:
+            vertex = np.empty(direction.size)
+            for block, where in self.blocks:
+                vertex[where] = block.minimize(direction[where])
+            return vertex
+
+        return minimize
+
+    def _as_indices(self, position: int, block: FeasibleSet, indices: Any) -> np.ndarray:
+        everywhere = np.arange(self.dimension)
+        if isinstance(indices, slice):
+            where = everywhere[indices]
+        else:
+            where = np.asarray(indices)
+            if where.ndim != 1 or not np.issubdtype(where.dtype, np.integer):
+                raise ValueError(
+                    f"indices of block {position} must be a slice or a list of integers, "
+                    f"got {indices!r}."
+                )
+            if np.any(where < 0) or np.any(where >= self.dimension):
+                raise ValueError(
+                    f"indices of block {position} must lie in 0..{self.dimension - 1} (the blocks' "
+                    f"dimensions sum to {self.dimension}), got {indices!r}."
+                )
+        if where.size != block.dimension:
+            raise ValueError(
+                f"block {position} is {block!r} of dimension {block.dimension}, but was given "
+                f"{where.size} indices."
+            )
+        return where
+
+    def _check_partition(self, where: list[np.ndarray]) -> None:
+        times = np.bincount(np.concatenate(where), minlength=self.dimension)
+        if np.any(times != 1):
+            index = int(np.flatnonzero(times != 1)[0])
+            what = "in no block" if times[index] == 0 else f"in {times[index]} blocks"
+            raise ValueError(
+                f"the blocks of a ProductSet must share out all coordinates, but coordinate "
+                f"{index} is {what}."
+            )
+
+    def _joint_bounds(self) -> tuple[Vector, Vector] | None:
+        if all(block.bounds is None for block, _ in self.blocks):
+            return None
+        lower, upper = np.full(self.dimension, -np.inf), np.full(self.dimension, np.inf)
+        for block, where in self.blocks:
+            if block.bounds is not None:
+                lower[where], upper[where] = block.bounds
+        return lower, upper
+
+
+def _as_slice(indices: np.ndarray) -> Where:
+    """Consecutive indices as a slice, which NumPy reads without a copy."""
+    if np.all(np.diff(indices) == 1):
+        return slice(int(indices[0]), int(indices[-1]) + 1)
+    return indices

@@ -1,0 +1,195 @@
+"""Paths from a source to a target in a directed or undirected graph."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import cvxpy as cp
+import networkx as nx
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike
+
+from wdro_model.sets.base import Vector, as_direction, as_flat, register_backend
+from wdro_model.sets.graphs import EdgeSet
+from wdro_model.sets.path_backends import with_cvxpy, with_networkx, with_ortools, with_scipy
+from wdro_model.sets.potentials import (
+    NegativeCycle,
+    acyclic_potentials,
+    cyclic_potentials,
+    reduced_weights,
+    topological_arcs,
+)
+
+
+class ShortestPath(EdgeSet):
+    """The simple paths from `source` to `target`: x_e = 1 for the edges of a path.
+
+    An undirected edge may be followed either way. Weights must be nonnegative on undirected graphs;
+    on directed ones they may be negative as long as no cycle that a path could meet is negative
+    (never on acyclic graphs). A refusal names the edge or the cycle.
+
+    Backends: "scipy" (default: Dijkstra on arrays built once), "networkx", "ortools" (minimum cost
+    flow, weights rounded to integers), "cvxpy" (a linear program, through HiGHS). A backend is
+    given nonnegative weights: negative ones are first reduced by node potentials.
+
+    Edges that lie on no walk from source to target without returning to either end (self-loops,
+    dead ends of a directed graph) are zero in every path and their weights do not matter.
+    """
+
+    default_backend = "scipy"
+
+    def __init__(self, graph: Any, source: Any, target: Any, backend: str | None = None) -> None:
+        super().__init__(graph)
+        self.source, self.target = source, target
+        for role, node in (("source", source), ("target", target)):
+            if node not in graph:
+                raise ValueError(
+                    f"{role} {node!r} is not a node of the graph ({len(self.nodes)} nodes, "
+                    f"such as {self.nodes[0]!r})."
+                )
+        if source == target:
+            raise ValueError(
+                f"source and target are both {source!r}: the only path is empty; choose two nodes."
+            )
+        if not nx.has_path(graph, source, target):
+            back = self.is_directed and nx.has_path(graph, target, source)
+            hint = "there is one the other way round" if back else "add the missing edges"
+            raise ValueError(f"no path leads from {source!r} to {target!r}; {hint}.")
+        self._start, self._end = self._position[source], self._position[target]
+        self._set_arcs()
+        self._order = topological_arcs(self.arc_tails, self.arc_heads) if self.is_directed else None
+        self.nonnegative_directions = self._order is None
+        self._usable = np.zeros(self.dimension)
+        self._usable[self.arc_edges] = 1.0
+        self.bounds = (np.zeros(self.dimension), self._usable)
+        self._use(backend)
+
+    def minimize(self, direction: ArrayLike) -> Vector:
+        """The path of least total weight, as a fresh 0/1 vector."""
+        return self._oracle(self._nonnegative(as_direction(direction, self.dimension)))
+
+    def constraints(self, x: Any) -> list[Any]:
+        """Flow conservation for one unit from source to target, 0 <= x <= 1.
+
+        With y the flow on arcs (two per undirected edge) and N the node-arc incidence matrix:
+        N y = 1 at the source, -1 at the target, 0 elsewhere, and x_e the sum of y over the arcs of
+        e. On acyclic graphs this is the convex hull of the paths. On graphs with cycles it is the
+        hull plus circulations, which cost nothing less in nonnegative directions: minima of linear
+        functions with nonnegative slopes are the same.
+        """
+        arcs, count = np.arange(self.arc_edges.size), len(self.nodes)
+        ones = np.ones(arcs.size)
+        leaves = sp.csr_array((ones, (self.arc_tails, arcs)), shape=(count, arcs.size))
+        enters = sp.csr_array((ones, (self.arc_heads, arcs)), shape=(count, arcs.size))
+        supply = np.zeros(count)
+        supply[self._start], supply[self._end] = 1.0, -1.0
+        x = as_flat(x, self.dimension)
+        y = x[self.arc_edges] if self.is_directed else cp.Variable(arcs.size, nonneg=True)
+        constraints = [(leaves - enters) @ y == supply, x >= 0, x <= self._usable]
+        if not self.is_directed:
+            collect = sp.csr_array(
+                (ones, (self.arc_edges, arcs)), shape=(self.dimension, arcs.size)
+            )
+            constraints.append(x == collect @ y)
+        return constraints
+
+    def round(self, x: ArrayLike) -> Vector:
+        """A path along large coordinates of x: the shortest for the weights 1 - x."""
+        return self.minimize(np.clip(1.0 - np.asarray(x, dtype=np.float64), 0.0, None))
+
+    def describe(self) -> str:
+        """The set in one line."""
+        if not self.is_directed:
+            kind = "an undirected graph"
+        else:
+            kind = "a directed graph" if self._order is None else "an acyclic directed graph"
+        return (
+            f"paths from {self.source!r} to {self.target!r} in {kind} with {len(self.nodes)} nodes "
+            f"and {len(self.edges)} edges, minimised by {self.backend}"
+        )
+
+    def _set_arcs(self) -> None:
+        """The arcs that can lie on a path, with the edge that each belongs to."""
+        edges = np.flatnonzero(self.tails != self.heads)
+        tails, heads = self.tails[edges], self.heads[edges]
+        if not self.is_directed:
+            edges = np.concatenate([edges, edges])
+            tails, heads = np.concatenate([tails, heads]), np.concatenate([heads, tails])
+        forth = (heads != self._start) & (tails != self._end)
+        edges, tails, heads = edges[forth], tails[forth], heads[forth]
+        graph: Any = nx.DiGraph(zip(tails.tolist(), heads.tolist()))
+        between = nx.descendants(graph, self._start) | {self._start}
+        between &= nx.ancestors(graph, self._end) | {self._end}
+        met = np.zeros(len(self.nodes), dtype=bool)
+        met[list(between)] = True
+        kept = met[tails] & met[heads]
+        self.arc_edges, self.arc_tails, self.arc_heads = edges[kept], tails[kept], heads[kept]
+
+    def _nonnegative(self, direction: Vector) -> Vector:
+        """Weights >= 0 with the same shortest paths: the direction itself where that is enough."""
+        weights = direction[self.arc_edges]
+        least = weights.min()
+        if least >= 0:
+            return np.maximum(direction, 0.0) if direction.min() < 0 else direction
+        if self._order is None and least >= -1e-12 * np.abs(weights).max():
+            return np.maximum(direction, 0.0)
+        if not self.is_directed:
+            edge = int(self.arc_edges[np.argmin(weights)])
+            raise ValueError(
+                f"edge {self.edges[edge]!r} has the negative weight {direction[edge]:g}: shortest "
+                "paths in an undirected graph need nonnegative weights, since an edge could be "
+                "followed back and forth; direct the graph or keep the loss increasing in x."
+            )
+        reduced = np.zeros(self.dimension)
+        reduced[self.arc_edges] = reduced_weights(
+            weights, self.arc_tails, self.arc_heads, self._potential(weights)
+        )
+        return reduced
+
+    def _potential(self, weights: Vector) -> Vector:
+        ends, count = (self.arc_tails, self.arc_heads), len(self.nodes)
+        if self._order is not None:
+            return acyclic_potentials(weights, *ends, self._order, count)
+        try:
+            return cyclic_potentials(weights, *ends, count)
+        except NegativeCycle as found:
+            cycle = " -> ".join(repr(self.nodes[node]) for node in found.nodes)
+            raise ValueError(
+                f"the cycle {cycle} has the negative weight {found.weight:g}: paths that go round "
+                "it get shorter without end; use an acyclic graph or nonnegative weights."
+            ) from None
+
+    def _path_in(self, edges: list[int]) -> Vector:
+        """A path that uses only the given edges (a solver's support, perhaps with cycles)."""
+        chosen = set(edges)
+        leaving: dict[int, list[tuple[int, int]]] = {}
+        arcs = zip(self.arc_edges.tolist(), self.arc_tails.tolist(), self.arc_heads.tolist())
+        for edge, tail, head in arcs:
+            if edge in chosen:
+                leaving.setdefault(tail, []).append((edge, head))
+        came_by: dict[int, tuple[int, int]] = {self._start: (-1, -1)}
+        queue = deque([self._start])
+        while queue and self._end not in came_by:
+            node = queue.popleft()
+            for edge, head in leaving.get(node, ()):
+                if head not in came_by:
+                    came_by[head] = (edge, node)
+                    queue.append(head)
+        if self._end not in came_by:
+            raise cp.error.SolverError(
+                f"the flow returned by {self.backend} does not reach {self.target!r}; "
+                "use backend='scipy'."
+            )
+        path, node = [], self._end
+        while node != self._start:
+            edge, node = came_by[node]
+            path.append(edge)
+        return self._indicator(path)
+
+
+register_backend(ShortestPath, "scipy", with_scipy)
+register_backend(ShortestPath, "networkx", with_networkx)
+register_backend(ShortestPath, "ortools", with_ortools)
+register_backend(ShortestPath, "cvxpy", with_cvxpy)
