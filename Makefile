@@ -1,0 +1,36 @@
+# make demo | test | lint | bench | clean. Needs Python 3.11 or later and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export OPENBLAS_NUM_THREADS ?= 1
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint format bench clean
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[plot,test]'
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/python examples/quadratic_tree.py --output demo-output
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/batched_loss.py
+	$(BIN)/python benchmarks/linear_oracle.py
+
+clean:
+	rm -rf $(VENV) demo-output build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

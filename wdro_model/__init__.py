@@ -1,0 +1,49 @@
+"""Wasserstein distributionally robust optimization over constrained sets, on top of CVXPY.
+
+A model is a CVXPY loss in decision variables and uncertain parameters, a feasible set (CVXPY
+constraints or a combinatorial oracle), and a Wasserstein ball around the data.
+"""
+
+import cvxpy as _cp
+
+from wdro_model import datasets, sets, solvers
+from wdro_model.errors import (
+    ConvexityWarning,
+    InfeasibleError,
+    MissingRuleError,
+    NoReformulationError,
+    SamplingWarning,
+    UnboundedError,
+)
+from wdro_model.evaluation import compare
+from wdro_model.loss import CallableLoss, quadratic_form
+from wdro_model.problem import Problem, solve_cvxpy_problem
+from wdro_model.sets import In
+from wdro_model.solution import Solution
+from wdro_model.uncertainty import UncertainParameter, WassersteinBall, costs, supports
+
+__version__ = "0.1.0"
+
+_cp.Problem.register_solve("wdro", solve_cvxpy_problem)
+
+__all__ = [
+    "CallableLoss",
+    "ConvexityWarning",
+    "In",
+    "InfeasibleError",
+    "MissingRuleError",
+    "NoReformulationError",
+    "Problem",
+    "SamplingWarning",
+    "Solution",
+    "UnboundedError",
+    "UncertainParameter",
+    "WassersteinBall",
+    "compare",
+    "costs",
+    "datasets",
+    "quadratic_form",
+    "sets",
+    "solvers",
+    "supports",
+]

@@ -1,0 +1,187 @@
+"""Carrying out a plan: run, certify, report."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy import settings
+
+from wdro_model.methods import Plan, empirical, plan
+from wdro_model.model import Model
+from wdro_model.objectives import exact
+from wdro_model.objectives.base import Array, Point
+from wdro_model.options import Options
+from wdro_model.sets.base import FeasibleSet
+from wdro_model.solution import STATIONARY, Solution
+from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe, Outcome
+from wdro_model.solvers.driver import ABSOLUTE_GAP
+
+
+def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> Solution:
+    """Hand the convex program to a conic solver."""
+    began = time.perf_counter()
+    assert chosen.program is not None
+    problem = cp.Problem(cp.Minimize(chosen.program()), model.feasible.conic_constraints())
+    solver.run(problem, verbose=options.verbose)
+    layout = model.feasible.layout
+    x = layout.join({v: v.value for v in layout.variables if v.value is not None})
+    stats = problem.solver_stats
+    return Solution(
+        method=chosen.method,
+        status=problem.status,
+        value=float(problem.value),
+        decision=layout.split(x),
+        solver=f"conic solver {stats.solver_name}",
+        seconds=time.perf_counter() - began,
+        stop="the conic solver finished",
+        convex=True,
+        iterations=stats.num_iters,
+        **evaluations(model, x),
+    )
+
+
+def run_first_order(
+    model: Model, chosen: Plan, solver: FrankWolfe | MomentumFrankWolfe, options: Options
+) -> Solution:
+    """Frank-Wolfe on an objective without Monte Carlo error."""
+    began = time.perf_counter()
+    assert chosen.objective is not None
+    objective: Any = chosen.objective()
+    oracle = bounded_oracle(model)
+    rng = np.random.default_rng(options.seed)
+    start = first_point(model, objective, options, rng)
+    outcome = solver.run(objective, oracle, start, rng=rng, **display(options, chosen))
+    point, gap = outcome.point, outcome.gap
+    if isinstance(solver, MomentumFrankWolfe):
+        point, gap = certified(objective, oracle, outcome.x, None)
+    return report(
+        model,
+        chosen,
+        solver,
+        outcome,
+        point,
+        gap,
+        convex=objective.convex,
+        began=began,
+        same_objective=True,
+    )
+
+
+def run_empirical(model: Model, options: Options) -> Array:
+    """The ERM decision, as a flat vector."""
+    chosen = plan(model, "erm", None)
+    quiet = replace(options, verbose=False, start=None)
+    if isinstance(chosen.solver, Conic):
+        solution = run_conic(model, chosen, chosen.solver, quiet)
+    else:
+        solution = run_first_order(model, chosen, chosen.solver, quiet)
+    return model.feasible.layout.join(solution.decision)
+
+
+def report(
+    model: Model,
+    chosen: Plan,
+    solver: FrankWolfe | MomentumFrankWolfe,
+    outcome: Outcome,
+    point: Point,
+    gap: float,
+    *,
+    convex: bool,
+    began: float,
+    same_objective: bool,
+    **details: Any,
+) -> Solution:
+    """The solution of a Frank-Wolfe run.
+
+    same_objective: the bounds of the run hold for the reported value, which was not re-estimated.
+    """
+    value = point.value
+    close = gap <= max(solver.gap * abs(value), ABSOLUTE_GAP)
+    solved = settings.OPTIMAL if convex else STATIONARY
+    bound = max(outcome.lower_bound, value - gap) if same_objective else value - gap
+    return Solution(
+        method=chosen.method,
+        status=solved if close else settings.USER_LIMIT,
+        value=value,
+        decision=model.feasible.layout.split(outcome.x),
+        solver=solver.describe(model.feasible.oracle()),
+        seconds=time.perf_counter() - began,
+        stop=outcome.stop.value,
+        convex=convex,
+        iterations=outcome.iterations,
+        oracle_calls=outcome.oracle_calls,
+        gap=gap,
+        lower_bound=float(bound) if convex else None,
+        dual=point.dual,
+        trace=outcome.trace,
+        **details,
+        **evaluations(model, outcome.x),
+    )
+
+
+# ------------------------------------------------------------------ parts
+def bounded_oracle(model: Model) -> FeasibleSet:
+    """The oracle of the feasible set: bounded, and with no memory of earlier solves."""
+    oracle = model.feasible.oracle()
+    oracle.check_bounded()
+    oracle.reset()
+    return oracle
+
+
+def display(options: Options, chosen: Plan) -> dict[str, Any]:
+    """How a run shows itself."""
+    return {"verbose": options.verbose, "progress": options.progress, "title": chosen.method}
+
+
+def first_point(model: Model, objective: Any, options: Options, rng: np.random.Generator) -> Array:
+    """The user's start, else a random vertex, improved by an oracle call given an objective."""
+    oracle = model.feasible.oracle()
+    if options.start is not None:
+        return user_start(model, options.start)
+    direction = rng.standard_normal(oracle.dimension)
+    x = oracle.minimize(np.abs(direction) if oracle.nonnegative_directions else direction)
+    return x if objective is None else oracle.minimize(objective.evaluate(x).gradient)
+
+
+def user_start(model: Model, start: Any) -> Array:
+    """A starting point from {variable: value}, or from a solution."""
+    layout = model.feasible.layout
+    values = start.decision if isinstance(start, Solution) else start
+    if not hasattr(values, "items"):
+        raise ValueError(
+            f"start must be a dict {{variable: value}} or a solution, got {type(start).__name__}."
+        )
+    for variable in layout.variables:
+        if variable not in values:
+            raise ValueError(f"start has no value for the variable {variable.name()!r}.")
+        value = np.asarray(values[variable], dtype=float)
+        if value.shape != variable.shape or not np.isfinite(value).all():
+            raise ValueError(
+                f"start for {variable.name()!r} must be finite with shape {variable.shape}, "
+                f"got shape {value.shape}."
+            )
+    return layout.join(values)
+
+
+def certified(
+    objective: Any, oracle: FeasibleSet, x: Array, dual: float | None
+) -> tuple[Point, float]:
+    """A full evaluation at x and its Frank-Wolfe gap."""
+    point = objective.evaluate(x, dual)
+    return point, float(point.gradient @ (x - oracle.minimize(point.gradient)))
+
+
+def evaluations(model: Model, x: Array) -> dict[str, Any]:
+    """Mean loss and, where a formula is known, exact worst-case risk of a decision."""
+    mean = empirical(model).evaluate(x).value
+    robust = None
+    if model.joint is not None and model.ambiguity is not None:
+        if model.radius == 0:
+            robust = mean
+        elif exact.has_entry(model):
+            robust = exact.find_entry(model).objective(model).evaluate(x).value
+    return {"empirical_value": mean, "robust_value": robust}

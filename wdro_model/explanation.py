@@ -1,0 +1,96 @@
+"""The text of `Problem.explain()`: what will be solved, how, and why."""
+
+from __future__ import annotations
+
+from wdro_model.methods import Plan
+from wdro_model.model import Model
+from wdro_model.objectives.calibration import KAPPA, default_sigma
+from wdro_model.options import Options
+from wdro_model.smoothing import choose_integration, dual_rule
+from wdro_model.solution import Solution
+from wdro_model.solvers import Conic
+
+
+def explain(model: Model, chosen: Plan, options: Options, solution: Solution | None) -> str:
+    """Loss, data, ball, feasible set, formula, solver, and the reasons for them."""
+    rows = [*model_rows(model), *plan_rows(model, chosen)]
+    if chosen.objective is None:
+        rows += smoothing_rows(model, chosen, options, solution)
+    return "\n".join(f"{name:<12} {text}" for name, text in rows)
+
+
+def model_rows(model: Model) -> list[tuple[str, str]]:
+    layout = model.feasible.layout
+    decision = ", ".join(f"{v.name()} {shape_text(v.shape)}" for v in layout.variables)
+    rows = [("decision", f"{decision}; {layout.dimension} numbers")]
+    rows += [("feasible", line) for line in model.feasible.describe()]
+    if model.joint is None:
+        rows.append(("data", "nothing is uncertain"))
+    else:
+        for p in model.joint.parameters:
+            rows.append(("data", f"{p.name()} {shape_text(p.shape)}, support {p.support!r}"))
+        rows.append(
+            ("", f"N = {model.joint.size} joint samples in dimension {model.joint.dimension}")
+        )
+    text = "a callable" if model.structure is None else model.structure.describe()
+    word = "convex" if model.convex_in_decision else "not provably convex"
+    rows.append(("loss", f"{text}; {word} in the decision"))
+    if model.ambiguity is not None and model.cost is not None:
+        rows.append(("ball", model.ambiguity.describe()))
+        rows.append(("cost", model.cost.describe()))
+    return rows
+
+
+def plan_rows(model: Model, chosen: Plan) -> list[tuple[str, str]]:
+    rows = [("method", chosen.method), ("minimises", chosen.formula)]
+    if isinstance(chosen.solver, Conic):
+        rows.append(("solver", chosen.solver.describe()))
+        if model.feasible.is_integer:
+            rows.append(("", "integer variables: a mixed-integer program"))
+    else:
+        rows.append(("solver", chosen.solver.describe(model.feasible.oracle())))
+        if model.feasible.is_integer:
+            rows.append(("", "integer variables: over the convex hull of the feasible points"))
+    rows += [("because", reason) for reason in chosen.reasons]
+    return rows
+
+
+def smoothing_rows(
+    model: Model, chosen: Plan, options: Options, solution: Solution | None
+) -> list[tuple[str, str]]:
+    assert model.joint is not None
+    assert model.cost is not None
+    solved = solution if solution is not None and solution.epsilon is not None else None
+    if options.epsilon is not None:
+        epsilon = f"{options.epsilon:g} (given)"
+    else:
+        epsilon = (
+            f"{KAPPA:g} sqrt(radius) G / (2 d), G = |gradient of f in the data| at the ERM decision"
+        )
+        epsilon += f" = {solved.epsilon:.4g}" if solved is not None else ""
+    if options.sigma is not None:
+        sigma = f"{options.sigma} (given)"
+    else:
+        value = default_sigma(model.cost, model.radius, model.joint.dimension)
+        number = f"{value:.4g}" if isinstance(value, float) else "one for each coordinate"
+        sigma = f"{number}, from sigma^2 = radius / (2 d weight)"
+    assert not isinstance(chosen.solver, Conic)
+    strategy = choose_integration(model, chosen.solver, options)
+    dual = dual_rule(chosen.solver, options)
+    meaning = {
+        "vertex": "Frank-Wolfe steps on [0, lambda_max], lambda_max by the paper's calibration",
+        "exact": "minimised exactly at each decision",
+    }
+    how = f"{strategy.name} ({strategy.reason})"
+    if strategy.name == "gaussian":
+        how += f", {chosen.solver.samples} draws per sample"
+    return [
+        ("epsilon", epsilon),
+        ("sigma", sigma),
+        ("integration", how),
+        ("dual", f"{dual}: {meaning[dual]}"),
+    ]
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    return "(scalar)" if shape == () else "(" + " x ".join(map(str, shape)) + ")"

@@ -1,0 +1,156 @@
+"""Where the decision of a problem lives: memberships `In(x, set)` and CVXPY constraints together.
+
+As an oracle for Frank-Wolfe the feasible set is a product of blocks: one for each variable in an
+oracle set, one for all that is said by CVXPY constraints. A variable with both is intersected
+through the CVXPY form of its set. As a conic program, everything is a list of CVXPY constraints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.loss.flat import Layout
+from wdro_model.sets.base import FeasibleSet, In
+from wdro_model.sets.convex import ConvexSet
+from wdro_model.sets.product import ProductSet
+
+
+class Feasible:
+    """The feasible set of a problem over all its variables."""
+
+    def __init__(self, constraints: Sequence[Any], variables: Sequence[cp.Variable]) -> None:
+        self.memberships = [c for c in constraints if isinstance(c, In)]
+        self.constraints = [c for c in constraints if not isinstance(c, In)]
+        self.layout = Layout(variables)
+        self._oracle: FeasibleSet | None = None
+        self._conic: list[Any] | None = None
+        self._check_intersections()
+
+    @property
+    def has_oracle_sets(self) -> bool:
+        """Is some variable in a set that is known through an oracle?"""
+        return bool(self.memberships)
+
+    @property
+    def has_conic_form(self) -> bool:
+        """Can all of it be written as CVXPY constraints?"""
+        return all(m.set.has_constraints for m in self.memberships)
+
+    @property
+    def is_integer(self) -> bool:
+        """Are some variables integer or boolean?"""
+        return any(has_integers(v) for v in self.layout.variables)
+
+    def conic_constraints(self) -> list[Any]:
+        """The feasible set as CVXPY constraints, oracle sets by their CVXPY form."""
+        if self._conic is None:
+            forms = [c for m in self.memberships for c in m.set.constraints(m.variable)]
+            self._conic = [*self.constraints, *forms]
+        return self._conic
+
+    def oracle(self) -> FeasibleSet:
+        """The linear minimisation oracle over the flat decision, compiled once."""
+        if self._oracle is None or not self._oracle.is_current():
+            self._oracle = self._compile()
+        return self._oracle
+
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Bounds of each coordinate as far as they are declared, infinite elsewhere."""
+        lower = np.full(self.layout.dimension, -np.inf)
+        upper = np.full(self.layout.dimension, np.inf)
+        for variable, where in self.layout.slices.items():
+            if variable.is_nonneg():
+                lower[where] = 0.0
+            if variable.is_nonpos():
+                upper[where] = 0.0
+        for member in self.memberships:
+            if member.set.bounds is not None:
+                where = self.layout.slices[member.variable]
+                lower[where] = np.maximum(lower[where], member.set.bounds[0])
+                upper[where] = np.minimum(upper[where], member.set.bounds[1])
+        return lower, upper
+
+    def describe(self) -> list[str]:
+        """One line for each part of the feasible set."""
+        lines = [f"{m.variable.name()} in {m.set.describe()}" for m in self.memberships]
+        if self.constraints:
+            lines.append(f"{len(self.constraints)} CVXPY constraint(s)")
+        named = {m.variable for m in self.memberships}
+        free = [v.name() for v in self.layout.variables if v not in named]
+        if free and not self.constraints:
+            lines.append(f"{', '.join(free)}: declared attributes only")
+        return lines
+
+    def _compile(self) -> FeasibleSet:
+        shared = self._shared()
+        alone = [m for m in self.memberships if m.variable not in shared]
+        forms = [
+            c
+            for m in self.memberships
+            if m.variable in shared
+            for c in m.set.constraints(m.variable)
+        ]
+        taken = {m.variable for m in alone}
+        rest = [v for v in self.layout.variables if v not in taken]
+        blocks: list[tuple[FeasibleSet, slice | np.ndarray]] = [
+            (m.set, self.layout.slices[m.variable]) for m in alone
+        ]
+        if rest:
+            where = np.concatenate([np.r_[self.layout.slices[v]] for v in rest])
+            blocks.append((ConvexSet([*self.constraints, *forms], rest), where))
+        if len(blocks) == 1:
+            return blocks[0][0]
+        return ProductSet(blocks)
+
+    def _shared(self) -> set[cp.Variable]:
+        """Variables in an oracle set that something else constrains as well."""
+        constrained = {
+            v for c in self.constraints if hasattr(c, "variables") for v in c.variables()
+        }
+        members = [m.variable for m in self.memberships]
+        twice = {v for v in members if sum(v is w for w in members) > 1}
+        declared = {m.variable for m in self.memberships if adds_bounds(m)}
+        return (constrained & set(members)) | twice | declared
+
+    def _check_intersections(self) -> None:
+        shared = self._shared()
+        for member in self.memberships:
+            name = member.variable.name()
+            if has_integers(member.variable):
+                raise ValueError(
+                    f"the variable {name!r} is declared integer or boolean and lies in "
+                    f"{member.set.describe()}; decisions over an oracle set live in its convex "
+                    "hull: leave the attribute out."
+                )
+            if member.variable in shared and not member.set.has_constraints:
+                raise ValueError(
+                    f"{member.set.describe()} is known only through an oracle, and an oracle set "
+                    f"cannot be intersected with other constraints on {name!r}; drop them, give "
+                    "the set a CVXPY form (constraints=), or build them into its oracle."
+                )
+
+
+def has_integers(variable: cp.Variable) -> bool:
+    """Is the variable integer or boolean, in full or in part?"""
+    return any(bool(variable.attributes.get(name)) for name in ("boolean", "integer"))
+
+
+def adds_bounds(member: In) -> bool:
+    """Do the variable's own attributes ask for more than its set already ensures?"""
+    asked = {
+        k: v for k, v in member.variable.attributes.items() if v is not None and v is not False
+    }
+    lower, upper = (-np.inf, np.inf) if member.set.bounds is None else member.set.bounds
+    if np.all(np.asarray(lower) >= 0):
+        asked.pop("nonneg", None)
+    if np.all(np.asarray(upper) <= 0):
+        asked.pop("nonpos", None)
+    if "bounds" in asked:
+        low, high = (np.ravel(np.broadcast_to(b, member.variable.shape)) for b in asked["bounds"])
+        if np.all(low <= lower) and np.all(high >= upper):
+            asked.pop("bounds")
+    return bool(asked)

@@ -1,0 +1,188 @@
+"""From a model and a method to a plan: what is minimised, by which solver, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from wdro_model.errors import NoReformulationError, unknown_name
+from wdro_model.loss.structure import degree
+from wdro_model.model import Model
+from wdro_model.objectives import exact
+from wdro_model.objectives.base import Objective
+from wdro_model.objectives.convexity import LARGEST, hessian_of_quadratic, is_positive_semidefinite
+from wdro_model.objectives.empirical import Empirical
+from wdro_model.objectives.programs import empirical_program
+from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe
+
+Solver = Conic | FrankWolfe | MomentumFrankWolfe
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to solve a model. Programs and objectives are built when they are asked for."""
+
+    method: str
+    solver: Solver
+    formula: str
+    reasons: tuple[str, ...]
+    program: Callable[[], Any] | None = None
+    """The objective as a convex CVXPY expression, for `Conic`."""
+    objective: Callable[[], Objective] | None = None
+    """The objective as a smooth function, for the Frank-Wolfe methods."""
+
+
+def plan(model: Model, method: str, solver: Solver | None) -> Plan:
+    """Choose what to minimise and how."""
+    if method not in METHODS:
+        raise ValueError(unknown_name("method", method, METHODS))
+    return METHODS[method](model, solver)
+
+
+def automatic(model: Model, solver: Solver | None) -> Plan:
+    """Exact where a counterpart is known, smoothed otherwise, ERM where nothing is robust."""
+    if model.joint is None:
+        return _because(erm(model, solver), "nothing is uncertain")
+    if model.ambiguity is None:
+        return _because(erm(model, solver), "no ambiguity set was given")
+    if model.radius == 0:
+        return _because(erm(model, solver), "the radius is 0")
+    if isinstance(solver, MomentumFrankWolfe):
+        return _because(smoothed(model, solver), "a stochastic solver was given")
+    try:
+        return _because(exact_method(model, solver), "an exact counterpart is known")
+    except NoReformulationError as error:
+        return _because(smoothed(model, solver), str(error).split(". What applies")[0])
+
+
+def erm(model: Model, solver: Solver | None) -> Plan:
+    """The mean loss over the samples."""
+    formula = "f(x)" if model.joint is None else f"mean of f(x, xi_k), N = {model.joint.size}"
+    program = empirical_program(model)
+    return _dispatch(
+        model, "erm", solver, formula, program, lambda: empirical_with_convexity(model)
+    )
+
+
+def exact_method(model: Model, solver: Solver | None) -> Plan:
+    """The worst-case risk over the ball, by a formula."""
+    _needs_ball(model, "exact")
+    if isinstance(solver, MomentumFrankWolfe):
+        raise ValueError(
+            "MomentumFrankWolfe samples the smoothed objective, an exact counterpart needs no "
+            "sampling; use solver=FrankWolfe() or Conic(), or method='smoothed'."
+        )
+    entry = exact.find_entry(model)
+    if model.radius == 0:
+        return _because(_renamed(erm(model, solver), "exact"), "the radius is 0: this is ERM")
+    return _dispatch(
+        model, "exact", solver, entry.formula, entry.program(model), lambda: entry.objective(model)
+    )
+
+
+def smoothed(model: Model, solver: Solver | None) -> Plan:
+    """The entropic approximation of the worst-case risk."""
+    _needs_ball(model, "smoothed")
+    if model.radius == 0:
+        return _because(_renamed(erm(model, None), "smoothed"), "the radius is 0: this is ERM")
+    if isinstance(solver, Conic):
+        raise ValueError(
+            "the smoothed objective has no conic form; use solver=FrankWolfe(...) or "
+            "MomentumFrankWolfe(...), or method='exact'."
+        )
+    formula = (
+        "F(x, l) = l radius + epsilon mean_k log E exp((f(x, zeta) - l c(xi_k, zeta))/epsilon)"
+    )
+    return Plan("smoothed", solver or FrankWolfe(), formula, ())
+
+
+METHODS: dict[str, Callable[[Model, Solver | None], Plan]] = {
+    "auto": automatic,
+    "erm": erm,
+    "exact": exact_method,
+    "smoothed": smoothed,
+}
+
+
+def empirical(model: Model) -> Empirical:
+    """Empirical risk as a smooth objective."""
+    affine = model.affine_in_data
+    return Empirical(model.loss, model.rows, affine=affine, convex=model.convex_in_decision)
+
+
+def empirical_with_convexity(model: Model) -> Empirical:
+    """The same, after a look at the Hessian of a loss that is quadratic in the decision."""
+    objective = empirical(model)
+    quadratic = (
+        objective.affine
+        and model.loss.dimension <= LARGEST
+        and degree(model.expression, model.feasible.layout.variables) <= 2
+    )
+    if not objective.convex and quadratic:
+        hessian = hessian_of_quadratic(model.loss, objective.rows[0])
+        objective.convex = is_positive_semidefinite(hessian)
+    return objective
+
+
+def _dispatch(
+    model: Model,
+    method: str,
+    solver: Solver | None,
+    formula: str,
+    program: Any | None,
+    objective: Callable[[], Objective],
+) -> Plan:
+    """A conic program for CVXPY constraints, Frank-Wolfe for oracles, or what the user says."""
+    conic = program is not None and model.feasible.has_conic_form
+    if solver is None:
+        if conic and not model.feasible.has_oracle_sets:
+            reason = "convex by CVXPY's rules, over CVXPY constraints"
+            return Plan(method, Conic(), formula, (reason,), lambda: program, objective)
+        reason = (
+            "the feasible set has an oracle"
+            if model.feasible.has_oracle_sets
+            else "there is no convex CVXPY form of the objective"
+        )
+        return Plan(method, FrankWolfe(), formula, (reason,), None, objective)
+    if isinstance(solver, Conic):
+        if program is None:
+            raise ValueError(
+                f"method={method!r} has no convex CVXPY form for this model (the objective is not "
+                "convex by CVXPY's rules); use solver=FrankWolfe() instead."
+            )
+        if not conic:
+            raise ValueError(
+                "the feasible set has no CVXPY form (an oracle set without constraints=); use "
+                "solver=FrankWolfe() instead."
+            )
+        return Plan(method, solver, formula, ("solver given",), lambda: program, objective)
+    return Plan(method, solver, formula, ("solver given",), None, objective)
+
+
+def _needs_ball(model: Model, method: str) -> None:
+    if model.joint is None:
+        raise ValueError(
+            f"method={method!r} needs an uncertain parameter in the loss, and there is none; "
+            "declare one with UncertainParameter(..., samples=...), or use method='erm'."
+        )
+    if model.ambiguity is None:
+        raise ValueError(
+            f"method={method!r} needs an ambiguity set; pass ambiguity=WassersteinBall(radius=...) "
+            "to the problem, or use method='erm'."
+        )
+
+
+def _because(plan: Plan, reason: str) -> Plan:
+    return Plan(
+        plan.method,
+        plan.solver,
+        plan.formula,
+        (reason, *plan.reasons),
+        plan.program,
+        plan.objective,
+    )
+
+
+def _renamed(plan: Plan, method: str) -> Plan:
+    return Plan(method, plan.solver, plan.formula, plan.reasons, plan.program, plan.objective)

@@ -1,0 +1,67 @@
+"""A problem after validation: loss, structure, data, ball and feasible set in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.feasible import Feasible
+from wdro_model.loss.callable import CallableLoss
+from wdro_model.loss.flat import FlatLoss
+from wdro_model.loss.structure import Structure
+from wdro_model.uncertainty.ambiguity import WassersteinBall
+from wdro_model.uncertainty.costs import BoundCost
+from wdro_model.uncertainty.joint import JointSamples
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the compiler knows about a problem."""
+
+    expression: Any
+    """The loss as a CVXPY expression; None for a callable loss."""
+    loss: FlatLoss
+    """The loss on flat vectors."""
+    structure: Structure | None
+    """How the expression depends on the data; None for a callable loss."""
+    joint: JointSamples | None
+    """The joint samples; None where nothing is uncertain."""
+    ambiguity: WassersteinBall | None
+    cost: BoundCost | None
+    """The ground cost with its weights resolved."""
+    feasible: Feasible
+    assume_convex: bool
+
+    @property
+    def radius(self) -> float:
+        """The transport budget; 0 without a ball or without uncertain parameters."""
+        return 0.0 if self.ambiguity is None or self.joint is None else self.ambiguity.radius
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The samples as rows (N, d); one empty row where nothing is uncertain."""
+        return np.zeros((1, 0)) if self.joint is None else self.joint.matrix
+
+    @property
+    def affine_in_data(self) -> bool:
+        """Is the loss known to be affine in the data?"""
+        return self.structure is not None and self.structure.degree <= 1
+
+    @property
+    def convex_in_decision(self) -> bool:
+        """Is the loss convex in x for every scenario, by CVXPY's rules or by the user's word?"""
+        if self.assume_convex:
+            return True
+        if self.structure is not None:
+            return self.structure.convex_in_decision
+        loss = self.loss.loss
+        return isinstance(loss, CallableLoss) and loss.convex
+
+    def mean_values(self) -> dict[cp.Parameter, np.ndarray]:
+        """The average of each uncertain parameter over the samples."""
+        if self.joint is None:
+            return {}
+        return {p: v[0] for p, v in self.joint.split(self.joint.mean[None]).items()}

@@ -1,0 +1,67 @@
+"""What a solver sees of an objective: its value and gradient at a point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """How far a Monte Carlo estimate of the smoothed objective can be trusted."""
+
+    draws: int
+    """Draws per sample, S."""
+    effective_size: float
+    """Median over the samples of the effective sample size (sum w)^2 / sum w^2, between 1 and S."""
+    smallest_effective_size: float
+    """The same for the worst sample."""
+    standard_error: float
+    """Monte Carlo standard error of the value."""
+    nearest_cost: float
+    """mean_k min_s c(xi_k, zeta_ks): above the radius, the sampled dual is unbounded below."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """An objective at one decision x: value, gradient in x and, where there is one, the dual."""
+
+    value: float
+    gradient: Array
+    dual: float | None = None
+    """The multiplier of the transport budget at which value and gradient were taken."""
+    dual_gradient: float | None = None
+    """The derivative in the dual variable; None where the dual was minimised out."""
+    diagnostics: Diagnostics | None = None
+
+
+class Objective(Protocol):
+    """A function of the flat decision x, minimised by a Frank-Wolfe method."""
+
+    convex: bool
+    """Is the objective known to be convex in x?"""
+
+    def evaluate(self, x: Array, dual: float | None = None) -> Point:
+        """Value and full gradient at x; the dual, if any, is minimised out unless it is given."""
+        ...
+
+    def describe(self) -> str:
+        """The formula that is minimised, for people."""
+        ...
+
+
+class StochasticObjective(Objective, Protocol):
+    """An objective that is a mean over samples, and can be estimated from a few of them."""
+
+    size: int
+    """The number of samples N."""
+
+    def estimate(
+        self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator
+    ) -> Point:
+        """An estimate of value and gradient from the samples whose indices are in `batch`."""
+        ...

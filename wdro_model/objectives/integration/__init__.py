@@ -1,0 +1,111 @@
+"""Ways to compute the inner integral of the smoothed objective, in order of preference.
+
+Each strategy says why it does not apply to a model (`refusal`), and builds itself for one. The
+first that applies is taken, unless the user names another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wdro_model.model import Model
+from wdro_model.objectives.integration.base import Integration, Slice, Stream
+from wdro_model.objectives.integration.closed_form import ClosedForm
+from wdro_model.objectives.integration.gaussian import Gaussian
+
+__all__ = ["STRATEGIES", "Choice", "Integration", "Scales", "Slice", "Stream", "choose"]
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Temperature and reference of the smoothing, and the draws of the sampling strategies."""
+
+    epsilon: float
+    sigma: float | np.ndarray
+    draws: int
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One entry of the table."""
+
+    refusal: Callable[[Model], str | None]
+    build: Callable[[Model, Scales], Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A strategy by name, and why it was taken."""
+
+    name: str
+    reason: str
+
+    def build(self, model: Model, scales: Scales) -> Any:
+        return STRATEGIES[self.name].build(model, scales)
+
+
+def closed_form_refusal(model: Model) -> str | None:
+    if not model.affine_in_data:
+        return "the loss is not affine in the data"
+    assert model.cost is not None
+    assert model.joint is not None
+    if model.cost.kind not in ("squared", "mahalanobis"):
+        return "the ground cost is not quadratic"
+    if not model.joint.everywhere:
+        if model.joint.bounds is None:
+            return "the support has no coordinate structure"
+        if model.cost.kind == "mahalanobis":
+            return "a Mahalanobis cost couples the coordinates of a box support"
+    return None
+
+
+def build_closed_form(model: Model, scales: Scales) -> ClosedForm:
+    assert model.joint is not None
+    assert model.cost is not None
+    return ClosedForm(
+        model.loss, model.joint, model.cost, epsilon=scales.epsilon, sigma=scales.sigma
+    )
+
+
+def build_gaussian(model: Model, scales: Scales) -> Gaussian:
+    assert model.joint is not None
+    assert model.cost is not None
+    return Gaussian(
+        model.loss,
+        model.joint,
+        model.cost,
+        epsilon=scales.epsilon,
+        sigma=scales.sigma,
+        draws=scales.draws,
+    )
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "closed_form": Strategy(closed_form_refusal, build_closed_form),
+    "gaussian": Strategy(lambda model: None, build_gaussian),
+}
+
+
+def choose(model: Model, forced: str | None) -> Choice:
+    """The named strategy, or the first that applies; a ValueError if the named one cannot."""
+    if forced is not None:
+        reason = STRATEGIES[forced].refusal(model)
+        if reason is not None:
+            others = [n for n, s in STRATEGIES.items() if s.refusal(model) is None]
+            raise ValueError(
+                f"integration={forced!r} does not apply: {reason}; what does: "
+                f"{', '.join(map(repr, others))}."
+            )
+        return Choice(forced, "asked for")
+    refused: list[str] = []
+    for name, strategy in STRATEGIES.items():
+        reason = strategy.refusal(model)
+        if reason is None:
+            why = "; ".join(refused) if refused else "the first choice"
+            return Choice(name, why)
+        refused.append(f"not {name}: {reason}")
+    raise AssertionError("the last strategy applies to every model")

@@ -1,0 +1,164 @@
+"""Monte Carlo slices: draws with losses, costs and importance weights; the dual reweights them.
+
+With draws zeta_s from a proposal q and r_s = log(reference density / q) at zeta_s,
+
+    phi_k ~ eps log mean_s exp((f(x, zeta_s) - l c_s)/eps + r_s),
+
+its derivatives in x and l being averages under the normalised weights.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from wdro_model.loss.flat import FlatLoss, FlatPullback
+from wdro_model.objectives.base import Array, Diagnostics
+from wdro_model.objectives.dual import DualPoint
+from wdro_model.objectives.integration.base import Stream
+from wdro_model.uncertainty.costs import BoundCost
+from wdro_model.uncertainty.joint import JointSamples
+
+CHUNK_ENTRIES = 2**24
+"""Entries of drawn scenarios that exist at once (128 MiB)."""
+STORED_ENTRIES = 2**25
+"""Draws of a whole stage are kept up to this size, and drawn again for each use beyond it."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """S draws for each of K samples."""
+
+    rows: Array
+    """Scenarios (K * S, d), the draws of one sample next to each other."""
+    costs: Array
+    """c(xi_k, zeta_ks), (K, S)."""
+    log_ratio: Array | float = 0.0
+    """log(reference density / proposal density), (K, S); 0 for draws from the reference."""
+
+
+class SampledIntegration(ABC):
+    """A strategy that draws scenarios. The draws of sample k depend on (stream, k) alone."""
+
+    name: str
+    exact = False
+
+    def __init__(
+        self,
+        loss: FlatLoss,
+        joint: JointSamples,
+        cost: BoundCost,
+        *,
+        epsilon: float,
+        sigma: float | Array,
+        draws: int,
+    ) -> None:
+        self.loss = loss
+        self.joint = joint
+        self.cost = cost
+        self.epsilon = epsilon
+        self.sigma = sigma
+        self.draws = draws
+        self._stored: tuple[Stream, Draws] | None = None
+
+    @abstractmethod
+    def draw(self, samples: Array, stream: Stream) -> Draws:
+        """Draws for the samples with these indices; valid until the next call."""
+
+    @abstractmethod
+    def describe(self) -> str: ...
+
+    def refresh(self, x: Array, dual: float) -> None:
+        """Adapt the proposals to a decision and a dual variable, at the start of a stage."""
+
+    def forget(self) -> None:
+        """Drop the stored draws of a stage."""
+        self._stored = None
+
+    def slice(self, x: Array, samples: Array, stream: Stream) -> SampledSlice:
+        return SampledSlice(self, x, samples, stream)
+
+    def stored(self, stream: Stream) -> Draws | None:
+        """All draws of a stage, kept between calls; None when they are too large to keep."""
+        if self.joint.size * self.draws * self.joint.dimension > STORED_ENTRIES:
+            return None
+        if self._stored is None or self._stored[0] != stream:
+            drawn = self.draw(np.arange(self.joint.size), stream)
+            self._stored = (stream, Draws(drawn.rows.copy(), drawn.costs, drawn.log_ratio))
+        return self._stored[1]
+
+
+class SampledSlice:
+    """Losses and costs of the draws at one x."""
+
+    def __init__(self, rule: SampledIntegration, x: Array, samples: Array, stream: Stream) -> None:
+        self._rule = rule
+        self._x = x
+        self._stream = stream
+        per_chunk = max(1, CHUNK_ENTRIES // (rule.draws * max(1, rule.joint.dimension)))
+        self._whole = rule.stored(stream) if len(samples) == rule.joint.size else None
+        if self._whole is not None:
+            per_chunk = len(samples)
+        self._chunks = [samples[i : i + per_chunk] for i in range(0, len(samples), per_chunk)]
+        self._pullback: FlatPullback | None = None
+        losses, costs, ratios = [], [], []
+        for chunk in self._chunks:
+            drawn = self._draw(chunk)
+            values, pullback = rule.loss(x, drawn.rows)
+            losses.append(values.reshape(len(chunk), rule.draws).copy())
+            costs.append(drawn.costs)
+            ratios.append(np.broadcast_to(drawn.log_ratio, drawn.costs.shape))
+        if len(self._chunks) == 1:
+            self._pullback = pullback
+        self.losses = np.concatenate(losses)
+        self.costs = np.concatenate(costs)
+        self.log_ratios = np.concatenate(ratios)
+
+    def _draw(self, chunk: Array) -> Draws:
+        return self._whole if self._whole is not None else self._rule.draw(chunk, self._stream)
+
+    def weights(self, dual: float) -> tuple[Array, Array]:
+        """Normalised weights (K, S) and the log mean exp of each row (K,)."""
+        exponent = (self.losses - dual * self.costs) / self._rule.epsilon + self.log_ratios
+        top = exponent.max(axis=1, keepdims=True)
+        weights = np.exp(exponent - top)
+        total = weights.sum(axis=1, keepdims=True)
+        log_mean = (top + np.log(total))[:, 0] - np.log(self._rule.draws)
+        return weights / total, log_mean
+
+    def at(self, dual: float) -> DualPoint:
+        weights, log_mean = self.weights(dual)
+        mean = np.einsum("ks,ks->k", weights, self.costs)
+        spread = np.einsum("ks,ks->k", weights, (self.costs - mean[:, None]) ** 2)
+        epsilon = self._rule.epsilon
+        return DualPoint(
+            float(epsilon * log_mean.mean()), float(-mean.mean()), float(spread.mean() / epsilon)
+        )
+
+    def gradient(self, dual: float) -> Array:
+        weights = self.weights(dual)[0] / len(self.losses)
+        if self._pullback is not None:
+            return self._pullback(weights.ravel())
+        gradient, start = np.zeros(self._rule.loss.dimension), 0
+        for chunk in self._chunks:
+            _, pullback = self._rule.loss(self._x, self._draw(chunk).rows)
+            gradient += pullback(weights[start : start + len(chunk)].ravel())
+            start += len(chunk)
+        return gradient
+
+    def diagnostics(self, dual: float) -> Diagnostics:
+        weights, _ = self.weights(dual)
+        sizes = 1.0 / np.einsum("ks,ks->k", weights, weights)
+        draws = self._rule.draws
+        # Delta method: Var(log mean_s w_s) = (1/ESS - 1/S) S/(S - 1).
+        variance = (1.0 / sizes - 1.0 / draws) * draws / max(1, draws - 1)
+        error = self._rule.epsilon * np.sqrt(max(0.0, variance.sum())) / len(sizes)
+        return Diagnostics(
+            draws=draws,
+            effective_size=float(np.median(sizes)),
+            smallest_effective_size=float(sizes.min()),
+            standard_error=float(error),
+            nearest_cost=float(self.costs.min(axis=1).mean()),
+        )

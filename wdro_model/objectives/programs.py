@@ -1,0 +1,52 @@
+"""Empirical risk as a CVXPY expression, vectorised over the samples where the loss allows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+
+from wdro_model.loss.structure import affine_parts
+from wdro_model.loss.substitution import substitute
+from wdro_model.model import Model
+
+COPIES = 2000
+"""At most so many copies of a loss are written out, one for each sample."""
+
+
+def empirical_program(model: Model) -> Any | None:
+    """mean_k f(x, xi_k) as a CVXPY expression, or None where there is none that CVXPY solves."""
+    if model.expression is None or model.structure is None:
+        return None
+    if model.joint is None:
+        expression = substitute(model.expression, {})
+    elif model.affine_in_data:
+        expression = substitute(model.expression, model.mean_values())
+    elif model.structure.pieces is not None:
+        expression = max_of_pieces(model)
+    elif model.structure.convex_in_decision and model.joint.size <= COPIES:
+        scenarios = model.joint.split(model.joint.matrix)
+        copies = [
+            substitute(model.expression, {p: rows[k] for p, rows in scenarios.items()})
+            for k in range(model.joint.size)
+        ]
+        expression = cp.sum(cp.hstack(copies)) / model.joint.size
+    else:
+        return None
+    return expression if expression.is_convex() else None
+
+
+def max_of_pieces(model: Model) -> Any:
+    """mean_k max_j a_j(x) + <B_j(x), xi_k>, one vector of N entries for each piece."""
+    assert model.joint is not None
+    assert model.structure is not None
+    assert model.structure.pieces is not None
+    pieces = []
+    for piece in model.structure.pieces:
+        parts = affine_parts(piece, model.joint.parameters)
+        total = parts.constant
+        for parameter, slope in parts.slopes.items():
+            rows = parameter.samples.reshape(model.joint.size, -1)
+            total = total + rows @ cp.vec(slope, order="C")
+        pieces.append(total)
+    return cp.mean(cp.maximum(*pieces)) if len(pieces) > 1 else cp.mean(pieces[0])

@@ -1,0 +1,152 @@
+"""The exact worst-case risk of a loss that is affine in the data, as a smooth function of x.
+
+With f = a(x) + <B(x), xi>, a quadratic ground cost c = |xi - zeta|_W^2 and radius rho,
+
+    sup over the ball of E f = mean_k f(x, xi_k) + sqrt(rho) |B(x)|_{W^-1}           on R^d,
+
+attained by moving every sample by sqrt(rho) W^-1 B / |B|_{W^-1}. On a box each coordinate of the
+move is clipped to the support and the multiplier is the root of one monotone equation. Since f is
+affine in the data, the worst case is one scenario, the mean of the moved samples, and by Danskin's
+theorem the gradient in x is the loss's own gradient there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import brentq
+
+from wdro_model.loss.flat import FlatLoss
+from wdro_model.objectives.base import Array, Point
+from wdro_model.uncertainty.costs import BoundCost
+from wdro_model.uncertainty.joint import JointSamples
+
+CHUNK_ENTRIES = 2**22
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The worst-case move of the samples for one slope B."""
+
+    mean_move: Array
+    """Mean over the samples of their moves, (d,)."""
+    dual: float
+    """The multiplier of the transport budget; 0 where the radius does not bind."""
+
+
+class RobustAffine:
+    """sup over the Wasserstein ball of E f(x, zeta), for a loss affine in the data."""
+
+    def __init__(
+        self,
+        loss: FlatLoss,
+        joint: JointSamples,
+        cost: BoundCost,
+        radius: float,
+        *,
+        convex: bool,
+    ) -> None:
+        self.loss = loss
+        self.joint = joint
+        self.radius = radius
+        self.convex = convex
+        self.size = joint.size
+        self._geometry = Ellipsoid(cost, joint.dimension)
+
+    def evaluate(self, x: Array, dual: float | None = None) -> Point:
+        mean = self.joint.mean
+        one = np.ones(1)
+        slope = self.loss(x, mean[None])[1].in_data(one)[0]
+        shift = self.worst_shift(slope)
+        values, pullback = self.loss(x, (mean + shift.mean_move)[None])
+        return Point(float(values[0]), pullback(one), dual=shift.dual)
+
+    def worst_shift(self, slope: Array) -> Shift:
+        """The mean of the worst-case moves for f = a + <slope, xi>, and its multiplier."""
+        if self.radius == 0 or not slope.any():
+            return Shift(np.zeros_like(slope), 0.0)
+        bounds = None if self.joint.everywhere else self.joint.bounds
+        if bounds is None or not may_leave(slope, *bounds):
+            direction = self._geometry.steepest(slope)
+            size = float(np.sqrt(slope @ direction))
+            if size == 0:
+                return Shift(np.zeros_like(slope), 0.0)
+            return Shift(np.sqrt(self.radius) / size * direction, size / (2 * np.sqrt(self.radius)))
+        return self._clipped_shift(slope, *bounds)
+
+    def _clipped_shift(self, slope: Array, lower: Array, upper: Array) -> Shift:
+        """Moves clip(B_i / (2 l w_i), lower_i - xi_i, upper_i - xi_i), l from the budget."""
+        weights = self._geometry.coordinate_weights()
+        active = (slope != 0) & np.isfinite(weights)
+        if not active.any():
+            return Shift(np.zeros_like(slope), 0.0)
+        step = max(1, CHUNK_ENTRIES // slope.size)
+        rows, size = self.joint.matrix, self.size
+
+        def spend(inverse: float) -> tuple[float, Array]:
+            """Mean transport cost and mean move at l = 1 / inverse."""
+            cost, move = 0.0, np.zeros(slope.size)
+            wanted = np.where(slope > 0, np.inf, -np.inf)[active]
+            if np.isfinite(inverse):
+                wanted = inverse * slope[active] / (2 * weights[active])
+            for start in range(0, size, step):
+                xi = rows[start : start + step][:, active]
+                delta = np.clip(wanted, lower[active] - xi, upper[active] - xi)
+                cost += float(np.einsum("ki,ki,i->", delta, delta, weights[active]))
+                move[active] += delta.sum(axis=0)
+            return cost / size, move / size
+
+        free = self._geometry.steepest(slope)
+        start = 2 * np.sqrt(self.radius) / float(np.sqrt(slope @ free))
+        # Clipping only shortens the moves: the budget is spent at 1/l >= its value on R^d.
+        towards = np.where(slope > 0, upper, lower)[active]
+        if np.isfinite(towards).all():
+            cost, move = spend(np.inf)
+            if cost <= self.radius:
+                return Shift(move, 0.0)
+        high = start
+        while spend(high)[0] < self.radius:
+            high *= 4.0
+        inverse = brentq(
+            lambda u: spend(u)[0] - self.radius, start * 0.999, high, xtol=1e-14 * high
+        )
+        return Shift(spend(inverse)[1], 1.0 / inverse)
+
+    def describe(self) -> str:
+        where = "" if self.joint.everywhere else ", moves clipped to the support"
+        return f"mean f + sqrt(radius) * |B(x)| (dual norm of the cost){where}"
+
+
+def may_leave(slope: Array, lower: Array, upper: Array) -> bool:
+    """Could a move along the slope leave the box?"""
+    return bool(
+        np.any((slope > 0) & np.isfinite(upper)) or np.any((slope < 0) & np.isfinite(lower))
+    )
+
+
+class Ellipsoid:
+    """The geometry of a quadratic cost c = delta' W delta."""
+
+    def __init__(self, cost: BoundCost, dimension: int) -> None:
+        if cost.kind not in ("squared", "mahalanobis"):
+            raise ValueError(f"a quadratic ground cost is needed, got {cost.describe()}.")
+        self.cost = cost
+        self.dimension = dimension
+        self._factor = cho_factor(cost.matrix) if cost.kind == "mahalanobis" else None
+
+    def steepest(self, slope: Array) -> Array:
+        """W^-1 slope."""
+        if self._factor is not None:
+            return cho_solve(self._factor, slope)
+        return slope if self.cost.weights is None else slope / self.cost.weights
+
+    def coordinate_weights(self) -> Array:
+        """The diagonal of W, for costs that are separable."""
+        if self.cost.kind == "mahalanobis":
+            raise ValueError(
+                "a Mahalanobis cost couples the coordinates, a box support clips them one by one; "
+                "use SquaredEuclidean(weights=...) or support Everywhere()."
+            )
+        return np.ones(self.dimension) if self.cost.weights is None else self.cost.weights

@@ -1,0 +1,126 @@
+"""What a solve found, with its certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.objectives.base import Diagnostics
+from wdro_model.solvers.driver import relative_gap
+from wdro_model.solvers.trace import Trace
+
+STATIONARY = "stationary"
+"""The status of a point with a small gap where convexity in the decision is not known."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The result of one solve. Fields that do not apply to its method are None."""
+
+    method: str
+    status: str
+    """A CVXPY status, or "stationary"."""
+    value: float
+    """The objective of the method at the decision, re-evaluated after the last iteration."""
+    decision: Mapping[cp.Variable, np.ndarray]
+    solver: str
+    seconds: float
+    stop: str
+    """Why the solver ended."""
+    convex: bool
+    """Is the objective known to be convex? Otherwise the decision is a stationary point."""
+    iterations: int | None = None
+    oracle_calls: int | None = None
+    gap: float | None = None
+    """Frank-Wolfe gap at the decision, from a full gradient: value - optimum <= gap if convex."""
+    lower_bound: float | None = None
+    """The best lower bound on the optimal value that the run proved; None if not convex."""
+    dual: float | None = None
+    """The multiplier of the transport budget."""
+    dual_bound: float | None = None
+    """The upper end of the dual's interval, where it was bounded."""
+    epsilon: float | None = None
+    """Smoothing temperature."""
+    sigma: float | np.ndarray | None = None
+    """Standard deviation of the reference Gaussian."""
+    integration: str | None = None
+    """How the inner integral was computed."""
+    diagnostics: Diagnostics | None = None
+    """Effective sample size and Monte Carlo error of the reported value."""
+    robust_value: float | None = None
+    """The exact worst-case risk of the decision over the ball, where a formula is known."""
+    empirical_value: float | None = None
+    """The mean loss of the decision over the samples."""
+    notes: tuple[str, ...] = ()
+    """What the user should know about this result."""
+    trace: Trace = field(default_factory=Trace, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "decision", MappingProxyType(dict(self.decision)))
+
+    @property
+    def relative_gap(self) -> float | None:
+        """gap / |value|."""
+        return None if self.gap is None else relative_gap(self.gap, self.value)
+
+    @property
+    def effective_sample_size(self) -> float | None:
+        """Median over the samples of the effective number of draws."""
+        return None if self.diagnostics is None else self.diagnostics.effective_size
+
+    @property
+    def standard_error(self) -> float | None:
+        """Monte Carlo standard error of the value."""
+        return None if self.diagnostics is None else self.diagnostics.standard_error
+
+    def __str__(self) -> str:
+        rows = [
+            ("method", self.method),
+            ("status", f"{self.status} ({self.stop})"),
+            ("value", f"{self.value:.8g}"),
+            ("robust value", _number(self.robust_value)),
+            ("empirical value", _number(self.empirical_value)),
+            ("gap", _gap(self)),
+            ("dual", _number(self.dual)),
+            ("dual bound", _number(self.dual_bound)),
+            ("epsilon, sigma", _scales(self)),
+            ("integration", self.integration),
+            ("effective draws", _draws(self.diagnostics)),
+            ("standard error", _number(self.standard_error)),
+            ("solver", self.solver),
+            ("iterations", None if self.iterations is None else str(self.iterations)),
+            ("seconds", f"{self.seconds:.3g}"),
+        ]
+        lines = [f"{name:<16} {text}" for name, text in rows if text is not None]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.8g}"
+
+
+def _gap(solution: Solution) -> str | None:
+    if solution.gap is None:
+        return None
+    return f"{solution.gap:.3g} (relative {solution.relative_gap:.3g})"
+
+
+def _scales(solution: Solution) -> str | None:
+    if solution.epsilon is None or solution.sigma is None:
+        return None
+    sigma = np.unique(np.atleast_1d(solution.sigma))
+    spread = f"{sigma[0]:.4g}" if sigma.size == 1 else f"{sigma[0]:.4g} to {sigma[-1]:.4g}"
+    return f"{solution.epsilon:.4g}, {spread}"
+
+
+def _draws(diagnostics: Diagnostics | None) -> str | None:
+    if diagnostics is None:
+        return None
+    return (
+        f"{diagnostics.effective_size:.3g} of {diagnostics.draws} "
+        f"(worst sample {diagnostics.smallest_effective_size:.3g})"
+    )

@@ -1,0 +1,26 @@
+"""How a model is solved: two Frank-Wolfe methods on one driver, and conic solvers by CVXPY."""
+
+from wdro_model.solvers.conic import Conic
+from wdro_model.solvers.directions import ActiveSet, BlendedPairwise, Conjugate, Plain
+from wdro_model.solvers.frank_wolfe import FrankWolfe, MomentumFrankWolfe
+from wdro_model.solvers.outcome import Outcome, State, Stop
+from wdro_model.solvers.steps import Adaptive, LineSearch, OpenLoop
+from wdro_model.solvers.trace import Record, Trace
+
+__all__ = [
+    "ActiveSet",
+    "Adaptive",
+    "BlendedPairwise",
+    "Conic",
+    "Conjugate",
+    "FrankWolfe",
+    "LineSearch",
+    "MomentumFrankWolfe",
+    "OpenLoop",
+    "Outcome",
+    "Plain",
+    "Record",
+    "State",
+    "Stop",
+    "Trace",
+]

@@ -1,0 +1,50 @@
+"""A conic or quadratic program, handed to a solver through CVXPY."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import cvxpy as cp
+from cvxpy import settings
+
+from wdro_model.errors import InfeasibleError, UnboundedError
+
+
+@dataclass(frozen=True)
+class Conic:
+    """CVXPY's own solve: `Conic()` lets CVXPY choose, `Conic("CLARABEL", {...})` does not."""
+
+    solver: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to `cvxpy.Problem.solve`."""
+
+    def __post_init__(self) -> None:
+        if self.solver is not None and self.solver not in cp.installed_solvers():
+            raise ValueError(
+                f"the solver {self.solver!r} is not installed; installed: "
+                f"{', '.join(cp.installed_solvers())}."
+            )
+
+    def run(self, problem: cp.Problem, *, verbose: bool = False) -> None:
+        """Solve in place; an infeasible or unbounded program is an error that says so."""
+        problem.solve(solver=self.solver or preferred(problem), verbose=verbose, **self.options)
+        if problem.status in (settings.INFEASIBLE, settings.INFEASIBLE_INACCURATE):
+            raise InfeasibleError(
+                "the feasible set is empty: no point meets all the constraints; "
+                "relax or remove one of them."
+            )
+        if problem.status in (settings.UNBOUNDED, settings.UNBOUNDED_INACCURATE):
+            raise UnboundedError(
+                "the objective is unbounded below over the feasible set; bound the variables, "
+                "for example by x <= 10, or check the sign of the loss."
+            )
+
+    def describe(self) -> str:
+        return f"conic solver {self.solver or 'CLARABEL (mixed-integer: chosen by CVXPY)'}"
+
+
+def preferred(problem: cp.Problem) -> str | None:
+    """An interior-point solver for continuous programs, accurate where first-order ones are not."""
+    return None if problem.is_mixed_integer() else cp.CLARABEL

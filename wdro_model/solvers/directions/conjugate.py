@@ -1,0 +1,115 @@
+"""Conjugate directions, for flows and other sets where plain steps zig-zag.
+
+Mitradjieva and Lindberg, "The stiff is moving" (Transportation Science, 2013).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wdro_model.objectives.base import Array
+from wdro_model.solvers.directions.base import DirectionState, GradientAt, Move
+
+
+@dataclass(frozen=True)
+class Conjugate:
+    """Towards a point s that makes d = s - x conjugate to the last direction, or the last two.
+
+    s = (v + nu s_1 + mu s_2) / (1 + nu + mu) with v the oracle's vertex, s_1 and s_2 the points
+    that the last steps aimed at, and nu, mu >= 0 from <d, H d_1> = <d, H d_2> = 0. It is a convex
+    combination of points of the set, so a step up to 1 is feasible.
+
+    H d_i is the difference of the gradients at both ends of step i, the mean of the Hessian along
+    it: exact for quadratics, and no gradient is evaluated for it.
+
+    memory: 1 (conjugate) or 2 (biconjugate).
+    """
+
+    memory: int = 1
+    needs_line_search = True
+
+    def __post_init__(self) -> None:
+        if self.memory not in (1, 2):
+            raise ValueError(f"memory must be 1 or 2 directions, got {self.memory!r}.")
+
+    def start(self, x: Array, gradient_at: GradientAt) -> DirectionState:
+        return _Conjugate(self.memory)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the past."""
+
+    aim: Array
+    """s_i, the point it went towards."""
+    length: float
+    """The share of the way to s_i that it went."""
+    change: Array
+    """H d_i up to a positive factor: what the step changed in the gradient."""
+
+
+class _Conjugate:
+    LEAST_SLOPE = 1e-4
+    """The least descent that is accepted, as a fraction of the plain direction's."""
+    SHORTEST, LONGEST = 1e-6, 1.0 - 1e-5
+    """Steps outside are no basis for the next direction: nothing moved, or nothing is left."""
+
+    def __init__(self, memory: int) -> None:
+        self.memory = memory
+        self._past: list[Step] = []
+        """The last steps, latest first."""
+        self._pending: tuple[Array, float] | None = None
+        """Aim and length of a step whose effect on the gradient is not known yet."""
+        self._aim: Array | None = None
+        self._gradient: Array | None = None
+
+    def propose(self, x: Array, gradient: Array, vertex: Array, gap: float) -> Move:
+        self._note_change(gradient)
+        aim = self._conjugate_point(x, vertex)
+        if aim is None or not gradient @ (aim - x) < -self.LEAST_SLOPE * gap:
+            return self.retreat(x, vertex)
+        self._aim = aim
+        return Move(aim - x)
+
+    def retreat(self, x: Array, vertex: Array) -> Move:
+        self._past, self._aim = [], vertex
+        return Move(vertex - x, is_plain=True)
+
+    def accept(self, step: float) -> Array | None:
+        assert self._aim is not None
+        if self.SHORTEST <= step <= self.LONGEST:
+            self._pending = (self._aim, step)
+        else:
+            self._past, self._pending = [], None
+        return None
+
+    def _note_change(self, gradient: Array) -> None:
+        """Complete the last step by the change of the gradient along it."""
+        if self._pending is not None and self._gradient is not None:
+            step = Step(*self._pending, gradient - self._gradient)
+            self._past = [step, *self._past][: self.memory]
+        self._pending, self._gradient = None, gradient
+
+    def _conjugate_point(self, x: Array, vertex: Array) -> Array | None:
+        """s, or None where there is no last step or no curvature along it."""
+        if not self._past:
+            return None
+        last, towards = self._past[0], vertex - x
+        bend = last.change @ (last.aim - x)
+        if not bend > 0:
+            return None
+        mu = self._second_weight(towards)
+        nu = -(last.change @ towards) / bend + mu * last.length / (1.0 - last.length)
+        nu = max(0.0, float(nu))
+        total = vertex + nu * last.aim
+        if mu > 0:
+            total += mu * self._past[1].aim
+        return total / (1.0 + nu + mu)
+
+    def _second_weight(self, towards: Array) -> float:
+        """mu: conjugacy to the last step but one."""
+        if len(self._past) < 2:
+            return 0.0
+        last, second = self._past
+        bend = second.change @ (second.aim - last.aim)
+        return max(0.0, -float(second.change @ towards) / float(bend)) if bend != 0 else 0.0

@@ -1,0 +1,68 @@
+"""Dual rules: what becomes of the multiplier of the transport budget during a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from wdro_model.objectives.base import Point
+
+
+class DualRule(Protocol):
+    """A choice of dual step."""
+
+    def start(self) -> float | None:
+        """The first dual variable; None where the objective minimises it out."""
+        ...
+
+    def direction(self, point: Point) -> float:
+        """Where the dual variable moves, per unit of step."""
+        ...
+
+    def gap(self, point: Point) -> float:
+        """The dual's share of the Frank-Wolfe gap."""
+        ...
+
+    def step(self, point: Point, step: float) -> float | None:
+        """The dual variable after a step."""
+        ...
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The dual is minimised out at each x: by the envelope theorem the gap is that of x alone."""
+
+    def start(self) -> float | None:
+        return None
+
+    def direction(self, point: Point) -> float:
+        return 0.0
+
+    def gap(self, point: Point) -> float:
+        return 0.0
+
+    def step(self, point: Point, step: float) -> float | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Vertex:
+    """Frank-Wolfe on [0, bound]: towards the end of the interval that the derivative asks for."""
+
+    bound: float
+
+    def start(self) -> float | None:
+        return self.bound / 2
+
+    def direction(self, point: Point) -> float:
+        assert point.dual is not None
+        assert point.dual_gradient is not None
+        return (self.bound if point.dual_gradient < 0 else 0.0) - point.dual
+
+    def gap(self, point: Point) -> float:
+        assert point.dual_gradient is not None
+        return -point.dual_gradient * self.direction(point)
+
+    def step(self, point: Point, step: float) -> float | None:
+        assert point.dual is not None
+        return point.dual + step * self.direction(point)

@@ -1,0 +1,221 @@
+"""The two Frank-Wolfe methods of the library: settings of one driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from wdro_model.errors import unknown_name
+from wdro_model.objectives.base import Array
+from wdro_model.sets.base import FeasibleSet
+from wdro_model.solvers import directions, dual, gradients
+from wdro_model.solvers.directions import ActiveSet, DirectionRule
+from wdro_model.solvers.driver import Limits, Rules, run
+from wdro_model.solvers.outcome import Outcome, State
+from wdro_model.solvers.steps import Adaptive, LineSearch, OpenLoop, StepRule
+
+Callback = Callable[[State], bool | None]
+STEPS: dict[str, StepRule] = {
+    "line_search": LineSearch(),
+    "adaptive": Adaptive(),
+    "open_loop": OpenLoop(),
+}
+
+
+@dataclass(frozen=True)
+class FrankWolfe:
+    """Deterministic Frank-Wolfe: full gradients on fixed draws, a certified relative gap."""
+
+    gap: float = 1e-4
+    """Stop when the Frank-Wolfe gap is at most this fraction of |value|."""
+    max_iterations: int = 1000
+    direction: str | DirectionRule = "auto"
+    """"plain", "conjugate", "biconjugate", "blended_pairwise", a rule, or "auto": what the set
+    prefers (flows: biconjugate), else blended pairwise on polytopes and plain elsewhere."""
+    step: str | StepRule = "line_search"
+    """"line_search", "adaptive", "open_loop" (2/(t+2)), or a rule such as `OpenLoop(offset=7)`."""
+    samples: int = 100
+    """Draws per sample where the inner integral is sampled."""
+    time_limit: float | None = None
+    """Seconds."""
+    callbacks: Sequence[Callback] = ()
+    """Called with the state before each step; one that returns True stops the run."""
+
+    def __post_init__(self) -> None:
+        check_positive("gap", self.gap, zero=True)
+        check_count("max_iterations", self.max_iterations, least=0)
+        check_count("samples", self.samples)
+        check_time(self.time_limit)
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        if isinstance(self.direction, str) and self.direction not in ("auto", *directions.RULES):
+            raise ValueError(unknown_name("direction", self.direction, ["auto", *directions.RULES]))
+        if isinstance(self.step, str) and self.step not in STEPS:
+            raise ValueError(unknown_name("step", self.step, STEPS))
+        check_rule("direction", self.direction, "needs_line_search")
+        check_rule("step", self.step, "needs_line")
+        given = self.direction
+        rule = directions.RULES.get(given) if isinstance(given, str) else given
+        if rule is not None and rule.needs_line_search and not self.step_rule.needs_line:
+            raise ValueError(
+                f"direction={self.direction!r} needs a step rule that looks along the line; use "
+                "step='line_search' or 'adaptive', or direction='plain' with an open-loop step."
+            )
+
+    @property
+    def step_rule(self) -> StepRule:
+        return STEPS[self.step] if isinstance(self.step, str) else self.step
+
+    def direction_name(self, feasible: FeasibleSet) -> str:
+        """The direction rule for a set, by name."""
+        if not isinstance(self.direction, str):
+            return str(self.direction)
+        if self.direction != "auto":
+            return self.direction
+        if not self.step_rule.needs_line:
+            return "plain"
+        preferred = getattr(feasible, "preferred_direction", None)
+        if preferred is None:
+            return "blended_pairwise" if feasible.is_polytope else "plain"
+        if preferred not in directions.RULES:
+            raise ValueError(unknown_name("preferred_direction", preferred, directions.RULES))
+        return str(preferred)
+
+    def direction_rule(self, feasible: FeasibleSet) -> DirectionRule:
+        """The direction rule for a set."""
+        if not isinstance(self.direction, str):
+            return self.direction
+        return directions.RULES[self.direction_name(feasible)]
+
+    def run(
+        self,
+        objective: Any,
+        feasible: FeasibleSet,
+        start: Array | None,
+        *,
+        rng: np.random.Generator,
+        dual_bound: float | None = None,
+        active_set: ActiveSet | None = None,
+        **display: Any,
+    ) -> Outcome:
+        """Minimise the objective from a starting point.
+
+        dual_bound: with a bound the dual variable takes vertex steps on [0, dual_bound] as well;
+            without one it is minimised out.
+        active_set: the active set of an earlier run over the same set, such as that for the last
+            radius of a path: the run goes on from its point and its vertices, `start` is not used.
+        """
+        rules = Rules(
+            direction=self.direction_rule(feasible),
+            step=self.step_rule,
+            gradient=gradients.Full(),
+            dual=dual.Exact() if dual_bound is None else dual.Vertex(dual_bound),
+        )
+        limits = Limits(self.max_iterations, self.gap, self.time_limit)
+        return run(
+            objective,
+            feasible,
+            start,
+            rules,
+            limits,
+            rng=rng,
+            callbacks=self.callbacks,
+            active_set=active_set,
+            **display,
+        )
+
+    def describe(self, feasible: FeasibleSet) -> str:
+        name = self.direction_name(feasible).replace("_", " ")
+        return f"Frank-Wolfe, {name} directions, {self.step_rule}, relative gap {self.gap:g}"
+
+
+@dataclass(frozen=True)
+class MomentumFrankWolfe:
+    """The paper's Algorithm 2: momentum stochastic Frank-Wolfe with mini-batches.
+
+    Steps 2/(t+7), momentum 4/(t+8)^(2/3), batches without replacement, S fresh draws for each
+    sample of the batch, and a Frank-Wolfe step of the dual variable on [0, lambda_max] from
+    lambda_max/2. It runs all its iterations: gaps of momentum estimates certify nothing.
+    """
+
+    batch_size: int = 10
+    samples: int = 10
+    """Draws S for each sample of the batch."""
+    max_iterations: int = 5000
+    dual_bound: float | None = None
+    """lambda_max; None calibrates it by the paper's Algorithm 3."""
+    gap: float = 1e-4
+    """The relative gap at which the final, full evaluation is called optimal."""
+    time_limit: float | None = None
+    """Seconds."""
+    callbacks: Sequence[Callback] = ()
+
+    def __post_init__(self) -> None:
+        check_count("batch_size", self.batch_size)
+        check_count("samples", self.samples)
+        check_count("max_iterations", self.max_iterations, least=0)
+        check_positive("gap", self.gap, zero=True)
+        check_time(self.time_limit)
+        if self.dual_bound is not None:
+            check_positive("dual_bound", self.dual_bound)
+
+    def run(
+        self,
+        objective: Any,
+        feasible: FeasibleSet,
+        start: Array,
+        *,
+        rng: np.random.Generator,
+        dual_bound: float | None = None,
+        **display: Any,
+    ) -> Outcome:
+        rules = Rules(
+            direction=directions.Plain(),
+            step=OpenLoop(offset=7.0),
+            gradient=gradients.Momentum(self.batch_size),
+            dual=dual.Exact() if dual_bound is None else dual.Vertex(dual_bound),
+        )
+        limits = Limits(self.max_iterations, 0.0, self.time_limit)
+        return run(
+            objective, feasible, start, rules, limits, rng=rng, callbacks=self.callbacks, **display
+        )
+
+    def describe(self, feasible: FeasibleSet) -> str:
+        return (
+            f"momentum stochastic Frank-Wolfe, {self.max_iterations} iterations, batches of "
+            f"{self.batch_size} samples, {self.samples} draws each, steps 2/(t+7)"
+        )
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Refuse what is not an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+
+
+def check_positive(name: str, value: object, zero: bool = False) -> None:
+    """Refuse what is not a positive finite number."""
+    good = isinstance(value, Real) and not isinstance(value, bool) and np.isfinite(float(value))
+    if not good or float(value) < 0 or (float(value) == 0 and not zero):  # type: ignore[arg-type]
+        kind = "a nonnegative" if zero else "a positive"
+        raise ValueError(f"{name} must be {kind} finite number, got {value!r}.")
+
+
+def check_rule(name: str, value: object, attribute: str) -> None:
+    """Refuse what is neither a name nor a rule."""
+    if not isinstance(value, str) and not (hasattr(value, attribute) and hasattr(value, "start")):
+        raise ValueError(
+            f"{name} must be a name or a rule object, got {type(value).__name__}; see "
+            "wdro_model.solvers for the rules."
+        )
+
+
+def check_time(value: object) -> None:
+    """Refuse a time limit that is not None or a positive number of seconds."""
+    if value is not None:
+        check_positive("time_limit", value)

@@ -1,0 +1,64 @@
+"""What a run says: its state before each step, why it ended, where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from wdro_model.objectives.base import Array, Point
+from wdro_model.solvers.directions import ActiveSet
+from wdro_model.solvers.trace import Trace
+
+ABSOLUTE_GAP = 1e-12
+"""A gap under this is small whatever the value."""
+
+
+def relative_gap(gap: float, value: float) -> float:
+    """gap / |value|, and the gap itself where the value is next to nothing."""
+    return gap / max(abs(value), ABSOLUTE_GAP)
+
+
+class Stop(Enum):
+    """Why a run ended."""
+
+    GAP = "the gap is under the tolerance"
+    ITERATIONS = "iteration limit"
+    TIME = "time limit"
+    CALLBACK = "a callback asked to stop"
+    INTERRUPT = "interrupted from the keyboard"
+    STALLED = "no step along the direction improves the objective"
+
+
+@dataclass(frozen=True)
+class State:
+    """What a callback sees before each step."""
+
+    iteration: int
+    time: float
+    x: Array
+    value: float
+    gap: float
+    dual: float | None
+    gradient: Array
+    vertex: Array
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The last point of a run that was evaluated."""
+
+    x: Array
+    point: Point
+    gap: float
+    """Infinite where the run was interrupted before the first answer of the oracle."""
+    lower_bound: float
+    """The best bound F(x_t) - gap_t over the run; -inf where gaps are not certified."""
+    stop: Stop
+    iterations: int
+    seconds: float
+    oracle_calls: int
+    trace: Trace
+    dual: float | None
+    active_set: ActiveSet | None = None
+    """The vertices of which x is a combination, for rules that keep them; None after an interrupt.
+    Another run can start from it."""

@@ -1,0 +1,226 @@
+"""Step rules: how far to go along a direction.
+
+A rule is a small frozen object; `start()` returns what one run remembers of it, which is called
+with the iteration t and a `Line` and answers with a step in [0, line.longest]. The answer 0 means
+that no step along the line improves the objective.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from wdro_model.solvers.line import Line, Sample
+
+ROUNDING = 1e-12
+"""Relative error of a value below which an increase means nothing."""
+
+
+class StepState(Protocol):
+    """A step rule during one run."""
+
+    def __call__(self, t: int, line: Line) -> float: ...
+
+
+class StepRule(Protocol):
+    """A choice of step."""
+
+    needs_line: bool
+    """Does the rule evaluate the objective along the line? (It then needs exact gradients.)"""
+
+    def start(self) -> StepState: ...
+
+
+@dataclass(frozen=True)
+class OpenLoop:
+    """Step 2/(t + offset): no line search, no Lipschitz constant."""
+
+    offset: float = 2.0
+    needs_line = False
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.offset) and self.offset > 0):
+            raise ValueError(f"offset must be a positive finite number, got {self.offset!r}.")
+
+    def start(self) -> StepState:
+        return self
+
+    def __call__(self, t: int, line: Line) -> float:
+        return min(line.longest, 2.0 / (t + self.offset))
+
+
+@dataclass(frozen=True)
+class LineSearch:
+    """Exact line search: |phi'(s)| <= tolerance |phi'(0)|, or the longest step.
+
+    The first trial is the minimiser of the quadratic with the curvature of the last line, then
+    secants, safeguarded by a bracket. On a quadratic the second trial is the minimiser. The step
+    is one of the trials, so that the objective there is known.
+    """
+
+    tolerance: float = 1e-2
+    evaluations: int = 12
+    """The most that one search may take."""
+    needs_line = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tolerance < 1:
+            raise ValueError(f"tolerance must be in [0, 1), got {self.tolerance!r}.")
+        if self.evaluations < 2:
+            raise ValueError(f"evaluations must be at least 2, got {self.evaluations!r}.")
+
+    def start(self) -> StepState:
+        return _LineSearch(self)
+
+
+class _LineSearch:
+    def __init__(self, rule: LineSearch) -> None:
+        self.rule = rule
+        self.curvature = 0.0
+        """phi'' / |d|^2 on the last line."""
+
+    def __call__(self, t: int, line: Line) -> float:
+        if not line.slope < 0:
+            return 0.0
+        found = self._search(line)
+        if found.step > 0:
+            rise = (found.slope - line.slope) / found.step
+            self.curvature = rise / line.squared_length
+        return found.step
+
+    def _search(self, line: Line) -> Sample:
+        bracket = Bracket(line)
+        trial = quadratic_step(line, self.curvature)
+        for _ in range(self.rule.evaluations):
+            here = line.at(trial)
+            bracket.add(here)
+            flat = abs(here.slope) <= self.rule.tolerance * abs(line.slope)
+            if bracket.low is here and (flat or trial == line.longest):
+                return here
+            if flat and no_higher(here, line.start):
+                return here
+            trial = bracket.next()
+            if not bracket.contains(trial):
+                break
+        return bracket.best()
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Short steps from a local Lipschitz constant M, found by backtracking.
+
+    s = min(longest, -phi'(0) / (M |d|^2)), M doubled until phi(s) is under the parabola
+    phi(0) + s phi'(0) + s^2 M |d|^2 / 2, and slightly lowered before each iteration (Pedregosa,
+    Negiar, Askari and Jaggi, 2020). Where values differ by rounding errors only, the sign of
+    phi'(s) decides.
+    """
+
+    growth: float = 2.0
+    decay: float = 0.9
+    needs_line = True
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.growth) and self.growth > 1 and 0 < self.decay <= 1):
+            raise ValueError(
+                "an adaptive step needs growth > 1 and decay in (0, 1], got "
+                f"growth={self.growth!r}, decay={self.decay!r}."
+            )
+
+    def start(self) -> StepState:
+        return _Adaptive(self)
+
+
+class _Adaptive:
+    TRIALS = 60
+
+    def __init__(self, rule: Adaptive) -> None:
+        self.rule = rule
+        self.smoothness = 0.0
+        """M, 0 before the first line."""
+
+    def __call__(self, t: int, line: Line) -> float:
+        if not line.slope < 0:
+            return 0.0
+        estimate = self.smoothness * self.rule.decay
+        if estimate == 0.0:
+            far = line.at(line.longest)
+            rise = far.slope - line.slope
+            if no_higher(far, line.start) and far.slope <= 0:
+                return line.longest
+            shortest = -line.slope / line.longest
+            estimate = max(rise if np.isfinite(rise) else 0.0, shortest) / line.squared_length
+        for _ in range(self.TRIALS):
+            here = line.at(quadratic_step(line, estimate))
+            if self._is_under_parabola(here, line, estimate):
+                self.smoothness = estimate
+                return here.step
+            estimate *= self.rule.growth
+        return 0.0
+
+    def _is_under_parabola(self, here: Sample, line: Line, estimate: float) -> bool:
+        s = here.step
+        parabola = line.start.value + s * line.slope + 0.5 * s**2 * estimate * line.squared_length
+        return here.value <= parabola or (here.slope <= 0 and no_higher(here, line.start))
+
+
+# ------------------------------------------------------------------ parts
+def quadratic_step(line: Line, curvature: float) -> float:
+    """The minimiser over [0, longest] of phi(0) + s phi'(0) + s^2 curvature |d|^2 / 2."""
+    second = curvature * line.squared_length
+    return min(line.longest, -line.slope / second) if second > 0 else line.longest
+
+
+def no_higher(here: Sample, start: Sample) -> bool:
+    """Is the objective there at most that of the start, up to rounding?"""
+    return bool(here.value <= start.value + ROUNDING * abs(start.value))
+
+
+class Bracket:
+    """Steps low < high around a minimiser: phi falls at low, and has risen at high."""
+
+    REACH = 100.0
+    """An extrapolation goes at most so many times as far as the last trial."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.before, self.low = line.start, line.start
+        self.high: Sample | None = None
+        self._stale = 0
+        """How often in a row the same end has been replaced: negative for the low end."""
+
+    def add(self, here: Sample) -> None:
+        """Make a trial the new low or high end."""
+        if here.slope <= 0 and no_higher(here, self.line.start):
+            self.before, self.low = self.low, here
+            self._stale = min(self._stale, 0) - 1
+        else:
+            self.high = here
+            self._stale = max(self._stale, 0) + 1
+
+    def contains(self, step: float) -> bool:
+        """Is the step strictly between the ends?"""
+        last = self.line.longest if self.high is None else self.high.step
+        return self.low.step < step < last or (self.high is None and step == last > self.low.step)
+
+    def next(self) -> float:
+        """The next trial: a secant, or the middle where a secant says nothing."""
+        low, high = self.low, self.high
+        if high is None:
+            rise, run = low.slope - self.before.slope, low.step - self.before.step
+            root = low.step - low.slope * run / rise if rise > 0 else np.inf
+            return float(min(root, self.line.longest, self.REACH * low.step))
+        if not (np.isfinite(high.slope) and high.slope > 0):
+            return 0.5 * (low.step + high.step)
+        # Illinois: an end that has stayed twice counts half, so that both ends close in.
+        falls = -low.slope * (0.5 if self._stale >= 2 else 1.0)
+        rises = high.slope * (0.5 if self._stale <= -2 else 1.0)
+        return low.step + (high.step - low.step) * falls / (falls + rises)
+
+    def best(self) -> Sample:
+        """The best trial that is no higher than the start, else the start itself."""
+        high, start = self.high, self.line.start
+        if self.low is not start:
+            return self.low
+        return high if high is not None and high.value < start.value else start

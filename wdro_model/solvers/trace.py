@@ -1,0 +1,125 @@
+"""What happened in a run: one record per iteration, a printed table, a progress bar."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from wdro_model.errors import unknown_name
+
+
+@dataclass(frozen=True)
+class Record:
+    """One iteration of a Frank-Wolfe run, taken before its step."""
+
+    iteration: int
+    time: float
+    """Seconds since the start of the run."""
+    value: float
+    """Objective at the iterate; an estimate from one batch in stochastic runs."""
+    gap: float
+    """Frank-Wolfe gap; that of the gradient estimate in stochastic runs."""
+    dual: float
+    """Multiplier of the transport budget, NaN where there is none."""
+    step: float
+    """The step taken from here; NaN after the last iteration."""
+    oracle_calls: int
+
+
+class Trace:
+    """The records of a run as columns: `trace["gap"]`, `len(trace)`, `trace.to_frame()`."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        if column not in Record.__dataclass_fields__:
+            raise KeyError(unknown_name("column", column, Record.__dataclass_fields__))
+        return np.array([getattr(record, column) for record in self.records])
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Column name to array."""
+        return {name: self[name] for name in Record.__dataclass_fields__}
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, one row per iteration."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("to_frame() needs pandas: pip install pandas.") from error
+        return pd.DataFrame(self.columns())
+
+
+class Display:
+    """The verbose table and the progress bar of one run.
+
+    The bar shows on a terminal only, and only once a run has lasted a few seconds.
+    """
+
+    HEADER = f"{'iteration':>9} {'value':>14} {'gap':>10} {'dual':>10} {'step':>9} {'seconds':>8}"
+
+    def __init__(self, verbose: bool, progress: bool, total: int, title: str) -> None:
+        self.verbose = verbose
+        self._next = 0
+        self._bar = tqdm(
+            total=total,
+            desc=title,
+            unit="it",
+            file=sys.stderr,
+            delay=3.0,
+            leave=False,
+            disable=None if progress and not verbose else True,
+        )
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.close()
+
+    def show(self, record: Record, last: bool = False) -> None:
+        """One line at iterations 0, 1, 2, 5, 10, 20, 50, ... and at the last."""
+        if not self.verbose:
+            self._advance_bar(record)
+            return
+        if record.iteration == 0:
+            print(self.HEADER)
+        if record.iteration >= self._next or last:
+            self._next = next_milestone(record.iteration)
+            print(
+                f"{record.iteration:9d} {record.value:14.7g} {record.gap:10.2e} "
+                f"{record.dual:10.3g} {record.step:9.2e} {record.time:8.2f}"
+            )
+
+    def end(self, reason: str) -> None:
+        """Under the table: why the run ended."""
+        if self.verbose:
+            print(f"stopped: {reason}")
+
+    def _advance_bar(self, record: Record) -> None:
+        if not self._bar.disable:
+            self._bar.set_postfix_str(f"gap {record.gap:.1e}", refresh=False)
+            self._bar.update(1)
+
+
+def next_milestone(iteration: int) -> int:
+    """The next of 1, 2, 5, 10, 20, 50, 100, ... after this iteration."""
+    scale = 1
+    while True:
+        for lead in (1, 2, 5):
+            if lead * scale > iteration:
+                return lead * scale
+        scale *= 10
