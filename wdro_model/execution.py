@@ -18,6 +18,7 @@ from wdro_model.options import Options
 from wdro_model.sets.base import FeasibleSet
 from wdro_model.solution import STATIONARY, Solution
 from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe, Outcome
+from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.driver import ABSOLUTE_GAP
 
 
@@ -54,7 +55,10 @@ def run_first_order(
     oracle = bounded_oracle(model)
     rng = np.random.default_rng(options.seed)
     start = first_point(model, objective, options, rng)
-    outcome = solver.run(objective, oracle, start, rng=rng, **display(options, chosen))
+    shown: dict[str, Any] = display(options, chosen)
+    if isinstance(solver, FrankWolfe):
+        shown["active_set"] = warm_active_set(model, options.start)
+    outcome = solver.run(objective, oracle, start, rng=rng, **shown)
     point, gap = outcome.point, outcome.gap
     if isinstance(solver, MomentumFrankWolfe):
         point, gap = certified(objective, oracle, outcome.x, None)
@@ -118,6 +122,7 @@ def report(
         lower_bound=float(bound) if convex else None,
         dual=point.dual,
         trace=outcome.trace,
+        active_set=outcome.active_set,
         **details,
         **evaluations(model, outcome.x),
     )
@@ -165,6 +170,13 @@ def user_start(model: Model, start: Any) -> Array:
                 f"got shape {value.shape}."
             )
     return layout.join(values)
+
+
+def warm_active_set(model: Model, start: Any) -> ActiveSet | None:
+    """The active set of a solution that is given as a start, if it has one that fits."""
+    active = start.active_set if isinstance(start, Solution) else None
+    fits = active is not None and active.dimension == model.feasible.layout.dimension
+    return active if fits else None
 
 
 def certified(

@@ -1,9 +1,10 @@
-"""Compiling and solving the smoothed objective: scales, strategy, dual bound, certificates."""
+"""Compiling and solving the smoothed objective: scales, strategy, stages, certificates."""
 
 from __future__ import annotations
 
 import time
 import warnings
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from wdro_model.execution import (
     first_point,
     report,
     run_empirical,
+    warm_active_set,
 )
 from wdro_model.methods import Plan
 from wdro_model.model import Model
@@ -27,19 +29,23 @@ from wdro_model.objectives.calibration import (
     default_sigma,
     gradient_size,
 )
+from wdro_model.objectives.convexity import smoothed_form_is_convex
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.smoothed import Smoothed
 from wdro_model.options import Options
 from wdro_model.sets.base import FeasibleSet
 from wdro_model.solution import Solution
-from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome
+from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome, Stop, Trace
 
 CALIBRATION_STAGE, REPORT_STAGE = 2**62, 2**62 + 1
 """Streams of random numbers that no iteration uses."""
-REPORT_ENTRIES = 2**26
 REPORT_DRAWS = 1000
+REPORT_ENTRIES = 2**26
 """The final value takes up to so many draws per sample, and so many numbers in all."""
+STAGES = 8
+STAGE_ENTRIES = 2**28
+"""Draws grow from stage to stage up to so many numbers in all."""
 
 FirstOrder = FrankWolfe | MomentumFrankWolfe
 
@@ -56,67 +62,221 @@ def dual_rule(solver: FirstOrder, options: Options) -> str:
     return options.dual or ("vertex" if isinstance(solver, MomentumFrankWolfe) else "exact")
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """The smoothed objective up to its draws."""
+
+    model: Model
+    choice: Choice
+    epsilon: float
+    sigma: float | Array
+    seed: int
+    convex: bool
+
+    def objective(self, draws: int, stage: int) -> Smoothed:
+        """The objective with so many draws per sample, from the stream of a stage."""
+        assert self.model.joint is not None
+        return Smoothed(
+            self.choice.build(self.model, Scales(self.epsilon, self.sigma, draws)),
+            size=self.model.joint.size,
+            radius=self.model.radius,
+            epsilon=self.epsilon,
+            sigma=self.sigma,
+            convex=self.convex,
+            stream=Stream(self.seed, stage),
+        )
+
+    def report_draws(self, least: int) -> int:
+        """Draws per sample for the reported value."""
+        entries = self.model.rows.shape[0] * max(1, self.model.rows.shape[1])
+        return max(least, min(REPORT_DRAWS, REPORT_ENTRIES // entries))
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run, and the point that is reported for it."""
+
+    outcome: Outcome
+    point: Point
+    gap: float
+    same_objective: bool
+    """Was the reported point taken on the draws that were optimised?"""
+
+
 def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Options) -> Solution:
     """Frank-Wolfe on the smoothed objective; sampled values are re-estimated with other draws."""
     began = time.perf_counter()
     oracle = bounded_oracle(model)
     rng = np.random.default_rng(options.seed)
-    strategy = choose_integration(model, solver, options)
-    sigma = resolve_sigma(model, options.sigma)
-    epsilon = options.epsilon or derived_epsilon(model, options)
-
-    def objective(draws: int, stage: int) -> Smoothed:
-        assert model.joint is not None
-        return Smoothed(
-            strategy.build(model, Scales(epsilon, sigma, draws)),
-            size=model.joint.size,
-            radius=model.radius,
-            epsilon=epsilon,
-            sigma=sigma,
-            convex=model.convex_in_decision,
-            stream=Stream(int(options.seed), stage),
-        )
-
-    target = objective(solver.samples, 0)
+    recipe = prepare(model, solver, options)
+    shown = display(options, chosen)
+    first = recipe.objective(solver.samples, 0)
     stochastic = isinstance(solver, MomentumFrankWolfe)
-    start = first_point(model, None if stochastic else target, options, rng)
+    start = first_point(
+        model, None if stochastic or not first.integration.exact else first, options, rng
+    )
     bound = None
     if dual_rule(solver, options) == "vertex":
-        scales = Scales(epsilon, sigma, solver.samples)
-        bound = dual_bound(model, solver, scales, oracle, start, options)
-    outcome = solver.run(
-        target, oracle, start, rng=rng, dual_bound=bound, **display(options, chosen)
-    )
-    point, gap = outcome.point, outcome.gap
-    if stochastic or not target.integration.exact:
-        final = objective(report_draws(model, solver), REPORT_STAGE)
-        point, gap = certified(final, oracle, outcome.x, outcome.dual)
-        gap += dual_share(point, bound)
+        bound = dual_bound(recipe, solver, oracle, start)
+
+    def run(objective: Smoothed, start: Array, **more: Any) -> Outcome:
+        return solver.run(objective, oracle, start, rng=rng, dual_bound=bound, **shown, **more)
+
+    if isinstance(solver, MomentumFrankWolfe):
+        result = run_stochastic(recipe, solver, oracle, run(first, start), bound)
+    elif first.integration.exact:
+        active, earlier = warm_active_set(model, options.start), []
+        if (easier := surrogate(first)) is not None:
+            rough = run(easier, start, active_set=active)
+            start, active, first.minimum = rough.x, rough.active_set, easier.minimum
+            earlier.append(rough)
+        outcome = run(first, start, active_set=active)
+        result = Result(after(earlier, outcome), outcome.point, outcome.gap, True)
+    else:
+        result = run_stages(recipe, solver, oracle, start, bound, options, shown, rng)
+    point = result.point
     return report(
         model,
         chosen,
         solver,
-        outcome,
+        result.outcome,
         point,
-        gap,
-        convex=target.convex,
+        result.gap,
+        convex=recipe.convex,
         began=began,
-        same_objective=target.integration.exact and not stochastic,
-        epsilon=epsilon,
-        sigma=sigma,
-        integration=target.integration.describe(),
+        same_objective=result.same_objective,
+        epsilon=recipe.epsilon,
+        sigma=recipe.sigma,
+        integration=first.integration.describe(),
         dual_bound=bound,
         diagnostics=point.diagnostics,
         notes=smoothing_notes(model, point, bound),
     )
 
 
-def report_draws(model: Model, solver: FirstOrder) -> int:
-    """Draws per sample for the reported value."""
-    entries = model.rows.shape[0] * max(1, model.rows.shape[1])
-    return max(solver.samples, min(REPORT_DRAWS, REPORT_ENTRIES // entries))
+def surrogate(objective: Smoothed) -> Smoothed | None:
+    """A cheaper objective of nearly the same value to begin with, where the strategy has one."""
+    make = getattr(objective.integration, "surrogate", None)
+    easier = None if make is None else make()
+    if easier is None:
+        return None
+    return Smoothed(
+        easier,
+        size=len(easier.rows),
+        radius=objective.radius,
+        epsilon=objective.epsilon,
+        sigma=objective.sigma,
+        convex=objective.convex,
+        stream=objective.stream,
+    )
 
 
+def prepare(model: Model, solver: FirstOrder, options: Options) -> Recipe:
+    """Strategy, scales and convexity."""
+    choice = choose_integration(model, solver, options)
+    sigma = resolve_sigma(model, options.sigma)
+    epsilon = options.epsilon or derived_epsilon(model, options)
+    convex = model.convex_in_decision or smoothed_form_is_convex(model, epsilon, sigma)
+    return Recipe(model, choice, float(epsilon), sigma, int(options.seed), convex)
+
+
+def run_stochastic(
+    recipe: Recipe,
+    solver: MomentumFrankWolfe,
+    oracle: FeasibleSet,
+    outcome: Outcome,
+    bound: float | None,
+) -> Result:
+    """A stochastic run, judged by a full evaluation on draws of its own."""
+    final = recipe.objective(recipe.report_draws(solver.samples), REPORT_STAGE)
+    if outcome.dual is not None:
+        final.integration.refresh(outcome.x, outcome.dual)
+    point, gap = certified(final, oracle, outcome.x, outcome.dual)
+    return Result(outcome, point, gap + dual_share(point, bound), False)
+
+
+def run_stages(
+    recipe: Recipe,
+    solver: FrankWolfe,
+    oracle: FeasibleSet,
+    start: Array,
+    bound: float | None,
+    options: Options,
+    shown: dict[str, Any],
+    rng: np.random.Generator,
+) -> Result:
+    """Runs on fixed draws, with fresh proposals and more draws from stage to stage.
+
+    It ends when the gap on the draws of the stage and the standard error of the value on other
+    draws are both within the tolerance, or when a limit is reached.
+    """
+    began, draws, active = time.perf_counter(), solver.samples, None
+    runs: list[Outcome] = []
+    x, dual = start, first_dual(recipe.model, start)
+    entries = recipe.model.rows.size
+    for stage in range(STAGES):
+        objective = recipe.objective(draws, stage)
+        objective.integration.refresh(x, dual)
+        limited = within(solver, time.perf_counter() - began)
+        outcome = limited.run(
+            objective, oracle, x, rng=rng, dual_bound=bound, active_set=active, **shown
+        )
+        x, active = outcome.x, outcome.active_set
+        runs.append(outcome)
+        dual = outcome.dual if outcome.dual else dual
+        final = recipe.objective(max(draws, 2), REPORT_STAGE + stage)
+        final.integration.refresh(x, dual)
+        point = final.evaluate(x, outcome.dual)
+        assert point.diagnostics is not None
+        tolerance = solver.gap * abs(point.value)
+        error = point.diagnostics.standard_error
+        refreshed = stage > 0
+        done = refreshed and error <= tolerance and outcome.stop is Stop.GAP
+        if done or outcome.stop not in (Stop.GAP, Stop.STALLED):
+            break
+        growth = float(np.clip((error / max(tolerance, 1e-300)) ** 2, 1.0, 8.0))
+        wanted = int(np.ceil(draws * growth))
+        if wanted * entries > STAGE_ENTRIES and refreshed:
+            break
+        draws = max(1, min(wanted, STAGE_ENTRIES // max(1, entries)))
+    return Result(after(runs[:-1], outcome), point, outcome.gap, False)
+
+
+def after(earlier: list[Outcome], last: Outcome) -> Outcome:
+    """The last run with the iterations, oracle calls and records of all."""
+    if not earlier:
+        return last
+    runs = [*earlier, last]
+    trace = Trace()
+    for run in runs:
+        trace.records.extend(run.trace.records)
+    return replace(
+        last,
+        iterations=sum(run.iterations for run in runs),
+        oracle_calls=sum(run.oracle_calls for run in runs),
+        seconds=sum(run.seconds for run in runs),
+        trace=trace,
+    )
+
+
+def within(solver: FrankWolfe, spent: float) -> FrankWolfe:
+    """The solver with what is left of its time."""
+    if solver.time_limit is None:
+        return solver
+    return replace(solver, time_limit=max(1e-9, solver.time_limit - spent))
+
+
+def first_dual(model: Model, x: Array) -> float:
+    """The multiplier that a loss linear in the data would have: G / (2 sqrt(radius))."""
+    assert model.joint is not None
+    assert model.cost is not None
+    size = gradient_size(model.loss, model.joint, model.cost, x)
+    if model.cost.kind in ("squared", "mahalanobis"):
+        return max(size, 1e-12) / (2 * np.sqrt(model.radius))
+    return max(size, 1e-12)
+
+
+# ------------------------------------------------------------------ scales
 def resolve_sigma(model: Model, sigma: Any) -> float | Array:
     """The reference's standard deviation: the user's, else the default of the calibration."""
     assert model.joint is not None
@@ -147,27 +307,21 @@ def derived_epsilon(model: Model, options: Options) -> float:
     return default_epsilon(scale if scale > 0 else 1.0, radius, max(1, free))
 
 
-def dual_bound(
-    model: Model,
-    solver: FirstOrder,
-    scales: Scales,
-    oracle: FeasibleSet,
-    start: Array,
-    options: Options,
-) -> float:
+def dual_bound(recipe: Recipe, solver: FirstOrder, oracle: FeasibleSet, start: Array) -> float:
     """The user's lambda_max, else the paper's calibration."""
     given = getattr(solver, "dual_bound", None)
     if given is not None:
         return float(given)
-    sampler = Choice("gaussian", "").build(model, scales)
+    scales = Scales(recipe.epsilon, recipe.sigma, max(2, solver.samples))
+    sampler = Choice("gaussian", "").build(recipe.model, scales)
     assert isinstance(sampler, Gaussian)
-    stream = Stream(int(options.seed), CALIBRATION_STAGE)
+    stream = Stream(recipe.seed, CALIBRATION_STAGE)
     bound = calibrate_dual(sampler, oracle.minimize, start, stream).bound
     if not bound > 0:
         raise ValueError(
             "the calibration of the dual bound found no dispersion of the loss over "
-            f"{scales.draws} draw(s) per sample; take samples >= 2 or give "
-            "MomentumFrankWolfe(dual_bound=...)."
+            f"{scales.draws} draws per sample: the loss does not depend on the data there; give "
+            "MomentumFrankWolfe(dual_bound=...) or use dual='exact'."
         )
     return bound
 
@@ -186,7 +340,8 @@ def smoothing_notes(model: Model, point: Point, bound: float | None) -> tuple[st
     if d is not None and d.effective_size < 0.1 * d.draws:
         notes.append(
             f"the effective sample size is {d.effective_size:.3g} of {d.draws} draws: the estimate "
-            "rests on a few of them; raise epsilon, lower sigma, or draw more samples."
+            "rests on a few of them; let integration= choose (closed_form, low_rank, tilted), or "
+            "raise epsilon."
         )
     if d is not None and d.nearest_cost > model.radius:
         notes.append(
@@ -203,6 +358,3 @@ def smoothing_notes(model: Model, point: Point, bound: float | None) -> tuple[st
     for note in notes:
         warnings.warn(note, SamplingWarning, stacklevel=5)
     return tuple(notes)
-
-
-__all__ = ["Outcome", "choose_integration", "dual_rule", "run_smoothed"]

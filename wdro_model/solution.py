@@ -10,6 +10,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.objectives.base import Diagnostics
+from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.driver import relative_gap
 from wdro_model.solvers.trace import Trace
 
@@ -58,6 +59,8 @@ class Solution:
     notes: tuple[str, ...] = ()
     """What the user should know about this result."""
     trace: Trace = field(default_factory=Trace, repr=False)
+    active_set: ActiveSet | None = field(default=None, repr=False)
+    """Vertices whose combination is the decision; a solve that starts here goes on from them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decision", MappingProxyType(dict(self.decision)))

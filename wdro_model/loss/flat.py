@@ -59,12 +59,15 @@ class FlatLoss:
         self.joint = joint
         self.dimension = layout.dimension
         self.data_dimension = 0 if joint is None else joint.dimension
+        self.calls = 0
+        """Evaluations so far; a pullback is valid until the next one."""
 
     def __call__(self, x: Array, rows: Array) -> tuple[Array, FlatPullback]:
         """Values (B,) at the scenarios in rows (B, d), and their gradients.
 
         The pullback is valid until the next call.
         """
+        self.calls += 1
         scenarios = {} if self.joint is None else self.joint.split(rows)
         values, pullback = self.loss(self.layout.split(x), scenarios)
         values = np.broadcast_to(np.asarray(values, dtype=float), (len(rows),))

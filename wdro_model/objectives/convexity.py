@@ -1,11 +1,28 @@
-"""Convexity of quadratic objectives, where CVXPY's rules do not see it."""
+"""Convexity of quadratic objectives, where CVXPY's rules do not see it.
+
+For the loss x' Xi x + g(x) and a squared cost with one weight, robust and smoothed objectives are
+
+    x' M x + psi(|x|^2) + g(x),   M the mean of the samples, psi convex and increasing,
+
+whose Hessian is at least 2 sym(M) + 2 psi'(|x|^2) I. They are convex over a set on which
+psi'(|x|^2) outweighs the smallest eigenvalue of M, although x' Xi x alone is not.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+import cvxpy as cp
 import numpy as np
+from cvxpy.atoms.affine.add_expr import AddExpression
 
 from wdro_model.loss.flat import FlatLoss
-from wdro_model.objectives.base import Array
+from wdro_model.loss.quadratic_form import QuadraticForm
+from wdro_model.loss.structure import degree
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array, Point
+from wdro_model.objectives.dual import minimise_dual
+from wdro_model.objectives.integration.closed_form import isotropic
 
 LARGEST = 1500
 """Eigenvalues are computed up to this many variables."""
@@ -28,3 +45,95 @@ def is_positive_semidefinite(matrix: Array, tolerance: float = 1e-9) -> bool:
     """Up to a tolerance relative to the largest entry."""
     scale = max(1e-300, float(np.abs(matrix).max(initial=0.0)))
     return smallest_eigenvalue(matrix) >= -tolerance * scale * len(matrix)
+
+
+def quadratic_term(model: Model) -> tuple[Any, Any | None] | None:
+    """The loss as (quadratic_form(x, Xi), g(x) or None), x a variable and Xi the only data."""
+    if model.joint is None or model.expression is None or len(model.joint.parameters) != 1:
+        return None
+    expression = model.expression
+    terms = list(expression.args) if isinstance(expression, AddExpression) else [expression]
+    uncertain = [t for t in terms if degree(t, model.joint.parameters) > 0]
+    rest = [t for t in terms if degree(t, model.joint.parameters) == 0]
+    if len(uncertain) != 1 or not isinstance(uncertain[0], QuadraticForm):
+        return None
+    variable, matrix = uncertain[0].args
+    if not isinstance(variable, cp.Variable) or matrix is not model.joint.parameters[0]:
+        return None
+    return uncertain[0], sum(rest[1:], rest[0]) if rest else None
+
+
+def has_one_weight(model: Model) -> bool:
+    """Does a squared cost weigh all entries alike?"""
+    if model.cost is None or model.cost.kind != "squared":
+        return False
+    weights = model.cost.weights
+    return weights is None or bool(np.all(weights == weights[0]) and np.isfinite(weights[0]))
+
+
+def smoothed_form_is_convex(model: Model, epsilon: float, sigma: float | Array) -> bool:
+    """Is the smoothed objective of a quadratic form convex over the feasible set?
+
+    psi(t) = min_l [ l rho + sigma^2 t^2/(2 eps q) - eps d/2 log q ], q = 1 + 2 l w sigma^2/eps, is
+    the minimum over l of a jointly convex function; psi'(t) = sigma^2 t/(eps q) grows with t, so
+    the smallest |x|^2 over the set decides, of which Frank-Wolfe gives a lower bound.
+    """
+    term = quadratic_term(model)
+    if term is None or not has_one_weight(model) or isinstance(sigma, np.ndarray):
+        return False
+    assert model.joint is not None
+    assert model.cost is not None
+    variable, rest = term[0].args[0], term[1]
+    if not model.joint.everywhere or variable.size > LARGEST:
+        return False
+    if rest is not None and not rest.is_convex():
+        return False
+    (mean,) = model.mean_values().values()
+    smallest = smallest_eigenvalue(mean)
+    if smallest >= 0:
+        return True
+    spread = sigma**2
+    weight = 1.0 if model.cost.weights is None else float(model.cost.weights[0])
+    length = shortest_squared(model, model.feasible.layout.slices[variable])
+    if length <= 0:
+        return False
+    product, d = weight * spread, model.joint.dimension
+    best = minimise_dual(
+        lambda dual: isotropic(dual, spread * length**2, product, d, epsilon), model.radius
+    )
+    return smallest + spread * length / (epsilon + 2 * best.dual * product) >= 0
+
+
+class SquaredLength:
+    """|x|^2 over some coordinates of the decision, as an objective."""
+
+    convex = True
+
+    def __init__(self, where: slice) -> None:
+        self.where = where
+
+    def evaluate(self, x: Array, dual: float | None = None) -> Point:
+        gradient = np.zeros_like(x)
+        gradient[self.where] = 2 * x[self.where]
+        return Point(float(x[self.where] @ x[self.where]), gradient)
+
+    def describe(self) -> str:
+        return "|x|^2"
+
+
+def shortest_squared(model: Model, where: slice, steps: int = 50) -> float:
+    """A lower bound on |x|^2 over the feasible set: 50 steps of Frank-Wolfe with line search."""
+    oracle, objective, bound = model.feasible.oracle(), SquaredLength(where), 0.0
+    if oracle.nonnegative_directions and not np.all(model.feasible.bounds()[0][where] >= 0):
+        return 0.0
+    x = oracle.minimize(np.ones(oracle.dimension))
+    for _ in range(steps):
+        point = objective.evaluate(x)
+        direction = oracle.minimize(point.gradient) - x
+        slope = float(point.gradient @ direction)
+        bound = max(bound, point.value + slope)
+        length = float(direction[where] @ direction[where])
+        if slope >= 0 or length == 0:
+            break
+        x = x + min(1.0, -slope / (2 * length)) * direction
+    return bound

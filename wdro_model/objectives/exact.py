@@ -11,14 +11,17 @@ from typing import Any, Protocol
 
 import cvxpy as cp
 import numpy as np
-from cvxpy.atoms.affine.add_expr import AddExpression
 
 from wdro_model.errors import NoReformulationError
-from wdro_model.loss.quadratic_form import QuadraticForm
-from wdro_model.loss.structure import affine_parts, degree
+from wdro_model.loss.structure import affine_parts
 from wdro_model.loss.substitution import substitute
 from wdro_model.model import Model
-from wdro_model.objectives.convexity import LARGEST, is_positive_semidefinite
+from wdro_model.objectives.convexity import (
+    LARGEST,
+    has_one_weight,
+    is_positive_semidefinite,
+    quadratic_term,
+)
 from wdro_model.objectives.robust_affine import RobustAffine
 
 
@@ -52,8 +55,7 @@ class QuadraticFormLoss:
             return reason
         if quadratic_term(model) is None:
             return "the loss is not quadratic_form(x, Xi) plus terms without data"
-        assert model.cost is not None
-        if model.cost.kind != "squared" or not has_one_weight(model):
+        if not has_one_weight(model):
             return "the cost does not weigh all entries of the matrix alike"
         if not moves_stay_inside(model):
             return "the worst-case move may leave the support"
@@ -162,27 +164,6 @@ def robust_affine(model: Model, convex: bool) -> RobustAffine:
     assert model.joint is not None
     assert model.cost is not None
     return RobustAffine(model.loss, model.joint, model.cost, model.radius, convex=convex)
-
-
-def quadratic_term(model: Model) -> tuple[Any, Any | None] | None:
-    """The loss as (quadratic_form(x, Xi), g(x) or None), x a variable and Xi the only data."""
-    assert model.joint is not None
-    expression = model.expression
-    terms = list(expression.args) if isinstance(expression, AddExpression) else [expression]
-    uncertain = [t for t in terms if degree(t, model.joint.parameters) > 0]
-    rest = [t for t in terms if degree(t, model.joint.parameters) == 0]
-    if len(uncertain) != 1 or not isinstance(uncertain[0], QuadraticForm):
-        return None
-    variable, matrix = uncertain[0].args
-    if not isinstance(variable, cp.Variable) or matrix is not model.joint.parameters[0]:
-        return None
-    return uncertain[0], sum(rest[1:], rest[0]) if rest else None
-
-
-def has_one_weight(model: Model) -> bool:
-    assert model.cost is not None
-    weights = model.cost.weights
-    return weights is None or bool(np.all(weights == weights[0]) and np.isfinite(weights[0]))
 
 
 def moves_stay_inside(model: Model) -> bool:

@@ -1,7 +1,13 @@
 """How a model is solved: two Frank-Wolfe methods on one driver, and conic solvers by CVXPY."""
 
 from wdro_model.solvers.conic import Conic
-from wdro_model.solvers.directions import ActiveSet, BlendedPairwise, Conjugate, Plain
+from wdro_model.solvers.directions import (
+    ActiveSet,
+    BlendedConjugate,
+    BlendedPairwise,
+    Conjugate,
+    Plain,
+)
 from wdro_model.solvers.frank_wolfe import FrankWolfe, MomentumFrankWolfe
 from wdro_model.solvers.outcome import Outcome, State, Stop
 from wdro_model.solvers.steps import Adaptive, LineSearch, OpenLoop
@@ -10,6 +16,7 @@ from wdro_model.solvers.trace import Record, Trace
 __all__ = [
     "ActiveSet",
     "Adaptive",
+    "BlendedConjugate",
     "BlendedPairwise",
     "Conic",
     "Conjugate",

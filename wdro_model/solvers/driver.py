@@ -269,7 +269,7 @@ class Loop:
 def starting_point(start: Array | None, active: ActiveSet | None, feasible: FeasibleSet) -> Array:
     """A fresh copy of the starting point: that of the active set where there is one."""
     if active is not None:
-        start = active.point()
+        start = active.x
     if start is None:
         raise ValueError("a run needs a starting point: give start or active_set.")
     x = np.array(start, dtype=np.float64)

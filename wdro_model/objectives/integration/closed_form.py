@@ -21,11 +21,13 @@ from wdro_model.loss.flat import FlatLoss
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.base import Stream
-from wdro_model.objectives.integration.truncated import TruncatedNormal, truncated_normal
+from wdro_model.objectives.integration.truncated import truncated_normal
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 
-CHUNK_ENTRIES = 2**20
+SURROGATE_ENTRIES = 2**20
+"""Truncated integrals per evaluation beyond which a run begins on a surrogate."""
+CHUNK_ENTRIES = 2**18
 """Truncated integrals computed at once: their arrays stay in the processor's cache."""
 
 
@@ -51,9 +53,15 @@ class ClosedForm:
         *,
         epsilon: float,
         sigma: float | Array,
+        rows: Array | None = None,
     ) -> None:
-        self.loss, self.joint, self.epsilon = loss, joint, epsilon
+        self.loss, self.joint, self.epsilon, self.sigma = loss, joint, epsilon, sigma
+        self.cost = cost
+        self.rows = joint.matrix if rows is None else rows
+        """The samples, or nodes that stand for them."""
         self.free = ~cost.frozen
+        """Coordinates that may move."""
+        self.all_free = bool(self.free.all())
         self.rotation: Array | None = None
         weights = np.ones(joint.dimension) if cost.weights is None else cost.weights
         if cost.kind == "mahalanobis":
@@ -61,12 +69,16 @@ class ClosedForm:
             weights, self.rotation = np.linalg.eigh(cost.matrix)
         spread = np.broadcast_to(np.asarray(sigma, dtype=float) ** 2, (joint.dimension,))
         self.weights, self.spread = weights[self.free], spread[self.free]
+        products = self.weights * self.spread
+        self.product = float(products[0]) if np.ptp(products) <= 1e-14 * products[0] else None
+        """w_i sigma_i^2 where it is the same for all coordinates: the tilt is then one number."""
         self.bounds = None if joint.everywhere else joint.bounds
+        self.box = () if self.bounds is None else tuple(side[self.free] for side in self.bounds)
         self._reference: Array | None = None
 
     def slice(self, x: Array, samples: Array, stream: Stream) -> FreeSlice | BoxSlice:
-        whole = len(samples) == self.joint.size
-        mean = self.joint.mean if whole else self.joint.matrix[samples].mean(axis=0)
+        whole = len(samples) == self.joint.size and self.rows is self.joint.matrix
+        mean = self.joint.mean if whole else self.rows[samples].mean(axis=0)
         values, pullback = self.loss(x, mean[None])
         slope = pullback.in_data(np.ones(1))[0]
         kind = FreeSlice if self.bounds is None else BoxSlice
@@ -75,6 +87,23 @@ class ClosedForm:
     def refresh(self, x: Array, dual: float) -> None:
         """Nothing to adapt."""
 
+    def surrogate(self) -> ClosedForm | None:
+        """The same integral over two nodes with the samples' mean and variance, coordinate by
+        coordinate: nearly the same function at 2/N of the cost. None where it would save little.
+        """
+        if self.bounds is None or self.joint.matrix.size < SURROGATE_ENTRIES or len(self.rows) <= 4:
+            return None
+        mean, spread = self.joint.mean, self.joint.matrix.std(axis=0)
+        nodes = np.clip(np.stack([mean - spread, mean + spread]), *self.bounds)
+        return ClosedForm(
+            self.loss,
+            self.joint,
+            self.cost,
+            epsilon=self.epsilon,
+            sigma=self.sigma,
+            rows=nodes,
+        )
+
     def describe(self) -> str:
         if self.bounds is None:
             return "closed form: the loss is affine in the data, the tilted scenarios are Gaussian"
@@ -82,7 +111,10 @@ class ClosedForm:
 
     def tilt(self, slope: Array, dual: float) -> Tilt:
         """Variance and shift of the tilted Gaussian over the free coordinates."""
-        variance = self.spread / (1.0 + 2.0 * dual * self.weights * self.spread / self.epsilon)
+        if self.product is not None:
+            variance = self.spread / (1.0 + 2.0 * dual * self.product / self.epsilon)
+        else:
+            variance = self.spread / (1.0 + 2.0 * dual * self.weights * self.spread / self.epsilon)
         return Tilt(variance, variance * slope / self.epsilon)
 
     def free_value(self, tilt: Tilt) -> float:
@@ -93,12 +125,15 @@ class ClosedForm:
     def coordinates(self, vector: Array) -> Array:
         """Free coordinates in the eigenvectors of the cost."""
         turned = vector if self.rotation is None else self.rotation.T @ vector
-        return turned[self.free]
+        return turned if self.all_free else turned[self.free]
 
     def scenario(self, mean: Array, move: Array) -> Array:
         """mean + move, the move given over the free coordinates."""
-        full = np.zeros_like(mean)
-        full[self.free] = move
+        if self.all_free:
+            full = move
+        else:
+            full = np.zeros_like(mean)
+            full[self.free] = move
         return mean + (full if self.rotation is None else self.rotation @ full)
 
     def gradient_at(self, x: Array, scenario: Array) -> Array:
@@ -107,17 +142,9 @@ class ClosedForm:
     def reference_log_mass(self, samples: Array) -> Array:
         """For each sample, the log mass that the reference gives to the box; computed once."""
         if self._reference is None:
-            assert self.bounds is not None
-            deviation = np.sqrt(self.spread)
-            lower, upper = self.bounds[0][self.free], self.bounds[1][self.free]
-            self._reference = np.array(
-                [
-                    truncated_normal(
-                        (lower - row) / deviation, (upper - row) / deviation
-                    ).log_mass.sum()
-                    for row in (full[self.free] for full in self.joint.matrix)
-                ]
-            )
+            still = Tilt(self.spread, np.zeros_like(self.spread))
+            rows = (row[None, self.free] for row in self.rows)
+            self._reference = np.array([truncated_moves(row, still, *self.box)[0] for row in rows])
         return self._reference[samples]
 
 
@@ -129,9 +156,13 @@ class FreeSlice:
     ) -> None:
         self._rule, self._x, self._mean, self._value = rule, x, mean, value
         self._slope = rule.coordinates(slope)
+        self._energy = float(np.einsum("i,i,i->", self._slope, self._slope, rule.spread))
 
     def at(self, dual: float) -> DualPoint:
         rule = self._rule
+        if rule.product is not None:
+            margin = isotropic(dual, self._energy, rule.product, len(rule.spread), rule.epsilon)
+            return DualPoint(self._value + margin.value, margin.slope, margin.curvature)
         tilt = rule.tilt(self._slope, dual)
         v, m2 = tilt.variance, tilt.shift**2
         return DualPoint(
@@ -147,6 +178,22 @@ class FreeSlice:
 
     def diagnostics(self, dual: float) -> None:
         return None
+
+
+def isotropic(
+    dual: float, energy: float, product: float, dimension: int, epsilon: float
+) -> DualPoint:
+    """phi_k - f(x, xi_k) where w_i sigma_i^2 = product for all i, energy = sum_i sigma_i^2 B_i^2.
+
+    With q = 1 + 2 l product/eps: energy/(2 eps q) - eps d/2 log q, and its derivatives in l.
+    """
+    q = 1.0 + 2.0 * dual * product / epsilon
+    tilted = energy / (epsilon * q) ** 2
+    return DualPoint(
+        0.5 * epsilon * (q * tilted - dimension * np.log(q)),
+        -product * (dimension / q + tilted),
+        2 * product**2 / epsilon * (dimension / q + 2 * tilted) / q,
+    )
 
 
 class BoxSlice:
@@ -174,36 +221,37 @@ class BoxSlice:
         """Value and slope in the dual, and the mean move of the scenarios."""
         if self._cached is not None and self._cached[0] == dual:
             return self._cached[1], self._cached[2]
-        rule = self._rule
+        rule, size = self._rule, len(self._samples)
         tilt = rule.tilt(self._slope, dual)
-        deviation = np.sqrt(tilt.variance)
-        assert rule.bounds is not None
-        lower = rule.bounds[0][rule.free] - tilt.shift
-        upper = rule.bounds[1][rule.free] - tilt.shift
-        log_mass, cost = 0.0, 0.0
-        move = np.zeros(len(tilt.shift))
+        log_mass, move, square = 0.0, np.zeros(len(tilt.shift)), np.zeros(len(tilt.shift))
         step = max(1, CHUNK_ENTRIES // max(1, len(tilt.shift)))
-        for start in range(0, len(self._samples), step):
-            rows = rule.joint.matrix[self._samples[start : start + step]][:, rule.free]
-            t: TruncatedNormal = truncated_normal(
-                (lower - rows) / deviation, (upper - rows) / deviation
-            )
-            log_mass += float(t.log_mass.sum())
-            first = t.mean.sum(axis=0)
-            second = t.square.sum(axis=0)
-            count = len(rows)
-            move += count * tilt.shift + deviation * first
-            cost += float(
-                rule.weights
-                @ (
-                    count * tilt.shift**2
-                    + 2 * tilt.shift * deviation * first
-                    + tilt.variance * second
-                )
-            )
-        size = len(self._samples)
+        for start in range(0, size, step):
+            rows = rule.rows[self._samples[start : start + step]]
+            rows = rows if rule.all_free else rows[:, rule.free]
+            part = truncated_moves(rows, tilt, *rule.box)
+            log_mass += part[0]
+            move += part[1]
+            square += part[2]
         log_mass -= float(rule.reference_log_mass(self._samples).sum())
         value = self._value + rule.free_value(tilt) + rule.epsilon * log_mass / size
-        point = DualPoint(value, -cost / size, np.nan)
+        point = DualPoint(value, -float(rule.weights @ square) / size, np.nan)
         self._cached = (dual, point, move / size)
         return point, self._cached[2]
+
+
+def truncated_moves(
+    rows: Array, tilt: Tilt, lower: Array, upper: Array
+) -> tuple[float, Array, Array]:
+    """Sum over the samples of log mass, E move and E move^2 of N(shift, variance) on the box.
+
+    A move is counted from the end of its interval that carries most of the mass: far in the tail
+    it would cancel against the shift.
+    """
+    deviation = np.sqrt(tilt.variance)
+    down, up = lower - rows, upper - rows
+    t = truncated_normal((down - tilt.shift) / deviation, (up - tilt.shift) / deviation)
+    end = np.where(t.from_lower, down, up)
+    inward = np.where(t.from_lower, deviation, -deviation)
+    first = end + inward * t.depth
+    second = end * end + 2 * end * inward * t.depth + tilt.variance * t.depth_square
+    return float(t.log_mass.sum()), first.sum(axis=0), second.sum(axis=0)

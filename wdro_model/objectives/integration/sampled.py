@@ -112,6 +112,7 @@ class SampledSlice:
             ratios.append(np.broadcast_to(drawn.log_ratio, drawn.costs.shape))
         if len(self._chunks) == 1:
             self._pullback = pullback
+        self._call = rule.loss.calls
         self.losses = np.concatenate(losses)
         self.costs = np.concatenate(costs)
         self.log_ratios = np.concatenate(ratios)
@@ -139,7 +140,7 @@ class SampledSlice:
 
     def gradient(self, dual: float) -> Array:
         weights = self.weights(dual)[0] / len(self.losses)
-        if self._pullback is not None:
+        if self._pullback is not None and self._call == self._rule.loss.calls:
             return self._pullback(weights.ravel())
         gradient, start = np.zeros(self._rule.loss.dimension), 0
         for chunk in self._chunks:

@@ -2,9 +2,9 @@
 
     Z = Phi(b) - Phi(a),   E t = (phi(a) - phi(b)) / Z,   E t^2 = 1 + (a phi(a) - b phi(b)) / Z
 
-The differences cancel for narrow intervals and underflow far from the origin. Intervals are first
-reflected into the left half; ratios phi/Phi come from the scaled complementary error function;
-narrow intervals are integrated by Gauss-Legendre nodes.
+These differences cancel in narrow intervals and far from the origin, where t hardly leaves the end
+of the interval that is nearest to it. Moments are therefore given of the depth e >= 0 from the
+heavier end: t = b - e, or t = a + e where the interval was reflected.
 """
 
 from __future__ import annotations
@@ -16,49 +16,50 @@ from scipy.special import erfcx, log_ndtr
 
 from wdro_model.objectives.base import Array
 
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
+SHORT_NODES, SHORT_WEIGHTS = np.polynomial.legendre.leggauss(16)
+LONG_NODES, LONG_WEIGHTS = np.polynomial.legendre.leggauss(64)
 NARROW = 0.5
-"""Intervals with width * (1 + |midpoint|) below this are integrated by nodes."""
+"""Intervals with width * (1 + |midpoint|) below this are integrated by a few nodes."""
+TAIL = -5.0
+"""Intervals whose heavier end lies below this are integrated on the scale of their decay."""
+DECAY = 45.0
+"""The tail is cut where it has decayed by exp(-45)."""
+FRACTION_TERMS = 60
 HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
 
 
 @dataclass(frozen=True)
 class TruncatedNormal:
-    """log Z, E t and E t^2 of N(0, 1) on each interval [a, b]."""
+    """N(0, 1) on intervals [a, b], entry by entry."""
 
     log_mass: Array
-    mean: Array
-    square: Array
+    """log Z."""
+    depth: Array
+    """E e, e the distance from the heavier end."""
+    depth_square: Array
+    """E e^2."""
+    from_lower: Array
+    """Is the heavier end the lower one?"""
 
 
 def truncated_normal(a: Array, b: Array) -> TruncatedNormal:
-    """Mass and moments on the intervals [a, b], a < b, infinite ends allowed."""
+    """Mass and moments on the intervals [a, b], a < b, of which one end at least is finite."""
     a, b = np.broadcast_arrays(np.asarray(a, dtype=float), np.asarray(b, dtype=float))
     if np.isneginf(a).all():
-        return left_tail(b)
+        return TruncatedNormal(*left_tail(b), np.zeros(b.shape, dtype=bool))
     if np.isposinf(b).all():
-        mirrored = left_tail(-a)
-        return TruncatedNormal(mirrored.log_mass, -mirrored.mean, mirrored.square)
-    flip = a + b > 0
-    low, high = np.where(flip, -b, a), np.where(flip, -a, b)
-    result = _interval(low, high)
-    middle = np.where(np.isfinite(low), (low + high) / 2, -1e300)
+        return TruncatedNormal(*left_tail(-a), np.ones(a.shape, dtype=bool))
+    from_lower = a + b > 0
+    low, high = np.where(from_lower, -b, a), np.where(from_lower, -a, b)
+    parts = [np.empty(low.shape) for _ in range(3)]
+    middle = np.where(np.isfinite(low), (low + high) / 2, 0.0)
     narrow = (high - low) * (1 + np.abs(middle)) < NARROW
-    if narrow.any():
-        small = _narrow(low[narrow], high[narrow])
-        result.log_mass[narrow] = small.log_mass
-        result.mean[narrow] = small.mean
-        result.square[narrow] = small.square
-    return TruncatedNormal(
-        result.log_mass, np.where(flip, -result.mean, result.mean), result.square
-    )
-
-
-def left_tail(b: Array) -> TruncatedNormal:
-    """On (-inf, b]."""
-    ratio = hazard(b)
-    product = np.where(np.isposinf(b), 0.0, np.where(np.isposinf(b), 0.0, b) * ratio)
-    return TruncatedNormal(log_ndtr(b), -ratio, 1.0 - product)
+    tail = ~narrow & (high < TAIL)
+    for where, rule in ((narrow, _narrow), (tail, _tail), (~narrow & ~tail, _central)):
+        if where.any():
+            for part, values in zip(parts, rule(low[where], high[where])):
+                part[where] = values
+    return TruncatedNormal(parts[0], parts[1], parts[2], from_lower)
 
 
 def hazard(b: Array) -> Array:
@@ -67,31 +68,59 @@ def hazard(b: Array) -> Array:
         return np.sqrt(2 / np.pi) / erfcx(-np.asarray(b) / np.sqrt(2))
 
 
-def _interval(a: Array, b: Array) -> TruncatedNormal:
-    """On [a, b] with a + b <= 0, not narrow: everything relative to the larger end b."""
-    with np.errstate(invalid="ignore", over="ignore", under="ignore", divide="ignore"):
-        log_b, log_a = log_ndtr(b), log_ndtr(a)
-        share = -np.expm1(np.minimum(log_a - log_b, 0.0))
+def left_tail(b: Array) -> tuple[Array, Array, Array]:
+    """log mass, E e and E e^2 on (-inf, b], b finite.
+
+    E e = b + phi(b)/Phi(b) cancels for b -> -inf, where the continued fraction
+    1/(y + 2/(y + 3/(y + ...))), y = -b, is used, and E e^2 = 1 + b E e.
+    """
+    depth = b + hazard(b)
+    square = 1.0 + b * depth
+    far = b < TAIL
+    if far.any():
+        y = -b[far]
+        inner = y.copy()
+        for k in range(FRACTION_TERMS, 2, -1):
+            inner = y + k / inner
+        depth[far] = 1.0 / (y + 2.0 / inner)
+        square[far] = 2.0 / (y * inner + 2.0)
+    return log_ndtr(b), depth, square
+
+
+def _central(a: Array, b: Array) -> tuple[Array, Array, Array]:
+    """a + b <= 0 and b not far in the tail: the textbook formulas, relative to the end b."""
+    log_b = log_ndtr(b)
+    with np.errstate(under="ignore"):
+        share = -np.expm1(np.minimum(log_ndtr(a) - log_b, 0.0))
         log_mass = log_b + np.log(share)
         at_b = hazard(b) / share
-        # phi(a)/Z = phi(b)/Z exp((b^2 - a^2)/2)
-        finite_a = np.where(np.isfinite(a), a, 0.0)
-        finite_b = np.where(np.isfinite(b), b, 0.0)
-        log_at_a = -0.5 * finite_a**2 - HALF_LOG_2PI - log_mass
-        at_a = np.where(np.isfinite(a), np.exp(log_at_a), 0.0)
-        mean = at_a - at_b
-        square = 1.0 + finite_a * at_a - finite_b * at_b
-    return TruncatedNormal(log_mass, mean, square)
+        finite = np.where(np.isfinite(a), a, 0.0)
+        density = np.exp(-0.5 * finite**2 - HALF_LOG_2PI - log_mass)
+    at_a = np.where(np.isfinite(a), density, 0.0)
+    mean = at_a - at_b
+    square = 1.0 + finite * at_a - b * at_b
+    return log_mass, b - mean, b * b - 2 * b * mean + square
 
 
-def _narrow(a: Array, b: Array) -> TruncatedNormal:
-    """On short intervals: exp(-m^2/2) times the integral of exp(-m u - u^2/2), m the midpoint."""
-    middle, half = (a + b) / 2, (b - a) / 2
-    u = half[..., None] * NODES
-    density = WEIGHTS * np.exp(-u * (middle[..., None] + 0.5 * u))
-    mass = density.sum(axis=-1)
-    first = (density * u).sum(axis=-1) / mass
-    second = (density * u * u).sum(axis=-1) / mass
-    log_mass = -0.5 * middle**2 - HALF_LOG_2PI + np.log(half * mass)
-    square = middle**2 + 2 * middle * first + second
-    return TruncatedNormal(log_mass, middle + first, square)
+def _narrow(a: Array, b: Array) -> tuple[Array, Array, Array]:
+    """Short intervals: exp(-b^2/2) times the integral of exp(b e - e^2/2) over the depth e."""
+    half = (b - a)[..., None] / 2
+    e = half * (1.0 + SHORT_NODES)
+    density = SHORT_WEIGHTS * np.exp(e * (b[..., None] - 0.5 * e))
+    return _from_nodes(b, e, half[..., 0] * density.T)
+
+
+def _tail(a: Array, b: Array) -> tuple[Array, Array, Array]:
+    """Far in the tail the depth decays like exp(b e): nodes on that scale."""
+    half = np.minimum(b - a, DECAY / -b)[..., None] / 2
+    e = half * (1.0 + LONG_NODES)
+    density = LONG_WEIGHTS * np.exp(e * (b[..., None] - 0.5 * e))
+    return _from_nodes(b, e, half[..., 0] * density.T)
+
+
+def _from_nodes(b: Array, e: Array, density: Array) -> tuple[Array, Array, Array]:
+    """Mass and moments from depths e (..., nodes) and weighted densities (nodes, ...)."""
+    mass = density.sum(axis=0)
+    depth = (density * e.T).sum(axis=0) / mass
+    square = (density * e.T**2).sum(axis=0) / mass
+    return -0.5 * b * b - HALF_LOG_2PI + np.log(mass), depth, square

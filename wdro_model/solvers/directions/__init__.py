@@ -1,7 +1,8 @@
 """Direction rules: where to go from an iterate, given the gradient and the oracle's vertex."""
 
-from wdro_model.solvers.directions.active_set import ActiveSet, BlendedPairwise
+from wdro_model.solvers.directions.active_set import ActiveSet
 from wdro_model.solvers.directions.base import DirectionRule, DirectionState, Move, Plain
+from wdro_model.solvers.directions.blended import BlendedConjugate, BlendedPairwise
 from wdro_model.solvers.directions.conjugate import Conjugate
 
 RULES: dict[str, DirectionRule] = {
@@ -9,12 +10,14 @@ RULES: dict[str, DirectionRule] = {
     "conjugate": Conjugate(memory=1),
     "biconjugate": Conjugate(memory=2),
     "blended_pairwise": BlendedPairwise(),
+    "blended_conjugate": BlendedConjugate(),
 }
 """Direction rules by name."""
 
 __all__ = [
     "RULES",
     "ActiveSet",
+    "BlendedConjugate",
     "BlendedPairwise",
     "Conjugate",
     "DirectionRule",

@@ -101,6 +101,8 @@ class _Conjugate:
         mu = self._second_weight(towards)
         nu = -(last.change @ towards) / bend + mu * last.length / (1.0 - last.length)
         nu = max(0.0, float(nu))
+        if not nu + mu < 1.0 / self.LEAST_SLOPE:
+            return None
         total = vertex + nu * last.aim
         if mu > 0:
             total += mu * self._past[1].aim

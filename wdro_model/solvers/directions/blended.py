@@ -1,0 +1,182 @@
+"""Blended directions: the weights of known vertices first, new vertices when they promise more.
+
+The iterate is a convex combination of an active set of vertices. Each iteration either moves weight
+within the active set, if the best that a pair of its vertices promises is at least the
+Frank-Wolfe gap, or takes a Frank-Wolfe step towards the oracle's vertex.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wdro_model.objectives.base import Array
+from wdro_model.solvers.directions.active_set import ActiveSet
+from wdro_model.solvers.directions.base import DirectionState, GradientAt, Move
+
+
+@dataclass(frozen=True)
+class BlendedPairwise:
+    """Within the active set, weight goes from the worst vertex to the best.
+
+    Linear convergence on polytopes (Tsuji, Tanaka and Pokutta, 2022).
+    """
+
+    needs_line_search = True
+
+    def start(self, x: Array, gradient_at: GradientAt) -> DirectionState:
+        return _Pairwise(ActiveSet.at(x))
+
+    def resume(self, active: ActiveSet) -> DirectionState:
+        """The state of a run that goes on from the vertices of another."""
+        return _Pairwise(active.copy())
+
+
+@dataclass(frozen=True)
+class BlendedConjugate:
+    """Within the active set, conjugate gradients in the weights, restarted when the set changes.
+
+    The blended scheme of Braun, Pokutta, Tu and Wright (2019) with conjugate directions: the face
+    spanned by k vertices is searched in all its dimensions at once, where pairwise steps take them
+    two by two. Costs one more product with the (k, n) vertices in an iteration.
+    """
+
+    needs_line_search = True
+
+    def start(self, x: Array, gradient_at: GradientAt) -> DirectionState:
+        return _Conjugate(ActiveSet.at(x))
+
+    def resume(self, active: ActiveSet) -> DirectionState:
+        """The state of a run that goes on from the vertices of another."""
+        return _Conjugate(active.copy())
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A change of weights per unit of step, and the weight that it uses up first."""
+
+    where: slice | list[int]
+    change: Array
+    blocking: int
+    longest: float
+
+
+class _Blended:
+    DROP = 1e-14
+    """Vertices with less weight are forgotten."""
+    SAME = 1e-12
+    """Vertices whose coordinates differ by less, relatively, are one: LP solvers round."""
+    REFRESH = 50
+    """The iterate is recomputed from the weights after so many steps, against rounding drift."""
+
+    def __init__(self, active: ActiveSet) -> None:
+        self.active = active
+        self._pending: Shift | Array | None = None
+        self._known: int | None = None
+        """The index of the oracle's vertex in the active set, if it is there."""
+        self._steps = 0
+
+    def propose(self, x: Array, gradient: Array, vertex: Array, gap: float) -> Move:
+        scores = self.active.vertices @ gradient
+        away, local = int(scores.argmax()), int(scores.argmin())
+        self._known = self._find(vertex, scores, float(gradient @ vertex))
+        if away == local or scores[away] - scores[local] < gap:
+            return self.retreat(x, vertex)
+        self._pending = self._shift(scores, away, local)
+        rows = self.active.vertices[self._pending.where]
+        return Move(self._pending.change @ rows, self._pending.longest)
+
+    def retreat(self, x: Array, vertex: Array) -> Move:
+        self._pending = vertex
+        return Move(vertex - x, is_plain=True)
+
+    def accept(self, step: float) -> Array | None:
+        if isinstance(self._pending, Shift):
+            self._move_weight(self._pending, step)
+        else:
+            assert self._pending is not None
+            self._blend(self._pending, step)
+        dropped = np.flatnonzero(self.active.weights <= self.DROP)
+        for index in dropped[::-1]:
+            self.active.remove(int(index))
+        self._note(changed=dropped.size > 0 or not isinstance(self._pending, Shift))
+        self._steps += 1
+        if self._steps % self.REFRESH:
+            return None
+        self.active.normalise()
+        return self.active.x
+
+    def _shift(self, scores: Array, away: int, local: int) -> Shift:
+        """A descent direction in the weights; scores are <gradient, vertex>."""
+        raise NotImplementedError
+
+    def _note(self, changed: bool) -> None:
+        """Hear of a step, and whether the active set is another."""
+
+    def _move_weight(self, shift: Shift, step: float) -> None:
+        weights = self.active.weights
+        weights[shift.where] += step * shift.change
+        if step == shift.longest:
+            weights[shift.blocking] = 0.0
+
+    def _blend(self, vertex: Array, step: float) -> None:
+        """Give a share of all weight to the oracle's vertex."""
+        self.active.weights[:] *= 1.0 - step
+        if self._known is None:
+            self.active.add(vertex, step)
+        else:
+            self.active.weights[self._known] += step
+
+    def _find(self, vertex: Array, scores: Array, score: float) -> int | None:
+        """The vertex in the active set: only those that score as low can be the same."""
+        margin = self.SAME * max(abs(score), float(np.abs(scores).max()))
+        distance = self.SAME * float(np.abs(vertex).max())
+        for index in np.flatnonzero(scores <= score + margin):
+            if np.abs(self.active.vertices[index] - vertex).max() <= distance:
+                return int(index)
+        return None
+
+
+class _Pairwise(_Blended):
+    PAIR = np.array([-1.0, 1.0])
+
+    def _shift(self, scores: Array, away: int, local: int) -> Shift:
+        return Shift([away, local], self.PAIR, away, float(self.active.weights[away]))
+
+
+class _Conjugate(_Blended):
+    LEAST_SLOPE = 1e-3
+    """The least descent, as a cosine with the steepest, of a direction that is not restarted."""
+
+    def __init__(self, active: ActiveSet) -> None:
+        super().__init__(active)
+        self._last: tuple[Array, Array] | None = None
+        """Steepest descent and change of the last shift, on the same vertices."""
+        self._proposed: tuple[Array, Array] | None = None
+
+    def _shift(self, scores: Array, away: int, local: int) -> Shift:
+        steepest = scores.mean() - scores
+        steepest -= steepest.mean()
+        change = self._conjugate(steepest)
+        self._proposed = (steepest, change)
+        falling = np.flatnonzero(change < 0)
+        lasts = self.active.weights[falling] / -change[falling]
+        first = int(lasts.argmin())
+        return Shift(slice(None), change, int(falling[first]), float(lasts[first]))
+
+    def _conjugate(self, steepest: Array) -> Array:
+        """steepest + beta * last change, beta by Hestenes and Stiefel, or the steepest descent."""
+        if self._last is None:
+            return steepest
+        before, change = self._last
+        bend = before - steepest
+        curvature = float(change @ bend)
+        if not curvature > 0:
+            return steepest
+        new = steepest + max(0.0, -float(steepest @ bend) / curvature) * change
+        least = self.LEAST_SLOPE * float(np.linalg.norm(steepest) * np.linalg.norm(new))
+        return new if steepest @ new > least else steepest
+
+    def _note(self, changed: bool) -> None:
+        self._last = None if changed else self._proposed
