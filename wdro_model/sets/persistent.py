@@ -8,6 +8,7 @@ answer.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import clarabel
@@ -18,6 +19,7 @@ import scipy.sparse as sp
 from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver_cones
 
 from wdro_model.sets.backends import LinearOracle, Vector
+from wdro_model.sets.basis import MOST_ROWS, Basis
 from wdro_model.sets.cone_program import ConeProgram
 
 _OPTIMAL = highspy.HighsModelStatus.kOptimal
@@ -55,12 +57,22 @@ class PersistentHighs:
         for option, value in options.items():
             self._highs.setOptionValue(option, value)
         self._highs.passModel(_linear_model(program, lower, upper))
+        rows = np.flatnonzero(np.diff(program.A.indptr) != 1)
+        small = self._integer is None and 0 < rows.size <= MOST_ROWS
+        self._matrix = program.A[rows].toarray() if small else None
+        self._fixed = np.concatenate([lower == upper, rows < program.dims.zero])
+        self._basis: Basis | None = None
+        self._vertex = np.empty(0)
+        self._unchanged = 0
 
     def minimize(self, cost: Vector) -> Vector:
         """A vertex that minimises cost'y."""
         highs = self._highs
         if self._crossed:
             raise Empty
+        if self._basis is not None and self._basis.is_optimal(cost):
+            return self._vertex.copy()
+        self._basis = None
         highs.changeColsCost(self._size, self._columns, cost)
         highs.run()
         if highs.getModelStatus() != _OPTIMAL:
@@ -68,10 +80,28 @@ class PersistentHighs:
         y = np.array(highs.getSolution().col_value, dtype=np.float64)
         if self._integer is not None:
             self._round(y)
+        else:
+            self._keep(y)
         return y
+
+    def _keep(self, y: Vector) -> None:
+        """Look at the basis from now on if the last two calls have not changed it."""
+        if self._matrix is None:
+            return
+        changed = self._highs.getInfo().simplex_iteration_count > 0
+        self._unchanged = 0 if changed else self._unchanged + 1
+        if self._unchanged < 2:
+            return
+        basis = self._highs.getBasis()
+        if not basis.valid:
+            return
+        with contextlib.suppress(np.linalg.LinAlgError):
+            self._basis = Basis(self._matrix, basis, self._fixed)
+            self._vertex = y.copy()
 
     def reset(self) -> None:
         """Forget the basis."""
+        self._basis, self._unchanged = None, 0
         self._highs.clearSolver()
 
     def _start_again(self, cost: Vector) -> None:
