@@ -192,8 +192,5 @@ def evaluations(model: Model, x: Array) -> dict[str, Any]:
     mean = empirical(model).evaluate(x).value
     robust = None
     if model.joint is not None and model.ambiguity is not None:
-        if model.radius == 0:
-            robust = mean
-        elif exact.has_entry(model):
-            robust = exact.find_entry(model).objective(model).evaluate(x).value
+        robust = mean if model.radius == 0 else exact.robust_value(model, x)
     return {"empirical_value": mean, "robust_value": robust}

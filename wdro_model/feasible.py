@@ -134,6 +134,11 @@ class Feasible:
                 )
 
 
+def parameters_of(constraint: Any) -> list[Any]:
+    """The parameters of a constraint; True and False have none."""
+    return constraint.parameters() if hasattr(constraint, "parameters") else []
+
+
 def has_integers(variable: cp.Variable) -> bool:
     """Is the variable integer or boolean, in full or in part?"""
     return any(bool(variable.attributes.get(name)) for name in ("boolean", "integer"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.feasible import Feasible
+from wdro_model.feasible import Feasible, parameters_of
 from wdro_model.loss.callable import CallableLoss
 from wdro_model.loss.flat import FlatLoss
 from wdro_model.loss.structure import Structure
@@ -34,6 +35,8 @@ class Model:
     """The ground cost with its weights resolved."""
     feasible: Feasible
     assume_convex: bool
+    memory: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Results that do not depend on the radius, shared by models that differ in nothing else."""
 
     @property
     def radius(self) -> float:
@@ -59,6 +62,16 @@ class Model:
             return self.structure.convex_in_decision
         loss = self.loss.loss
         return isinstance(loss, CallableLoss) and loss.convex
+
+    def remember(self, name: str, compute: Callable[[], Any]) -> Any:
+        """A result computed once for the current values of the certain parameters."""
+        certain = [] if self.expression is None else self.expression.parameters()
+        certain += [p for c in self.feasible.constraints for p in parameters_of(c)]
+        values = [np.asarray(p.value) for p in certain if p.value is not None]
+        key = (name, *(v.tobytes() for v in values))
+        if key not in self.memory:
+            self.memory[key] = compute()
+        return self.memory[key]
 
     def mean_values(self) -> dict[cp.Parameter, np.ndarray]:
         """The average of each uncertain parameter over the samples."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import cvxpy as cp
@@ -14,7 +15,7 @@ from cvxpy.error import ParameterError
 from wdro_model.errors import ConvexityWarning, unknown_name
 from wdro_model.execution import run_conic, run_first_order
 from wdro_model.explanation import explain
-from wdro_model.feasible import Feasible
+from wdro_model.feasible import Feasible, parameters_of
 from wdro_model.loss import BatchedLoss, CallableLoss, analyse
 from wdro_model.loss.flat import FlatLoss
 from wdro_model.methods import Plan, Solver, plan
@@ -146,11 +147,14 @@ class Problem:
         return self._model.radius
 
     def with_radius(self, radius: float) -> Problem:
-        """The same problem with another radius."""
+        """The same problem with another radius: variables, data and compiled parts are shared."""
         if self.ambiguity is None:
             raise ValueError("the problem has no ambiguity set; pass ambiguity= when it is built.")
-        ball = WassersteinBall(radius, self.ambiguity.cost)
-        return Problem(self.objective, self.constraints, ball, assume_convex=self.assume_convex)
+        twin = copy.copy(self)
+        twin.ambiguity = WassersteinBall(radius, self.ambiguity.cost)
+        twin._model = replace(self._model, ambiguity=twin.ambiguity)
+        twin.value = twin.status = twin.solution = None
+        return twin
 
     def __repr__(self) -> str:
         return (
@@ -188,7 +192,7 @@ class Problem:
         expression = self._model.expression
         parameters = [] if expression is None else expression.parameters()
         for constraint in self._model.feasible.constraints:
-            parameters = [*parameters, *constraint.parameters()]
+            parameters = [*parameters, *parameters_of(constraint)]
         for parameter in parameters:
             if not isinstance(parameter, UncertainParameter) and parameter.value is None:
                 raise ParameterError(
@@ -200,7 +204,7 @@ class Problem:
     def _refuse_empty_set(self) -> None:
         """An empty feasible set is an error here rather than in the middle of a solve."""
         feasible = self._model.feasible
-        certain = [p for c in feasible.constraints for p in c.parameters()]
+        certain = [p for c in feasible.constraints for p in parameters_of(c)]
         if not feasible.constraints or feasible.is_integer or any(p.value is None for p in certain):
             return
         feasible.oracle().check_nonempty()

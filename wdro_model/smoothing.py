@@ -298,13 +298,20 @@ def derived_epsilon(model: Model, options: Options) -> float:
     assert model.joint is not None
     assert model.cost is not None
     assert model.ambiguity is not None
-    x = run_empirical(model, options)
-    size = gradient_size(model.loss, model.joint, model.cost, x)
-    scale = size if size > 0 else float(np.abs(model.loss.values(x, model.rows)).mean())
+    scale = model.remember("scale of the loss in the data", lambda: data_scale(model, options))
     squared = model.ambiguity.cost.order != 1.0
     radius = model.radius if squared else model.radius**2
     free = model.joint.dimension - int(model.cost.frozen.sum())
     return default_epsilon(scale if scale > 0 else 1.0, radius, max(1, free))
+
+
+def data_scale(model: Model, options: Options) -> float:
+    """The size of the loss's gradient in the data at the ERM decision, or of the loss itself."""
+    assert model.joint is not None
+    assert model.cost is not None
+    x = run_empirical(model, options)
+    size = gradient_size(model.loss, model.joint, model.cost, x)
+    return size if size > 0 else float(np.abs(model.loss.values(x, model.rows)).mean())
 
 
 def dual_bound(recipe: Recipe, solver: FirstOrder, oracle: FeasibleSet, start: Array) -> float:

@@ -89,12 +89,13 @@ def smoothed_form_is_convex(model: Model, epsilon: float, sigma: float | Array) 
     if rest is not None and not rest.is_convex():
         return False
     (mean,) = model.mean_values().values()
-    smallest = smallest_eigenvalue(mean)
+    smallest = model.remember("smallest eigenvalue", lambda: smallest_eigenvalue(mean))
     if smallest >= 0:
         return True
     spread = sigma**2
     weight = 1.0 if model.cost.weights is None else float(model.cost.weights[0])
-    length = shortest_squared(model, model.feasible.layout.slices[variable])
+    where = model.feasible.layout.slices[variable]
+    length = model.remember("shortest", lambda: shortest_squared(model, where))
     if length <= 0:
         return False
     product, d = weight * spread, model.joint.dimension

@@ -147,6 +147,13 @@ def has_entry(model: Model) -> bool:
     return any(entry.refusal(model) is None for entry in ENTRIES)
 
 
+def robust_value(model: Model, x: np.ndarray) -> float | None:
+    """The worst-case risk of a decision over the ball; None where no formula is known."""
+    if not has_entry(model):
+        return None
+    return robust_affine(model, convex=False).evaluate(x).value
+
+
 def quadratic_cost_refusal(model: Model) -> str | None:
     """What every entry for affine losses and quadratic costs asks for."""
     if model.joint is None or model.cost is None:
