@@ -93,7 +93,10 @@ class ClosedForm:
         """
         if self.bounds is None or self.joint.matrix.size < SURROGATE_ENTRIES or len(self.rows) <= 4:
             return None
-        mean, spread = self.joint.mean, self.joint.matrix.std(axis=0)
+        mean, square = self.joint.mean, np.zeros(self.joint.dimension)
+        for row in self.joint.matrix:  # one by one: no second array of the samples' size
+            square += (row - mean) ** 2
+        spread = np.sqrt(square / self.joint.size)
         nodes = np.clip(np.stack([mean - spread, mean + spread]), *self.bounds)
         return ClosedForm(
             self.loss,
