@@ -6,7 +6,7 @@ constraints or a combinatorial oracle), and a Wasserstein ball around the data.
 
 import cvxpy as _cp
 
-from wdro_model import datasets, sets, solvers
+from wdro_model import bounds, datasets, sets, solvers
 from wdro_model.errors import (
     ConvexityWarning,
     InfeasibleError,
@@ -39,6 +39,7 @@ __all__ = [
     "UnboundedError",
     "UncertainParameter",
     "WassersteinBall",
+    "bounds",
     "compare",
     "costs",
     "datasets",

@@ -44,6 +44,7 @@ class FeasibleSet(ABC):
     nonnegative_directions: the oracle is only valid for directions >= 0.
     is_polytope: the (hull of the) set has finitely many vertices, and `minimize` returns one.
     has_constraints: `constraints(x)` gives the set in CVXPY.
+    preferred_direction: the Frank-Wolfe direction that suits the set best, by name; None to choose.
     backend: the name of the backend in use, None for a set with one way to be minimised.
     """
 
@@ -53,6 +54,7 @@ class FeasibleSet(ABC):
     nonnegative_directions: bool = False
     is_polytope: bool = True
     has_constraints: bool = False
+    preferred_direction: str | None = None
     backend: str | None = None
     _oracle: LinearOracle
 

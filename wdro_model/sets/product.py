@@ -44,6 +44,8 @@ class ProductSet(FeasibleSet):
         self.is_polytope = all(block.is_polytope for block in sets)
         self.has_constraints = all(block.has_constraints for block in sets)
         self.bounds = self._joint_bounds()
+        preferred = {block.preferred_direction for block in sets}
+        self.preferred_direction = preferred.pop() if len(preferred) == 1 else None
         self._use(None)
 
     def constraints(self, x: Any) -> list[Any]:

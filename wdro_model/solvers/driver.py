@@ -6,22 +6,19 @@ of them is chosen; the loop keeps time, status, trace and callbacks.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from wdro_model.objectives.base import Array, Point
+from wdro_model.objectives.base import Array
 from wdro_model.sets.base import FeasibleSet
-from wdro_model.solvers.directions import ActiveSet, DirectionRule, Move
-from wdro_model.solvers.dual import DualRule
-from wdro_model.solvers.gradients import GradientRule
-from wdro_model.solvers.line import Line
+from wdro_model.solvers.directions import ActiveSet
+from wdro_model.solvers.loop import Loop
 from wdro_model.solvers.outcome import ABSOLUTE_GAP, Outcome, State, Stop, relative_gap
-from wdro_model.solvers.steps import StepRule
-from wdro_model.solvers.trace import Display, Record, Trace
+from wdro_model.solvers.rules import Limits, Rules
+from wdro_model.solvers.trace import Display
 
 __all__ = [
     "ABSOLUTE_GAP",
@@ -33,37 +30,6 @@ __all__ = [
     "relative_gap",
     "run",
 ]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """One choice for each part of the loop."""
-
-    direction: DirectionRule
-    step: StepRule
-    gradient: GradientRule
-    dual: DualRule
-
-    def __post_init__(self) -> None:
-        if self.direction.needs_line_search and not self.step.needs_line:
-            raise ValueError(
-                f"{self.direction} needs a step rule that looks along the line, got {self.step}; "
-                "use step='line_search' or 'adaptive', or direction='plain'."
-            )
-        if self.step.needs_line and not self.gradient.certified:
-            raise ValueError(
-                f"{self.step} needs full gradients, got {self.gradient}; use an open-loop step."
-            )
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When to stop."""
-
-    iterations: int
-    gap: float
-    """Relative Frank-Wolfe gap, gap / max(|value|, tiny); checked where the gap is certified."""
-    seconds: float | None = None
 
 
 def run(
@@ -110,162 +76,6 @@ def run(
     return replace(outcome, active_set=loop.active_set)
 
 
-# ------------------------------------------------------------------ parts of an iteration
-@dataclass(frozen=True)
-class Look:
-    """An iterate, its gradient, the oracle's answer and the gap."""
-
-    state: State
-    point: Point
-    oracle_gap: float
-    """The gap of x alone, without the dual's share."""
-    oracle_calls: int
-
-    def record(self, stride: Stride | None) -> Record:
-        """The line of the trace, with the step that is taken from here."""
-        state = self.state
-        return Record(
-            state.iteration,
-            state.time,
-            state.value,
-            state.gap,
-            np.nan if state.dual is None else state.dual,
-            np.nan if stride is None else stride.step,
-            self.oracle_calls,
-        )
-
-
-@dataclass(frozen=True)
-class Stride:
-    """A step that was chosen: where it leads, and the objective there if it is known."""
-
-    step: float
-    x: Array
-    dual: float | None
-    point: Point | None
-
-
-class Loop:
-    """The state of a run between iterations."""
-
-    def __init__(
-        self, objective: Any, feasible: FeasibleSet, x: Array, rules: Rules, limits: Limits
-    ) -> None:
-        self.objective, self.feasible, self.rules, self.limits = objective, feasible, rules, limits
-        self.began = time.perf_counter()
-        self.x = x
-        self.dual = rules.dual.start()
-        self.trace = Trace()
-        self.bound = -np.inf
-        self.oracle_calls = 0
-        self.known: Point | None = None
-        """The objective at x, if the last step has evaluated it."""
-
-    def prepare(self, rng: np.random.Generator, active: ActiveSet | None) -> None:
-        """Start the rules; one that keeps an active set goes on from the given one."""
-        self.gradient_at = self.rules.gradient.start(self.objective, rng)
-        self.step_rule = self.rules.step.start()
-        rule: Any = self.rules.direction
-        if active is not None and hasattr(rule, "resume"):
-            self.direction = rule.resume(active)
-        else:
-            self.direction = rule.start(self.x, lambda y: self.evaluate(y, self.dual).gradient)
-
-    @property
-    def active_set(self) -> ActiveSet | None:
-        return getattr(self.direction, "active", None)
-
-    def evaluate(self, x: Array, dual: float | None) -> Point:
-        return self.objective.evaluate(self.clipped(x), dual)
-
-    def clipped(self, x: Array) -> Array:
-        """x within the set's bounds, which rounding may have left."""
-        return x if self.feasible.bounds is None else np.clip(x, *self.feasible.bounds)
-
-    def look(self, t: int) -> Look:
-        """Gradient, vertex and gap at the iterate."""
-        point = self.gradient_at(t, self.x, self.dual) if self.known is None else self.known
-        self.known = point
-        check_finite(point, t)
-        vertex = self.feasible.minimize(point.gradient)
-        self.oracle_calls += 1
-        oracle_gap = float(point.gradient @ (self.x - vertex))
-        gap = oracle_gap + self.rules.dual.gap(point)
-        if self.rules.gradient.certified:
-            self.bound = max(self.bound, point.value - gap)
-        state = State(
-            t, self.seconds(), self.x, point.value, gap, point.dual, point.gradient, vertex
-        )
-        return Look(state, point, oracle_gap, self.oracle_calls)
-
-    def verdict(self, here: Look) -> Stop | None:
-        """Is the run over?"""
-        state, limits = here.state, self.limits
-        tolerance = max(limits.gap * abs(state.value), ABSOLUTE_GAP)
-        if self.rules.gradient.certified and state.gap <= tolerance:
-            return Stop.GAP
-        if limits.seconds is not None and state.time >= limits.seconds:
-            return Stop.TIME
-        return Stop.ITERATIONS if state.iteration == limits.iterations else None
-
-    def stride(self, here: Look) -> Stride | None:
-        """The rules' step, else a plain one; None if neither improves the objective."""
-        state = here.state
-        move = self.direction.propose(self.x, state.gradient, state.vertex, here.oracle_gap)
-        stride = self.along(move, here)
-        if stride is None and not move.is_plain:
-            stride = self.along(self.direction.retreat(self.x, state.vertex), here)
-        return stride
-
-    def along(self, move: Move, here: Look) -> Stride | None:
-        """The step along a move, the dual variable moving with it; None if it is zero."""
-        x, point, rule = self.x, here.point, self.rules.dual
-
-        def evaluate(s: float) -> Point:
-            return self.evaluate(x + s * move.direction, rule.step(point, s))
-
-        line = Line(evaluate, point, move.direction, move.longest, rule.direction(point))
-        step = self.step_rule(here.state.iteration, line)
-        if step <= 0:
-            return None
-        reached = self.clipped(x + step * move.direction)
-        return Stride(step, reached, rule.step(point, step), line.point(step))
-
-    def take(self, stride: Stride) -> None:
-        """Go there."""
-        exact = self.direction.accept(stride.step)
-        self.known = stride.point if exact is None else None
-        self.x = stride.x if exact is None else self.clipped(exact)
-        self.dual = stride.dual
-
-    def seconds(self) -> float:
-        return time.perf_counter() - self.began
-
-    def outcome(self, here: Look, stop: Stop) -> Outcome:
-        state = here.state
-        return Outcome(
-            state.x,
-            here.point,
-            state.gap,
-            self.bound,
-            stop,
-            state.iteration,
-            state.time,
-            self.oracle_calls,
-            self.trace,
-            state.dual,
-        )
-
-    def unfinished(self) -> Outcome | None:
-        """The first point, if the run was interrupted while the oracle looked at it."""
-        if self.known is None:
-            return None
-        point, now = self.known, self.seconds()
-        return Outcome(
-            self.x, point, np.inf, -np.inf, Stop.INTERRUPT, 0, now, 0, self.trace, point.dual
-        )
-
-
 def starting_point(start: Array | None, active: ActiveSet | None, feasible: FeasibleSet) -> Array:
     """A fresh copy of the starting point: that of the active set where there is one."""
     if active is not None:
@@ -285,19 +95,3 @@ def asked_to_stop(callbacks: Sequence[Callable[[State], bool | None]], state: St
     answers = [callback(state) for callback in callbacks]
     asked = any(isinstance(answer, (bool, np.bool_)) and answer for answer in answers)
     return Stop.CALLBACK if asked else None
-
-
-def check_finite(point: Point, iteration: int) -> None:
-    """Refuse a value or gradient that is not finite, naming the coordinate."""
-    gradient = point.gradient
-    if not np.isfinite(gradient).all():
-        where = int(np.flatnonzero(~np.isfinite(gradient))[0])
-        raise FloatingPointError(
-            f"the gradient of the objective is {gradient[where]} in coordinate {where} at "
-            f"iteration {iteration}; keep the decision inside the domain of the loss."
-        )
-    if not np.isfinite(point.value):
-        raise FloatingPointError(
-            f"the objective is {point.value} at iteration {iteration}; keep the decision inside "
-            "the domain of the loss."
-        )

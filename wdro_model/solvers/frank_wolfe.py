@@ -83,7 +83,7 @@ class FrankWolfe:
             return self.direction
         if not self.step_rule.needs_line:
             return "plain"
-        preferred = getattr(feasible, "preferred_direction", None)
+        preferred = feasible.preferred_direction
         if preferred is None:
             return ON_POLYTOPES if feasible.is_polytope else "plain"
         if preferred not in directions.RULES:

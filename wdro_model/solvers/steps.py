@@ -111,10 +111,10 @@ class _LineSearch:
 class Adaptive:
     """Short steps from a local Lipschitz constant M, found by backtracking.
 
-    s = min(longest, -phi'(0) / (M |d|^2)), M doubled until phi(s) is under the parabola
-    phi(0) + s phi'(0) + s^2 M |d|^2 / 2, and slightly lowered before each iteration (Pedregosa,
-    Negiar, Askari and Jaggi, 2020). Where values differ by rounding errors only, the sign of
-    phi'(s) decides.
+    s = min(longest, -phi'(0) / (M |d|^2)), M raised (at most `growth` times) until phi(s) is under
+    the parabola phi(0) + s phi'(0) + s^2 M |d|^2 / 2, and lowered by `decay` before each iteration
+    (Pedregosa, Negiar, Askari and Jaggi, 2020). A step before the minimum of the line, where
+    phi'(s) <= 0, is good as well: this decides where values differ by rounding errors only.
     """
 
     growth: float = 2.0
@@ -156,13 +156,20 @@ class _Adaptive:
             if self._is_under_parabola(here, line, estimate):
                 self.smoothness = estimate
                 return here.step
-            estimate *= self.rule.growth
+            estimate = self._raised(estimate, here, line)
         return 0.0
+
+    def _raised(self, estimate: float, here: Sample, line: Line) -> float:
+        """The curvature that the failed trial has seen, within what `growth` allows."""
+        seen = (here.slope - line.slope) / (here.step * line.squared_length)
+        most = self.rule.growth * estimate
+        return seen if estimate < seen < most else most
 
     def _is_under_parabola(self, here: Sample, line: Line, estimate: float) -> bool:
         s = here.step
         parabola = line.start.value + s * line.slope + 0.5 * s**2 * estimate * line.squared_length
-        return here.value <= parabola or (here.slope <= 0 and no_higher(here, line.start))
+        parabola += ROUNDING * abs(line.start.value)
+        return bool(here.value <= parabola) or (here.slope <= 0 and no_higher(here, line.start))
 
 
 # ------------------------------------------------------------------ parts
@@ -177,6 +184,13 @@ def no_higher(here: Sample, start: Sample) -> bool:
     return bool(here.value <= start.value + ROUNDING * abs(start.value))
 
 
+def middle(low: float, high: float) -> float:
+    """Between two steps: the geometric mean where their orders of magnitude differ."""
+    if low == 0:
+        return 0.1 * high
+    return float(np.sqrt(low) * np.sqrt(high)) if high > 10 * low else 0.5 * (low + high)
+
+
 class Bracket:
     """Steps low < high around a minimiser: phi falls at low, and has risen at high."""
 
@@ -189,15 +203,22 @@ class Bracket:
         self.high: Sample | None = None
         self._stale = 0
         """How often in a row the same end has been replaced: negative for the low end."""
+        self._slow = False
+        """Has the last trial left most of the bracket?"""
 
     def add(self, here: Sample) -> None:
         """Make a trial the new low or high end."""
+        width = self._width()
         if here.slope <= 0 and no_higher(here, self.line.start):
             self.before, self.low = self.low, here
             self._stale = min(self._stale, 0) - 1
         else:
             self.high = here
             self._stale = max(self._stale, 0) + 1
+        self._slow = bool(np.isfinite(width)) and self._width() > 0.5 * width
+
+    def _width(self) -> float:
+        return np.inf if self.high is None else self.high.step - self.low.step
 
     def contains(self, step: float) -> bool:
         """Is the step strictly between the ends?"""
@@ -211,8 +232,8 @@ class Bracket:
             rise, run = low.slope - self.before.slope, low.step - self.before.step
             root = low.step - low.slope * run / rise if rise > 0 else np.inf
             return float(min(root, self.line.longest, self.REACH * low.step))
-        if not (np.isfinite(high.slope) and high.slope > 0):
-            return 0.5 * (low.step + high.step)
+        if self._slow or not (np.isfinite(high.slope) and high.slope > 0):
+            return middle(low.step, high.step)
         # Illinois: an end that has stayed twice counts half, so that both ends close in.
         falls = -low.slope * (0.5 if self._stale >= 2 else 1.0)
         rises = high.slope * (0.5 if self._stale <= -2 else 1.0)

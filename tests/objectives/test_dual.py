@@ -1,0 +1,166 @@
+"""The dual variable, minimised exactly: against scalar solvers and formulas."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.special import logsumexp, softmax
+
+from wdro_model.objectives.dual import DualPoint, minimise_dual
+
+
+class SoftMaximum:
+    """phi(l) = eps mean_k log mean_s exp((f_ks - l c_ks) / eps), as sampled objectives have it."""
+
+    def __init__(self, losses, costs, epsilon, curvature=True):
+        self.losses, self.costs, self.epsilon = losses, costs, epsilon
+        self.curvature = curvature
+        self.count = 0
+
+    def __call__(self, dual):
+        self.count += 1
+        scores = (self.losses - dual * self.costs) / self.epsilon
+        value = self.epsilon * (logsumexp(scores, axis=1) - np.log(scores.shape[1])).mean()
+        weights = softmax(scores, axis=1)
+        mean = (weights * self.costs).sum(axis=1)
+        spread = (weights * (self.costs - mean[:, None]) ** 2).sum(axis=1).mean() / self.epsilon
+        return DualPoint(value, -mean.mean(), spread if self.curvature else np.nan)
+
+
+def random_soft_maximum(seed, epsilon=0.1, scale=1.0, curvature=True):
+    rng = np.random.default_rng(seed)
+    costs = rng.exponential(size=(6, 40))
+    losses = np.sqrt(costs) * rng.standard_normal((6, 40)) + rng.standard_normal((6, 1))
+    return SoftMaximum(scale * losses, costs, scale * epsilon, curvature)
+
+
+def reference(phi, radius):
+    """The root of phi'(l) + radius by bisection on [0, inf)."""
+    if phi(0.0).slope + radius >= 0:
+        return 0.0
+    high = 1e-12
+    while phi(high).slope + radius < 0:
+        high *= 4
+    return brentq(lambda dual: phi(dual).slope + radius, 0.0, high, xtol=1e-14 * high, rtol=1e-13)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    epsilon=st.sampled_from([1e-2, 0.1, 1.0]),
+    scale=st.sampled_from([1e-6, 1.0, 1e6]),
+    share=st.floats(0.05, 0.95),
+    curvature=st.booleans(),
+    start=st.sampled_from([None, 1e-9, 1e-3, 1e3, 1e9]),
+)
+def test_random_soft_maxima(seed, epsilon, scale, share, curvature, start):
+    phi = random_soft_maximum(seed, epsilon, scale, curvature)
+    least, most = phi.costs.min(axis=1).mean(), -phi(0.0).slope
+    radius = least + share * (1.5 * most - least)
+    expected = reference(phi, radius)
+    found = minimise_dual(phi, radius, start)
+    best = expected * radius + phi(expected).value
+    assert found.value <= best + 1e-10 * scale
+    assert found.at_zero == (expected == 0.0)
+    assert not found.at_bound
+    if expected > 0:
+        assert -phi(found.dual).slope == pytest.approx(radius, rel=1e-5)
+
+
+@pytest.mark.parametrize("curvature", [True, False])
+@pytest.mark.parametrize("slope", [1e-12, 1e-3, 1.0, 1e6, 1e15])
+@pytest.mark.parametrize("radius", [1e-10, 1.0, 1e8])
+def test_squared_cost_formula_at_all_scales(slope, radius, curvature):
+    # phi(l) = B^2 / (4 (l + h)) with h = 1e-3 B / (2 sqrt(radius)), finite at 0 as a smoothed
+    # objective is: the minimum is 0.999 B / (2 sqrt(radius))
+    unit = slope / (2 * np.sqrt(radius))
+    shift = 1e-3 * unit
+
+    def phi(dual):
+        at = dual + shift
+        second = slope**2 / (2 * at**3) if curvature else np.nan
+        return DualPoint(slope**2 / (4 * at), -(slope**2) / (4 * at**2), second)
+
+    found = minimise_dual(phi, radius)
+    assert found.dual == pytest.approx(0.999 * unit, rel=1e-5)
+    assert found.value == pytest.approx(slope * np.sqrt(radius) - shift * radius, rel=1e-9)
+    assert not found.at_zero
+    assert not found.at_bound
+
+
+@pytest.mark.parametrize("curvature", [1e-3, np.nan])
+@pytest.mark.parametrize("start", [None, 1e-6, 1e6])
+def test_a_radius_that_does_not_bind(curvature, start):
+    # C(l) = 2 exp(-l) <= 2 < radius
+    def phi(dual):
+        second = 2 * np.exp(-dual) if np.isfinite(curvature) else np.nan
+        return DualPoint(2 * np.exp(-dual), -2 * np.exp(-dual), second)
+
+    found = minimise_dual(phi, radius=3.0, start=start)
+    assert found.at_zero
+    assert found.dual == 0.0
+    assert found.value == pytest.approx(2.0)
+
+
+def test_a_radius_that_only_just_binds():
+    def phi(dual):
+        return DualPoint(2 * np.exp(-dual), -2 * np.exp(-dual), 2 * np.exp(-dual))
+
+    radius = 2 * np.exp(-1e-6)
+    found = minimise_dual(phi, radius)
+    assert found.dual == pytest.approx(1e-6, rel=1e-2)
+    assert found.value <= 1e-6 * radius + phi(1e-6).value + 1e-14
+
+
+@pytest.mark.parametrize("curvature", [True, False])
+def test_the_bound_is_respected(curvature):
+    phi = random_soft_maximum(0, curvature=curvature)
+    radius = 0.5 * -phi(0.0).slope
+    free = minimise_dual(phi, radius).dual
+    found = minimise_dual(phi, radius, bound=0.3 * free)
+    assert found.at_bound
+    assert found.dual == pytest.approx(0.3 * free)
+    assert found.value == pytest.approx(found.dual * radius + phi(found.dual).value)
+    loose = minimise_dual(phi, radius, bound=10 * free)
+    assert not loose.at_bound
+    assert loose.dual == pytest.approx(free, rel=1e-5)
+
+
+def test_a_dual_without_minimum_ends_at_the_ceiling():
+    # every draw costs more than the radius: the value falls without end
+    found = minimise_dual(lambda dual: DualPoint(-2.0 * dual, -2.0, 0.0), radius=1.0)
+    assert found.at_bound
+    assert np.isfinite(found.dual)
+
+
+def test_piecewise_linear_duals():
+    # phi = max(1 - 3 l, 0.2 - l): slopes -3, -1; with radius 2 the minimum is the kink l = 0.4
+    def phi(dual):
+        first = 1 - 3 * dual >= 0.2 - dual
+        return DualPoint(max(1 - 3 * dual, 0.2 - dual), -3.0 if first else -1.0, 0.0)
+
+    found = minimise_dual(phi, radius=2.0)
+    assert found.dual == pytest.approx(0.4, rel=1e-8)
+    assert found.value == pytest.approx(0.6, abs=1e-7)
+
+
+def test_a_good_start_saves_evaluations():
+    phi = random_soft_maximum(4)
+    radius = 0.5 * -phi(0.0).slope
+    cold = minimise_dual(phi, radius)
+    phi.count = 0
+    warm = minimise_dual(phi, radius, start=cold.dual * 1.01)
+    assert phi.count <= 5
+    assert warm.value == pytest.approx(cold.value, rel=1e-12)
+    phi.count = 0
+    minimise_dual(phi, radius, start=cold.dual)
+    assert phi.count == 1
+
+
+@pytest.mark.parametrize("start", [0.0, -1.0, np.nan, np.inf])
+def test_a_useless_start_is_ignored(start):
+    phi = random_soft_maximum(5)
+    radius = 0.5 * -phi(0.0).slope
+    expected = minimise_dual(phi, radius)
+    assert minimise_dual(phi, radius, start=start).value == pytest.approx(expected.value)
