@@ -48,7 +48,9 @@ def test_readme_shows_what_its_first_example_prints(capsys):
     printed = capsys.readouterr().out
 
     def stable(text: str) -> list[str]:
-        lines = [line for line in text.splitlines() if not line.startswith(("seconds", "iterations"))]
+        lines = [
+            line for line in text.splitlines() if not line.startswith(("seconds", "iterations"))
+        ]
         return [re.sub(r"(\d\.\d{4})\d+", r"\1", line) for line in lines]
 
     assert stable(shown.group(1)) == stable(printed)

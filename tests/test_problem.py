@@ -29,9 +29,7 @@ def test_cvxpy_constraints_as_documented(rng):
     )
     problem.solve()
     w = cp.Variable(10, nonneg=True)
-    by_hand = cp.Problem(
-        cp.Minimize(-data.mean(axis=0) @ w + 0.1 * cp.norm(w)), [cp.sum(w) == 1]
-    )
+    by_hand = cp.Problem(cp.Minimize(-data.mean(axis=0) @ w + 0.1 * cp.norm(w)), [cp.sum(w) == 1])
     assert problem.value == pytest.approx(by_hand.solve(solver=cp.CLARABEL), abs=1e-7)
     assert problem.status == "optimal"
     assert x.value == pytest.approx(w.value, abs=1e-4)
@@ -43,9 +41,7 @@ def test_combinatorial_oracle_as_documented():
     graph, m, matrices = instance.graph, 20, instance.training.sample(20, seed=1)
     tree = wdro.sets.SpanningTree(graph)
     x = cp.Variable(tree.dimension)
-    costs = wdro.UncertainParameter(
-        (m, m), samples=matrices, support=wdro.supports.Nonnegative()
-    )
+    costs = wdro.UncertainParameter((m, m), samples=matrices, support=wdro.supports.Nonnegative())
     problem = wdro.Problem(
         cp.Minimize(wdro.quadratic_form(x, costs)),
         [wdro.In(x, tree)],
@@ -223,9 +219,7 @@ def test_exact_tree_by_cvxpy_by_oracle_and_by_hand():
     matrix = matrices.mean(axis=0) + np.sqrt(10.0) * np.eye(28)
     by_hand = subtour_program(instance.graph, matrix).solve(solver=cp.CLARABEL)
     by_cone = problem.solve(method="exact", solver=Conic())
-    by_oracle = problem.solve(
-        method="exact", solver=FrankWolfe(gap=1e-7, max_iterations=5000)
-    )
+    by_oracle = problem.solve(method="exact", solver=FrankWolfe(gap=1e-7, max_iterations=5000))
     assert problem.status == "optimal"
     assert by_cone == pytest.approx(by_hand, rel=1e-6)
     assert by_oracle == pytest.approx(by_hand, rel=1e-6)
@@ -393,9 +387,7 @@ def test_integer_variables_are_a_mixed_integer_program_or_a_hull(rng):
 def test_symmetric_matrix_variable(rng):
     X = cp.Variable((2, 2), symmetric=True, name="X")
     xi = wdro.UncertainParameter((2, 2), samples=rng.normal(size=(10, 2, 2)))
-    problem = wdro.Problem(
-        cp.Minimize(cp.trace(xi @ X) + cp.sum_squares(X)), [X <= 1, X >= -1]
-    )
+    problem = wdro.Problem(cp.Minimize(cp.trace(xi @ X) + cp.sum_squares(X)), [X <= 1, X >= -1])
     by_cone = problem.solve(method="erm")
     by_oracle = problem.solve(method="erm", solver=FrankWolfe(gap=1e-8))
     assert by_oracle == pytest.approx(by_cone, rel=1e-6)

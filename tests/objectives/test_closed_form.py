@@ -38,9 +38,7 @@ def coordinate_integral(slope, xi, dual, weight, epsilon, sigma, lower, upper):
     """log E exp((slope z - dual weight (z - xi)^2)/eps), z ~ N(xi, sigma^2) on [lower, upper]."""
     low, high = max(lower, xi - 40 * sigma), min(upper, xi + 40 * sigma)
     pieces = np.linspace(low, high, 60)
-    z = np.concatenate(
-        [(b - a) / 2 * NODES + (a + b) / 2 for a, b in itertools.pairwise(pieces)]
-    )
+    z = np.concatenate([(b - a) / 2 * NODES + (a + b) / 2 for a, b in itertools.pairwise(pieces)])
     w = np.concatenate([(b - a) / 2 * WEIGHTS for a, b in itertools.pairwise(pieces)])
     reference = -0.5 * ((z - xi) / sigma) ** 2
     exponent = reference + (slope * z - dual * weight * (z - xi) ** 2) / epsilon
@@ -63,9 +61,7 @@ def test_value_and_gradients_against_quadrature(d, support, weighted, rng):
     data = rng.uniform(0, 1.2, size=(4, d))
     weights = rng.uniform(0.5, 2, size=d) if weighted else np.ones(d)
     epsilon, sigma, x = 0.1, 0.5, np.array([0.3, -0.6])
-    strategy, A = build(
-        data, where, weights if weighted else None, epsilon=epsilon, sigma=sigma
-    )
+    strategy, A = build(data, where, weights if weighted else None, epsilon=epsilon, sigma=sigma)
 
     def phi(x, dual):
         slope = A @ x + 1
