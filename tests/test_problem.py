@@ -466,7 +466,7 @@ def test_solution_prints_what_matters(portfolio):
 
 
 def test_losses_on_held_out_data(portfolio, rng):
-    problem, x, data = portfolio
+    problem, x, _ = portfolio
     problem.solve()
     held_out = rng.normal(size=(7, 4))
     (returns,) = problem.uncertain_parameters()

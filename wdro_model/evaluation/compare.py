@@ -28,7 +28,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of `compare`: prints as a table, `plot()` draws the losses, `to_frame()` tabulates."""
+    """The result of `compare`: prints as a table; `plot()` and `to_frame()` show more."""
 
     methods: tuple[Judged, ...]
 
@@ -74,7 +74,7 @@ class Report:
         return pd.DataFrame(self.rows())
 
     def plot(self, path: Any = None) -> Any:
-        """Histograms of the losses, one panel for each set of scenarios; saved if a path is given."""
+        """Histograms of the losses, a panel for each set of scenarios; saved if a path is given."""
         from wdro_model.evaluation.plots import plot_losses
 
         return plot_losses(self, path)

@@ -70,7 +70,7 @@ class SampledIntegration(ABC):
     @abstractmethod
     def describe(self) -> str: ...
 
-    def refresh(self, x: Array, dual: float) -> None:
+    def refresh(self, x: Array, dual: float) -> None:  # noqa: B027
         """Adapt the proposals to a decision and a dual variable, at the start of a stage."""
 
     def forget(self) -> None:
