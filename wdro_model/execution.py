@@ -97,15 +97,19 @@ def report(
     convex: bool,
     began: float,
     same_objective: bool,
+    reliable: bool = True,
     **details: Any,
 ) -> Solution:
     """The solution of a Frank-Wolfe run.
 
     same_objective: the bounds of the run hold for the reported value, which was not re-estimated.
+    reliable: the Monte Carlo error of the value is within the tolerance.
     """
     value = point.value
     close = gap <= max(solver.gap * abs(value), ABSOLUTE_GAP)
     solved = settings.OPTIMAL if convex else STATIONARY
+    if not reliable:
+        solved = settings.OPTIMAL_INACCURATE
     bound = max(outcome.lower_bound, value - gap) if same_objective else value - gap
     return Solution(
         method=chosen.method,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +31,7 @@ from wdro_model.objectives.calibration import (
     gradient_size,
 )
 from wdro_model.objectives.convexity import smoothed_form_is_convex
+from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.smoothed import Smoothed
@@ -43,9 +45,14 @@ CALIBRATION_STAGE, REPORT_STAGE = 2**62, 2**62 + 1
 REPORT_DRAWS = 1000
 REPORT_ENTRIES = 2**26
 """The final value takes up to so many draws per sample, and so many numbers in all."""
-STAGES = 8
+STAGES = 25
+TRUST = 2.0
+"""During a stage the dual stays within this factor of the one that its draws were made for."""
 STAGE_ENTRIES = 2**28
 """Draws grow from stage to stage up to so many numbers in all."""
+
+FEW = 0.1
+"""Fewer effective draws than this share are not to be trusted."""
 
 FirstOrder = FrankWolfe | MomentumFrankWolfe
 
@@ -119,7 +126,7 @@ def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Option
     if dual_rule(solver, options) == "vertex":
         bound = dual_bound(recipe, solver, oracle, start)
 
-    def run(objective: Smoothed, start: Array, **more: Any) -> Outcome:
+    def run(objective: Smoothed, start: Array, solver: FirstOrder = solver, **more: Any) -> Outcome:
         return solver.run(objective, oracle, start, rng=rng, dual_bound=bound, **shown, **more)
 
     if isinstance(solver, MomentumFrankWolfe):
@@ -133,7 +140,9 @@ def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Option
         outcome = run(first, start, active_set=active)
         result = Result(after(earlier, outcome), outcome.point, outcome.gap, True)
     else:
-        result = run_stages(recipe, solver, oracle, start, bound, options, shown, rng)
+        if options.start is None:
+            start = empirical_decision(model, options)
+        result = run_stages(recipe, solver, start, run)
     point = result.point
     return report(
         model,
@@ -145,6 +154,7 @@ def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Option
         convex=recipe.convex,
         began=began,
         same_objective=result.same_objective,
+        reliable=is_reliable(point, model.radius, solver.gap),
         epsilon=recipe.epsilon,
         sigma=recipe.sigma,
         integration=first.integration.describe(),
@@ -189,7 +199,7 @@ def run_stochastic(
 ) -> Result:
     """A stochastic run, judged by a full evaluation on draws of its own."""
     final = recipe.objective(recipe.report_draws(solver.samples), REPORT_STAGE)
-    if outcome.dual is not None:
+    if outcome.dual:
         final.integration.refresh(outcome.x, outcome.dual)
     point, gap = certified(final, oracle, outcome.x, outcome.dual)
     return Result(outcome, point, gap + dual_share(point, bound), False)
@@ -198,48 +208,65 @@ def run_stochastic(
 def run_stages(
     recipe: Recipe,
     solver: FrankWolfe,
-    oracle: FeasibleSet,
     start: Array,
-    bound: float | None,
-    options: Options,
-    shown: dict[str, Any],
-    rng: np.random.Generator,
+    run: Callable[..., Outcome],
 ) -> Result:
     """Runs on fixed draws, with fresh proposals and more draws from stage to stage.
 
-    It ends when the gap on the draws of the stage and the standard error of the value on other
-    draws are both within the tolerance, or when a limit is reached.
+    A stage ends early when its draws no longer fit the iterates. All of it ends when the gap on the
+    draws of the stage and the standard error of the value on other draws are both within the
+    tolerance, or when a limit is reached.
     """
     began, draws, active = time.perf_counter(), solver.samples, None
     runs: list[Outcome] = []
     x, dual = start, first_dual(recipe.model, start)
-    entries = recipe.model.rows.size
+    most = max(draws, STAGE_ENTRIES // max(1, recipe.model.rows.size))
+    adaptive = recipe.choice.name != "gaussian"
     for stage in range(STAGES):
         objective = recipe.objective(draws, stage)
-        objective.integration.refresh(x, dual)
-        limited = within(solver, time.perf_counter() - began)
-        outcome = limited.run(
-            objective, oracle, x, rng=rng, dual_bound=bound, active_set=active, **shown
-        )
-        x, active = outcome.x, outcome.active_set
+        dual = objective.integration.settle(x, dual)
+        objective.minimum = DualMinimum(dual, np.nan)
+        if adaptive:
+            objective.duals = (dual / TRUST, dual * TRUST)
+        watched = objective if adaptive else None
+        limited = left_over(solver, time.perf_counter() - began, runs, watched)
+        outcome = run(objective, x, solver=limited, active_set=active)
         runs.append(outcome)
-        dual = outcome.dual if outcome.dual else dual
-        final = recipe.objective(max(draws, 2), REPORT_STAGE + stage)
-        final.integration.refresh(x, dual)
-        point = final.evaluate(x, outcome.dual)
+        x, active = outcome.x, outcome.active_set
+        final = recipe.objective(draws, REPORT_STAGE + stage)
+        dual = final.integration.settle(x, outcome.dual or dual)
+        point = final.evaluate(x, dual if outcome.dual else 0.0)
         assert point.diagnostics is not None
         tolerance = solver.gap * abs(point.value)
         error = point.diagnostics.standard_error
-        refreshed = stage > 0
-        done = refreshed and error <= tolerance and outcome.stop is Stop.GAP
-        if done or outcome.stop not in (Stop.GAP, Stop.STALLED):
+        stale = outcome.stop is Stop.CALLBACK and adaptive and objective.is_stale()
+        if outcome.stop not in (Stop.GAP, Stop.STALLED) and not stale:
             break
-        growth = float(np.clip((error / max(tolerance, 1e-300)) ** 2, 1.0, 8.0))
-        wanted = int(np.ceil(draws * growth))
-        if wanted * entries > STAGE_ENTRIES and refreshed:
+        enough = error <= tolerance
+        fits = watched is None or not objective.dual_at_end()
+        settled = outcome.stop is Stop.GAP and fits and stage > 0
+        if (enough or draws == most) and settled:
             break
-        draws = max(1, min(wanted, STAGE_ENTRIES // max(1, entries)))
+        if not enough:
+            growth = float(np.clip((error / max(tolerance, 1e-300)) ** 2, 1.5, 8.0))
+            draws = min(int(np.ceil(draws * growth)), most)
     return Result(after(runs[:-1], outcome), point, outcome.gap, False)
+
+
+def left_over(
+    solver: FrankWolfe, spent: float, runs: list[Outcome], watched: Smoothed | None
+) -> FrankWolfe:
+    """The solver with what is left of its limits, stopping when the draws no longer fit."""
+    used = sum(run.iterations for run in runs)
+    limits: dict[str, Any] = {"max_iterations": max(0, solver.max_iterations - used)}
+    if solver.time_limit is not None:
+        limits["time_limit"] = max(1e-9, solver.time_limit - spent)
+    if watched is not None:
+        limits["callbacks"] = [
+            *solver.callbacks,
+            lambda state: state.iteration > 0 and watched.is_stale(),
+        ]
+    return replace(solver, **limits)
 
 
 def after(earlier: list[Outcome], last: Outcome) -> Outcome:
@@ -257,13 +284,6 @@ def after(earlier: list[Outcome], last: Outcome) -> Outcome:
         seconds=sum(run.seconds for run in runs),
         trace=trace,
     )
-
-
-def within(solver: FrankWolfe, spent: float) -> FrankWolfe:
-    """The solver with what is left of its time."""
-    if solver.time_limit is None:
-        return solver
-    return replace(solver, time_limit=max(1e-9, solver.time_limit - spent))
 
 
 def first_dual(model: Model, x: Array) -> float:
@@ -309,9 +329,14 @@ def data_scale(model: Model, options: Options) -> float:
     """The size of the loss's gradient in the data at the ERM decision, or of the loss itself."""
     assert model.joint is not None
     assert model.cost is not None
-    x = run_empirical(model, options)
+    x = empirical_decision(model, options)
     size = gradient_size(model.loss, model.joint, model.cost, x)
     return size if size > 0 else float(np.abs(model.loss.values(x, model.rows)).mean())
+
+
+def empirical_decision(model: Model, options: Options) -> Array:
+    """The ERM decision, computed once for a model."""
+    return model.remember("ERM decision", lambda: run_empirical(model, options))
 
 
 def dual_bound(recipe: Recipe, solver: FirstOrder, oracle: FeasibleSet, start: Array) -> float:
@@ -341,10 +366,19 @@ def dual_share(point: Point, bound: float | None) -> float:
     return max(point.dual_gradient * point.dual, point.dual_gradient * (point.dual - ceiling), 0.0)
 
 
+def is_reliable(point: Point, radius: float, tolerance: float) -> bool:
+    """Is the sampled value accurate to the tolerance, as far as its draws can tell?"""
+    d = point.diagnostics
+    if d is None:
+        return True
+    many = d.effective_size >= FEW * d.draws and d.nearest_cost <= radius
+    return many and d.standard_error <= tolerance * abs(point.value)
+
+
 def smoothing_notes(model: Model, point: Point, bound: float | None) -> tuple[str, ...]:
     """What the result cannot promise; each note is a warning too."""
     notes, d = [], point.diagnostics
-    if d is not None and d.effective_size < 0.1 * d.draws:
+    if d is not None and d.effective_size < FEW * d.draws:
         notes.append(
             f"the effective sample size is {d.effective_size:.3g} of {d.draws} draws: the estimate "
             "rests on a few of them; let integration= choose (closed_form, low_rank, tilted), or "

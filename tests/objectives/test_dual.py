@@ -62,7 +62,7 @@ def test_random_soft_maxima(seed, epsilon, scale, share, curvature, start):
     found = minimise_dual(phi, radius, start)
     best = expected * radius + phi(expected).value
     assert found.value <= best + 1e-10 * scale
-    assert found.at_zero == (expected == 0.0)
+    assert found.at_floor == (expected == 0.0)
     assert not found.at_bound
     if expected > 0:
         assert -phi(found.dual).slope == pytest.approx(radius, rel=1e-5)
@@ -85,7 +85,7 @@ def test_squared_cost_formula_at_all_scales(slope, radius, curvature):
     found = minimise_dual(phi, radius)
     assert found.dual == pytest.approx(0.999 * unit, rel=1e-5)
     assert found.value == pytest.approx(slope * np.sqrt(radius) - shift * radius, rel=1e-9)
-    assert not found.at_zero
+    assert not found.at_floor
     assert not found.at_bound
 
 
@@ -98,7 +98,7 @@ def test_a_radius_that_does_not_bind(curvature, start):
         return DualPoint(2 * np.exp(-dual), -2 * np.exp(-dual), second)
 
     found = minimise_dual(phi, radius=3.0, start=start)
-    assert found.at_zero
+    assert found.at_floor
     assert found.dual == 0.0
     assert found.value == pytest.approx(2.0)
 

@@ -19,12 +19,12 @@ class DualPoint:
 
 @dataclass(frozen=True)
 class DualMinimum:
-    """The minimiser of l -> l * radius + phi(l) over [0, bound], and where it sits."""
+    """The minimiser of l -> l * radius + phi(l) over [floor, bound], and where it sits."""
 
     dual: float
     value: float
-    at_zero: bool = False
-    """The radius does not bind: the worst case over the support needs no more transport."""
+    at_floor: bool = False
+    """The function increases from the floor on; at 0 this says that the radius does not bind."""
     at_bound: bool = False
     """The function still decreases at the bound."""
 
@@ -34,6 +34,7 @@ def minimise_dual(
     radius: float,
     start: float | None = None,
     bound: float = np.inf,
+    floor: float = 0.0,
     rounds: int = 200,
     tolerance: float = 1e-9,
 ) -> DualMinimum:
@@ -46,15 +47,16 @@ def minimise_dual(
     most of the work.
     """
     ceiling = min(bound, 1e30)
-    dual = min(start if start and np.isfinite(start) and start > 0 else 1.0, ceiling)
+    dual = start if start and np.isfinite(start) and start > 0 else 1.0
+    dual = min(max(dual, floor), ceiling)
     bracket = Bracket()
     for _ in range(rounds):
         point = phi(dual)
         cost = -point.slope
         if cost > radius and dual >= ceiling:
             return DualMinimum(dual, dual * radius + point.value, at_bound=True)
-        if cost <= radius and dual == 0.0:
-            return DualMinimum(0.0, point.value, at_zero=True)
+        if cost <= radius and dual <= floor:
+            return DualMinimum(dual, dual * radius + point.value, at_floor=True)
         residual = np.sqrt(radius / cost) - 1.0 if cost > 0 else np.inf
         bracket = bracket.with_point(dual, residual)
         # The value is flat at its minimum: without a curvature a coarser root is as good.
@@ -62,7 +64,7 @@ def minimise_dual(
         if abs(residual) <= enough or bracket.is_closed(tolerance):
             break
         slope = 0.5 * (1.0 + residual) * point.curvature / cost if cost > 0 else np.nan
-        dual = min(bracket.next(dual, residual, slope), ceiling)
+        dual = min(max(bracket.next(dual, residual, slope), floor), ceiling)
     return DualMinimum(float(dual), float(dual * radius + point.value))
 
 

@@ -64,6 +64,10 @@ class Integration(Protocol):
         """Adapt to a decision and a dual variable, at the start of a stage."""
         ...
 
+    def settle(self, x: Array, dual: float) -> float:
+        """Adapt to a decision, and return the dual variable that goes with it."""
+        ...
+
     def describe(self) -> str:
         """What is computed and why, for people."""
         ...

@@ -73,6 +73,11 @@ class SampledIntegration(ABC):
     def refresh(self, x: Array, dual: float) -> None:  # noqa: B027
         """Adapt the proposals to a decision and a dual variable, at the start of a stage."""
 
+    def settle(self, x: Array, dual: float) -> float:
+        """Adapt to a decision and find the dual that goes with it; here the one that is given."""
+        self.refresh(x, dual)
+        return dual
+
     def forget(self) -> None:
         """Drop the stored draws of a stage."""
         self._stored = None

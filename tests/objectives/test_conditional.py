@@ -1,0 +1,363 @@
+"""Conditional integration against brute-force grids, tilted draws and finite differences."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import wdro_model as wdro
+from tests.objectives.quadrature import brute_force
+from wdro_model.objectives.dual import minimise_dual
+from wdro_model.objectives.integration import Scales
+from wdro_model.objectives.integration.affine_block import affine_block
+from wdro_model.objectives.integration.base import Stream
+from wdro_model.objectives.integration.conditional import (
+    Conditional,
+    build_conditional,
+    conditional_refusal,
+)
+from wdro_model.objectives.integration.tilted import build_tilted
+from wdro_model.uncertainty.costs import Norm, SquaredEuclidean
+from wdro_model.uncertainty.supports import Box, Nonnegative, Where
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def traffic(links=1, count=3, *, time_support=None, cost=None, radius=0.05, seed=0):
+    """Beckmann's loss: affine in the free-flow times, given alpha and beta."""
+    rng = np.random.default_rng(seed)
+    time = wdro.UncertainParameter(
+        links,
+        samples=rng.uniform(0.5, 1.5, (count, links)),
+        support=Box(0.3, 1.8) if time_support is None else time_support,
+        name="time",
+    )
+    alpha = wdro.UncertainParameter(
+        (), samples=rng.uniform(0.2, 0.5, count), support=Box(0.05, 0.8), name="alpha"
+    )
+    beta = wdro.UncertainParameter(
+        (), samples=rng.uniform(1.5, 2.5, count), support=Box(1.0, 3.0), name="beta"
+    )
+    x = cp.Variable(links, name="x")
+    capacity = np.full(links, 0.8)
+    delay = alpha * cp.multiply(x, cp.power(x / capacity, beta)) / (beta + 1)
+    ball = wdro.WassersteinBall(radius, cost)
+    problem = wdro.Problem(cp.Minimize(time @ (x + delay)), [x >= 0, x <= 3], ball)
+    return problem._model
+
+
+def conditional(model, epsilon, sigma, draws=20) -> Conditional:
+    return build_conditional(model, Scales(epsilon, sigma, draws))
+
+
+def everything(model):
+    return np.arange(model.joint.size)
+
+
+def at_point(rule, model, x, dual, seed=0):
+    rule.refresh(x, dual)
+    return rule.slice(x, everything(model), Stream(seed))
+
+
+def bounds(model):
+    return {"lower": model.joint.bounds[0], "upper": model.joint.bounds[1]}
+
+
+@pytest.mark.parametrize("dual", [0.2, 2.0, 30.0])
+@pytest.mark.parametrize("epsilon", [0.5, 0.05])
+def test_traffic_loss_agrees_with_a_grid_over_all_the_data(dual, epsilon):
+    model = traffic()
+    x, sigma = np.array([0.9]), 0.25
+    truth = brute_force(
+        lambda z: model.loss.values(x, z),
+        model.cost,
+        model.joint.matrix,
+        dual=dual,
+        epsilon=epsilon,
+        sigma=sigma,
+        reach=1.6,
+        size=150,
+        **bounds(model),
+    )
+    rule = conditional(model, epsilon, sigma)
+    point = at_point(rule, model, x, dual).at(dual)
+    assert rule.exact
+    assert point.value == pytest.approx(truth[0], rel=2e-4)
+    assert point.slope == pytest.approx(truth[1], rel=2e-3)
+
+
+def test_unbounded_times_agree_with_a_grid_and_give_a_curvature():
+    model = traffic(time_support=Box(-np.inf, np.inf), count=2)
+    x, sigma, epsilon, dual = np.array([1.2]), 0.2, 0.2, 3.0
+    truth = brute_force(
+        lambda z: model.loss.values(x, z),
+        model.cost,
+        model.joint.matrix,
+        dual=dual,
+        epsilon=epsilon,
+        sigma=sigma,
+        reach=1.8,
+        size=150,
+        **bounds(model),
+    )
+    inner = at_point(conditional(model, epsilon, sigma), model, x, dual)
+    assert inner.at(dual).value == pytest.approx(truth[0], rel=1e-4)
+    h = 1e-4
+    slope = (inner.at(dual + h).value - inner.at(dual - h).value) / (2 * h)
+    curvature = (inner.at(dual + h).slope - inner.at(dual - h).slope) / (2 * h)
+    assert inner.at(dual).slope == pytest.approx(slope, rel=1e-6)
+    assert inner.at(dual).curvature == pytest.approx(curvature, rel=1e-5)
+
+
+@pytest.mark.parametrize("support", [None, Box(-np.inf, np.inf), Nonnegative()])
+def test_derivatives_agree_with_central_differences(support):
+    model = traffic(links=4, time_support=support)
+    rule = conditional(model, 0.1, 0.2)
+    x, dual, h = np.array([0.5, 1.5, 2.0, 0.9]), 1.5, 1e-5
+    inner = at_point(rule, model, x, dual)
+
+    def value(point, at):
+        return rule.slice(point, everything(model), Stream(0)).at(at).value
+
+    numeric = [(value(x + h * e, dual) - value(x - h * e, dual)) / (2 * h) for e in np.eye(4)]
+    np.testing.assert_allclose(inner.gradient(dual), numeric, rtol=1e-6, atol=1e-7)
+    slope = (inner.at(dual + h).value - inner.at(dual - h).value) / (2 * h)
+    assert inner.at(dual).slope == pytest.approx(slope, rel=1e-6)
+
+
+def test_many_links_agree_with_tilted_draws():
+    model = traffic(links=30, count=4)
+    x, dual, epsilon, sigma = np.full(30, 1.1), 2.0, 0.1, 0.1
+    inner = at_point(conditional(model, epsilon, sigma), model, x, dual)
+    draws = build_tilted(model, Scales(epsilon, sigma, 4000))
+    sampled = at_point(draws, model, x, dual)
+    error = sampled.diagnostics(dual).standard_error
+    assert inner.at(dual).value == pytest.approx(sampled.at(dual).value, abs=5 * error + 1e-4)
+    np.testing.assert_allclose(inner.gradient(dual), sampled.gradient(dual), rtol=0.01)
+
+
+def test_tilted_draws_settle_at_the_same_dual_variable():
+    """In many dimensions fixed draws do not tell the dual; moving the proposals along does."""
+    model = traffic(links=60, count=6, radius=0.2)
+    x, epsilon, sigma = np.full(60, 0.9), 0.05, 0.05
+    inner = conditional(model, epsilon, sigma).slice(x, everything(model), Stream(0))
+    exact = minimise_dual(inner.at, model.radius, 1.0)
+    rule = build_tilted(model, Scales(epsilon, sigma, 200))
+    for guess in (None, 0.1 * exact.dual, 20 * exact.dual):
+        assert rule.settle(x, guess) == pytest.approx(exact.dual, rel=0.03)
+    sampled = rule.slice(x, everything(model), Stream(0))
+    found = minimise_dual(sampled.at, model.radius, exact.dual)
+    assert found.dual == pytest.approx(exact.dual, rel=0.03)
+    assert found.value == pytest.approx(exact.value, rel=1e-4)
+    assert sampled.diagnostics(found.dual).effective_size > 100
+
+
+def test_the_grid_follows_when_decision_and_dual_move_far():
+    model = traffic(links=3)
+    x, y = np.array([0.2, 0.1, 0.3]), np.array([2.5, 1.5, 2.0])
+    rule, fresh = (conditional(model, 0.05, 0.2) for _ in range(2))
+    at_point(rule, model, x, 0.01)
+    for _ in range(3):
+        moved = rule.slice(y, everything(model), Stream(0))
+        dual = minimise_dual(moved.at, model.radius, 1.0).dual
+        moved.gradient(dual)
+    truth = at_point(fresh, model, y, dual)
+    assert moved.at(dual).value == pytest.approx(truth.at(dual).value, rel=1e-5)
+    np.testing.assert_allclose(moved.gradient(dual), truth.gradient(dual), rtol=1e-3)
+
+
+def test_a_finer_grid_changes_nothing(monkeypatch):
+    model = traffic(links=5)
+    x, dual = np.full(5, 1.6), 1.0
+    usual = at_point(conditional(model, 0.05, 0.3), model, x, dual)
+    monkeypatch.setattr("wdro_model.objectives.integration.nodes.STEP", 0.3)
+    monkeypatch.setattr("wdro_model.objectives.integration.nodes.EXTENT", 7.5)
+    fine = at_point(conditional(model, 0.05, 0.3), model, x, dual)
+    assert usual.at(dual).value == pytest.approx(fine.at(dual).value, rel=1e-7)
+    np.testing.assert_allclose(usual.gradient(dual), fine.gradient(dual), rtol=1e-5)
+
+
+def test_two_far_modes_of_the_rest_are_covered():
+    """f = t (x + (s - 1/2)^2 * 4): convex in s on [0, 1], a mode at each end."""
+    time = wdro.UncertainParameter((), samples=[1.0, 1.2], support=Box(0.2, 2.0), name="t")
+    state = wdro.UncertainParameter((), samples=[0.52, 0.45], support=Box(0.0, 1.0), name="s")
+    x = cp.Variable()
+    loss = time * (x + 4 * cp.square(state - 0.5))
+    model = wdro.Problem(cp.Minimize(loss), [x >= 0, x <= 3], wdro.WassersteinBall(0.1))._model
+    point, dual, epsilon, sigma = np.array([0.5]), 0.3, 0.05, 0.4
+    truth = brute_force(
+        lambda z: model.loss.values(point, z),
+        model.cost,
+        model.joint.matrix,
+        dual=dual,
+        epsilon=epsilon,
+        sigma=sigma,
+        reach=2.0,
+        size=1500,
+        **bounds(model),
+    )
+    inner = at_point(conditional(model, epsilon, sigma), model, point, dual).at(dual)
+    assert inner.value == pytest.approx(truth[0], rel=1e-4)
+    assert inner.slope == pytest.approx(truth[1], rel=1e-3)
+
+
+def many_states(count=3):
+    """Three coordinates beside the affine block: they are drawn."""
+    rng = np.random.default_rng(4)
+    time = wdro.UncertainParameter(
+        6, samples=rng.uniform(0.5, 1.5, (count, 6)), support=Box(0.0, 2.0), name="t"
+    )
+    state = wdro.UncertainParameter(
+        3, samples=rng.uniform(0.2, 0.8, (count, 3)), support=Box(0.0, 1.0), name="s"
+    )
+    x = cp.Variable(6)
+    weight = rng.uniform(0, 1, (6, 3))
+    loss = time @ cp.multiply(x, cp.exp(weight @ state))
+    ball = wdro.WassersteinBall(0.1)
+    return wdro.Problem(cp.Minimize(loss), [x >= 0, x <= 3], ball)._model
+
+
+@pytest.mark.parametrize("draws", [1, 40])
+def test_more_than_two_other_coordinates_are_drawn(draws):
+    model = many_states()
+    x, dual, epsilon, sigma = np.full(6, 0.4), 1.5, 0.1, 0.15
+    rule = conditional(model, epsilon, sigma, draws)
+    assert not rule.exact
+    inner = at_point(rule, model, x, dual)
+    reference = at_point(build_tilted(model, Scales(epsilon, sigma, 20_000)), model, x, dual)
+    diagnostics = inner.diagnostics(dual)
+    assert diagnostics.draws == draws
+    tolerance = 1e-2 if draws > 1 else 0.2
+    assert inner.at(dual).value == pytest.approx(reference.at(dual).value, rel=tolerance)
+    np.testing.assert_allclose(
+        inner.gradient(dual), reference.gradient(dual), rtol=0.05 if draws > 1 else 0.5
+    )
+    if draws > 1:
+        assert diagnostics.effective_size > 0.7 * draws
+
+
+def test_draws_depend_on_the_stream_and_the_sample_alone():
+    model = many_states(5)
+    rule = conditional(model, 0.1, 0.15, 8)
+    rule.refresh(np.full(6, 0.4), 1.5)
+    whole = rule.nodes(everything(model), Stream(3, 1))
+    some = rule.nodes(np.array([4, 1]), Stream(3, 1))
+    np.testing.assert_allclose(some.moves, whole.moves[[4, 1]], atol=1e-12)
+    np.testing.assert_allclose(some.log_weights, whole.log_weights[[4, 1]], atol=1e-9)
+    assert not np.allclose(rule.nodes(everything(model), Stream(4, 1)).moves, whole.moves)
+
+
+def test_a_batch_is_the_mean_of_its_samples():
+    model = traffic(links=3, count=5)
+    rule = conditional(model, 0.1, 0.2)
+    x, dual = np.array([0.5, 1.5, 2.0]), 1.5
+    rule.refresh(x, dual)
+    single = [rule.slice(x, np.array([k]), Stream(0)).at(dual).value for k in range(5)]
+    batch = rule.slice(x, np.array([3, 0]), Stream(0)).at(dual).value
+    assert batch == pytest.approx(np.mean([single[3], single[0]]), rel=1e-12)
+
+
+def test_chunks_and_slopes_that_are_not_kept_change_nothing(monkeypatch):
+    model = traffic(links=3, count=5)
+    x, dual = np.array([0.5, 1.5, 2.0]), 1.5
+    whole = at_point(conditional(model, 0.1, 0.2), model, x, dual)
+    monkeypatch.setattr("wdro_model.objectives.integration.conditional_slice.CHUNK_ENTRIES", 3000)
+    monkeypatch.setattr("wdro_model.objectives.integration.conditional_slice.KEPT_ENTRIES", 0)
+    parts = at_point(conditional(model, 0.1, 0.2), model, x, dual)
+    assert len(parts._parts) > 1
+    assert parts.at(dual).value == pytest.approx(whole.at(dual).value, rel=1e-12)
+    np.testing.assert_allclose(parts.gradient(dual), whole.gradient(dual), rtol=1e-10)
+
+
+def test_the_dual_needs_no_further_evaluation_of_the_loss(monkeypatch):
+    model = traffic(links=3)
+    rule = conditional(model, 0.1, 0.2)
+    inner = at_point(rule, model, np.array([0.5, 0.7, 0.6]), 2.0)
+
+    def refuse(*_):
+        raise AssertionError("the loss was evaluated")
+
+    monkeypatch.setattr(rule, "loss", refuse)
+    assert inner.at(1.0).value > inner.at(2.0).value > inner.at(4.0).value
+
+
+def test_one_sample_without_refresh_adapts_itself():
+    model = traffic(links=2, count=1)
+    rule = conditional(model, 0.05, 0.1)
+    inner = rule.slice(np.array([1.0, 1.5]), np.array([0]), Stream(0))
+    minimum = minimise_dual(inner.at, model.radius, 1.0)
+    assert np.isfinite(minimum.value)
+    assert inner.uncovered(minimum.dual) == 0.0
+
+
+def test_tiny_epsilon_stays_finite():
+    model = traffic(links=3)
+    inner = at_point(conditional(model, 1e-8, 0.2), model, np.array([0.5, 1.5, 2.0]), 1.0)
+    assert np.isfinite(inner.at(1.0).value)
+    assert np.isfinite(inner.gradient(1.0)).all()
+    # The worst case over the support with transport cost is the limit.
+    assert inner.at(1.0).value == pytest.approx(
+        at_point(conditional(model, 1e-5, 0.2), model, np.array([0.5, 1.5, 2.0]), 1.0)
+        .at(1.0)
+        .value,
+        rel=1e-3,
+    )
+
+
+def test_frozen_parameters_keep_their_value():
+    model = traffic(links=2)
+    names = {p.name(): p for p in model.joint.parameters}
+    weights = {names["beta"]: np.inf, names["time"]: 2.0}
+    frozen = traffic_with_weights(weights, names)
+    rule = conditional(frozen, 0.1, 0.2)
+    assert rule.frame.dimension == 1
+    x, dual = np.array([0.9, 1.4]), 1.2
+    inner = at_point(rule, frozen, x, dual)
+    sampled = at_point(build_tilted(frozen, Scales(0.1, 0.2, 20_000)), frozen, x, dual)
+    assert inner.at(dual).value == pytest.approx(sampled.at(dual).value, rel=1e-3)
+    both = traffic_with_weights({names["beta"]: np.inf, names["alpha"]: np.inf}, names)
+    rule = conditional(both, 0.1, 0.2)
+    assert rule.frame.dimension == 0
+    inner = at_point(rule, both, x, dual)
+    sampled = at_point(build_tilted(both, Scales(0.1, 0.2, 20)), both, x, dual)
+    assert inner.at(dual).value == pytest.approx(sampled.at(dual).value, rel=1e-9)
+
+
+def traffic_with_weights(weights, names):
+    x = cp.Variable(2, name="x")
+    time, alpha, beta = names["time"], names["alpha"], names["beta"]
+    delay = alpha * cp.multiply(x, cp.power(x / 0.8, beta)) / (beta + 1)
+    ball = wdro.WassersteinBall(0.05, SquaredEuclidean(weights=weights))
+    return wdro.Problem(cp.Minimize(time @ (x + delay)), [x >= 0, x <= 3], ball)._model
+
+
+def test_the_largest_affine_block_is_chosen():
+    model = traffic(links=5)
+    chosen = affine_block(model.expression, model.joint.parameters)
+    assert [p.name() for p in chosen] == ["time"]
+    assert "exact over time (5 coordinates), quadrature over the other 2" in (
+        conditional(model, 0.1, 0.2).describe()
+    )
+
+
+def test_refusals_name_the_reason():
+    assert conditional_refusal(traffic()) is None
+    assert "squared distance" in (conditional_refusal(traffic(cost=Norm(2))) or "")
+    xi = wdro.UncertainParameter(2, samples=np.ones((3, 2)), name="xi")
+    other = wdro.UncertainParameter(
+        2,
+        samples=np.ones((3, 2)),
+        support=Where(lambda z: z.sum(axis=-1) > 0),
+        name="eta",
+    )
+    x = cp.Variable(2)
+    box = [x >= 0, x <= 1]
+
+    def refusal(loss):
+        ball = wdro.WassersteinBall(0.1)
+        return conditional_refusal(wdro.Problem(cp.Minimize(loss), box, ball)._model)
+
+    assert "all the data" in (refusal(x @ xi) or "")
+    assert "no uncertain parameter" in (refusal(cp.logistic(x @ xi)) or "")
+    assert "'eta'" in (refusal(x @ xi + cp.logistic(x @ other)) or "")

@@ -1,0 +1,92 @@
+"""Losses that see the data through a few affine forms, f = h(x, u): integration in r dimensions.
+
+With a quadratic cost on R^d the tilted scenarios move the forms by u = u_k + L t, t ~ N(0, I_r),
+and everything orthogonal to that integrates in closed form (see `projection`):
+
+    log E exp((f - l c)/eps) = log E_t exp(h(x, u_k + L t)/eps) - sum_i log(1 + 2 l lambda_i/eps)/2.
+
+Rank one (logistic, hinge, CVaR, least squares...) and two are integrated without sampling, a
+quadratic h in any rank; otherwise t is drawn from a mixture around the modes. The dimension d of
+the data enters through products only. The gradient in x is
+
+    E h_x + sum_j E h_{u_j} grad_x u_j(x, zeta),   E[zeta | t] = xi_k + R G t,
+
+where grad_x u_j is affine in zeta, so that averages of h_{u_j} and h_{u_j} zeta suffice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.integration.anatomy import dissect, generic_rank, low_rank_refusal
+from wdro_model.objectives.integration.base import Stream
+from wdro_model.objectives.integration.draws import QuasiRandom, drawn_law
+from wdro_model.objectives.integration.groups import Groups
+from wdro_model.objectives.integration.laws import exact_law
+from wdro_model.objectives.integration.low_rank_slice import LowRankSlice
+from wdro_model.objectives.integration.outer import Outer
+from wdro_model.objectives.integration.projection import Whitening
+from wdro_model.objectives.integration.tilted_law import TiltedLaw
+
+__all__ = ["LowRank", "build_low_rank", "low_rank_refusal"]
+
+LINE_CHUNK, PLANE_CHUNK = 4096, 512
+"""Samples whose points exist at once, for integrals along lines and over planes."""
+
+
+def build_low_rank(model: Model, scales: Any) -> LowRank:
+    """The strategy for a model that it does not refuse."""
+    return LowRank(model, epsilon=scales.epsilon, sigma=scales.sigma, draws=scales.draws)
+
+
+class LowRank:
+    """Integration over the few directions in which a loss sees the data."""
+
+    name = "low_rank"
+
+    def __init__(
+        self, model: Model, *, epsilon: float, sigma: float | Array, draws: int = 100
+    ) -> None:
+        assert model.joint is not None
+        assert model.cost is not None
+        anatomy = dissect(model)
+        if anatomy is None:
+            raise ValueError("the loss does not see the data through a few affine forms.")
+        self.anatomy, self.joint, self.epsilon, self.draws = anatomy, model.joint, epsilon, draws
+        self.whitening = Whitening(model.cost, sigma)
+        self.rank = generic_rank(model, anatomy)
+        self.exact = anatomy.quadratic or self.rank <= 2
+        few = self.rank > 1 and not anatomy.quadratic
+        self.groups = Groups(
+            model.joint, anatomy.keys, anatomy.forms.count, PLANE_CHUNK if few else LINE_CHUNK
+        )
+        self._numbers = QuasiRandom(draws)
+
+    def slice(self, x: Array, samples: Array, stream: Stream) -> LowRankSlice:
+        return LowRankSlice(self, x, samples, stream)
+
+    def refresh(self, x: Array, dual: float) -> None:
+        """Nothing to adapt: the proposals follow the decision."""
+
+    def settle(self, x: Array, dual: float) -> float:
+        """Nothing to adapt: the proposals follow the decision and the dual."""
+        return dual
+
+    def describe(self) -> str:
+        count = self.anatomy.forms.count
+        seen = f"low rank: the loss sees the data through {count} affine form(s)"
+        if self.anatomy.quadratic:
+            return f"{seen} and is quadratic in them, the tilted scenarios are Gaussian"
+        if self.exact:
+            way = "piece by piece in closed form" if self.anatomy.pieces else "by quadrature"
+            return f"{seen}, integrated {way} in dimension {self.rank}"
+        return f"{seen}, {self.draws} tilted draws for each sample in dimension {self.rank}"
+
+    def law(self, outer: Outer, u: Array, L: Array, samples: Array, stream: Stream) -> TiltedLaw:
+        """The tilted law of t for forms u (K, q) moved by L."""
+        law = exact_law(outer, u, L)
+        if law is not None:
+            return law
+        return drawn_law(outer, u, L, self._numbers.normal(samples, stream, L.shape[-1]))

@@ -1,0 +1,92 @@
+"""log E exp(max_p (a_p + b_p t)), t ~ N(0, 1), in closed form for many maxima at once.
+
+Each line is the highest one on an interval [lo_p, hi_p], and there
+    integral of exp(a + b t) N(t; 0, 1) dt = exp(a + b^2/2) (Phi(hi - b) - Phi(lo - b)).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.integration.tilted_law import log_sum_exp
+from wdro_model.objectives.integration.truncated import truncated_normal
+
+FARTHEST = 1e100
+"""Lines that cross beyond this are parallel."""
+
+
+@dataclass(frozen=True)
+class PieceIntegral:
+    """Integrals of several maxima of lines, and the intervals that carry them."""
+
+    log_mass: Array
+    """log E exp(max_p ...) of each maximum, (K,)."""
+    owner: Array
+    """The maximum that each interval belongs to, (M,)."""
+    mean: Array
+    """The mean of t on the interval under the tilted law."""
+    variance: Array
+    weights: Array
+    """The probability of the interval under the tilted law."""
+
+
+def integrate_pieces(a: Array, b: Array) -> PieceIntegral:
+    """The integrals of max_p (a_kp + b_kp t), a and b of shape (K, P)."""
+    a, b = np.broadcast_arrays(a, b)
+    low, high = envelope(a, b)
+    owner, piece = np.nonzero(low < high)
+    intercept, slope = a[owner, piece], b[owner, piece]
+    part = _interval(low[owner, piece] - slope, high[owner, piece] - slope)
+    logs = intercept + 0.5 * slope**2 + part.log_mass
+    log_mass = log_sum_exp(logs, owner, len(a))
+    return PieceIntegral(
+        log_mass, owner, slope + part.mean, part.variance, np.exp(logs - log_mass[owner])
+    )
+
+
+@dataclass(frozen=True)
+class _Interval:
+    """log mass, mean and variance of N(0, 1) on intervals."""
+
+    log_mass: Array
+    mean: Array
+    variance: Array
+
+
+def _interval(low: Array, high: Array) -> _Interval:
+    """On [low, high], both ends of which may be infinite."""
+    whole = np.isneginf(low) & np.isposinf(high)
+    log_mass, mean, variance = np.zeros(len(low)), np.zeros(len(low)), np.ones(len(low))
+    cut = np.flatnonzero(~whole)
+    if len(cut):
+        t = truncated_normal(low[cut], high[cut])
+        log_mass[cut] = t.log_mass
+        mean[cut] = np.where(t.from_lower, low[cut] + t.depth, high[cut] - t.depth)
+        variance[cut] = np.maximum(t.depth_square - t.depth**2, 0.0)
+    return _Interval(log_mass, mean, variance)
+
+
+def envelope(a: Array, b: Array) -> tuple[Array, Array]:
+    """The interval on which each line is the highest, (K, P) twice; empty where low >= high."""
+    low = np.full(a.shape, -np.inf)
+    high = np.full(a.shape, np.inf)
+    count = a.shape[1]
+    for p in range(count):
+        for q in range(p + 1, count):
+            rise, gap = b[:, q] - b[:, p], a[:, p] - a[:, q]
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                crossing = gap / rise
+            # Parallel lines: the lower one is nowhere the highest, equal ones count once.
+            crossing = np.where(rise == 0, np.where(gap >= 0, np.inf, -np.inf), crossing)
+            crossing = np.where(
+                np.abs(crossing) > FARTHEST, np.copysign(np.inf, crossing), crossing
+            )
+            steeper = rise >= 0
+            high[:, p] = np.where(steeper, np.minimum(high[:, p], crossing), high[:, p])
+            low[:, q] = np.where(steeper, np.maximum(low[:, q], crossing), low[:, q])
+            low[:, p] = np.where(steeper, low[:, p], np.maximum(low[:, p], crossing))
+            high[:, q] = np.where(steeper, high[:, q], np.minimum(high[:, q], crossing))
+    return low, high

@@ -1,0 +1,150 @@
+"""The tilted Gaussian seen through affine forms: how a few numbers t move the forms and the cost.
+
+The reference N(xi_k, diag sigma^2) and the cost (zeta - xi_k)' P (zeta - xi_k) are diagonal
+together in coordinates z, zeta = xi_k + R z, with z ~ N(0, I) and cost sum_i lambda_i z_i^2. The
+cost alone tilts z to N(0, V), v_i = 1/(1 + 2 l lambda_i/eps). Forms u = u_k + B z see of it
+
+    u = u_k + L t,   t ~ N(0, I_r),   L L' = B V B',
+    z = G t + noise independent of t,   G = V B' L^-T,   noise covariance V - G G',
+
+and the cost given t, with M = G' Lambda G and K = G' Lambda^2 V G, has
+
+    mean      tr(Lambda V) - tr M + t' M t
+    variance  2 (tr (Lambda V)^2 - 2 tr K + tr M^2) + 4 t' (K - M^2) t.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from wdro_model.objectives.base import Array
+from wdro_model.uncertainty.costs import BoundCost
+
+RANK_TOLERANCE = 1e-13
+"""Relative variance under which a direction of the forms counts as absent."""
+
+
+class Whitening:
+    """Coordinates z of the moving data in which reference and cost are diagonal.
+
+    weights: lambda (d,), the cost of a unit move of each z_i; uniform: their common value, None
+    where they differ; free: which coordinates of the data move.
+    """
+
+    def __init__(self, cost: BoundCost, sigma: float | Array) -> None:
+        self.free = ~cost.frozen
+        spread = np.broadcast_to(np.asarray(sigma, dtype=float), (cost.dimension,))[self.free]
+        self._turn: Array | None = None
+        self._scale: Array | float = spread
+        if cost.kind == "mahalanobis":
+            assert cost.matrix is not None
+            self.weights, turn = np.linalg.eigh(spread[:, None] * cost.matrix * spread)
+            self._turn = spread[:, None] * turn
+        else:
+            weights = np.ones(cost.dimension) if cost.weights is None else cost.weights
+            self.weights = weights[self.free] * spread**2
+        self.dimension = len(self.weights)
+        self._whole = bool(self.free.all())
+        same = self.dimension > 0 and np.ptp(self.weights) <= 1e-14 * self.weights.max()
+        self.uniform = float(self.weights[0]) if same else None
+
+    def slopes(self, gradients: Array) -> Array:
+        """Derivatives in z from derivatives (..., d) in the data."""
+        free = gradients if self._whole else gradients[..., self.free]
+        return free * self._scale if self._turn is None else free @ self._turn
+
+    def moves(self, z: Array) -> Array:
+        """The displacements of the data (..., d) that coordinates z stand for."""
+        moved = z * self._scale if self._turn is None else z @ self._turn.T
+        if self._whole:
+            return moved
+        full = np.zeros((*z.shape[:-1], len(self.free)))
+        full[..., self.free] = moved
+        return full
+
+    def variances(self, dual: float, epsilon: float) -> Array:
+        """v (d,): those of z under the tilt of the cost alone."""
+        return 1.0 / (1.0 + 2.0 * dual * self.weights / epsilon)
+
+
+@dataclass(frozen=True)
+class Projection:
+    """How t moves forms and cost, for each sample (K leading) or for all of them (1 leading)."""
+
+    forms: Array
+    """L, (K or 1, q, r)."""
+    pull: Array
+    """L^-T, (K or 1, q, r), zero where a sample has a lower rank."""
+    cost: Array
+    """M, (K or 1, r, r)."""
+    excess: Array
+    """K - M^2, (K or 1, r, r)."""
+    mean: Array
+    """tr(Lambda V) - tr M, (K or 1,)."""
+    variance: Array
+    """2 (tr (Lambda V)^2 - 2 tr K + tr M^2), (K or 1,)."""
+
+    def at(self, member: Array) -> Projection:
+        """The projections of samples that belong to these entries."""
+        parts = (getattr(self, field.name) for field in fields(self))
+        return Projection(*(part if len(part) == 1 else part[member] for part in parts))
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Eigenvectors and eigenvalues of B B', (K or 1, q, r) and (K or 1, r); 0 beyond the rank."""
+
+    vectors: Array
+    values: Array
+
+
+def principal_axes(gram: Array) -> Axes:
+    """The axes of covariances (K, q, q) that are not numerically zero, the largest first."""
+    values, vectors = np.linalg.eigh(gram)
+    values, vectors = values[..., ::-1], vectors[..., ::-1]
+    largest = values[:, :1] if values.shape[-1] else np.zeros((len(values), 1))
+    present = (values > RANK_TOLERANCE * largest) & (values > 0)
+    rank = int(present.sum(axis=-1).max(initial=0))
+    return Axes(vectors[..., :rank], np.where(present, values, 0.0)[..., :rank])
+
+
+def uniform_projection(axes: Axes, weight: float, v: float, dimension: int) -> Projection:
+    """The projection where all coordinates z have the same weight and so the same variance v."""
+    deviation = np.sqrt(v * axes.values)
+    present = axes.values > 0
+    inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=present)
+    rank, unit = present.sum(axis=-1), weight * v
+    return Projection(
+        forms=axes.vectors * deviation[:, None],
+        pull=axes.vectors * inverse[:, None],
+        cost=unit * np.eye(axes.values.shape[-1]) * present[:, None],
+        excess=np.zeros((1, axes.values.shape[-1], axes.values.shape[-1])),
+        mean=unit * (dimension - rank),
+        variance=2 * unit**2 * (dimension - rank),
+    )
+
+
+def projection(slopes: Array, weights: Array, v: Array) -> Projection:
+    """The projection of forms with slopes B (K or 1, q, d) for weights and variances (d,)."""
+    axes = principal_axes((slopes * v) @ slopes.swapaxes(1, 2))
+    deviation = np.sqrt(axes.values)
+    inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=axes.values > 0)
+    pull = axes.vectors * inverse[:, None]
+    turned = pull.swapaxes(1, 2) @ slopes  # G' = L^-1 B V
+    first = (turned * (v**2 * weights)) @ turned.swapaxes(1, 2)
+    second = (turned * (v**3 * weights**2)) @ turned.swapaxes(1, 2)
+    squared = first @ first
+
+    def trace(matrices: Array) -> Array:
+        return np.trace(matrices, axis1=1, axis2=2)
+
+    return Projection(
+        forms=axes.vectors * deviation[:, None],
+        pull=pull,
+        cost=first,
+        excess=second - squared,
+        mean=weights @ v - trace(first),
+        variance=2 * ((weights * v) @ (weights * v) - 2 * trace(second) + trace(squared)),
+    )

@@ -1,0 +1,227 @@
+"""The tilted densities h_k(y) = f(x, xi_k + y)/eps - l c(xi_k, xi_k + y)/eps - sum y^2/(2 sigma^2).
+
+For a quadratic cost the last two terms are -sum y^2/(2 v), v_i = 1/(2 l w_i/eps + 1/sigma_i^2).
+Other costs are kept as they are; a model c ~ sum q_i y_i^2 of them serves to choose a spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from wdro_model.loss.flat import FlatLoss
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.integration.frame import Frame
+from wdro_model.objectives.integration.proposals import Bounds
+from wdro_model.uncertainty.costs import BoundCost
+
+DIFFERENCES = 64
+"""Up to this dimension a cost of the user is differentiated coordinate by coordinate."""
+PROBED_ENTRIES = 2**21
+"""Scenarios looked at in one call of the loss."""
+
+
+class Tilt:
+    """Targets at one decision and dual variable."""
+
+    def __init__(
+        self,
+        loss: FlatLoss,
+        frame: Frame,
+        cost: BoundCost,
+        *,
+        epsilon: float,
+        x: Array,
+        dual: float,
+        slopes: Array | None = None,
+    ) -> None:
+        self.loss, self.frame, self.cost = loss, frame, cost
+        self.epsilon, self.x, self.dual = epsilon, x, dual
+        self.slopes = slopes
+        """Slopes of the pieces of the loss in y, (J, r)."""
+        self.dimension = frame.dimension
+        self.walled = bool(frame.coupled)
+        self.quadratic = frame.weights is not None
+        self._variance: Array | None = None
+        self._rounding: Array | None = None
+        if cost.kind == "norm":
+            first = np.zeros((1, frame.dimension))
+            self._rounding = np.sqrt(self.variance(np.zeros(1, dtype=int), first))
+        if frame.weights is not None:
+            self._variance = frame.spread / (1 + 2 * dual * frame.weights * frame.spread / epsilon)
+
+    def __call__(self, owners: Array, moves: Array) -> tuple[Array, Array]:
+        values, gradients = np.empty(len(moves)), np.empty(moves.shape)
+        for some in blocks(len(moves), self.loss.data_dimension):
+            values[some], gradients[some] = self._block(owners[some], moves[some])
+        return values, gradients
+
+    def values(self, owners: Array, moves: Array, exact: bool = False) -> Array:
+        """h alone; with `exact` for the cost itself, where the search rounds its kinks off."""
+        out = np.empty(len(moves))
+        for some in blocks(len(moves), self.loss.data_dimension):
+            out[some] = self._block(owners[some], moves[some], slopes=False, exact=exact)[0]
+        return out
+
+    def _block(
+        self, owners: Array, moves: Array, slopes: bool = True, exact: bool = False
+    ) -> tuple[Array, Array]:
+        rows = self.frame.rows(owners, moves)
+        good = self.frame.inside(rows)
+        values, raw = probe(self.loss, self.x, rows, good, slopes)
+        gradients = self.frame.pulled(raw) / self.epsilon
+        spread = self.frame.spread if self._variance is None else self._variance
+        values = values / self.epsilon - 0.5 * (moves**2 / spread).sum(axis=1)
+        gradients -= moves / spread
+        if not self.quadratic and self.dual > 0:
+            ratio = self.dual / self.epsilon
+            if self._rounding is not None and not exact:
+                costs, steep = round_norm(
+                    moves, self._norm_weights(), self.cost.p or 2.0, self._rounding
+                )
+            else:
+                costs = self.cost(self.frame.joint.matrix[owners], rows)
+                steep = self._cost_gradient(owners, moves) if slopes else np.zeros(1)
+            values -= ratio * costs
+            gradients -= ratio * steep
+        gradients[~np.isfinite(values)] = 0.0
+        return values, gradients
+
+    def variance(self, owners: Array, moves: Array) -> Array:
+        if self._variance is not None:
+            return self._variance[None]
+        spread, ratio = self.frame.spread, 2 * self.dual / self.epsilon
+        variance = np.broadcast_to(spread, moves.shape)
+        for _ in range(12 if self.cost.kind == "norm" else 3):
+            variance = spread / (1 + ratio * spread * self._model(owners, moves, variance))
+        return variance
+
+    def bounds(self, owners: Array) -> Bounds | None:
+        return self.frame.bounds(owners)
+
+    def starts(self, owners: Array) -> list[Array]:
+        if self.slopes is None:
+            return []
+        variance = self.variance(owners, np.zeros((len(owners), self.dimension)))
+        shape = (len(owners), self.dimension)
+        return [np.broadcast_to(variance * b / self.epsilon, shape) for b in self.slopes]
+
+    # -------------------------------------------------------------- costs that are not quadratic
+    def _model(self, owners: Array, moves: Array, variance: Array) -> Array:
+        """Weights q (B, r) with c ~ sum_i q_i y_i^2 at moves of the size of mode and spread."""
+        if self.cost.kind == "mahalanobis":
+            return self._smallest_diagonal()
+        if self.cost.kind == "norm":
+            p = min(self.cost.p or 2.0, 3.0)
+            weights = self._norm_weights()
+            # Around 0 the density is exp(-rate ||y||): its variance, by the moments of ||y||.
+            tail = 1 + max(1, self.dimension) ** (2 / p - 2)
+            steps = weights * np.sqrt(moves**2 + tail * variance)
+            largest = np.maximum(steps.max(axis=1, keepdims=True), 1e-300)
+            norm = largest * ((steps / largest) ** p).sum(axis=1, keepdims=True) ** (1 / p)
+            return 0.5 * weights**2 * (steps / norm) ** (p - 2) / norm
+        return self._probed_weights(owners, np.sqrt(variance))
+
+    def _smallest_diagonal(self) -> Array:
+        """A diagonal below the matrix of the cost: the proposal's tails are then the wider ones."""
+        assert self.cost.matrix is not None
+        moving = self.frame.moving
+        block = self.cost.matrix[np.ix_(moving, moving)]
+        scale = np.sqrt(np.diag(block))
+        least = np.linalg.eigvalsh(block / np.outer(scale, scale))[0]
+        return (max(float(least), 0.0) * scale**2)[None]
+
+    def _norm_weights(self) -> Array:
+        weights = self.cost.weights
+        return np.ones(self.dimension) if weights is None else weights[self.frame.moving]
+
+    def _probed_weights(self, owners: Array, size: Array) -> Array:
+        """Weights of a cost of the user, from its values one deviation away from the samples."""
+        if self.dimension <= DIFFERENCES:
+            shape = (len(owners), self.dimension)
+            found = np.empty(shape)
+            for i in range(self.dimension):
+                step = np.zeros(shape)
+                step[:, i] = size[:, i]
+                found[:, i] = self._pair(owners, step)
+            return found / size**2
+        signs = np.random.default_rng(2).choice([-1.0, 1.0], (4, self.dimension))
+        total = np.mean([self._pair(owners, size * one) for one in signs], axis=0)
+        return (total / self.dimension)[:, None] / size**2
+
+    def _pair(self, owners: Array, step: Array) -> Array:
+        """The mean cost of two opposite moves; forbidden ones are left out."""
+        both = np.stack([self._cost(owners, step), self._cost(owners, -step)])
+        allowed = np.isfinite(both)
+        return np.where(allowed, both, 0.0).sum(axis=0) / np.maximum(1, allowed.sum(axis=0))
+
+    def _cost(self, owners: Array, moves: Array) -> Array:
+        return self.cost(self.frame.joint.matrix[owners], self.frame.rows(owners, moves))
+
+    def _cost_gradient(self, owners: Array, moves: Array) -> Array:
+        if self.cost.kind == "mahalanobis":
+            assert self.cost.matrix is not None
+            moving = self.frame.moving
+            return 2 * moves @ self.cost.matrix[np.ix_(moving, moving)]
+        if self.dimension <= DIFFERENCES:
+            return differences(lambda y: self._cost(owners, y), moves, np.sqrt(self.frame.spread))
+        return 2 * moves * self._probed_weights(owners, np.sqrt(self.frame.spread)[None])
+
+
+def round_norm(moves: Array, weights: Array, p: float, rounding: Array) -> tuple[Array, Array]:
+    """|| w sqrt(y^2 + r^2) ||_p and its gradient: the norm without its kinks, p at most 8."""
+    p = min(p, 8.0)
+    size = np.sqrt(moves**2 + rounding**2)
+    steps = weights * size
+    largest = steps.max(axis=1, keepdims=True, initial=1e-300)
+    scaled = steps / largest
+    total = (scaled**p).sum(axis=1, keepdims=True) ** (1 / p)
+    slope = (scaled / np.maximum(total, 1e-300)) ** (p - 1)
+    return (largest * total)[:, 0], slope * weights * moves / size
+
+
+def differences(function: Callable[[Array], Array], moves: Array, size: Array) -> Array:
+    """Central differences of a function of the rows; 0 where it is infinite."""
+    out = np.zeros(moves.shape)
+    for i in range(moves.shape[1]):
+        step = 1e-5 * max(float(size[i]), 1e-12)
+        ahead, back = moves.copy(), moves.copy()
+        ahead[:, i] += step
+        back[:, i] -= step
+        up, down = function(ahead), function(back)
+        good = np.isfinite(up) & np.isfinite(down)
+        out[good, i] = (up[good] - down[good]) / (2 * step)
+    return out
+
+
+def probe(loss: FlatLoss, x: Array, rows: Array, good: Array, slopes: bool) -> tuple[Array, Array]:
+    """f and its gradients in the data at the rows marked good; -inf and 0 elsewhere.
+
+    The search for modes may look where the loss is not defined: such rows are found by halving.
+    """
+    values, gradients = np.full(len(rows), -np.inf), np.zeros(rows.shape)
+    pending = [np.flatnonzero(good)]
+    while pending:
+        some = pending.pop()
+        if len(some) == 0:
+            continue
+        try:
+            with np.errstate(all="ignore"):
+                found, pullback = loss(x, rows if len(some) == len(rows) else rows[some])
+                found = found.copy()
+                slope = pullback.in_data(np.ones(len(some))) if slopes else None
+        except (FloatingPointError, ValueError):
+            if len(some) > 1:
+                pending += [some[: len(some) // 2], some[len(some) // 2 :]]
+            continue
+        values[some] = found
+        if slope is not None:
+            gradients[some] = np.where(np.isfinite(slope), slope, 0.0)
+    return values, gradients
+
+
+def blocks(size: int, width: int) -> list[slice]:
+    """Slices of rows of bounded size."""
+    step = max(1, PROBED_ENTRIES // max(1, width))
+    return [slice(start, start + step) for start in range(0, size, step)]
