@@ -14,8 +14,8 @@ from wdro_model.loss import CallableLoss
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.closed_form import ClosedForm
-from wdro_model.objectives.integration.low_rank import LowRank, low_rank_refusal
-from wdro_model.objectives.integration.quadrature import integrate_lines
+from wdro_model.objectives.integration.low_rank.quadrature import integrate_lines
+from wdro_model.objectives.integration.low_rank.strategy import LowRank, low_rank_refusal
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs import Mahalanobis, Norm, SquaredEuclidean
 from wdro_model.uncertainty.supports import Nonnegative
@@ -705,7 +705,7 @@ def test_what_is_refused_and_why() -> None:
     scale=st.sampled_from([1.0, 10.0, 1e3, 1e5]),
 )
 def test_panels_agree_with_pieces_in_closed_form(a, b, scale) -> None:
-    from wdro_model.objectives.integration.piecewise import integrate_pieces
+    from wdro_model.objectives.integration.low_rank.piecewise import integrate_pieces
 
     a, b = scale * np.array(a), np.sqrt(scale) * np.array(b[: len(a)])
     exact = integrate_pieces(a[None], b[None])

@@ -13,7 +13,7 @@ from tests.objectives.quadrature import brute_force
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.gaussian import Gaussian
-from wdro_model.objectives.integration.proposals import log_scaled_mass
+from wdro_model.objectives.integration.importance.proposals import log_scaled_mass
 from wdro_model.objectives.integration.tilted import Tilted, build_tilted, tilted_refusal
 from wdro_model.uncertainty.costs import Callable, Mahalanobis, Norm, SquaredEuclidean
 from wdro_model.uncertainty.supports import Box, Nonnegative, Polyhedron, Where

@@ -50,6 +50,7 @@ def minimise_dual(
     dual = start if start and np.isfinite(start) and start > 0 else 1.0
     dual = min(max(dual, floor), ceiling)
     bracket = Bracket()
+    before: tuple[float, float] | None = None
     for _ in range(rounds):
         point = phi(dual)
         cost = -point.slope
@@ -64,8 +65,23 @@ def minimise_dual(
         if abs(residual) <= enough or bracket.is_closed(tolerance):
             break
         slope = 0.5 * (1.0 + residual) * point.curvature / cost if cost > 0 else np.nan
-        dual = min(max(bracket.next(dual, residual, slope), floor), ceiling)
+        if not slope > 0 and dual > 0:
+            slope = secant_slope(dual, residual, before)
+        trial = bracket.next(dual, residual, slope)
+        if before is not None and np.isinf(bracket.high) and abs(residual) > 0.5 * abs(before[1]):
+            trial = max(trial, 4 * dual)  # still left of the root and little nearer: look further
+        before = (dual, residual)
+        dual = min(max(trial, floor), ceiling)
     return DualMinimum(float(dual), float(dual * radius + point.value))
+
+
+def secant_slope(dual: float, value: float, before: tuple[float, float] | None) -> float:
+    """The slope through the last two points; at the first, that of C = const / l^2."""
+    if before is not None and before[0] != dual and np.isfinite(before[1]) and np.isfinite(value):
+        slope = (value - before[1]) / (dual - before[0])
+        if slope > 0:
+            return slope
+    return (1.0 + value) / dual
 
 
 @dataclass(frozen=True)
@@ -90,7 +106,8 @@ class Bracket:
 
     def next(self, dual: float, value: float, slope: float) -> float:
         """The next point to look at, from the last one with its value and slope (NaN: unknown)."""
-        newton = dual - value / slope if slope > 0 else np.nan
+        with np.errstate(over="ignore", invalid="ignore"):
+            newton = dual - np.float64(value) / slope if slope > 0 else np.nan
         if np.isinf(self.high):
             return min(newton, 100 * dual) if newton > dual else 16 * dual
         if self.low == 0.0 and np.isinf(self.low_value) and self.high <= self.zero_after:

@@ -15,8 +15,12 @@ import numpy as np
 from wdro_model.model import Model
 from wdro_model.objectives.integration.base import Integration, Slice, Stream
 from wdro_model.objectives.integration.closed_form import ClosedForm
-from wdro_model.objectives.integration.conditional import build_conditional, conditional_refusal
+from wdro_model.objectives.integration.conditional.strategy import (
+    build_conditional,
+    conditional_refusal,
+)
 from wdro_model.objectives.integration.gaussian import Gaussian
+from wdro_model.objectives.integration.low_rank.strategy import build_low_rank, low_rank_refusal
 from wdro_model.objectives.integration.tilted import build_tilted, tilted_refusal
 
 __all__ = ["STRATEGIES", "Choice", "Integration", "Scales", "Slice", "Stream", "choose"]
@@ -88,6 +92,7 @@ def build_gaussian(model: Model, scales: Scales) -> Gaussian:
 
 STRATEGIES: dict[str, Strategy] = {
     "closed_form": Strategy(closed_form_refusal, build_closed_form),
+    "low_rank": Strategy(low_rank_refusal, build_low_rank),
     "conditional": Strategy(conditional_refusal, build_conditional),
     "tilted": Strategy(tilted_refusal, build_tilted),
     "gaussian": Strategy(lambda model: None, build_gaussian),

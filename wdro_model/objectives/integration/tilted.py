@@ -28,19 +28,19 @@ from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.dual import DualPoint, minimise_dual
 from wdro_model.objectives.integration.base import Stream
-from wdro_model.objectives.integration.frame import frame_of, reference_of
-from wdro_model.objectives.integration.modes import FLOOR, MODES, WINDOW, cover
-from wdro_model.objectives.integration.noise import noise
-from wdro_model.objectives.integration.proposals import (
+from wdro_model.objectives.integration.importance.frame import frame_of, reference_of
+from wdro_model.objectives.integration.importance.modes import FLOOR, MODES, WINDOW, cover
+from wdro_model.objectives.integration.importance.noise import noise
+from wdro_model.objectives.integration.importance.proposals import (
     Component,
     Mixture,
     component,
     defended,
     mixture,
 )
-from wdro_model.objectives.integration.rejection import accepted_draws, log_acceptance
+from wdro_model.objectives.integration.importance.rejection import accepted_draws, log_acceptance
+from wdro_model.objectives.integration.importance.targets import Tilt
 from wdro_model.objectives.integration.sampled import Draws, SampledIntegration, SampledSlice
-from wdro_model.objectives.integration.targets import Tilt
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 

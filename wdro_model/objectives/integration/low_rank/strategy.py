@@ -20,15 +20,19 @@ from typing import Any
 
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.integration.anatomy import dissect, generic_rank, low_rank_refusal
 from wdro_model.objectives.integration.base import Stream
-from wdro_model.objectives.integration.draws import QuasiRandom, drawn_law
-from wdro_model.objectives.integration.groups import Groups
-from wdro_model.objectives.integration.laws import exact_law
-from wdro_model.objectives.integration.low_rank_slice import LowRankSlice
-from wdro_model.objectives.integration.outer import Outer
-from wdro_model.objectives.integration.projection import Whitening
-from wdro_model.objectives.integration.tilted_law import TiltedLaw
+from wdro_model.objectives.integration.low_rank.anatomy import (
+    dissect,
+    generic_rank,
+    low_rank_refusal,
+)
+from wdro_model.objectives.integration.low_rank.draws import QuasiRandom, drawn_law
+from wdro_model.objectives.integration.low_rank.groups import Groups
+from wdro_model.objectives.integration.low_rank.laws import exact_law
+from wdro_model.objectives.integration.low_rank.outer import Outer
+from wdro_model.objectives.integration.low_rank.projection import Whitening
+from wdro_model.objectives.integration.low_rank.slice import LowRankSlice
+from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
 
 __all__ = ["LowRank", "build_low_rank", "low_rank_refusal"]
 

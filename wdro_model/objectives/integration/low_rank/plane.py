@@ -12,14 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.integration.ascent import Target, ascend
-from wdro_model.objectives.integration.gaussian_law import sigma_points
-from wdro_model.objectives.integration.line_bounds import CONVEX
-from wdro_model.objectives.integration.line_panels import Exponent
-from wdro_model.objectives.integration.outer import Outer
-from wdro_model.objectives.integration.piecewise import integrate_pieces
-from wdro_model.objectives.integration.quadrature import LineIntegral, integrate_lines
-from wdro_model.objectives.integration.tilted_law import (
+from wdro_model.objectives.integration.low_rank.ascent import Target, ascend
+from wdro_model.objectives.integration.low_rank.gaussian_law import sigma_points
+from wdro_model.objectives.integration.low_rank.line_bounds import CONVEX
+from wdro_model.objectives.integration.low_rank.line_panels import Exponent
+from wdro_model.objectives.integration.low_rank.outer import Outer
+from wdro_model.objectives.integration.low_rank.piecewise import integrate_pieces
+from wdro_model.objectives.integration.low_rank.quadrature import LineIntegral, integrate_lines
+from wdro_model.objectives.integration.low_rank.tilted_law import (
     HALF_LOG_2PI,
     TiltedLaw,
     log_sum_exp,

@@ -10,12 +10,12 @@ from scipy.special import logsumexp
 
 from wdro_model.objectives.base import Array, Diagnostics
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.affine_block import BlockIntegral
 from wdro_model.objectives.integration.base import Stream
-from wdro_model.objectives.integration.nodes import EXTENT, STEP, Nodes
+from wdro_model.objectives.integration.conditional.affine_block import BlockIntegral
+from wdro_model.objectives.integration.conditional.nodes import EXTENT, STEP, Nodes
 
 if TYPE_CHECKING:
-    from wdro_model.objectives.integration.conditional import Conditional
+    from wdro_model.objectives.integration.conditional.strategy import Conditional
 
 CHUNK_ENTRIES = 2**22
 """Scenarios evaluated at once."""

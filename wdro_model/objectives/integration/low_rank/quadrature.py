@@ -20,14 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.integration.line_bounds import (
+from wdro_model.objectives.integration.low_rank.line_bounds import (
     RIGOROUS,
     UNKNOWN,
     interval_bounds,
     parabola_bounds,
 )
-from wdro_model.objectives.integration.line_panels import CUT, Exponent, Panels, refine
-from wdro_model.objectives.integration.tilted_law import HALF_LOG_2PI, log_sum_exp
+from wdro_model.objectives.integration.low_rank.line_panels import CUT, Exponent, Panels, refine
+from wdro_model.objectives.integration.low_rank.tilted_law import HALF_LOG_2PI, log_sum_exp
 
 EDGE = 36.0
 """How far below the top g must be outside of a window that is integrated by equal steps."""

@@ -25,17 +25,17 @@ from wdro_model.loss.flat import FlatLoss
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.dual import DualPoint, minimise_dual
-from wdro_model.objectives.integration.affine_block import (
+from wdro_model.objectives.integration.base import Stream
+from wdro_model.objectives.integration.conditional.affine_block import (
     AffineBlock,
     affine_block,
 )
-from wdro_model.objectives.integration.base import Stream
-from wdro_model.objectives.integration.conditional_slice import ConditionalSlice
-from wdro_model.objectives.integration.frame import frame_of, reference_of
-from wdro_model.objectives.integration.modes import cover
-from wdro_model.objectives.integration.nodes import Marginal, Nodes, normal_scores
-from wdro_model.objectives.integration.noise import noise
-from wdro_model.objectives.integration.proposals import (
+from wdro_model.objectives.integration.conditional.nodes import Marginal, Nodes, normal_scores
+from wdro_model.objectives.integration.conditional.slice import ConditionalSlice
+from wdro_model.objectives.integration.importance.frame import frame_of, reference_of
+from wdro_model.objectives.integration.importance.modes import cover
+from wdro_model.objectives.integration.importance.noise import noise
+from wdro_model.objectives.integration.importance.proposals import (
     Mixture,
     component,
     defended,

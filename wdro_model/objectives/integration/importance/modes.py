@@ -14,8 +14,14 @@ from itertools import product
 import numpy as np
 
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.integration.curvature import Target, clipped, curvature, krylov, unit
-from wdro_model.objectives.integration.proposals import (
+from wdro_model.objectives.integration.importance.curvature import (
+    Target,
+    clipped,
+    curvature,
+    krylov,
+    unit,
+)
+from wdro_model.objectives.integration.importance.proposals import (
     Bounds,
     Component,
     Mixture,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.integration.frame import Frame
-from wdro_model.objectives.integration.proposals import HALF_LOG_2PI, Bounds
-from wdro_model.objectives.integration.targets import blocks, probe
+from wdro_model.objectives.integration.importance.frame import Frame
+from wdro_model.objectives.integration.importance.proposals import HALF_LOG_2PI, Bounds
+from wdro_model.objectives.integration.importance.targets import blocks, probe
 
 if TYPE_CHECKING:
-    from wdro_model.objectives.integration.conditional import Conditional
+    from wdro_model.objectives.integration.conditional.strategy import Conditional
 
 STEP = 0.8
 EXTENT = 5.5

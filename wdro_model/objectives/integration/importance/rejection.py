@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.integration.proposals import Mixture
+from wdro_model.objectives.integration.importance.proposals import Mixture
 
 TRIES = 10_000
 """Proposals for each draw; a tenth if none succeeds."""

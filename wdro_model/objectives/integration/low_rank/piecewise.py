@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.integration.tilted_law import log_sum_exp
+from wdro_model.objectives.integration.low_rank.tilted_law import log_sum_exp
 from wdro_model.objectives.integration.truncated import truncated_normal
 
 FARTHEST = 1e100

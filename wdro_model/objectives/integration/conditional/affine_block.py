@@ -17,7 +17,7 @@ import numpy as np
 
 from wdro_model.loss.structure import degree
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.integration.frame import Frame
+from wdro_model.objectives.integration.importance.frame import Frame
 from wdro_model.objectives.integration.truncated import TruncatedNormal, truncated_normal
 
 TRIED_PARAMETERS = 12

@@ -11,20 +11,20 @@ import numpy as np
 from wdro_model.objectives.base import Array, Diagnostics
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.base import Stream
-from wdro_model.objectives.integration.draws import DrawnLaw
-from wdro_model.objectives.integration.groups import Grouped, rows_of
-from wdro_model.objectives.integration.outer import Outer
-from wdro_model.objectives.integration.projection import (
+from wdro_model.objectives.integration.low_rank.draws import DrawnLaw
+from wdro_model.objectives.integration.low_rank.groups import Grouped, rows_of
+from wdro_model.objectives.integration.low_rank.outer import Outer
+from wdro_model.objectives.integration.low_rank.projection import (
     Axes,
     Projection,
     principal_axes,
     projection,
     uniform_projection,
 )
-from wdro_model.objectives.integration.tilted_law import TiltedLaw
+from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
 
 if TYPE_CHECKING:
-    from wdro_model.objectives.integration.low_rank import LowRank
+    from wdro_model.objectives.integration.low_rank.strategy import LowRank
 
 
 @dataclass(frozen=True)

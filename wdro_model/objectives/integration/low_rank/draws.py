@@ -17,10 +17,14 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.integration.ascent import Target, ascend
 from wdro_model.objectives.integration.base import Stream
-from wdro_model.objectives.integration.outer import Outer
-from wdro_model.objectives.integration.tilted_law import HALF_LOG_2PI, TiltedLaw, log_sum_exp
+from wdro_model.objectives.integration.low_rank.ascent import Target, ascend
+from wdro_model.objectives.integration.low_rank.outer import Outer
+from wdro_model.objectives.integration.low_rank.tilted_law import (
+    HALF_LOG_2PI,
+    TiltedLaw,
+    log_sum_exp,
+)
 
 INFLATION = 1.2
 """The variance of a proposal over that of the Gaussian that fits at the mode."""

@@ -1,0 +1,1 @@
+"""Importance sampling: modes of the tilted density, and proposals that cover them."""
