@@ -79,7 +79,7 @@ def smoothing_rows(
     dual = dual_rule(chosen.solver, options)
     meaning = {
         "vertex": "Frank-Wolfe steps on [0, lambda_max], lambda_max by the paper's calibration",
-        "exact": "minimised exactly at each decision",
+        "exact": "minimised exactly at each decision (mini-batches: tracked, minimised at the end)",
     }
     how = f"{strategy.name} ({strategy.reason})"
     if strategy.name == "gaussian":

@@ -39,6 +39,7 @@ from wdro_model.options import Options
 from wdro_model.sets.base import FeasibleSet
 from wdro_model.solution import Solution
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome, Stop, Trace
+from wdro_model.solvers.dual import Tracking
 
 CALIBRATION_STAGE, REPORT_STAGE = 2**62, 2**62 + 1
 """Streams of random numbers that no iteration uses."""
@@ -130,7 +131,9 @@ def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Option
         return solver.run(objective, oracle, start, rng=rng, dual_bound=bound, **shown, **more)
 
     if isinstance(solver, MomentumFrankWolfe):
-        result = run_stochastic(recipe, solver, oracle, run(first, start), bound)
+        tracking = Tracking(first_dual(model, start), model.radius)
+        more: dict[str, Any] = {} if bound else {"tracking": tracking}
+        result = run_stochastic(recipe, solver, oracle, run(first, start, **more), bound)
     elif first.integration.exact:
         active, earlier = warm_active_set(model, options.start), []
         if (easier := surrogate(first)) is not None:
@@ -199,9 +202,12 @@ def run_stochastic(
 ) -> Result:
     """A stochastic run, judged by a full evaluation on draws of its own."""
     final = recipe.objective(recipe.report_draws(solver.samples), REPORT_STAGE)
-    if outcome.dual:
-        final.integration.refresh(outcome.x, outcome.dual)
-    point, gap = certified(final, oracle, outcome.x, outcome.dual)
+    dual = outcome.dual
+    if bound is None and final.integration.exact:
+        dual = None  # the dual of the last batch is not that of all samples
+    elif dual:
+        dual = final.integration.settle(outcome.x, dual)
+    point, gap = certified(final, oracle, outcome.x, dual)
     return Result(outcome, point, gap + dual_share(point, bound), False)
 
 

@@ -65,4 +65,33 @@ class Vertex:
 
     def step(self, point: Point, step: float) -> float | None:
         assert point.dual is not None
-        return point.dual + step * self.direction(point)
+        # Steps between vertices of an active set may be longer than 1.
+        return min(max(point.dual + step * self.direction(point), 0.0), self.bound)
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """A dual that follows mini-batches: l <- l (C / radius)^rate, C the averaged transport cost.
+
+    C behaves like 1/l^2, so that l sqrt(C / radius) would be the minimiser; a fraction of that step
+    is taken in each iteration, since C is an average over past batches.
+    """
+
+    first: float
+    radius: float
+    rate: float = 0.1
+
+    def start(self) -> float | None:
+        return self.first
+
+    def direction(self, point: Point) -> float:
+        return 0.0
+
+    def gap(self, point: Point) -> float:
+        return 0.0
+
+    def step(self, point: Point, step: float) -> float | None:
+        assert point.dual is not None
+        assert point.dual_gradient is not None
+        cost = max(self.radius - point.dual_gradient, 1e-3 * self.radius)
+        return point.dual * min(max((cost / self.radius) ** self.rate, 0.5), 2.0)

@@ -43,12 +43,16 @@ class FrankWolfe:
     """"line_search", "adaptive", "open_loop" (2/(t+2)), or a rule such as `OpenLoop(offset=7)`."""
     samples: int = 100
     """Draws per sample where the inner integral is sampled."""
+    dual_bound: float | None = None
+    """lambda_max for dual="vertex"; None calibrates it by the paper's Algorithm 3."""
     time_limit: float | None = None
     """Seconds."""
     callbacks: Sequence[Callback] = ()
     """Called with the state before each step; one that returns True stops the run."""
 
     def __post_init__(self) -> None:
+        if self.dual_bound is not None:
+            check_positive("dual_bound", self.dual_bound)
         check_positive("gap", self.gap, zero=True)
         check_count("max_iterations", self.max_iterations, least=0)
         check_count("samples", self.samples)
@@ -114,8 +118,9 @@ class FrankWolfe:
         active_set: the active set of an earlier run over the same set, such as that for the last
             radius of a path: the run goes on from its point and its vertices, `start` is not used.
         """
+        plain = dual_bound is not None and self.direction == "auto"
         rules = Rules(
-            direction=self.direction_rule(feasible),
+            direction=directions.Plain() if plain else self.direction_rule(feasible),
             step=self.step_rule,
             gradient=gradients.Full(),
             dual=dual.Exact() if dual_bound is None else dual.Vertex(dual_bound),
@@ -177,13 +182,15 @@ class MomentumFrankWolfe:
         *,
         rng: np.random.Generator,
         dual_bound: float | None = None,
+        tracking: dual.Tracking | None = None,
         **display: Any,
     ) -> Outcome:
+        """Minimise the objective; the dual takes vertex steps, or tracks the batches."""
         rules = Rules(
             direction=directions.Plain(),
             step=OpenLoop(offset=7.0),
             gradient=gradients.Momentum(self.batch_size),
-            dual=dual.Exact() if dual_bound is None else dual.Vertex(dual_bound),
+            dual=tracking or (dual.Exact() if dual_bound is None else dual.Vertex(dual_bound)),
         )
         limits = Limits(self.max_iterations, 0.0, self.time_limit)
         return run(
