@@ -32,13 +32,22 @@ def model_rows(model: Model) -> list[tuple[str, str]]:
         rows.append(
             ("", f"N = {model.joint.size} joint samples in dimension {model.joint.dimension}")
         )
-    text = "a callable" if model.structure is None else model.structure.describe()
-    word = "convex" if model.convex_in_decision else "not provably convex"
-    rows.append(("loss", f"{text}; {word} in the decision"))
+    rows.append(("loss", loss_text(model)))
     if model.ambiguity is not None and model.cost is not None:
         rows.append(("ball", model.ambiguity.describe()))
         rows.append(("cost", model.cost.describe()))
     return rows
+
+
+def loss_text(model: Model) -> str:
+    """What the loss is in the decision and in the data."""
+    if model.structure is None:
+        known = "convex" if model.convex_in_decision else "not known to be convex"
+        return f"a callable, {known} in the decision"
+    text = model.structure.describe()
+    if model.assume_convex and not model.structure.convex_in_decision:
+        text += "; convex in the decision by the user's word"
+    return text
 
 
 def plan_rows(model: Model, chosen: Plan) -> list[tuple[str, str]]:

@@ -63,7 +63,6 @@ class PersistentHighs:
         self._fixed = np.concatenate([lower == upper, rows < program.dims.zero])
         self._basis: Basis | None = None
         self._vertex = np.empty(0)
-        self._unchanged = 0
 
     def minimize(self, cost: Vector) -> Vector:
         """A vertex that minimises cost'y."""
@@ -85,12 +84,8 @@ class PersistentHighs:
         return y
 
     def _keep(self, y: Vector) -> None:
-        """Look at the basis from now on if the last two calls have not changed it."""
-        if self._matrix is None:
-            return
-        changed = self._highs.getInfo().simplex_iteration_count > 0
-        self._unchanged = 0 if changed else self._unchanged + 1
-        if self._unchanged < 2:
+        """Look at the basis from now on if this call has not changed it."""
+        if self._matrix is None or self._highs.getInfo().simplex_iteration_count:
             return
         basis = self._highs.getBasis()
         if not basis.valid:
@@ -101,7 +96,7 @@ class PersistentHighs:
 
     def reset(self) -> None:
         """Forget the basis."""
-        self._basis, self._unchanged = None, 0
+        self._basis = None
         self._highs.clearSolver()
 
     def _start_again(self, cost: Vector) -> None:
