@@ -87,6 +87,7 @@ def median(call: Callable[[np.ndarray], float], sequence: list[np.ndarray]) -> t
 def contenders(constraints: list[Any], x: Any) -> Iterator[tuple[str, Callable[..., float]]]:
     """The compiled set, then CVXPY with each solver that accepts the constraints."""
     compiled = ConvexSet(constraints, x)
+    compiled.check_nonempty()  # as a problem does when it is declared
     yield "compiled", lambda direction: float(direction @ compiled.minimize(direction))
     slope = cp.Parameter(x.size)
     problem = cp.Problem(cp.Minimize(slope @ x), constraints)
