@@ -9,6 +9,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 from cvxpy import settings
+from cvxpy.error import SolverError
 
 from wdro_model.methods import Plan, empirical, plan
 from wdro_model.model import Model
@@ -26,8 +27,21 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
     """Hand the convex program to a conic solver."""
     began = time.perf_counter()
     assert chosen.program is not None
-    problem = cp.Problem(cp.Minimize(chosen.program()), model.feasible.conic_constraints())
-    solver.run(problem, verbose=options.verbose)
+    program = chosen.program()
+    problem = cp.Problem(
+        cp.Minimize(program.expression),
+        [*model.feasible.conic_constraints(), *program.constraints],
+    )
+    try:
+        solver.run(problem, verbose=options.verbose)
+    except SolverError as error:
+        if not problem.is_mixed_integer():
+            raise
+        raise ValueError(
+            "no installed solver takes this mixed-integer program (installed: "
+            f"{', '.join(cp.installed_solvers())}); install one that does (pip install pyscipopt), "
+            "keep the program linear (a cost such as Norm(1)), or drop integer=True."
+        ) from error
     layout = model.feasible.layout
     x = layout.join({v: v.value for v in layout.variables if v.value is not None})
     stats = problem.solver_stats
@@ -41,7 +55,7 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
         stop="the conic solver finished",
         convex=True,
         iterations=stats.num_iters,
-        **evaluations(model, x),
+        **evaluations(model, x, problem.value if chosen.method == "exact" else None),
     )
 
 
@@ -78,11 +92,14 @@ def run_first_order(
 def run_empirical(model: Model, options: Options) -> Array:
     """The ERM decision, as a flat vector."""
     chosen = plan(model, "erm", None)
-    quiet = replace(options, verbose=False, start=None)
+    quiet = replace(options, verbose=False, start=None, seed=0)
+    before = {v: v.value for v in model.feasible.layout.variables}
     if isinstance(chosen.solver, Conic):
         solution = run_conic(model, chosen, chosen.solver, quiet)
     else:
         solution = run_first_order(model, chosen, chosen.solver, quiet)
+    for variable, value in before.items():
+        variable.save_value(value)
     return model.feasible.layout.join(solution.decision)
 
 
@@ -109,8 +126,9 @@ def report(
     close = gap <= max(solver.gap * abs(value), ABSOLUTE_GAP)
     solved = settings.OPTIMAL if convex else STATIONARY
     if not reliable:
-        solved = settings.OPTIMAL_INACCURATE
-    bound = max(outcome.lower_bound, value - gap) if same_objective else value - gap
+        solved = settings.OPTIMAL_INACCURATE if convex else settings.USER_LIMIT
+    error = 0.0 if point.diagnostics is None else point.diagnostics.standard_error
+    bound = max(outcome.lower_bound, value - gap) if same_objective else value - gap - 2 * error
     return Solution(
         method=chosen.method,
         status=solved if close else settings.USER_LIMIT,
@@ -123,7 +141,7 @@ def report(
         iterations=outcome.iterations,
         oracle_calls=outcome.oracle_calls,
         gap=gap,
-        lower_bound=float(bound) if convex else None,
+        lower_bound=float(bound) if convex and reliable else None,
         dual=point.dual,
         trace=outcome.trace,
         active_set=outcome.active_set,
@@ -191,10 +209,12 @@ def certified(
     return point, float(point.gradient @ (x - oracle.minimize(point.gradient)))
 
 
-def evaluations(model: Model, x: Array) -> dict[str, Any]:
-    """Mean loss and, where a formula is known, exact worst-case risk of a decision."""
+def evaluations(model: Model, x: Array, robust: float | None = None) -> dict[str, Any]:
+    """Mean loss and, where a formula is known, exact worst-case risk of a decision.
+
+    robust: the worst-case risk, where the solve was exact and gave it.
+    """
     mean = empirical(model).evaluate(x).value
-    robust = None
-    if model.joint is not None and model.ambiguity is not None:
+    if robust is None and model.joint is not None and model.ambiguity is not None:
         robust = mean if model.radius == 0 else exact.robust_value(model, x)
     return {"empirical_value": mean, "robust_value": robust}

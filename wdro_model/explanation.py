@@ -73,16 +73,14 @@ def smoothing_rows(
     if options.epsilon is not None:
         epsilon = f"{options.epsilon:g} (given)"
     else:
-        epsilon = (
-            f"{KAPPA:g} sqrt(radius) G / (2 d), G = |gradient of f in the data| at the ERM decision"
-        )
+        epsilon = f"{KAPPA:g} r G / (2 d), r the ball's distance, G = |grad_xi f| at the ERM point"
         epsilon += f" = {solved.epsilon:.4g}" if solved is not None else ""
     if options.sigma is not None:
         sigma = f"{options.sigma} (given)"
     else:
-        value = default_sigma(model.cost, model.radius, model.joint.dimension)
+        value = default_sigma(model.cost, model.radius, model.joint)
         number = f"{value:.4g}" if isinstance(value, float) else "one for each coordinate"
-        sigma = f"{number}, from sigma^2 = radius / (2 d weight)"
+        sigma = f"{number}, so that moves of the reference cost radius / 2 on average"
     assert not isinstance(chosen.solver, Conic)
     strategy = choose_integration(model, chosen.solver, options)
     dual = dual_rule(chosen.solver, options)

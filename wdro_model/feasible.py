@@ -13,6 +13,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
+from wdro_model.errors import InfeasibleError
 from wdro_model.loss.flat import Layout
 from wdro_model.sets.base import FeasibleSet, In
 from wdro_model.sets.convex import ConvexSet
@@ -29,6 +30,7 @@ class Feasible:
         self._oracle: FeasibleSet | None = None
         self._conic: list[Any] | None = None
         self._check_intersections()
+        refuse_false_constants(self.constraints)
 
     @property
     def has_oracle_sets(self) -> bool:
@@ -132,6 +134,20 @@ class Feasible:
                     f"cannot be intersected with other constraints on {name!r}; drop them, give "
                     "the set a CVXPY form (constraints=), or build them into its oracle."
                 )
+
+
+def refuse_false_constants(constraints: Sequence[Any]) -> None:
+    """A constraint without variables either says nothing or makes the set empty."""
+    for constraint in constraints:
+        constant = isinstance(constraint, (bool, np.bool_))
+        known = not constant and not constraint.variables()
+        if known and any(p.value is None for p in constraint.parameters()):
+            continue
+        if (constant and not constraint) or (known and not constraint.value(tolerance=1e-8)):
+            raise InfeasibleError(
+                f"the feasible set is empty: the constraint {constraint} has no variable and does "
+                "not hold; remove it or correct its constants."
+            )
 
 
 def parameters_of(constraint: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 from wdro_model.errors import NoReformulationError, unknown_name
 from wdro_model.loss.structure import degree
@@ -13,7 +13,7 @@ from wdro_model.objectives import exact
 from wdro_model.objectives.base import Objective
 from wdro_model.objectives.convexity import LARGEST, hessian_of_quadratic, is_positive_semidefinite
 from wdro_model.objectives.empirical import Empirical
-from wdro_model.objectives.programs import empirical_program
+from wdro_model.objectives.programs import Program, empirical_program
 from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe
 
 Solver = Conic | FrankWolfe | MomentumFrankWolfe
@@ -27,8 +27,8 @@ class Plan:
     solver: Solver
     formula: str
     reasons: tuple[str, ...]
-    program: Callable[[], Any] | None = None
-    """The objective as a convex CVXPY expression, for `Conic`."""
+    program: Callable[[], Program] | None = None
+    """The objective as a convex CVXPY program, for `Conic`."""
     objective: Callable[[], Objective] | None = None
     """The objective as a smooth function, for the Frank-Wolfe methods."""
 
@@ -76,16 +76,19 @@ def exact_method(model: Model, solver: Solver | None) -> Plan:
     entry = exact.find_entry(model)
     if model.radius == 0:
         return _because(_renamed(erm(model, solver), "exact"), "the radius is 0: this is ERM")
-    return _dispatch(
-        model, "exact", solver, entry.formula, entry.program(model), lambda: entry.objective(model)
-    )
+    program = entry.program(model)
+    if not entry.has_objective(model):
+        return _conic_only(model, solver, entry.formula, program)
+    objective = cast(Callable[[], Objective], lambda: entry.objective(model))
+    return _dispatch(model, "exact", solver, entry.formula, program, objective)
 
 
 def smoothed(model: Model, solver: Solver | None) -> Plan:
     """The entropic approximation of the worst-case risk."""
     _needs_ball(model, "smoothed")
     if model.radius == 0:
-        return _because(_renamed(erm(model, None), "smoothed"), "the radius is 0: this is ERM")
+        kept = None if isinstance(solver, MomentumFrankWolfe) else solver
+        return _because(_renamed(erm(model, kept), "smoothed"), "the radius is 0: this is ERM")
     if isinstance(solver, Conic):
         raise ValueError(
             "the smoothed objective has no conic form; use solver=FrankWolfe(...) or "
@@ -130,15 +133,15 @@ def _dispatch(
     method: str,
     solver: Solver | None,
     formula: str,
-    program: Any | None,
+    program: Program | None,
     objective: Callable[[], Objective],
 ) -> Plan:
     """A conic program for CVXPY constraints, Frank-Wolfe for oracles, or what the user says."""
-    conic = program is not None and model.feasible.has_conic_form
+    conic = model.feasible.has_conic_form
     if solver is None:
-        if conic and not model.feasible.has_oracle_sets:
+        if program is not None and conic and not model.feasible.has_oracle_sets:
             reason = "convex by CVXPY's rules, over CVXPY constraints"
-            return Plan(method, Conic(), formula, (reason,), lambda: program, objective)
+            return Plan(method, Conic(), formula, (reason,), _always(program), objective)
         reason = (
             "the feasible set has an oracle"
             if model.feasible.has_oracle_sets
@@ -156,8 +159,39 @@ def _dispatch(
                 "the feasible set has no CVXPY form (an oracle set without constraints=); use "
                 "solver=FrankWolfe() instead."
             )
-        return Plan(method, solver, formula, ("solver given",), lambda: program, objective)
+        return Plan(method, solver, formula, ("solver given",), _always(program), objective)
     return Plan(method, solver, formula, ("solver given",), None, objective)
+
+
+def _conic_only(model: Model, solver: Solver | None, formula: str, program: Program | None) -> Plan:
+    """An exact counterpart that is not smooth in the decision: by a conic solver or not at all."""
+    if program is None:
+        raise NoReformulationError(
+            f"the exact counterpart ({formula}) is not convex in the decision by CVXPY's rules: "
+            "the slopes of the loss in the data are not affine in the decision. "
+            "What applies: method='smoothed' or method='erm'."
+        )
+    if not model.feasible.has_conic_form:
+        raise NoReformulationError(
+            f"the exact counterpart ({formula}) is not smooth and needs a conic solver, but the "
+            "feasible set has no CVXPY form (an oracle set without constraints=). "
+            "What applies: method='smoothed' or method='erm'."
+        )
+    if solver is not None and not isinstance(solver, Conic):
+        raise ValueError(
+            f"the exact counterpart ({formula}) is not smooth in the decision, which Frank-Wolfe "
+            "asks for; use solver=Conic(), or method='smoothed'."
+        )
+    reason = "convex by CVXPY's rules, not smooth" if solver is None else "solver given"
+    return Plan("exact", solver or Conic(), formula, (reason,), _always(program), _not_smooth)
+
+
+def _always(program: Program) -> Callable[[], Program]:
+    return lambda: program
+
+
+def _not_smooth() -> Objective:
+    raise ValueError("the exact counterpart is not smooth in the decision; use solver=Conic().")
 
 
 def _needs_ball(model: Model, method: str) -> None:

@@ -40,8 +40,10 @@ class Model:
 
     @property
     def radius(self) -> float:
-        """The transport budget; 0 without a ball or without uncertain parameters."""
-        return 0.0 if self.ambiguity is None or self.joint is None else self.ambiguity.radius
+        """The transport budget; 0 without a ball, or where no coordinate of the data may move."""
+        if self.ambiguity is None or self.joint is None or self.cost is None:
+            return 0.0
+        return 0.0 if self.cost.frozen.all() else self.ambiguity.radius
 
     @property
     def rows(self) -> np.ndarray:

@@ -6,29 +6,41 @@ import copy
 import warnings
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
 import numpy as np
 from cvxpy.error import ParameterError
 
 from wdro_model.errors import ConvexityWarning, unknown_name
-from wdro_model.execution import run_conic, run_first_order
+from wdro_model.execution import run_conic, run_first_order, user_start
 from wdro_model.explanation import explain
 from wdro_model.feasible import Feasible, parameters_of
-from wdro_model.loss import BatchedLoss, CallableLoss, analyse
+from wdro_model.loss import analyse
 from wdro_model.loss.flat import FlatLoss
 from wdro_model.methods import Plan, Solver, plan
 from wdro_model.model import Model
+from wdro_model.objectives import exact
 from wdro_model.options import Options
-from wdro_model.sets import In
 from wdro_model.smoothing import run_smoothed
 from wdro_model.solution import STATIONARY, Solution
-from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe
+from wdro_model.solvers import Conic
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.lazy import scenario_batches
 from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.validation import (
+    all_variables,
+    check_ambiguity,
+    check_constraints,
+    check_solver,
+    compiled_loss,
+    refuse_uncertain_constraints,
+    with_time_limit,
+)
+
+if TYPE_CHECKING:
+    from wdro_model.evaluation.worst_case import WorstCase
 
 BATCH_ENTRIES = 2**24
 
@@ -100,9 +112,8 @@ class Problem:
             Print a table; show a bar on a terminal.
         """
         checked = self._options(options)
-        chosen = plan(
-            self._current_model(), method, with_time_limit(check_solver(solver), time_limit)
-        )
+        model, method = self._current_model(), self._method(method, checked)
+        chosen = plan(model, method, with_time_limit(check_solver(solver), time_limit))
         if time_limit is not None and solver is None and not isinstance(chosen.solver, Conic):
             chosen = plan(self._model, method, with_time_limit(chosen.solver, time_limit))
         solution = execute(self._model, chosen, checked)
@@ -131,6 +142,26 @@ class Problem:
             size = max(1, BATCH_ENTRIES // max(1, self._model.joint.dimension))
             batches = scenario_batches(self._model.joint, scenarios, size)
         return np.concatenate([self._model.loss.values(x, rows) for rows in batches])
+
+    def robust_value(self, decision: Any = None) -> float | None:
+        """The exact worst-case risk of a decision {variable: value}, or of the current one.
+
+        None where no exact formula is known for the loss, the cost and the support.
+        """
+        model = self._current_model()
+        x = self._decision() if decision is None else user_start(model, decision)
+        if model.radius == 0:
+            return float(self._model.loss.values(x, model.rows).mean())
+        return exact.robust_value(model, x)
+
+    def worst_case(self) -> WorstCase:
+        """The adversarial distribution at the current decision: scenarios, weights, transport cost.
+
+        A NoReformulationError says so where no exact formula is known.
+        """
+        from wdro_model.evaluation.worst_case import worst_case
+
+        return worst_case(self._current_model(), self._decision())
 
     # -------------------------------------------------------------- reading
     def variables(self) -> list[cp.Variable]:
@@ -216,6 +247,13 @@ class Problem:
                 raise TypeError(unknown_name("option", name, [*known, "solver", "time_limit"]))
         return Options(**options)
 
+    def _method(self, method: str, options: Options) -> str:
+        """An option of the smoothing asks for it, where the method is left open."""
+        asked = (options.epsilon, options.sigma, options.integration, options.dual)
+        if method == "auto" and self._model.radius > 0 and any(o is not None for o in asked):
+            return "smoothed"
+        return method
+
     def _decision(self) -> np.ndarray:
         layout = self._model.feasible.layout
         for variable in layout.variables:
@@ -248,100 +286,13 @@ def execute(model: Model, chosen: Plan, options: Options) -> Solution:
     return run_first_order(model, chosen, chosen.solver, options)
 
 
-# ------------------------------------------------------------------ validation
-def compiled_loss(objective: Any) -> BatchedLoss | CallableLoss:
-    """The loss of an objective, lowered to NumPy."""
-    if isinstance(objective, CallableLoss):
-        return objective
-    if isinstance(objective, cp.Maximize):
-        raise ValueError(
-            "a wdro Problem minimises a loss; write cp.Minimize(-reward) instead of "
-            "cp.Maximize(reward)."
-        )
-    if not isinstance(objective, cp.Minimize):
-        raise ValueError(
-            f"the objective must be cp.Minimize(loss) or a CallableLoss, got "
-            f"{type(objective).__name__}; wrap the expression in cp.Minimize(...)."
-        )
-    return BatchedLoss(objective.expr)
-
-
-def check_constraints(constraints: Sequence[Any] | None) -> list[Any]:
-    """A list of CVXPY constraints and memberships."""
-    if constraints is None:
-        return []
-    if isinstance(constraints, (In, cp.constraints.constraint.Constraint)):
-        raise ValueError("constraints must be a list; write [constraint].")
-    for constraint in constraints:
-        known = (In, cp.constraints.constraint.Constraint, bool, np.bool_)
-        if not isinstance(constraint, known):
-            raise ValueError(
-                f"a constraint must be a CVXPY constraint or In(x, set), got "
-                f"{type(constraint).__name__}: {constraint!r}."
-            )
-    return list(constraints)
-
-
-def check_ambiguity(ambiguity: Any) -> WassersteinBall | None:
-    """None or a ball."""
-    if ambiguity is None or isinstance(ambiguity, WassersteinBall):
-        return ambiguity
-    raise ValueError(
-        f"ambiguity must be a WassersteinBall, got {ambiguity!r}; "
-        "write ambiguity=WassersteinBall(radius=...)."
-    )
-
-
-def check_solver(solver: Any) -> Solver | None:
-    """None or one of the library's solvers."""
-    if solver is None or isinstance(solver, (Conic, FrankWolfe, MomentumFrankWolfe)):
-        return solver
-    if isinstance(solver, str) and solver in cp.installed_solvers():
-        return Conic(solver)
-    raise ValueError(
-        f"solver must be FrankWolfe(...), MomentumFrankWolfe(...), Conic(...) or the name of a "
-        f"CVXPY solver, got {solver!r}."
-    )
-
-
-def with_time_limit(solver: Solver | None, seconds: float | None) -> Solver | None:
-    """A Frank-Wolfe solver with a time limit."""
-    if seconds is None or solver is None or isinstance(solver, Conic):
-        return solver
-    return type(solver)(
-        **{**{f.name: getattr(solver, f.name) for f in fields(solver)}, "time_limit": seconds}
-    )
-
-
-def refuse_uncertain_constraints(constraints: Sequence[Any]) -> None:
-    """Uncertainty is allowed in the loss only."""
-    for constraint in constraints:
-        if isinstance(constraint, (In, bool, np.bool_)):
-            continue
-        for parameter in constraint.parameters():
-            if isinstance(parameter, UncertainParameter):
-                raise ValueError(
-                    f"the uncertain parameter {parameter.name()!r} is in the constraint "
-                    f"{constraint}; only the loss may be uncertain: move it there as a penalty."
-                )
-
-
-def all_variables(in_loss: Sequence[cp.Variable], constraints: Sequence[Any]) -> list[cp.Variable]:
-    """The variables of the loss and of the constraints, each once."""
-    found: dict[cp.Variable, None] = dict.fromkeys(in_loss)
-    for constraint in constraints:
-        if isinstance(constraint, In):
-            found[constraint.variable] = None
-        elif not isinstance(constraint, (bool, np.bool_)):
-            found.update(dict.fromkeys(constraint.variables()))
-    if not found:
-        raise ValueError("the problem has no decision variable.")
-    return list(found)
-
-
 def solve_cvxpy_problem(
     problem: cp.Problem, ambiguity: WassersteinBall | None = None, **options: Any
 ) -> float:
     """`cp.Problem(...).solve(method="wdro", ambiguity=...)`."""
     method = options.pop("wdro_method", "auto")
-    return Problem(problem.objective, problem.constraints, ambiguity).solve(method, **options)
+    robust = Problem(problem.objective, problem.constraints, ambiguity)
+    value = robust.solve(method, **options)
+    # CVXPY would evaluate the objective at parameters that have no value.
+    problem._value, problem._status = value, robust.status
+    return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
@@ -9,23 +10,40 @@ import cvxpy as cp
 from wdro_model.loss.structure import affine_parts
 from wdro_model.loss.substitution import substitute
 from wdro_model.model import Model
+from wdro_model.objectives.vectorised import vectorised
 
-COPIES = 2000
+COPIES = 300
 """At most so many copies of a loss are written out, one for each sample."""
 
 
-def empirical_program(model: Model) -> Any | None:
-    """mean_k f(x, xi_k) as a CVXPY expression, or None where there is none that CVXPY solves."""
+@dataclass(frozen=True)
+class Program:
+    """An objective as a convex CVXPY expression, with the constraints of its own variables."""
+
+    expression: Any
+    constraints: tuple[Any, ...] = ()
+
+    @classmethod
+    def if_convex(cls, expression: Any, constraints: tuple[Any, ...] = ()) -> Program | None:
+        """The program, or None where CVXPY's rules do not see that it is convex."""
+        convex = expression.is_convex() and all(c.is_dcp() for c in constraints)
+        return cls(expression, constraints) if convex else None
+
+
+def empirical_program(model: Model) -> Program | None:
+    """mean_k f(x, xi_k) as a CVXPY program, or None where there is none that CVXPY solves."""
     if model.expression is None or model.structure is None:
         return None
+    scenarios = {} if model.joint is None else model.joint.split(model.joint.matrix)
     if model.joint is None:
         expression = substitute(model.expression, {})
     elif model.affine_in_data:
         expression = substitute(model.expression, model.mean_values())
     elif model.structure.pieces is not None:
         expression = max_of_pieces(model)
+    elif (losses := vectorised(model.expression, scenarios)) is not None:
+        expression = cp.sum(losses) / model.joint.size
     elif model.structure.convex_in_decision and model.joint.size <= COPIES:
-        scenarios = model.joint.split(model.joint.matrix)
         copies = [
             substitute(model.expression, {p: rows[k] for p, rows in scenarios.items()})
             for k in range(model.joint.size)
@@ -33,7 +51,7 @@ def empirical_program(model: Model) -> Any | None:
         expression = cp.sum(cp.hstack(copies)) / model.joint.size
     else:
         return None
-    return expression if expression.is_convex() else None
+    return Program.if_convex(expression)
 
 
 def max_of_pieces(model: Model) -> Any:

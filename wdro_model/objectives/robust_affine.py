@@ -36,6 +36,15 @@ class Shift:
     """The multiplier of the transport budget; 0 where the radius does not bind."""
 
 
+@dataclass(frozen=True)
+class Moves:
+    """The worst-case move of every sample, or one that all of them share."""
+
+    moves: Array
+    """(N, d) or (1, d)."""
+    dual: float
+
+
 class RobustAffine:
     """sup over the Wasserstein ball of E f(x, zeta), for a loss affine in the data."""
 
@@ -62,6 +71,22 @@ class RobustAffine:
         shift = self.worst_shift(slope)
         values, pullback = self.loss(x, (mean + shift.mean_move)[None])
         return Point(float(values[0]), pullback(one), dual=shift.dual)
+
+    def moves(self, x: Array) -> Moves:
+        """The move of each sample under the worst-case distribution of a decision."""
+        slope = self.loss(x, self.joint.mean[None])[1].in_data(np.ones(1))[0]
+        shift = self.worst_shift(slope)
+        bounds = None if self.joint.everywhere else self.joint.bounds
+        if bounds is None or self.radius == 0 or not may_leave(slope, *bounds):
+            return Moves(shift.mean_move[None], shift.dual)
+        weights = self._geometry.coordinate_weights()
+        active = (slope != 0) & np.isfinite(weights)
+        wanted = np.where(slope > 0, np.inf, -np.inf)
+        if shift.dual > 0:
+            wanted = slope / (2 * shift.dual * weights)
+        rows = self.joint.matrix
+        clipped = np.clip(np.where(active, wanted, 0.0), bounds[0] - rows, bounds[1] - rows)
+        return Moves(np.where(active, clipped, 0.0), shift.dual)
 
     def worst_shift(self, slope: Array) -> Shift:
         """The mean of the worst-case moves for f = a + <slope, xi>, and its multiplier."""

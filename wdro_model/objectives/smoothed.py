@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from wdro_model.errors import UnboundedError
 from wdro_model.objectives.base import Array, Point
 from wdro_model.objectives.dual import DualMinimum, minimise_dual
 from wdro_model.objectives.integration.base import Integration, Slice, Stream
 
-STALE = 1 / 3
-"""Fresh proposals are wanted when the effective draws fall below this share."""
+UNBOUNDED = (
+    "the sampled dual is unbounded below: every draw costs more than the radius allows; lower "
+    "sigma, draw more samples, or let integration= choose another strategy."
+)
 
 
 class Smoothed:
@@ -24,7 +29,6 @@ class Smoothed:
         epsilon: float,
         sigma: float | Array,
         convex: bool,
-        duals: tuple[float, float] = (0.0, np.inf),
         stream: Stream | None = None,
     ) -> None:
         self.integration = integration
@@ -33,34 +37,13 @@ class Smoothed:
         self.epsilon = epsilon
         self.sigma = sigma
         self.convex = convex
-        self.duals = duals
-        """The interval in which the dual is minimised: draws made for one dual say little of others
-        that are far from it."""
         self.stream = stream or Stream(seed=0)
         self.minimum: DualMinimum | None = None
         """Where the dual was minimised last."""
-        self.last: Point | None = None
-        """The last point that was evaluated on the draws of the stage."""
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         """F on the fixed draws of the current stage, all samples."""
-        self.last = self._point(self.integration.slice(x, np.arange(self.size), self.stream), dual)
-        return self.last
-
-    def is_stale(self) -> bool:
-        """Have the iterates, or the dual, left the draws of the stage behind?"""
-        diagnostics = None if self.last is None else self.last.diagnostics
-        if diagnostics is None:
-            return False
-        few = diagnostics.effective_size < STALE * diagnostics.draws
-        return few or self.dual_at_end()
-
-    def dual_at_end(self) -> bool:
-        """Did the last minimum sit at an end of the interval that is not 0?"""
-        minimum = self.minimum
-        if minimum is None:
-            return False
-        return minimum.at_bound or (minimum.at_floor and self.duals[0] > 0)
+        return self._point(self.integration.slice(x, np.arange(self.size), self.stream), dual)
 
     def estimate(
         self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator
@@ -72,8 +55,9 @@ class Smoothed:
     def _point(self, inner: Slice, dual: float | None) -> Point:
         if dual is None:
             start = self.minimum.dual if self.minimum else None
-            floor, bound = self.duals
-            self.minimum = minimise_dual(inner.at, self.radius, start, bound, floor)
+            self.minimum = minimise_dual(inner.at, self.radius, start)
+            if self.minimum.at_bound:
+                raise UnboundedError(UNBOUNDED)
             dual, value, slope = self.minimum.dual, self.minimum.value, None
         else:
             point = inner.at(dual)
@@ -91,3 +75,41 @@ class Smoothed:
             "l * radius + epsilon * mean_k log E exp((f(x, zeta) - l c(xi_k, zeta)) / epsilon); "
             + self.integration.describe()
         )
+
+
+class Moving(Smoothed):
+    """F with draws that move along: proposals are made for each decision and its dual.
+
+    Draws made for one decision say little about another that is a percent away, where epsilon is
+    small. The random numbers behind the draws stay fixed, so that F remains one function of x up to
+    the Monte Carlo error; the dual is found by Newton steps with the proposals moving along.
+    """
+
+    ROUNDS = 6
+    CLOSE = 1e-5
+    """Relative error of the transport cost at which the dual is settled."""
+
+    def evaluate(self, x: Array, dual: float | None = None) -> Point:
+        if dual is not None:
+            self.integration.refresh(x, dual)
+            return super().evaluate(x, dual)
+        dual = self.settle(x, self.minimum.dual if self.minimum else 1.0)
+        point = super().evaluate(x, dual)
+        self.minimum = DualMinimum(dual, point.value)
+        return replace(point, dual_gradient=None)
+
+    def settle(self, x: Array, dual: float) -> float:
+        """The dual at x over all samples, the proposals moving with it."""
+        samples = np.arange(self.size)
+        for _ in range(self.ROUNDS):
+            self.integration.refresh(x, dual)
+            point = self.integration.slice(x, samples, self.stream).at(dual)
+            cost = -point.slope
+            if not (cost > 0 and np.isfinite(cost)):
+                break
+            residual = np.sqrt(self.radius / cost) - 1.0
+            rate = 0.5 * (1.0 + residual) * point.curvature / cost
+            if abs(residual) <= self.CLOSE or not rate > 0:
+                break
+            dual = float(np.clip(dual - residual / rate, dual / 2, dual * 2))
+        return dual

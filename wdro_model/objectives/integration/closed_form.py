@@ -64,10 +64,14 @@ class ClosedForm:
         self.all_free = bool(self.free.all())
         self.rotation: Array | None = None
         weights = np.ones(joint.dimension) if cost.weights is None else cost.weights
-        if cost.kind == "mahalanobis":
-            assert cost.matrix is not None
-            weights, self.rotation = np.linalg.eigh(cost.matrix)
         spread = np.broadcast_to(np.asarray(sigma, dtype=float) ** 2, (joint.dimension,))
+        if cost.kind == "mahalanobis":
+            # In units of sigma the reference is N(0, I), and any rotation keeps it so.
+            assert cost.matrix is not None
+            deviation = np.sqrt(spread)
+            weights, vectors = np.linalg.eigh(deviation[:, None] * cost.matrix * deviation)
+            self.rotation = deviation[:, None] * vectors
+            spread = np.ones(joint.dimension)
         self.weights, self.spread = weights[self.free], spread[self.free]
         products = self.weights * self.spread
         self.product = float(products[0]) if np.ptp(products) <= 1e-14 * products[0] else None
@@ -130,7 +134,7 @@ class ClosedForm:
         return float(self.epsilon * (tilted + 0.5 * np.sum(np.log(tilt.variance / self.spread))))
 
     def coordinates(self, vector: Array) -> Array:
-        """Free coordinates in the eigenvectors of the cost."""
+        """A slope in the free coordinates, those in which cost and reference are diagonal."""
         turned = vector if self.rotation is None else self.rotation.T @ vector
         return turned if self.all_free else turned[self.free]
 

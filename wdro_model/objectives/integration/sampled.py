@@ -120,6 +120,16 @@ class SampledSlice:
         self._call = rule.loss.calls
         self.losses = np.concatenate(losses)
         self.costs = np.concatenate(costs)
+        self.forbidden = np.isinf(self.costs)
+        """Moves that the cost rules out: they carry no weight."""
+        if self.forbidden.any():
+            self.costs = np.where(self.forbidden, 0.0, self.costs)
+            lost = self.forbidden.all(axis=1)
+            if lost.any():
+                raise ValueError(
+                    f"all {rule.draws} draws around sample {int(samples[np.argmax(lost)])} have an "
+                    "infinite cost; lower sigma or draw more samples."
+                )
         self.log_ratios = np.concatenate(ratios)
 
     def _draw(self, chunk: Array) -> Draws:
@@ -128,6 +138,7 @@ class SampledSlice:
     def weights(self, dual: float) -> tuple[Array, Array]:
         """Normalised weights (K, S) and the log mean exp of each row (K,)."""
         exponent = (self.losses - dual * self.costs) / self._rule.epsilon + self.log_ratios
+        exponent = np.where(self.forbidden, -np.inf, exponent)
         top = exponent.max(axis=1, keepdims=True)
         weights = np.exp(exponent - top)
         total = weights.sum(axis=1, keepdims=True)
@@ -166,5 +177,5 @@ class SampledSlice:
             effective_size=float(np.median(sizes)),
             smallest_effective_size=float(sizes.min()),
             standard_error=float(error),
-            nearest_cost=float(self.costs.min(axis=1).mean()),
+            nearest_cost=float(np.where(self.forbidden, np.inf, self.costs).min(axis=1).mean()),
         )

@@ -1,0 +1,56 @@
+"""Exact counterparts against nature's own linear program on a grid of scenarios."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+from tests.objectives.exact_cases import case
+from tests.objectives.transport import grid, largest_expectation
+from wdro_model.objectives import exact
+
+QUADRATIC = ("squared", "weighted", "mahalanobis")
+NORMS = ("norm1", "norm2", "norminf", "weighted2")
+PIECEWISE = ("affine", "cvar", "separate", "absolute", "certain piece", "products")
+CASES = [
+    *((loss, cost, "plane") for loss in (*PIECEWISE, "square") for cost in QUADRATIC),
+    *((loss, cost, "plane") for loss in (*PIECEWISE, "logistic", "huber") for cost in NORMS),
+    *(
+        (loss, cost, support)
+        for loss in PIECEWISE
+        for cost in ("squared", "mahalanobis", "norm1", "norm2", "norminf", "weighted1")
+        for support in ("box", "triangle")
+    ),
+]
+RADIUS = {"squared": 0.3, "weighted": 0.3, "mahalanobis": 0.3}
+
+
+def built(loss, cost, support, seed=1):
+    return case(loss, cost, support, RADIUS.get(cost, 0.4), seed)
+
+
+@pytest.mark.parametrize(("loss", "cost", "support"), CASES[::3])
+def test_value_is_that_of_natures_linear_program(loss, cost, support):
+    some = built(loss, cost, support)
+    value = exact.robust_value(some.model, some.flat)
+    norm_on_plane = support == "plane" and cost not in QUADRATIC
+    points = grid(some.rows, far=400.0 if norm_on_plane else None)
+    losses = np.broadcast_to(some.losses(points), (len(some.rows), len(points)))
+    bound = largest_expectation(losses, some.allowed_costs(points), some.model.radius)
+    mean = some.losses(some.rows).mean()
+    assert bound <= value + 1e-7
+    assert value - bound <= 0.03 * (value - mean) + 1e-7
+
+
+@pytest.mark.parametrize(("loss", "cost", "support"), CASES)
+def test_program_at_a_fixed_decision_gives_the_value(loss, cost, support):
+    some = built(loss, cost, support, seed=2)
+    program = exact.find_entry(some.model).program(some.model)
+    fixed = [
+        v == (some.t if v.shape == () else some.x) for v in some.model.feasible.layout.variables
+    ]
+    problem = cp.Problem(cp.Minimize(program.expression), [*program.constraints, *fixed])
+    problem.solve(solver=cp.CLARABEL)
+    value = exact.robust_value(some.model, some.flat)
+    assert problem.value == pytest.approx(value, rel=1e-5, abs=1e-5)

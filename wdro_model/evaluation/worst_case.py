@@ -1,0 +1,62 @@
+"""The adversarial distribution of a decision: which world is it robust against?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from wdro_model.errors import NoReformulationError
+from wdro_model.model import Model
+from wdro_model.objectives.exact import find_entry
+from wdro_model.objectives.exact.base import unmoved
+from wdro_model.uncertainty.parameter import UncertainParameter
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """A distribution of the ball under which the expected loss of a decision is largest."""
+
+    scenarios: Mapping[UncertainParameter, np.ndarray]
+    """Its K atoms, (K, *shape) for each parameter; all inside the supports."""
+    weights: np.ndarray
+    """Their probabilities, (K,)."""
+    source: np.ndarray
+    """The index of the sample that each atom was moved from, (K,)."""
+    expected_loss: float
+    transport_cost: float
+    """At most the radius, up to rounding."""
+    dual: float
+    """What one unit of radius costs; 0 where the radius does not bind."""
+
+    def __str__(self) -> str:
+        return (
+            f"worst case: {len(self.weights)} scenarios, expected loss {self.expected_loss:.8g}, "
+            f"transport cost {self.transport_cost:.6g}, dual {self.dual:.6g}"
+        )
+
+
+def worst_case(model: Model, x: np.ndarray) -> WorstCase:
+    """The extremal distribution of the exact problem at the flat decision x.
+
+    Where the supremum is not attained (a norm cost on an unbounded support), a distribution whose
+    expected loss is close to it. NoReformulationError where no exact counterpart is known.
+    """
+    if model.joint is None or model.ambiguity is None or model.cost is None:
+        raise NoReformulationError(
+            "a worst case needs an uncertain parameter and an ambiguity set; pass "
+            "ambiguity=WassersteinBall(radius=...) to the problem."
+        )
+    x = np.asarray(x, dtype=float)
+    found = unmoved(model) if model.radius == 0 else find_entry(model).extremal(model, x)
+    losses = model.loss.values(x, found.rows)
+    costs = model.cost(model.rows[found.source], found.rows)
+    return WorstCase(
+        scenarios=model.joint.split(found.rows),
+        weights=found.weights,
+        source=found.source,
+        expected_loss=float(found.weights @ losses),
+        transport_cost=float(found.weights @ costs),
+        dual=found.dual,
+    )

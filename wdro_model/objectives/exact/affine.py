@@ -1,0 +1,101 @@
+"""A loss that is affine in the data, with a quadratic cost: every sample moves the same way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.loss.structure import affine_parts
+from wdro_model.loss.substitution import substitute
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.exact.base import Extremal, unmoved
+from wdro_model.objectives.exact.geometry import dual_norm
+from wdro_model.objectives.exact.polyhedral import PolyhedralLoss
+from wdro_model.objectives.exact.refusals import first_refusal, needs_affine, needs_cost
+from wdro_model.objectives.programs import Program
+from wdro_model.objectives.robust_affine import RobustAffine
+
+LARGEST = 50_000
+"""On a box, a conic program is written for at most so many entries N d of the data."""
+
+
+@dataclass(frozen=True)
+class AffineLoss:
+    """a(x) + <B(x), xi>, squared or Mahalanobis cost, R^d or a box."""
+
+    formula = "mean f + sqrt(radius) * |B(x)| in the dual norm of the cost"
+
+    def refusal(self, model: Model) -> str | None:
+        reason = first_refusal(model, needs_affine, needs_cost("squared", "mahalanobis"))
+        if reason is not None:
+            return reason
+        assert model.joint is not None
+        assert model.cost is not None
+        if not model.joint.everywhere and model.joint.bounds is None:
+            return "the support has no coordinate structure"
+        if not model.joint.everywhere and model.cost.kind == "mahalanobis":
+            return "a Mahalanobis cost couples the coordinates of a box support"
+        return None
+
+    def program(self, model: Model) -> Program | None:
+        assert model.joint is not None
+        assert model.cost is not None
+        parts = affine_parts(model.expression, model.joint.parameters)
+        if not model.joint.everywhere and not signs_stay_inside(model, parts.slopes):
+            # Large programs are left to Frank-Wolfe, whose steps need no multipliers.
+            small = model.joint.size * model.joint.dimension <= LARGEST
+            return PolyhedralLoss().program(model) if small else None
+        mean = substitute(model.expression, model.mean_values())
+        norm = dual_norm(model.cost, flat_slope(model, parts.slopes))
+        return Program.if_convex(mean + np.sqrt(model.radius) * norm)
+
+    def has_objective(self, model: Model) -> bool:
+        return True
+
+    def objective(self, model: Model) -> RobustAffine:
+        return robust_affine(model, model.convex_in_decision)
+
+    def value(self, model: Model, x: Array) -> float:
+        return robust_affine(model, convex=False).evaluate(x).value
+
+    def extremal(self, model: Model, x: Array) -> Extremal:
+        return moved_samples(model, x)
+
+
+def robust_affine(model: Model, convex: bool) -> RobustAffine:
+    """The worst-case risk as a smooth function of x."""
+    assert model.joint is not None
+    assert model.cost is not None
+    return RobustAffine(model.loss, model.joint, model.cost, model.radius, convex=convex)
+
+
+def moved_samples(model: Model, x: Array) -> Extremal:
+    """Every sample moved by the worst shift, clipped on boxes."""
+    found = robust_affine(model, convex=False).moves(x)
+    still = unmoved(model)
+    return Extremal(still.rows + found.moves, still.weights, still.source, found.dual)
+
+
+def flat_slope(model: Model, slopes: dict[Any, Any]) -> Any:
+    """B(x) as one vector of d entries."""
+    assert model.joint is not None
+    flat = [cp.vec(slopes[p], order="C") for p in model.joint.parameters]
+    return cp.hstack(flat) if len(flat) > 1 else flat[0]
+
+
+def signs_stay_inside(model: Model, slopes: dict[Any, Any]) -> bool:
+    """Do slopes of known sign move the samples only where their supports are unbounded?"""
+    assert model.joint is not None
+    if model.joint.bounds is None:
+        return False
+    lower, upper = model.joint.bounds
+    for parameter, where in model.joint.slices.items():
+        slope = slopes[parameter]
+        up, down = np.all(np.isposinf(upper[where])), np.all(np.isneginf(lower[where]))
+        if not ((up and down) or (up and slope.is_nonneg()) or (down and slope.is_nonpos())):
+            return False
+    return True

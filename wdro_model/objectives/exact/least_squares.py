@@ -1,0 +1,145 @@
+"""The square of an affine form of the data with a quadratic cost on R^d.
+
+With u_k = a(x) + <b(x), xi_k> the worst case stretches every residual by the same factor:
+
+    sup over the ball of E u^2 = ( sqrt(mean_k u_k^2) + sqrt(radius) |b(x)|_dual )^2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.loss import atoms
+from wdro_model.loss.polynomial import Degrees
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.exact.base import Extremal, unmoved
+from wdro_model.objectives.exact.geometry import dual_norm, dual_norms, steepest_move
+from wdro_model.objectives.exact.pieces import Piece, as_piece, evaluate_piece
+from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
+from wdro_model.objectives.exact.terms import additive_terms
+from wdro_model.objectives.exact.vectorised import piece_at
+from wdro_model.objectives.programs import Program
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """The loss as factor * (a(x) + <b(x), xi>)^2 + terms without data."""
+
+    piece: Piece
+    seen: Array
+    factor: float
+    rest: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class LeastSquaresLoss:
+    """(a(x) + <b(x), xi>)^2 + g(x), squared or Mahalanobis cost, R^d."""
+
+    formula = "(sqrt(mean_k u_k^2) + sqrt(radius) |b(x)|_dual)^2, u = a(x) + <b(x), xi>"
+
+    def refusal(self, model: Model) -> str | None:
+        return first_refusal(
+            model, needs_cost("squared", "mahalanobis"), needs_residual, needs_free_moves
+        )
+
+    def program(self, model: Model) -> Program | None:
+        assert model.cost is not None
+        found = residual(model)
+        assert found is not None
+        u = piece_at(found.piece, found.seen, model.rows)
+        size = cp.norm(u, 2) / np.sqrt(len(model.rows))
+        reach = np.sqrt(model.radius) * dual_norm(model.cost, found.piece.slope)
+        total = found.factor * cp.square(size + reach)
+        return Program.if_convex(sum(found.rest, total))
+
+    def has_objective(self, model: Model) -> bool:
+        return False
+
+    def objective(self, model: Model) -> None:
+        return None
+
+    def value(self, model: Model, x: Array) -> float:
+        found, u, slope = self._at(model, x)
+        assert model.cost is not None
+        size, rate = np.sqrt(np.mean(u**2)), float(dual_norms(model.cost, slope))
+        stretched = (size + np.sqrt(model.radius) * rate) ** 2
+        certain = float(model.loss.values(x, model.rows).mean()) - found.factor * size**2
+        return float(found.factor * stretched + certain)
+
+    def extremal(self, model: Model, x: Array) -> Extremal:
+        found, u, slope = self._at(model, x)
+        assert model.cost is not None
+        size, rate = float(np.sqrt(np.mean(u**2))), float(dual_norms(model.cost, slope))
+        still = unmoved(model)
+        if rate == 0 or model.radius == 0:
+            return still
+        lengths = u / size if size > 0 else np.ones(len(u))
+        move = np.sqrt(model.radius) * lengths[:, None] * steepest_move(model.cost, slope)
+        dual = found.factor * rate * (size / np.sqrt(model.radius) + rate)
+        return Extremal(still.rows + move, still.weights, still.source, float(dual))
+
+    def _at(self, model: Model, x: Array) -> tuple[Residual, Array, Array]:
+        """The residuals u_k and the part of the slope b that moves, at a decision."""
+        assert model.cost is not None
+        found = residual(model)
+        assert found is not None
+        constant, slope = evaluate_piece(model, found.piece, x)
+        return found, constant + model.rows @ slope, np.where(model.cost.frozen, 0.0, slope)
+
+
+def needs_residual(model: Model) -> str | None:
+    if residual(model) is None:
+        assert model.structure is not None
+        return (
+            "the loss is not the square of one affine form of the data plus terms without data "
+            f"({model.structure.describe()})"
+        )
+    return None
+
+
+def residual(model: Model) -> Residual | None:
+    """The square in the loss, if it has one and no other term that sees the data."""
+    return model.remember("residual", lambda: _residual(model))
+
+
+def _residual(model: Model) -> Residual | None:
+    assert model.joint is not None
+    degrees = Degrees(model.joint.parameters)
+    terms = additive_terms(model.expression, degrees)
+    uncertain = [t for t in terms if degrees(t) > 0]
+    if len(uncertain) != 1:
+        return None
+    found = _square(uncertain[0], 1.0, degrees)
+    if found is None or found[1] < 0:
+        return None
+    piece, seen = as_piece(model, found[0])
+    rest = tuple(t for t in terms if degrees(t) == 0)
+    return Residual(piece, seen, found[1], rest)
+
+
+def _square(e: Any, factor: float, degrees: Degrees) -> tuple[Any, float] | None:
+    """(u, c) with e = c u^2 for a scalar u of degree one in the data."""
+    if isinstance(e, atoms.MULTIPLY | atoms.DIVIDE):
+        divide = isinstance(e, atoms.DIVIDE)
+        other, scale = e.args if divide or degrees(e.args[1]) == 0 else e.args[::-1]
+        if degrees(scale) > 0 or scale.variables() or scale.size != 1:
+            return None
+        number = float(np.reshape(scale.value, ()))
+        return _square(other, factor / number if divide else factor * number, degrees)
+    if isinstance(e, atoms.NEGATE):
+        return _square(e.args[0], -factor, degrees)
+    if isinstance(e, atoms.RESHAPE | atoms.SUM | atoms.INDEX) and e.args[0].size == 1:
+        return _square(e.args[0], factor, degrees)
+    inner = None
+    if isinstance(e, atoms.POWER) and e.p.value == 2:
+        inner = e.args[0]
+    elif isinstance(e, atoms.QUAD_OVER_LIN) and e.args[1].is_constant() and e.size == 1:
+        inner, factor = e.args[0], factor / float(np.reshape(e.args[1].value, ()))
+    if inner is None or inner.size != 1 or degrees(inner) != 1:
+        return None
+    return inner, factor

@@ -1,0 +1,232 @@
+"""Norm costs on R^d: a convex loss pays its Lipschitz constant times the radius.
+
+For f convex in the data and c = |xi - zeta|, sup_zeta f(zeta) - l |xi - zeta| is f(xi) if l is at
+least the Lipschitz constant of f and infinite otherwise, so that
+
+    sup over the ball of E f = mean_k f(x, xi_k) + radius * max_j |b_j(x)|_dual,
+
+b_j the slopes of f far away: of its pieces, and of those that logistic, huber and log_sum_exp
+approach.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.expressions.leaf import Leaf
+
+from wdro_model.loss import atoms
+from wdro_model.loss.substitution import substitute
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array, Point
+from wdro_model.objectives.exact.base import Extremal, unmoved
+from wdro_model.objectives.exact.geometry import (
+    conjugate_exponent,
+    dual_norms,
+    scales,
+    steepest_move,
+)
+from wdro_model.objectives.exact.pieces import Cluster, Group, Piece, groups_of, numeric
+from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
+from wdro_model.objectives.exact.vectorised import (
+    group_rows,
+    mean_of_maxima,
+    sum_through_forms,
+)
+from wdro_model.objectives.programs import Program, empirical_program
+
+ATTAINED = 1e-7
+"""How close to the supremum an extremal distribution must come, relative to its size."""
+
+
+@dataclass(frozen=True)
+class LipschitzLoss:
+    """Affine, a maximum of affine pieces, logistic or huber in the data; norm cost; R^d."""
+
+    formula = "mean f + radius * the Lipschitz constant max_j |b_j(x)| in the dual norm of the cost"
+
+    def refusal(self, model: Model) -> str | None:
+        return first_refusal(
+            model,
+            needs_cost("norm"),
+            needs_far_pieces,
+            needs_free_moves,
+        )
+
+    def program(self, model: Model) -> Program | None:
+        groups = self.groups(model)
+        mean = mean_loss(model, groups)
+        if mean is None:
+            return None
+        rates = [rate for group in groups if (rate := lipschitz(model, group)) is not None]
+        if not rates:
+            return Program.if_convex(mean)
+        rate = rates[0] if len(rates) == 1 else cp.maximum(*rates)
+        return Program.if_convex(mean + model.radius * rate)
+
+    def has_objective(self, model: Model) -> bool:
+        assert model.cost is not None
+        smooth = model.cost.p is not None and 1 < model.cost.p < np.inf
+        return model.affine_in_data and smooth
+
+    def objective(self, model: Model) -> RobustAffineNorm | None:
+        return RobustAffineNorm(model) if self.has_objective(model) else None
+
+    def value(self, model: Model, x: Array) -> float:
+        mean = float(model.loss.values(x, model.rows).mean())
+        return mean + model.radius * steepest_slope(model, self.groups(model), x)[0]
+
+    def extremal(self, model: Model, x: Array) -> Extremal:
+        rate, slope, group = steepest_slope(model, self.groups(model), x)
+        assert model.cost is not None
+        if rate == 0:
+            return unmoved(model)
+        return escaping(model, x, steepest_move(model.cost, slope), rate, group.index)
+
+    def groups(self, model: Model) -> tuple[Group, ...]:
+        found = far_pieces(model)
+        assert not isinstance(found, str)
+        return found
+
+
+class RobustAffineNorm:
+    """mean f + radius |B(x)|_dual for a loss affine in the data and a norm with 1 < p < inf."""
+
+    def __init__(self, model: Model) -> None:
+        assert model.joint is not None
+        self.model = model
+        self.convex = model.convex_in_decision
+        self.size = model.joint.size
+
+    def evaluate(self, x: Array, dual: float | None = None) -> Point:
+        """By Danskin's theorem, value and gradient are those at the mean of the moved samples."""
+        assert self.model.joint is not None
+        assert self.model.cost is not None
+        mean, one = self.model.joint.mean, np.ones(1)
+        slope = self.model.loss(x, mean[None])[1].in_data(one)[0]
+        move = self.model.radius * steepest_move(self.model.cost, slope)
+        values, pullback = self.model.loss(x, (mean + move)[None])
+        rate = float(dual_norms(self.model.cost, slope))
+        return Point(float(values[0]), pullback(one), dual=rate)
+
+    def describe(self) -> str:
+        return "mean f + radius * |B(x)| (dual norm of the cost)"
+
+
+def far_pieces(model: Model) -> tuple[Group, ...] | str:
+    """The pieces that the loss approaches far away; what is missing if there are none."""
+    return groups_of(model, "far", simplify=recession)
+
+
+def needs_far_pieces(model: Model) -> str | None:
+    found = far_pieces(model)
+    return found if isinstance(found, str) else None
+
+
+def recession(expression: Any) -> Any:
+    """The expression with smooth atoms replaced by the maxima that they approach."""
+    if isinstance(expression, Leaf):
+        return expression
+    arguments = [recession(a) for a in expression.args]
+    if isinstance(expression, atoms.LOGISTIC):
+        return cp.maximum(arguments[0], 0.0)
+    if isinstance(expression, atoms.HUBER):
+        return 2.0 * expression.M * cp.abs(arguments[0])
+    if isinstance(expression, atoms.LOG_SUM_EXP):
+        return cp.max(arguments[0], axis=expression.axis, keepdims=expression.keepdims)
+    if all(new is old for new, old in zip(arguments, expression.args)):
+        return expression
+    return expression.copy(arguments)
+
+
+def is_piecewise(expression: Any) -> bool:
+    """Is the expression its own recession?"""
+    return recession(expression) is expression
+
+
+def mean_loss(model: Model, groups: tuple[Group, ...]) -> Any | None:
+    """mean_k f(x, xi_k) as a CVXPY expression."""
+    assert model.joint is not None
+    if is_piecewise(model.expression):
+        return mean_of_maxima(model, groups)
+    total: Any = cp.Constant(0.0)
+    for group in groups:
+        held = {p: v[0] for p, v in model.joint.split(model.rows[group.index[:1]]).items()}
+        values = {p: held[p] for p in group.held}
+        rows = group_rows(group, model.rows)
+        part = sum_through_forms(model, substitute(model.expression, values), rows)
+        if part is None:
+            written = empirical_program(model)
+            return None if written is None else written.expression
+        total = total + part / len(model.rows)
+    return total
+
+
+def lipschitz(model: Model, group: Group) -> Any | None:
+    """max |b| over the choices of a piece in every cluster, in the dual norm of the cost."""
+    assert model.cost is not None
+    rates = []
+    for cluster in group.clusters:
+        if len(cluster.moving):
+            norms = [moving_norm(model, cluster, piece) for piece in cluster.pieces]
+            rates.append(norms[0] if len(norms) == 1 else cp.maximum(*norms))
+    if not rates:
+        return None
+    return (
+        rates[0] if len(rates) == 1 else cp.norm(cp.hstack(rates), conjugate_exponent(model.cost))
+    )
+
+
+def moving_norm(model: Model, cluster: Cluster, piece: Piece) -> Any:
+    """The dual norm of the slope on the coordinates that move."""
+    assert model.cost is not None
+    d, where = model.cost.dimension, cluster.moving
+    slope = piece.slope if len(where) == d else piece.slope[where]
+    if model.cost.weights is not None:
+        slope = cp.multiply(1.0 / scales(model.cost)[where], slope)
+    return cp.norm(slope, conjugate_exponent(model.cost))
+
+
+def steepest_slope(model: Model, groups: tuple[Group, ...], x: Array) -> tuple[float, Array, Group]:
+    """The Lipschitz constant at x, a slope that attains it, and the group that has it."""
+    assert model.cost is not None
+    best: tuple[float, Array, Group] = (-1.0, np.zeros(model.cost.dimension), groups[0])
+    for group in groups:
+        slope = np.zeros(model.cost.dimension)
+        for cluster in group.clusters:
+            slopes = numeric(model, cluster, x).moving_slopes
+            slope += slopes[int(np.argmax(dual_norms(model.cost, slopes)))]
+        rate = float(dual_norms(model.cost, slope))
+        if rate > best[0]:
+            best = (rate, slope, group)
+    return best
+
+
+def escaping(model: Model, x: Array, move: Array, rate: float, movable: Array) -> Extremal:
+    """Samples moved along one direction, as few of them and as far as the supremum asks for."""
+    still = unmoved(model)
+    size, radius = len(still.rows), model.radius
+    before = model.loss.values(x, still.rows).copy()
+    target = float(before.mean()) + radius * rate
+    tolerance = ATTAINED * max(1.0, abs(target))
+    everyone = still.rows + radius * move
+    if target - float(model.loss.values(x, everyone).mean()) <= tolerance:
+        return Extremal(everyone, still.weights, still.source, rate)
+    far = still.rows[movable] + size * radius * move
+    deficits = before[movable] + size * radius * rate - model.loss.values(x, far)
+    chosen = movable[int(np.argmin(deficits))]
+    # A share p of the sample moves radius N / p: what it lacks counts p / N times.
+    share = min(1.0, tolerance * size / max(float(deficits.min()), 1e-300))
+    rows, weights, source = still.rows.copy(), still.weights.copy(), still.source
+    weights[chosen] = (1.0 - share) / size
+    moved = rows[chosen] + radius * size / share * move
+    keep = weights > 0
+    return Extremal(
+        np.vstack([rows[keep], moved]),
+        np.append(weights[keep], share / size),
+        np.append(source[keep], chosen),
+        rate,
+    )

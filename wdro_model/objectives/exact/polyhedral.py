@@ -1,0 +1,225 @@
+"""Maxima of affine pieces on a polyhedral support {C xi <= h}: a finite convex program.
+
+For one sample and one piece, by duality with multipliers g >= 0 of the support,
+
+    sup { <b, zeta> - l c(xi, zeta) : C zeta <= h } = min_g <b, xi> + <g, h - C xi> + p(b - C' g),
+
+with p(u) = |u|^2 / (4 l) for a quadratic cost, and for a norm p = 0 where |u|_dual <= l. The
+multipliers of all samples are one matrix for each piece.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.exact.base import Extremal
+from wdro_model.objectives.exact.dual_search import search
+from wdro_model.objectives.exact.geometry import conjugate_exponent, scales
+from wdro_model.objectives.exact.pieces import (
+    Cluster,
+    Group,
+    constant_cluster,
+    groups_of,
+    numeric,
+)
+from wdro_model.objectives.exact.primal import primal_extremal
+from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_polyhedron
+from wdro_model.objectives.exact.responses import box_responses
+from wdro_model.objectives.exact.support import inequalities, reach
+from wdro_model.objectives.exact.vectorised import certain_part, group_rows, piece_at, summed
+from wdro_model.objectives.programs import Program
+from wdro_model.solvers.conic import Conic
+
+LARGEST = 5_000_000
+"""At most so many multipliers of the support, over all samples and pieces."""
+
+
+@dataclass(frozen=True)
+class PolyhedralLoss:
+    """A maximum of affine pieces, or a sum of such terms; norm or quadratic cost; polyhedron."""
+
+    formula = (
+        "min over l and g_kj >= 0 of l radius + mean_k max_j a_j + <b_j, xi_k> + <g_kj, h - C xi_k>"
+        " + the conjugate of the cost at b_j - C' g_kj, support {C xi <= h}"
+    )
+
+    def refusal(self, model: Model) -> str | None:
+        return first_refusal(
+            model,
+            needs_cost("norm", "squared", "mahalanobis"),
+            needs_polyhedron,
+            needs_coupled_pieces,
+            needs_plain_norm,
+            needs_few_multipliers,
+        )
+
+    def program(self, model: Model) -> Program | None:
+        return dual_program(model, self.groups(model))
+
+    def has_objective(self, model: Model) -> bool:
+        return False
+
+    def objective(self, model: Model) -> None:
+        return None
+
+    def value(self, model: Model, x: Array) -> float:
+        if is_separable(model):
+            return search(model, x, box_responses(model, self.groups(model), x)).value
+        return conic_value(model, self.groups(model), x)
+
+    def extremal(self, model: Model, x: Array) -> Extremal:
+        if is_separable(model):
+            # Where the supremum asks for moves without end, long ones come close to it.
+            answers = box_responses(model, self.groups(model), x, longest=reach(model, 1e7))
+            return search(model, x, answers).extremal(model)
+        return primal_extremal(model, self.groups(model), x)
+
+    def groups(self, model: Model) -> tuple[Group, ...]:
+        found = coupled_pieces(model)
+        assert not isinstance(found, str)
+        return found
+
+
+def is_separable(model: Model) -> bool:
+    """Do cost and support treat every coordinate on its own?"""
+    assert model.joint is not None
+    assert model.cost is not None
+    plain = model.cost.kind == "squared" or model.cost.p == 1 or len(moving_ones(model)) <= 1
+    return model.joint.bounds is not None and plain and model.cost.kind != "mahalanobis"
+
+
+def moving_ones(model: Model) -> Array:
+    assert model.cost is not None
+    return np.flatnonzero(~model.cost.frozen)
+
+
+def coupled_pieces(model: Model) -> tuple[Group, ...] | str:
+    """The pieces of the loss, in clusters that neither cost nor support couples."""
+    assert model.cost is not None
+    found = inequalities(model)
+    assert found is not None
+    couplings = found[0]
+    if model.cost.kind == "mahalanobis" or model.cost.p not in (None, 1.0):
+        everything = sp.csr_array((~model.cost.frozen).astype(float)[None])
+        couplings = sp.vstack([couplings, everything], format="csr")
+    return groups_of(model, "polyhedral", couplings=couplings)
+
+
+def needs_coupled_pieces(model: Model) -> str | None:
+    found = coupled_pieces(model)
+    return found if isinstance(found, str) else None
+
+
+def needs_plain_norm(model: Model) -> str | None:
+    assert model.cost is not None
+    if model.cost.kind == "norm" and model.cost.p not in (1.0, 2.0, np.inf):
+        return f"a bounded support needs a norm cost with p = 1, 2 or inf, not p = {model.cost.p:g}"
+    return None
+
+
+def needs_few_multipliers(model: Model) -> str | None:
+    found, groups = inequalities(model), coupled_pieces(model)
+    assert found is not None
+    assert not isinstance(groups, str)
+    count = len(found[1]) * sum(
+        len(g.index) * max((len(c.pieces) for c in g.clusters), default=0) for g in groups
+    )
+    if count > LARGEST:
+        return (
+            f"the finite program on the support has {count} multipliers, more than the {LARGEST} "
+            "that are written out"
+        )
+    return None
+
+
+def dual_program(
+    model: Model, groups: tuple[Group, ...], certain: Any | None = None
+) -> Program | None:
+    """The finite convex program; `certain` in place of the terms without data."""
+    found = inequalities(model)
+    assert found is not None
+    dual = cp.Variable(nonneg=True, name="transport_dual")
+    total = certain_part(model, groups) if certain is None else certain
+    total = total + model.radius * dual
+    constraints: list[Any] = []
+    for group in groups:
+        rows = group_rows(group, model.rows)
+        for cluster in group.clusters:
+            values, more = cluster_values(model, cluster, rows, dual, *found)
+            best = values[0] if len(values) == 1 else cp.maximum(*values)
+            total = total + summed(best, len(rows)) / len(model.rows)
+            constraints += more
+    return Program.if_convex(total, tuple(constraints))
+
+
+def cluster_values(
+    model: Model, cluster: Cluster, rows: Array, dual: Any, matrix: Any, limits: Array
+) -> tuple[list[Any], list[Any]]:
+    """For each piece sup_zeta a + <b, zeta> - l c(xi_k, zeta) as an n-vector, and constraints."""
+    where = cluster.moving
+    if not len(where):
+        return [piece_at(piece, cluster.seen, rows) for piece in cluster.pieces], []
+    own = np.asarray(abs(matrix[:, where]).sum(axis=1)).ravel() > 0
+    inside = matrix[np.flatnonzero(own)]
+    slack = np.maximum(limits[own] - (inside @ rows.T).T, 0.0)
+    values, constraints = [], []
+    for piece in cluster.pieces:
+        value = piece_at(piece, cluster.seen, rows)
+        slope = cp.reshape(piece.slope[where], (1, len(where)), order="C")
+        left = np.ones((len(rows), 1)) @ slope
+        if own.any():
+            multipliers = cp.Variable(slack.shape, nonneg=True)
+            value = value + cp.sum(cp.multiply(slack, multipliers), axis=1)
+            left = left - multipliers @ inside[:, where]
+        bonus, more = conjugate(model, where, left, dual)
+        values.append(value if bonus is None else value + bonus)
+        constraints += more
+    return values, constraints
+
+
+def conjugate(model: Model, where: Array, left: Any, dual: Any) -> tuple[Any | None, list[Any]]:
+    """sup_delta <u, delta> - l c(delta) for each row u of `left`, with its constraints."""
+    assert model.cost is not None
+    cost, count = model.cost, left.shape[0]
+    if cost.kind == "mahalanobis":
+        assert cost.matrix is not None
+        plain = left @ np.linalg.cholesky(np.linalg.inv(cost.matrix))
+    else:
+        plain = left @ sp.diags_array(1.0 / scales(cost)[where])
+    if cost.kind != "norm":
+        bonus = cp.Variable(count, nonneg=True)
+        stretched = dual * np.ones(count)
+        cone = cp.hstack([plain, cp.reshape(stretched - bonus, (count, 1), order="C")])
+        # |u|^2 <= 4 l s as a second-order cone.
+        return bonus, [cp.SOC(stretched + bonus, cone, axis=1)]
+    q = conjugate_exponent(cost)
+    if np.isinf(q):
+        return None, [cp.abs(plain) <= dual]
+    if q == 1:
+        return None, [cp.sum(cp.abs(plain), axis=1) <= dual]
+    return None, [cp.SOC(dual * np.ones(count), plain, axis=1)]
+
+
+def conic_value(model: Model, groups: tuple[Group, ...], x: Array) -> float:
+    """The same program with the decision held fixed."""
+    size, still = len(model.rows), 0.0
+    fixed = []
+    for group in groups:
+        rows = group_rows(group, model.rows)
+        numbers = [numeric(model, cluster, x) for cluster in group.clusters]
+        still += sum(float(c.values(rows).max(axis=1).sum()) for c in numbers)
+        clusters = tuple(constant_cluster(n, c.seen) for n, c in zip(numbers, group.clusters))
+        fixed.append(Group(group.index, clusters, (), group.held))
+    certain = float(model.loss.values(x, model.rows).mean()) - still / size
+    program = dual_program(model, tuple(fixed), cp.Constant(certain))
+    assert program is not None
+    problem = cp.Problem(cp.Minimize(program.expression), list(program.constraints))
+    Conic().run(problem)
+    return float(problem.value)

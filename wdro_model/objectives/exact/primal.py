@@ -1,0 +1,159 @@
+"""The worst-case distribution on a polyhedral support, from nature's own convex program.
+
+Nature sends a share q_kj of sample k to where piece j is evaluated, by q_kj times a move:
+
+    max mean_k sum_j q_kj (a_j + <b_j, xi_k>) + <b_j, v_kj>
+    s.t. sum_j q_kj = 1, q_kj >= 0, C (q_kj xi_k + v_kj) <= q_kj h,
+         mean_k sum_j q_kj c(v_kj / q_kj) <= radius.
+
+With a norm cost the supremum may need moves without end for shares that vanish: moves are then
+held below a long reach.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.exact.base import Extremal, unmoved
+from wdro_model.objectives.exact.geometry import scales
+from wdro_model.objectives.exact.pieces import Group, NumericCluster, numeric
+from wdro_model.objectives.exact.support import inequalities, reach
+from wdro_model.objectives.exact.vectorised import group_rows
+from wdro_model.solvers.conic import Conic
+
+SMALLEST = 1e-7
+"""Shares below this are rounding."""
+
+
+def primal_extremal(model: Model, groups: tuple[Group, ...], x: Array) -> Extremal:
+    """Solve nature's program and read its atoms."""
+    parts = [
+        _Part(model, group, numeric(model, cluster, x))
+        for group in groups
+        for cluster in group.clusters
+        if len(cluster.moving)
+    ]
+    if not parts:
+        return unmoved(model)
+    budget = sum(part.cost for part in parts) / len(model.rows) <= model.radius
+    gain = sum(part.gain for part in parts)
+    problem = cp.Problem(
+        cp.Maximize(gain / len(model.rows)), [budget, *(c for p in parts for c in p.constraints)]
+    )
+    Conic().run(problem)
+    answers = [part.answers() for part in parts]
+    rows, weights, source = [], [], []
+    for k, row in enumerate(model.rows):
+        own = [found[k] for found in answers if k in found]
+        shares, moves = coupled(own, model.rows.shape[1])
+        rows.append(row + moves)
+        weights.append(shares / len(model.rows))
+        source.append(np.full(len(shares), k))
+    return Extremal(
+        np.concatenate(rows),
+        np.concatenate(weights),
+        np.concatenate(source),
+        float(abs(budget.dual_value)),
+    )
+
+
+def coupled(answers: list[tuple[Array, Array]], dimension: int) -> tuple[Array, Array]:
+    """Moves of separate coordinates as moves of all of them: (shares (K,), moves (K, d)).
+
+    Each answer is (shares, moves) with shares that add up to one; the cost of the moves adds up
+    over the coordinates, so that any coupling of them is as good as another.
+    """
+    ends = [np.cumsum(shares) / shares.sum() for shares, _ in answers]
+    marks = np.unique(np.concatenate([np.array([1.0]), *ends]))
+    marks = marks[(marks > 0) & (marks <= 1)]
+    shares = np.diff(marks, prepend=0.0)
+    keep = shares > 1e-12
+    marks, shares = marks[keep], shares[keep]
+    moves = np.zeros((len(marks), dimension))
+    for (_, own), end in zip(answers, ends):
+        moves += own[np.minimum(np.searchsorted(end, marks - 1e-13), len(own) - 1)]
+    return shares / shares.sum(), moves
+
+
+class _Part:
+    """The shares and moves of a group of samples for one cluster of pieces."""
+
+    def __init__(self, model: Model, group: Group, cluster: NumericCluster) -> None:
+        found = inequalities(model)
+        assert found is not None
+        matrix, limits = found
+        self.index, self.where = group.index, cluster.moving
+        self.rows = group_rows(group, model.rows)
+        count, pieces = len(self.rows), len(cluster.constants)
+        slack = limits - (matrix @ self.rows.T).T
+        values = cluster.values(self.rows)
+        self.shares = cp.Variable((count, pieces), nonneg=True)
+        self.moves = [cp.Variable((count, len(self.where))) for _ in range(pieces)]
+        self.constraints: list[Any] = [cp.sum(self.shares, axis=1) == 1]
+        self.gain: Any = cp.sum(cp.multiply(values, self.shares))
+        self.cost: Any = 0.0
+        self.inside = inside = matrix[:, self.where]
+        self.slack = np.maximum(slack, 0.0)
+        for j, move in enumerate(self.moves):
+            share = cp.reshape(self.shares[:, j], (count, 1), order="C")
+            self.gain += cp.sum(move @ cluster.slopes[j, self.where])
+            if len(limits):
+                allowed = cp.multiply(slack, share @ np.ones((1, len(limits))))
+                self.constraints.append(move @ inside.T <= allowed)
+            if model.cost is not None and model.cost.kind == "norm":
+                far = cp.multiply(reach(model, 1e3), share @ np.ones((1, len(self.where))))
+                self.constraints += [move <= far, -move <= far]
+            cost, more = _transport(model, self.where, move, self.shares[:, j])
+            self.cost += cost
+            self.constraints += more
+
+    def answers(self) -> dict[int, tuple[Array, Array]]:
+        """For each sample of the group, the shares and moves (J, d) of its pieces."""
+        shares = np.maximum(self.shares.value, 0.0)
+        shares[shares < SMALLEST] = 0.0
+        moves = np.zeros((len(self.moves), *self.rows.shape))
+        for j, move in enumerate(self.moves):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                delta = np.where(shares[:, j, None] > 0, move.value / shares[:, j, None], 0.0)
+            moves[j][:, self.where] = self.shorten(delta, self.slack)
+        found = {}
+        for i, k in enumerate(self.index):
+            used = shares[i] > 0
+            found[int(k)] = (shares[i, used], moves[used, i])
+        return found
+
+    def shorten(self, delta: Array, slack: Array) -> Array:
+        """The moves, cut where rounding takes them out of the support."""
+        if not slack.shape[1]:
+            return delta
+        used = np.maximum((self.inside @ delta.T).T, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.where(used > slack, slack / used, 1.0)
+        return delta * ratios.min(axis=1)[:, None]
+
+
+def _transport(model: Model, where: Array, move: Any, share: Any) -> tuple[Any, list[Any]]:
+    """sum_k q_k c(v_k / q_k), with the constraints of its epigraph."""
+    assert model.cost is not None
+    cost, count = model.cost, move.shape[0]
+    if cost.kind == "norm":
+        plain = move @ sp.diags_array(scales(cost)[where])
+        if cost.p == 1:
+            return cp.sum(cp.abs(plain)), []
+        if cost.p == 2:
+            return cp.sum(cp.norm(plain, 2, axis=1)), []
+        return cp.sum(cp.max(cp.abs(plain), axis=1)), []
+    if cost.kind == "mahalanobis":
+        assert cost.matrix is not None
+        plain = move @ np.linalg.cholesky(cost.matrix)
+    else:
+        plain = move @ sp.diags_array(scales(cost)[where])
+    price = cp.Variable(count, nonneg=True)
+    cone = cp.hstack([2 * plain, cp.reshape(share - price, (count, 1), order="C")])
+    return cp.sum(price), [cp.SOC(share + price, cone, axis=1)]

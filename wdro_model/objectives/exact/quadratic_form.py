@@ -1,0 +1,93 @@
+"""A quadratic form whose matrix is uncertain: the worst case adds to its diagonal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.convexity import (
+    LARGEST,
+    has_one_weight,
+    is_positive_semidefinite,
+    quadratic_term,
+)
+from wdro_model.objectives.exact.affine import moved_samples, robust_affine
+from wdro_model.objectives.exact.base import Extremal
+from wdro_model.objectives.exact.refusals import first_refusal, needs_affine, needs_cost
+from wdro_model.objectives.programs import Program
+from wdro_model.objectives.robust_affine import RobustAffine
+
+
+@dataclass(frozen=True)
+class QuadraticFormLoss:
+    """x' Xi x + g(x), squared cost with one weight w, R^d (or orthant, for x of one sign)."""
+
+    formula = "x' (mean + sqrt(radius/w) I) x + g(x)"
+
+    def refusal(self, model: Model) -> str | None:
+        reason = first_refusal(model, needs_affine, needs_cost("squared", "mahalanobis"))
+        if reason is not None:
+            return reason
+        if quadratic_term(model) is None:
+            return "the loss is not quadratic_form(x, Xi) plus terms without data"
+        if not has_one_weight(model):
+            return "the cost does not weigh all entries of the matrix alike"
+        if not moves_stay_inside(model):
+            return "the worst-case move may leave the support"
+        return None
+
+    def matrix(self, model: Model) -> np.ndarray:
+        """mean + sqrt(radius/w) I, symmetrised."""
+        assert model.cost is not None
+        (mean,) = model.mean_values().values()
+        weight = 1.0 if model.cost.weights is None else float(model.cost.weights[0])
+        shifted = mean + np.sqrt(model.radius / weight) * np.eye(len(mean))
+        return (shifted + shifted.T) / 2
+
+    def program(self, model: Model) -> Program | None:
+        matrix = self.matrix(model)
+        if not is_positive_semidefinite(matrix):
+            return None
+        term, rest = quadratic_term(model) or (None, None)
+        assert term is not None
+        # The shift makes the form convex up to rounding; CVXPY need not look at it again.
+        quadratic = cp.quad_form(term.args[0], cp.psd_wrap(matrix))
+        return Program.if_convex(quadratic if rest is None else quadratic + rest)
+
+    def has_objective(self, model: Model) -> bool:
+        return True
+
+    def objective(self, model: Model) -> RobustAffine:
+        small = model.loss.dimension <= LARGEST
+        _, rest = quadratic_term(model) or (None, None)
+        convex = model.convex_in_decision or (
+            small
+            and is_positive_semidefinite(self.matrix(model))
+            and (rest is None or rest.is_convex())
+        )
+        return robust_affine(model, convex)
+
+    def value(self, model: Model, x: Array) -> float:
+        return robust_affine(model, convex=False).evaluate(x).value
+
+    def extremal(self, model: Model, x: Array) -> Extremal:
+        return moved_samples(model, x)
+
+
+def moves_stay_inside(model: Model) -> bool:
+    """For B = x x': is the support R^d, or unbounded above with x of one sign?"""
+    assert model.joint is not None
+    if model.joint.everywhere:
+        return True
+    if model.joint.bounds is None:
+        return False
+    term, _ = quadratic_term(model) or (None, None)
+    assert term is not None
+    lower, upper = model.feasible.bounds()
+    where = model.feasible.layout.slices[term.args[0]]
+    one_sign = bool(np.all(lower[where] >= 0) or np.all(upper[where] <= 0))
+    return one_sign and bool(np.all(np.isposinf(model.joint.bounds[1])))

@@ -1,0 +1,170 @@
+"""How nature answers a price l of transport: the best piece and move of every sample.
+
+A response is a function of l: for the samples of a group and one cluster of pieces it gives
+sup_zeta max_j a_j + <b_j, zeta> - l c(xi_k, zeta), the cost of a maximiser, and its move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.exact.geometry import dual_norms, scales, whitened_numbers
+from wdro_model.objectives.exact.pieces import Group, NumericCluster, numeric
+from wdro_model.objectives.exact.vectorised import group_rows
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best move of each of n samples at one price."""
+
+    values: Array
+    """(n,)."""
+    costs: Array
+    """(n,)."""
+    moves: Callable[[], Array]
+    """(n, d), computed when it is asked for."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """A cluster's answers, for the samples in `index`."""
+
+    index: Array
+    at: Callable[[float], Answer]
+    rate: float
+    """The largest dual norm of a slope."""
+    still: float
+    """Sum over the samples of the largest piece where nothing moves."""
+
+
+def free_responses(model: Model, groups: tuple[Group, ...], x: Array) -> list[Response]:
+    """On R^d with a quadratic cost: the move b/(2 l) in the geometry of the cost."""
+    return _responses(model, groups, x, _free)
+
+
+def box_responses(
+    model: Model, groups: tuple[Group, ...], x: Array, longest: float = np.inf
+) -> list[Response]:
+    """On a box with a separable cost: every coordinate on its own, by moves up to `longest`."""
+    assert model.cost is not None
+    answer = _clipped if model.cost.kind == "squared" else partial(_to_the_bounds, longest)
+    return _responses(model, groups, x, answer)
+
+
+Maker = Callable[[Model, NumericCluster, Array], Callable[[float], Answer]]
+
+
+def _responses(model: Model, groups: tuple[Group, ...], x: Array, maker: Maker) -> list[Response]:
+    assert model.cost is not None
+    found = []
+    for group in groups:
+        rows = group_rows(group, model.rows)
+        for cluster in group.clusters:
+            numbers = numeric(model, cluster, x)
+            rate = float(dual_norms(model.cost, numbers.moving_slopes).max())
+            still = float(numbers.values(rows).max(axis=1).sum())
+            found.append(Response(group.index, maker(model, numbers, rows), rate, still))
+    return found
+
+
+def _free(model: Model, cluster: NumericCluster, rows: Array) -> Callable[[float], Answer]:
+    assert model.cost is not None
+    cost, slopes = model.cost, cluster.moving_slopes
+    base = cluster.values(rows)
+    squares = np.sum(whitened_numbers(cost, slopes) ** 2, axis=1)
+    if cost.kind == "mahalanobis":
+        assert cost.matrix is not None
+        steepest = np.linalg.solve(cost.matrix, slopes.T).T
+    else:
+        steepest = slopes / scales(cost) ** 2
+
+    def at(dual: float) -> Answer:
+        gains = base + squares / (4 * dual)
+        best = np.argmax(gains, axis=1)
+        values = np.take_along_axis(gains, best[:, None], axis=1)[:, 0]
+        costs = (squares / (4 * dual**2))[best]
+        return Answer(values, costs, lambda: steepest[best] / (2 * dual))
+
+    return at
+
+
+def _bounds(model: Model, cluster: NumericCluster, rows: Array) -> tuple[Array, Array]:
+    """How far down and up each sample may move in the cluster's coordinates."""
+    assert model.joint is not None
+    assert model.joint.bounds is not None
+    where = cluster.moving
+    lower, upper = (side[where] for side in model.joint.bounds)
+    return (
+        np.minimum(lower - rows[:, where], 0.0),
+        np.maximum(upper - rows[:, where], 0.0),
+    )
+
+
+def _coordinatewise(
+    model: Model,
+    cluster: NumericCluster,
+    rows: Array,
+    move: Callable[[float, Array], Array],
+    price: Callable[[Array], Array],
+) -> Callable[[float], Answer]:
+    """Answers from the best move (n, m) of a slope (m,) at a price, and the cost of moves.
+
+    A price that does not pay for a move without end has infinite values and costs.
+    """
+    base = cluster.values(rows)
+    slopes = cluster.slopes[:, cluster.moving]
+
+    def at(dual: float) -> Answer:
+        moves = [move(dual, slope) for slope in slopes]
+        costs = np.column_stack([price(delta) for delta in moves])
+        pushed = [(delta * slope).sum(axis=1) for delta, slope in zip(moves, slopes)]
+        with np.errstate(invalid="ignore"):
+            gains = base + np.column_stack(pushed) - dual * costs
+        gains[np.isinf(costs)] = np.inf
+        best = np.argmax(gains, axis=1)
+        some = np.arange(len(rows))
+
+        def full() -> Array:
+            out = np.zeros_like(rows)
+            out[:, cluster.moving] = np.array(moves)[best, some]
+            return out
+
+        return Answer(gains[some, best], costs[some, best], full)
+
+    return at
+
+
+def _clipped(model: Model, cluster: NumericCluster, rows: Array) -> Callable[[float], Answer]:
+    """Squared cost: b_i / (2 l w_i), clipped to the box."""
+    assert model.cost is not None
+    down, up = _bounds(model, cluster, rows)
+    weights = scales(model.cost)[cluster.moving] ** 2
+    return _coordinatewise(
+        model,
+        cluster,
+        rows,
+        lambda dual, slope: np.clip(slope / (2 * dual * weights), down, up),
+        lambda delta: np.einsum("ki,ki,i->k", delta, delta, weights),
+    )
+
+
+def _to_the_bounds(
+    longest: float, model: Model, cluster: NumericCluster, rows: Array
+) -> Callable[[float], Answer]:
+    """Sum of weighted absolute values: to the bound where |b_i| > l w_i, else no move."""
+    assert model.cost is not None
+    down, up = _bounds(model, cluster, rows)
+    down, up = np.maximum(down, -longest), np.minimum(up, longest)
+    weights = scales(model.cost)[cluster.moving]
+
+    def move(dual: float, slope: Array) -> Array:
+        away = np.abs(slope) > dual * weights
+        return np.where(away, np.where(slope > 0, up, down), 0.0)
+
+    return _coordinatewise(model, cluster, rows, move, lambda delta: np.abs(delta) @ weights)

@@ -1,0 +1,64 @@
+"""The support of the joint data as linear inequalities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+from wdro_model.uncertainty.supports import Polyhedron
+
+Inequalities = tuple[Any, Array]
+
+
+def moves_freely(model: Model) -> bool:
+    """Is the support R^d in all coordinates that may move?"""
+    found = inequalities(model)
+    return found is not None and len(found[1]) == 0
+
+
+def inequalities(model: Model) -> Inequalities | None:
+    """C (m, d) sparse and h (m,) with the support {C xi <= h}; None if it is not polyhedral.
+
+    Rows that see only coordinates held fixed are left out: the samples meet them already.
+    """
+    assert model.joint is not None
+    assert model.cost is not None
+    blocks, limits = [], []
+    for parameter in model.joint.parameters:
+        found = _of_support(parameter.support, parameter.shape)
+        if found is None:
+            if model.cost.frozen[model.joint.slices[parameter]].all():
+                found = sp.csr_array((0, parameter.size)), np.zeros(0)
+            else:
+                return None
+        blocks.append(found[0])
+        limits.append(found[1])
+    matrix = sp.csr_array(sp.block_diag(blocks, format="csr"))
+    acts = np.asarray(abs(matrix[:, np.flatnonzero(~model.cost.frozen)]).sum(axis=1)).ravel() > 0
+    return matrix[np.flatnonzero(acts)], np.concatenate(limits)[acts]
+
+
+def reach(model: Model, factor: float) -> float:
+    """A length that is large beside the radius and the spread of the data."""
+    assert model.cost is not None
+    spread = float(np.ptp(model.rows, axis=0).max(initial=0.0))
+    weights = 1.0 if model.cost.weights is None else float(model.cost.weights.min())
+    return factor * max(1.0, spread, model.radius * len(model.rows) / weights)
+
+
+def _of_support(support: Any, shape: tuple[int, ...]) -> Inequalities | None:
+    size = int(np.prod(shape))
+    if isinstance(support, Polyhedron):
+        return sp.csr_array(support.A), np.asarray(support.b)
+    box = support.bounds(shape)
+    if box is None:
+        return None
+    lower, upper = (np.ravel(side) for side in box)
+    identity = sp.eye_array(size, format="csr")
+    below, above = np.flatnonzero(np.isfinite(lower)), np.flatnonzero(np.isfinite(upper))
+    rows = sp.vstack([-identity[below], identity[above]], format="csr")
+    return rows, np.concatenate([-lower[below], upper[above]])

@@ -1,0 +1,106 @@
+"""The sum of a loss over the samples as one CVXPY expression, with no copy for each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cvxpy as cp
+
+from wdro_model.loss import atoms
+from wdro_model.loss.forms import affine_forms
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.exact.pieces import Cluster, Group, Piece, as_piece
+
+ENTRYWISE = (
+    atoms.ADD,
+    atoms.NEGATE,
+    atoms.ABS,
+    atoms.HUBER,
+    atoms.LOGISTIC,
+    atoms.MAXIMUM,
+    atoms.POWER,
+    atoms.EXP,
+)
+"""Atoms that act on the entries of a vector as they do on a number."""
+
+
+def piece_at(piece: Piece, seen: Array, rows: Array) -> Any:
+    """a(x) + <b(x), xi_k> for each row, a vector of n entries (or one where no data is seen)."""
+    if not len(seen):
+        return piece.constant
+    if len(seen) == rows.shape[1]:
+        return piece.constant + rows @ piece.slope
+    return piece.constant + rows[:, seen] @ piece.slope[seen]
+
+
+def group_rows(group: Group, rows: Array) -> Array:
+    """The samples of a group."""
+    return rows if len(group.index) == len(rows) else rows[group.index]
+
+
+def summed(values: Any, count: int) -> Any:
+    """The sum over `count` samples of a vector, or of one number that they share."""
+    return cp.sum(values) if values.size == count else count * cp.sum(values)
+
+
+def sum_of_maximum(cluster: Cluster, rows: Array) -> Any:
+    """sum_k max_j a_j + <b_j, xi_k>."""
+    values = [piece_at(piece, cluster.seen, rows) for piece in cluster.pieces]
+    return summed(values[0] if len(values) == 1 else cp.maximum(*values), len(rows))
+
+
+def mean_of_maxima(model: Model, groups: tuple[Group, ...]) -> Any:
+    """mean_k f(x, xi_k)."""
+    total = certain_part(model, groups)
+    for group in groups:
+        rows = group_rows(group, model.rows)
+        for cluster in group.clusters:
+            total = total + sum_of_maximum(cluster, rows) / len(model.rows)
+    return total
+
+
+def certain_part(model: Model, groups: tuple[Group, ...]) -> Any:
+    """The terms without data, averaged over the samples."""
+    total: Any = cp.Constant(0.0)
+    for group in groups:
+        for term in group.rest:
+            total = total + (len(group.index) / len(model.rows)) * term
+    return total
+
+
+def sum_through_forms(model: Model, expression: Any, rows: Array) -> Any | None:
+    """sum_k h(x, u_k) for scalar forms u affine in the data and h made of entrywise atoms."""
+    assert model.joint is not None
+    found = affine_forms(expression, model.joint.parameters)
+    if found is None or any(form.expression.size != 1 for form in found.forms):
+        return None
+    vectors: dict[int, Any] = {}
+    for form in found.forms:
+        piece, seen = as_piece(model, form.expression)
+        vectors[form.placeholder.id] = piece_at(piece, seen, rows)
+    outer = _stretched(found.outer, vectors)
+    return None if outer is None else summed(outer, len(rows))
+
+
+def _stretched(e: Any, vectors: Mapping[int, Any]) -> Any | None:
+    """The outer function with a vector of samples in place of each form."""
+    if not any(p.id in vectors for p in e.parameters()):
+        return e
+    if isinstance(e, cp.Parameter):
+        return vectors[e.id]
+    arguments: list[Any] = [_stretched(a, vectors) for a in e.args]
+    if any(a is None for a in arguments) or e.size != 1:
+        return None
+    if isinstance(e, atoms.MULTIPLY):
+        return cp.multiply(*arguments)
+    if isinstance(e, atoms.DIVIDE):
+        return arguments[0] / arguments[1]
+    if isinstance(e, atoms.RESHAPE | atoms.PROMOTE | atoms.SUM) or (
+        isinstance(e, atoms.WRAP) and e.shape == ()
+    ):
+        return arguments[0]
+    if isinstance(e, ENTRYWISE):
+        return sum(arguments[1:], arguments[0]) if isinstance(e, atoms.ADD) else e.copy(arguments)
+    return None

@@ -1,0 +1,82 @@
+"""What a smoothed objective is made of, up to its draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wdro_model.model import Model
+from wdro_model.objectives import integration
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.integration import Choice, Scales, Stream
+from wdro_model.objectives.smoothed import Moving, Smoothed
+from wdro_model.options import Options
+from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
+
+REPORT_DRAWS = 1000
+REPORT_ENTRIES = 2**26
+"""The final value takes up to so many draws per sample, and so many numbers in all."""
+
+ADAPTIVE = ("tilted",)
+"""Strategies whose draws are made for one decision and one dual."""
+
+FirstOrder = FrankWolfe | MomentumFrankWolfe
+
+
+def choose_integration(model: Model, solver: FirstOrder, options: Options) -> Choice:
+    """How the inner integral is computed; the paper's algorithm keeps the paper's estimator."""
+    if options.integration is None and isinstance(solver, MomentumFrankWolfe):
+        return Choice("gaussian", "the paper's estimator goes with the paper's algorithm")
+    return integration.choose(model, options.integration)
+
+
+def dual_rule(solver: FirstOrder, options: Options) -> str:
+    """What becomes of the dual variable: "exact" or "vertex"."""
+    return options.dual or ("vertex" if isinstance(solver, MomentumFrankWolfe) else "exact")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The smoothed objective up to its draws."""
+
+    model: Model
+    choice: Choice
+    epsilon: float
+    sigma: float | Array
+    seed: int
+    convex: bool
+
+    def objective(self, draws: int, stage: int) -> Smoothed:
+        """The objective with so many draws per sample, from the stream of a stage."""
+        assert self.model.joint is not None
+        kind = Moving if self.choice.name in ADAPTIVE else Smoothed
+        return kind(
+            self.choice.build(self.model, Scales(self.epsilon, self.sigma, draws)),
+            size=self.model.joint.size,
+            radius=self.model.radius,
+            epsilon=self.epsilon,
+            sigma=self.sigma,
+            convex=self.convex,
+            stream=Stream(self.seed, stage),
+        )
+
+    def report_draws(self, least: int) -> int:
+        """Draws per sample for the reported value."""
+        entries = self.model.rows.shape[0] * max(1, self.model.rows.shape[1])
+        return max(least, min(REPORT_DRAWS, REPORT_ENTRIES // entries))
+
+
+def surrogate(objective: Smoothed) -> Smoothed | None:
+    """A cheaper objective of nearly the same value to begin with, where the strategy has one."""
+    make = getattr(objective.integration, "surrogate", None)
+    easier = None if make is None else make()
+    if easier is None:
+        return None
+    return Smoothed(
+        easier,
+        size=len(easier.rows),
+        radius=objective.radius,
+        epsilon=objective.epsilon,
+        sigma=objective.sigma,
+        convex=objective.convex,
+        stream=objective.stream,
+    )

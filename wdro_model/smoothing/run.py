@@ -1,0 +1,132 @@
+"""Solving the smoothed objective."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from wdro_model.execution import (
+    bounded_oracle,
+    certified,
+    display,
+    first_point,
+    report,
+    warm_active_set,
+)
+from wdro_model.methods import Plan
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.convexity import smoothed_form_is_convex
+from wdro_model.objectives.smoothed import Moving, Smoothed
+from wdro_model.options import Options
+from wdro_model.sets.base import FeasibleSet
+from wdro_model.smoothing.notes import is_reliable, smoothing_notes
+from wdro_model.smoothing.recipe import (
+    FirstOrder,
+    Recipe,
+    choose_integration,
+    dual_rule,
+    surrogate,
+)
+from wdro_model.smoothing.scales import (
+    derived_epsilon,
+    dual_bound,
+    empirical_decision,
+    first_dual,
+    resolve_sigma,
+)
+from wdro_model.smoothing.stages import (
+    REPORT_STAGE,
+    Result,
+    after,
+    dual_share,
+    run_stages,
+)
+from wdro_model.solution import Solution
+from wdro_model.solvers import MomentumFrankWolfe, Outcome
+from wdro_model.solvers.dual import Tracking
+
+
+def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Options) -> Solution:
+    """Frank-Wolfe on the smoothed objective; sampled values are re-estimated with other draws."""
+    began = time.perf_counter()
+    oracle = bounded_oracle(model)
+    rng = np.random.default_rng(options.seed)
+    recipe = prepare(model, solver, options)
+    shown = display(options, chosen)
+    first = recipe.objective(solver.samples, 0)
+    stochastic = isinstance(solver, MomentumFrankWolfe)
+    improved = None if stochastic or not first.integration.exact else surrogate(first) or first
+    start = first_point(model, improved, options, rng)
+    bound = None
+    if dual_rule(solver, options) == "vertex":
+        bound = dual_bound(recipe, solver, oracle, start)
+
+    def run(objective: Smoothed, start: Array, solver: FirstOrder = solver, **more: Any) -> Outcome:
+        return solver.run(objective, oracle, start, rng=rng, dual_bound=bound, **shown, **more)
+
+    if isinstance(solver, MomentumFrankWolfe):
+        tracking = Tracking(first_dual(model, start), model.radius)
+        more: dict[str, Any] = {} if bound else {"tracking": tracking}
+        result = judge(recipe, solver.samples, oracle, run(first, start, **more), bound)
+    elif first.integration.exact:
+        active, earlier = warm_active_set(model, options.start), []
+        if (easier := surrogate(first)) is not None:
+            rough = run(easier, start, active_set=active)
+            start, active, first.minimum = rough.x, rough.active_set, easier.minimum
+            earlier.append(rough)
+        outcome = run(first, start, active_set=active)
+        result = Result(after(earlier, outcome), outcome.point, outcome.gap, True)
+    else:
+        if options.start is None:
+            start = empirical_decision(model, options)
+        if isinstance(first, Moving) and bound is None:
+            result = run_stages(recipe, solver, start, run, began)
+        else:
+            result = judge(recipe, solver.samples, oracle, run(first, start), bound)
+    point = result.point
+    return report(
+        model,
+        chosen,
+        solver,
+        result.outcome,
+        point,
+        result.gap,
+        convex=recipe.convex,
+        began=began,
+        same_objective=result.same_objective,
+        reliable=is_reliable(point, model.radius, solver.gap),
+        epsilon=recipe.epsilon,
+        sigma=recipe.sigma,
+        integration=first.integration.describe(),
+        dual_bound=bound,
+        diagnostics=point.diagnostics,
+        notes=smoothing_notes(model, point, bound),
+    )
+
+
+def prepare(model: Model, solver: FirstOrder, options: Options) -> Recipe:
+    """Strategy, scales and convexity."""
+    choice = choose_integration(model, solver, options)
+    sigma = resolve_sigma(model, options.sigma)
+    epsilon = options.epsilon or derived_epsilon(model, options)
+    convex = model.convex_in_decision or smoothed_form_is_convex(model, epsilon, sigma)
+    return Recipe(model, choice, float(epsilon), sigma, int(options.seed), convex)
+
+
+def judge(
+    recipe: Recipe, draws: int, oracle: FeasibleSet, outcome: Outcome, bound: float | None
+) -> Result:
+    """A run on its own draws, judged by a full evaluation on others."""
+    final = recipe.objective(recipe.report_draws(draws), REPORT_STAGE)
+    dual = outcome.dual
+    if bound is None and final.integration.exact:
+        dual = None  # the dual of the last batch is not that of all samples
+    elif bound is None and isinstance(final, Moving) and dual:
+        dual = final.settle(outcome.x, dual)
+    elif dual:
+        final.integration.refresh(outcome.x, dual)
+    point, gap = certified(final, oracle, outcome.x, dual)
+    return Result(outcome, point, gap + dual_share(point, bound), False)

@@ -1,0 +1,166 @@
+"""Sampled objectives: stages on fixed draws, certified on draws that were not used to optimise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from wdro_model.objectives.base import Array, Point
+from wdro_model.objectives.dual import DualMinimum
+from wdro_model.objectives.smoothed import Moving
+from wdro_model.smoothing.recipe import Recipe
+from wdro_model.smoothing.scales import first_dual
+from wdro_model.solvers import FrankWolfe, Outcome, Stop, Trace
+from wdro_model.solvers.directions import ActiveSet
+
+REPORT_STAGE = 2**62 + 1
+"""Streams of random numbers from here on are for values that are reported."""
+STAGES = 6
+FIRST_DRAWS = 20
+"""Draws that fit each point need not be many to begin with."""
+STAGE_ENTRIES = 2**28
+"""Draws grow from stage to stage up to so many numbers in all."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run, and the point that is reported for it."""
+
+    outcome: Outcome
+    point: Point
+    gap: float
+    same_objective: bool
+    """Was the reported point taken on the objective that was optimised?"""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A decision with its certificate on draws of its own."""
+
+    x: Array
+    point: Point
+    gap: float
+    dual: float
+    active: ActiveSet | None
+
+    def error(self) -> float:
+        """Relative standard error of the value."""
+        assert self.point.diagnostics is not None
+        return self.point.diagnostics.standard_error / max(abs(self.point.value), 1e-300)
+
+
+def run_stages(
+    recipe: Recipe,
+    solver: FrankWolfe,
+    start: Array,
+    run: Callable[..., Outcome],
+    began: float,
+) -> Result:
+    """Runs on random numbers that are fixed for a stage, each judged on others.
+
+    A stage ends when the gap on its draws is small; the value is then estimated again on draws that
+    were used for nothing else. It is all over when the gap and the standard error are both within
+    the tolerance, or at a limit; otherwise the next stage goes on from there with more draws.
+    """
+    draws, active = min(solver.samples, FIRST_DRAWS), None
+    most = max(draws, STAGE_ENTRIES // max(1, recipe.model.rows.size))
+    x, dual = start, first_dual(recipe.model, start)
+    best: Candidate | None = None
+    runs: list[Outcome] = []
+    stop = Stop.STALLED
+    try:
+        for stage in range(STAGES):
+            objective = recipe.objective(draws, stage)
+            objective.minimum = DualMinimum(objective.integration.settle(x, dual), np.nan)
+            limited = left_over(solver, began, runs)
+            outcome = run(objective, x, solver=limited, active_set=active)
+            runs.append(outcome)
+            x, active, dual = outcome.x, outcome.active_set, outcome.dual or dual
+            best = judged(recipe, draws, outcome, dual, REPORT_STAGE + stage)
+            stop = outcome.stop
+            done = outcome.stop is Stop.GAP and best.error() <= solver.gap
+            if done or draws == most or outcome.stop not in (Stop.GAP, Stop.STALLED):
+                break
+            # A stalled line search is Monte Carlo error between values and gradients.
+            least = 4.0 if outcome.stop is Stop.STALLED else 1.5
+            growth = float(np.clip(1.2 * (best.error() / solver.gap) ** 2, least, 16.0))
+            draws = min(int(np.ceil(draws * growth)), most)
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        stop = Stop.INTERRUPT
+    assert best is not None
+    return Result(summary(best, runs, stop, began), best.point, best.gap, False)
+
+
+def judged(recipe: Recipe, draws: int, outcome: Outcome, dual: float, stage: int) -> Candidate:
+    """The decision of a run, evaluated on draws that are used for nothing else.
+
+    The gap is that of the run, whose draws fit the decision as well as these.
+    """
+    objective = recipe.objective(draws, stage)
+    assert isinstance(objective, Moving)
+    dual = objective.settle(outcome.x, dual)
+    point = objective.evaluate(outcome.x, dual)
+    return Candidate(outcome.x, point, outcome.gap, dual, outcome.active_set)
+
+
+def left_over(solver: FrankWolfe, began: float, runs: list[Outcome]) -> FrankWolfe:
+    """The solver with what is left of its limits, for one stage."""
+    used = sum(run.iterations for run in runs)
+    limits: dict[str, Any] = {
+        "max_iterations": max(0, solver.max_iterations - used),
+    }
+    if solver.time_limit is not None:
+        spent = time.perf_counter() - began
+        limits["time_limit"] = max(1e-9, solver.time_limit - spent)
+    return replace(solver, **limits)
+
+
+def dual_share(point: Point, bound: float | None) -> float:
+    """What the dual variable adds to the gap: its best move within [0, bound] (or [0, 2 l])."""
+    if point.dual is None or point.dual_gradient is None:
+        return 0.0
+    ceiling = bound if bound is not None else 2 * point.dual
+    return max(point.dual_gradient * point.dual, point.dual_gradient * (point.dual - ceiling), 0.0)
+
+
+def summary(best: Candidate, runs: list[Outcome], stop: Stop, began: float) -> Outcome:
+    """All stages as one run that ends at the best decision."""
+    trace = Trace()
+    for run in runs:
+        trace.records.extend(run.trace.records)
+    return Outcome(
+        best.x,
+        best.point,
+        best.gap,
+        -np.inf,
+        stop,
+        sum(run.iterations for run in runs),
+        time.perf_counter() - began,
+        sum(run.oracle_calls for run in runs),
+        trace,
+        best.dual,
+        best.active,
+    )
+
+
+def after(earlier: list[Outcome], last: Outcome) -> Outcome:
+    """The last run with the iterations, oracle calls and records of all."""
+    if not earlier:
+        return last
+    runs = [*earlier, last]
+    trace = Trace()
+    for run in runs:
+        trace.records.extend(run.trace.records)
+    return replace(
+        last,
+        iterations=sum(run.iterations for run in runs),
+        oracle_calls=sum(run.oracle_calls for run in runs),
+        seconds=sum(run.seconds for run in runs),
+        trace=trace,
+    )
