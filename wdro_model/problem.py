@@ -126,9 +126,8 @@ class Problem:
     def explain(self, method: str = "auto", *, solver: Solver | None = None, **options: Any) -> str:
         """What would be solved, how, and why: loss, data, ball, feasible set, formula, solver."""
         checked = self._options(options)
-        return explain(
-            self._current_model(), plan(self._model, method, solver), checked, self.solution
-        )
+        model, method = self._current_model(), self._method(method, checked)
+        return explain(model, plan(model, method, check_solver(solver)), checked, self.solution)
 
     # -------------------------------------------------------------- evaluating
     def losses(self, scenarios: Any = None) -> np.ndarray:
