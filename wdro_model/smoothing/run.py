@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,14 +71,18 @@ def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Option
     if isinstance(solver, MomentumFrankWolfe):
         tracking = Tracking(first_dual(model, start), model.radius)
         more: dict[str, Any] = {} if bound else {"tracking": tracking}
-        result = judge(recipe, solver.samples, oracle, run(first, start, **more), bound)
+        result = judge(
+            recipe, solver.samples, oracle, run(first, start, within(solver, began), **more), bound
+        )
     elif first.integration.exact:
-        active, earlier = warm_active_set(model, options.start), []
+        active = warm_active_set(model, options.start)
+        earlier: list[Outcome] = []
         if (easier := surrogate(first)) is not None:
-            rough = run(easier, start, active_set=active)
+            rough = run(easier, start, solver=within(solver, began), active_set=active)
             start, active, first.minimum = rough.x, rough.active_set, easier.minimum
             earlier.append(rough)
-        outcome = run(first, start, active_set=active)
+        used = sum(run.iterations for run in earlier)
+        outcome = run(first, start, solver=within(solver, began, used), active_set=active)
         result = Result(after(earlier, outcome), outcome.point, outcome.gap, True)
     else:
         if options.start is None:
@@ -85,7 +90,9 @@ def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Option
         if isinstance(first, Moving) and bound is None:
             result = run_stages(recipe, solver, start, run, began)
         else:
-            result = judge(recipe, solver.samples, oracle, run(first, start), bound)
+            result = judge(
+                recipe, solver.samples, oracle, run(first, start, within(solver, began)), bound
+            )
     point = result.point
     return report(
         model,
@@ -105,6 +112,14 @@ def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Option
         diagnostics=point.diagnostics,
         notes=smoothing_notes(model, point, bound),
     )
+
+
+def within(solver: FirstOrder, began: float, used: int = 0) -> FirstOrder:
+    """The solver with what is left of its time and iterations."""
+    limits: dict[str, Any] = {"max_iterations": max(0, solver.max_iterations - used)}
+    if solver.time_limit is not None:
+        limits["time_limit"] = max(1e-9, solver.time_limit - (time.perf_counter() - began))
+    return replace(solver, **limits)
 
 
 def prepare(model: Model, solver: FirstOrder, options: Options) -> Recipe:
