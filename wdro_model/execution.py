@@ -122,7 +122,7 @@ def report(
     same_objective: the bounds of the run hold for the reported value, which was not re-estimated.
     reliable: the Monte Carlo error of the value is within the tolerance.
     """
-    value = point.value
+    value, gap = point.value, max(gap, 0.0)  # oracles are exact up to rounding
     close = gap <= max(solver.gap * abs(value), ABSOLUTE_GAP)
     solved = settings.OPTIMAL if convex else STATIONARY
     if not reliable:
