@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
 
 import cvxpy as cp
@@ -202,3 +204,39 @@ def test_result_that_is_neither_convex_nor_reliable_is_not_optimal(rng):
             method="smoothed", integration="gaussian", solver=FrankWolfe(samples=5), epsilon=1e-7
         )
     assert not problem.status.startswith("optimal")
+
+
+def test_start_outside_the_feasible_set_is_refused(portfolio):
+    problem, x, _ = portfolio
+    with pytest.raises(ValueError, match="outside the feasible set"):
+        problem.solve(method="smoothed", start={x: np.array([5.0, 0, 0, 0])})
+    assert problem.robust_value({x: np.array([5.0, 0, 0, 0])}) is not None
+
+
+def test_constraints_may_come_from_a_generator(portfolio):
+    problem, x, _ = portfolio
+    again = wdro.Problem(problem.objective, (c for c in problem.constraints), problem.ambiguity)
+    again.solve()
+    assert x.value.sum() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_solved_problems_can_be_copied_and_solutions_pickled(portfolio):
+    problem, _, _ = portfolio
+    problem.solve(method="smoothed")
+    twin = pickle.loads(pickle.dumps(problem.solution))
+    assert twin.value == problem.value
+    copy.deepcopy(problem)
+
+
+def test_failed_solve_leaves_no_old_result(rng):
+    total = cp.Parameter(value=1.0, name="total")
+    x = cp.Variable(3, nonneg=True)
+    xi = wdro.UncertainParameter(3, samples=rng.normal(size=(10, 3)))
+    ball = wdro.WassersteinBall(0.1)
+    problem = wdro.Problem(cp.Minimize(xi @ x), [cp.sum(x) == total], ball)
+    problem.solve()
+    total.value = -1.0
+    with pytest.raises(wdro.InfeasibleError):
+        problem.solve()
+    assert problem.value is None
+    assert problem.status is None

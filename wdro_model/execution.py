@@ -168,7 +168,9 @@ def first_point(model: Model, objective: Any, options: Options, rng: np.random.G
     """The user's start, else a random vertex, improved by an oracle call given an objective."""
     oracle = model.feasible.oracle()
     if options.start is not None:
-        return user_start(model, options.start)
+        start = user_start(model, options.start)
+        refuse_outside(model, start)
+        return start
     direction = rng.standard_normal(oracle.dimension)
     x = oracle.minimize(np.abs(direction) if oracle.nonnegative_directions else direction)
     return x if objective is None else oracle.minimize(objective.evaluate(x).gradient)
@@ -192,6 +194,26 @@ def user_start(model: Model, start: Any) -> Array:
                 f"got shape {value.shape}."
             )
     return layout.join(values)
+
+
+def refuse_outside(model: Model, x: Array, tolerance: float = 1e-5) -> None:
+    """A start outside the feasible set would carry a certificate that is none."""
+    lower, upper = model.feasible.bounds()
+    outside = bool(np.any(x < lower - tolerance) or np.any(x > upper + tolerance))
+    values = model.feasible.layout.split(x)
+    before = {v: v.value for v in values}
+    for variable, value in values.items():
+        variable.save_value(np.array(value))
+    for constraint in model.feasible.constraints:
+        if not isinstance(constraint, (bool, np.bool_)):
+            outside = outside or bool(np.max(constraint.violation()) > tolerance)
+    for variable, value in before.items():
+        variable.save_value(value)
+    if outside:
+        raise ValueError(
+            "start lies outside the feasible set; give a point that meets the constraints, such as "
+            "an earlier solution."
+        )
 
 
 def warm_active_set(model: Model, start: Any) -> ActiveSet | None:

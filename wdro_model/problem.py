@@ -116,6 +116,7 @@ class Problem:
         chosen = plan(model, method, with_time_limit(check_solver(solver), time_limit))
         if time_limit is not None and solver is None and not isinstance(chosen.solver, Conic):
             chosen = plan(self._model, method, with_time_limit(chosen.solver, time_limit))
+        self.value = self.status = self.solution = None
         solution = execute(self._model, chosen, checked)
         for variable, value in solution.decision.items():
             variable.save_value(np.array(value))

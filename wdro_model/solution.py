@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import cvxpy as cp
 import numpy as np
@@ -63,7 +62,7 @@ class Solution:
     """Vertices whose combination is the decision; a solve that starts here goes on from them."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "decision", MappingProxyType(dict(self.decision)))
+        object.__setattr__(self, "decision", dict(self.decision))
 
     @property
     def relative_gap(self) -> float | None:

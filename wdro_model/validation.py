@@ -40,6 +40,7 @@ def check_constraints(constraints: Sequence[Any] | None) -> list[Any]:
         return []
     if isinstance(constraints, (In, cp.constraints.constraint.Constraint)):
         raise ValueError("constraints must be a list; write [constraint].")
+    constraints = list(constraints)
     for constraint in constraints:
         known = (In, cp.constraints.constraint.Constraint, bool, np.bool_)
         if not isinstance(constraint, known):
@@ -47,7 +48,7 @@ def check_constraints(constraints: Sequence[Any] | None) -> list[Any]:
                 f"a constraint must be a CVXPY constraint or In(x, set), got "
                 f"{type(constraint).__name__}: {constraint!r}."
             )
-    return list(constraints)
+    return constraints
 
 
 def check_ambiguity(ambiguity: Any) -> WassersteinBall | None:

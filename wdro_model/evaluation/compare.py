@@ -106,6 +106,8 @@ def compare(
     `test` is {parameter: array}, an array, or a dict from a name to such scenarios. The problem
     and its variables are left at the last method's solution.
     """
+    if isinstance(methods, str):
+        methods = (methods,)
     plans: dict[str, dict[str, Any]] = (
         {name: {"method": name, **dict(arguments)} for name, arguments in methods.items()}
         if isinstance(methods, Mapping)

@@ -35,7 +35,9 @@ class Layout:
         x = np.zeros(self.dimension)
         for variable, s in self.slices.items():
             if variable in values:
-                x[s] = np.asarray(values[variable], dtype=float).ravel()
+                value = values[variable]
+                value = value.toarray() if hasattr(value, "toarray") else value
+                x[s] = np.asarray(value, dtype=float).ravel()
         return x
 
 

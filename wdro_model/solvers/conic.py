@@ -35,10 +35,16 @@ class Conic:
                 "the feasible set is empty: no point meets all the constraints; "
                 "relax or remove one of them."
             )
-        if problem.status in (settings.UNBOUNDED, settings.UNBOUNDED_INACCURATE):
+        if problem.status == settings.UNBOUNDED:
             raise UnboundedError(
                 "the objective is unbounded below over the feasible set; bound the variables, "
                 "for example by x <= 10, or check the sign of the loss."
+            )
+
+        if problem.status == settings.UNBOUNDED_INACCURATE:
+            raise cp.error.SolverError(
+                "the solver could not tell whether the objective is bounded; rescale the data, so "
+                "that losses and radius are of order 1, or use another solver."
             )
 
     def describe(self) -> str:
