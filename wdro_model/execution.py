@@ -11,6 +11,7 @@ import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
+from wdro_model.feasible import meets
 from wdro_model.methods import Plan, empirical, plan
 from wdro_model.model import Model
 from wdro_model.objectives import exact
@@ -27,13 +28,13 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
     """Hand the convex program to a conic solver."""
     began = time.perf_counter()
     assert chosen.program is not None
-    program = chosen.program()
+    program, layout = chosen.program(), model.feasible.layout
     problem = cp.Problem(
         cp.Minimize(program.expression),
         [*model.feasible.conic_constraints(), *program.constraints],
     )
     try:
-        solver.run(problem, verbose=options.verbose)
+        answer = solver.run_in_units(problem, layout.variables, verbose=options.verbose)
     except SolverError as error:
         if not problem.is_mixed_integer():
             raise
@@ -42,20 +43,19 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
             f"{', '.join(cp.installed_solvers())}); install one that does (pip install pyscipopt), "
             "keep the program linear (a cost such as Norm(1)), or drop integer=True."
         ) from error
-    layout = model.feasible.layout
     x = layout.join({v: v.value for v in layout.variables if v.value is not None})
-    stats = problem.solver_stats
+    value = program.unit * answer.value
     return Solution(
         method=chosen.method,
-        status=problem.status,
-        value=float(problem.value),
+        status=answer.status,
+        value=value,
         decision=layout.split(x),
-        solver=f"conic solver {stats.solver_name}",
+        solver=f"conic solver {answer.solver}",
         seconds=time.perf_counter() - began,
         stop="the conic solver finished",
         convex=True,
-        iterations=stats.num_iters,
-        **evaluations(model, x, problem.value if chosen.method == "exact" else None),
+        iterations=answer.iterations,
+        **evaluations(model, x, value if chosen.method == "exact" else None),
     )
 
 
@@ -93,13 +93,11 @@ def run_empirical(model: Model, options: Options) -> Array:
     """The ERM decision, as a flat vector."""
     chosen = plan(model, "erm", None)
     quiet = replace(options, verbose=False, start=None, seed=0)
-    before = {v: v.value for v in model.feasible.layout.variables}
-    if isinstance(chosen.solver, Conic):
-        solution = run_conic(model, chosen, chosen.solver, quiet)
-    else:
-        solution = run_first_order(model, chosen, chosen.solver, quiet)
-    for variable, value in before.items():
-        variable.save_value(value)
+    with model.feasible.layout.holding():
+        if isinstance(chosen.solver, Conic):
+            solution = run_conic(model, chosen, chosen.solver, quiet)
+        else:
+            solution = run_first_order(model, chosen, chosen.solver, quiet)
     return model.feasible.layout.join(solution.decision)
 
 
@@ -200,15 +198,8 @@ def refuse_outside(model: Model, x: Array, tolerance: float = 1e-5) -> None:
     """A start outside the feasible set would carry a certificate that is none."""
     lower, upper = model.feasible.bounds()
     outside = bool(np.any(x < lower - tolerance) or np.any(x > upper + tolerance))
-    values = model.feasible.layout.split(x)
-    before = {v: v.value for v in values}
-    for variable, value in values.items():
-        variable.save_value(np.array(value))
-    for constraint in model.feasible.constraints:
-        if not isinstance(constraint, (bool, np.bool_)):
-            outside = outside or bool(np.max(constraint.violation()) > tolerance)
-    for variable, value in before.items():
-        variable.save_value(value)
+    with model.feasible.layout.holding(x):
+        outside = outside or not meets(model.feasible.constraints, tolerance)
     if outside:
         raise ValueError(
             "start lies outside the feasible set; give a point that meets the constraints, such as "

@@ -7,7 +7,7 @@ through the CVXPY form of its set. As a conic program, everything is a list of C
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cvxpy as cp
@@ -18,6 +18,9 @@ from wdro_model.loss.flat import Layout
 from wdro_model.sets.base import FeasibleSet, In
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.product import ProductSet
+
+LEVELS: tuple[Callable[[Any], float], ...] = (lambda v: 1.0 / v.size, lambda v: 0.0, lambda v: 1.0)
+"""Levels of a variable at which simplices, cones and boxes have a point."""
 
 
 class Feasible:
@@ -59,6 +62,20 @@ class Feasible:
         if self._oracle is None or not self._oracle.is_current():
             self._oracle = self._compile()
         return self._oracle
+
+    def check_nonempty(self) -> None:
+        """Raise an InfeasibleError if the CVXPY constraints leave no point.
+
+        A point that meets them settles it without an oracle; simple ones are tried first.
+        """
+        if self.memberships or not any(self._contains_level(level) for level in LEVELS):
+            self.oracle().check_nonempty()
+
+    def _contains_level(self, level: Callable[[Any], float]) -> bool:
+        """Does the point with each variable at one level, within its attributes, qualify?"""
+        values = {v: v.project(np.full(v.shape, level(v))) for v in self.layout.variables}
+        with self.layout.holding(self.layout.join(values)):
+            return meets(self.constraints, tolerance=0.0)
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of each coordinate as far as they are declared, infinite elsewhere."""
@@ -148,6 +165,15 @@ def refuse_false_constants(constraints: Sequence[Any]) -> None:
                 f"the feasible set is empty: the constraint {constraint} has no variable and does "
                 "not hold; remove it or correct its constants."
             )
+
+
+def meets(constraints: Sequence[Any], tolerance: float) -> bool:
+    """Do the variables' values violate no constraint by more than the tolerance?"""
+    return all(
+        bool(np.max(constraint.violation()) <= tolerance)
+        for constraint in constraints
+        if not isinstance(constraint, (bool, np.bool_))
+    )
 
 
 def parameters_of(constraint: Any) -> list[Any]:

@@ -73,14 +73,14 @@ def exact_method(model: Model, solver: Solver | None) -> Plan:
             "MomentumFrankWolfe samples the smoothed objective, an exact counterpart needs no "
             "sampling; use solver=FrankWolfe() or Conic(), or method='smoothed'."
         )
-    entry = exact.find_entry(model)
+    found = exact.counterpart(model)
     if model.radius == 0:
         return _because(_renamed(erm(model, solver), "exact"), "the radius is 0: this is ERM")
-    program = entry.program(model)
-    if not entry.has_objective(model):
-        return _conic_only(model, solver, entry.formula, program)
-    objective = cast(Callable[[], Objective], lambda: entry.objective(model))
-    return _dispatch(model, "exact", solver, entry.formula, program, objective)
+    program = found.program()
+    if not found.has_objective():
+        return _conic_only(model, solver, found.formula, program)
+    objective = cast(Callable[[], Objective], found.objective)
+    return _dispatch(model, "exact", solver, found.formula, program, objective)
 
 
 def smoothed(model: Model, solver: Solver | None) -> Plan:

@@ -238,7 +238,7 @@ class Problem:
         certain = [p for c in feasible.constraints for p in parameters_of(c)]
         if not feasible.constraints or feasible.is_integer or any(p.value is None for p in certain):
             return
-        feasible.oracle().check_nonempty()
+        feasible.check_nonempty()
 
     def _options(self, options: dict[str, Any]) -> Options:
         known = [field.name for field in fields(Options)]

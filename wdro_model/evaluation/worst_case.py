@@ -9,7 +9,7 @@ import numpy as np
 
 from wdro_model.errors import NoReformulationError
 from wdro_model.model import Model
-from wdro_model.objectives.exact import find_entry
+from wdro_model.objectives.exact import counterpart
 from wdro_model.objectives.exact.base import unmoved
 from wdro_model.uncertainty.parameter import UncertainParameter
 
@@ -49,7 +49,7 @@ def worst_case(model: Model, x: np.ndarray) -> WorstCase:
             "ambiguity=WassersteinBall(radius=...) to the problem."
         )
     x = np.asarray(x, dtype=float)
-    found = unmoved(model) if model.radius == 0 else find_entry(model).extremal(model, x)
+    found = unmoved(model) if model.radius == 0 else counterpart(model).extremal(x)
     losses = model.loss.values(x, found.rows)
     costs = model.cost(model.rows[found.source], found.rows)
     return WorstCase(

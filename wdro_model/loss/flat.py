@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,18 @@ class Layout:
                 value = value.toarray() if hasattr(value, "toarray") else value
                 x[s] = np.asarray(value, dtype=float).ravel()
         return x
+
+    @contextmanager
+    def holding(self, x: Array | None = None) -> Iterator[None]:
+        """The variables have the value x inside the block, if given, and after it their own."""
+        before = [(variable, variable.value) for variable in self.variables]
+        try:
+            for variable, value in ({} if x is None else self.split(x)).items():
+                variable.save_value(np.array(value))
+            yield
+        finally:
+            for variable, value in before:
+                variable.save_value(value)
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cvxpy as cp
 
+from wdro_model.loss.homogeneous import times
 from wdro_model.loss.structure import affine_parts
 from wdro_model.loss.substitution import substitute
 from wdro_model.model import Model
+from wdro_model.objectives.units import loss_unit
 from wdro_model.objectives.vectorised import vectorised
 
 COPIES = 300
@@ -22,6 +24,14 @@ class Program:
 
     expression: Any
     constraints: tuple[Any, ...] = ()
+    unit: float = 1.0
+    """The objective is this many times the expression."""
+
+    def measured_in(self, unit: float) -> Program:
+        """The same objective as `unit` times a smaller or larger expression."""
+        if unit == 1.0:
+            return self
+        return replace(self, expression=times(self.expression, 1.0 / unit), unit=unit)
 
     @classmethod
     def if_convex(cls, expression: Any, constraints: tuple[Any, ...] = ()) -> Program | None:
@@ -32,6 +42,11 @@ class Program:
 
 def empirical_program(model: Model) -> Program | None:
     """mean_k f(x, xi_k) as a CVXPY program, or None where there is none that CVXPY solves."""
+    program = _plain_program(model)
+    return None if program is None else program.measured_in(loss_unit(model))
+
+
+def _plain_program(model: Model) -> Program | None:
     if model.expression is None or model.structure is None:
         return None
     scenarios = {} if model.joint is None else model.joint.split(model.joint.matrix)

@@ -41,6 +41,10 @@ class Support(ABC):
     def restrict(self, lower: Any, upper: Any) -> Support:
         """The part of the support whose entries also lie between `lower` and `upper`."""
 
+    def scaled(self, factor: float) -> Support | None:
+        """The support times factor > 0; None where it is not known how."""
+        return None
+
     def is_nonnegative(self, shape: Shape) -> bool:
         """Is every entry known to be nonnegative? (A question about declared bounds alone.)"""
         box = self.bounds(shape)
@@ -89,6 +93,10 @@ class _Coordinatewise(Support):
         own_lower, own_upper = self._sides()
         return Box(np.maximum(own_lower, lower), np.minimum(own_upper, upper))
 
+    def scaled(self, factor: float) -> Support:
+        lower, upper = self._sides()
+        return Box(lower * factor, upper * factor)
+
     @abstractmethod
     def _sides(self) -> tuple[Array, Array]:
         """The bounds as declared, not yet broadcast to a shape."""
@@ -109,6 +117,9 @@ class Everywhere(_Coordinatewise):
             return Nonnegative()
         return Box(lower, upper)
 
+    def scaled(self, factor: float) -> Everywhere:
+        return self
+
     def _sides(self) -> tuple[Array, Array]:
         return np.array(-np.inf), np.array(np.inf)
 
@@ -122,6 +133,9 @@ class Nonnegative(_Coordinatewise):
 
     def validate(self, shape: Shape) -> None:
         """Fits every shape."""
+
+    def scaled(self, factor: float) -> Nonnegative:
+        return self
 
     def _sides(self) -> tuple[Array, Array]:
         return np.array(0.0), np.array(np.inf)
@@ -219,6 +233,9 @@ class Polyhedron(Support):
         rows = sparse.vstack([self.A, -identity[keep[0]], identity[keep[1]]], format="csr")
         limits = np.concatenate([self.b, -sides[0][keep[0]], sides[1][keep[1]]])
         return Polyhedron(rows if sparse.issparse(self.A) else rows.toarray(), limits)
+
+    def scaled(self, factor: float) -> Polyhedron:
+        return Polyhedron(self.A, self.b * factor)
 
     def why_outside(self, point: Array) -> str:
         excess = self.A @ np.ravel(point) - self.b

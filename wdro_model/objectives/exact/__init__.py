@@ -7,12 +7,21 @@ at a fixed decision. Adding one is a file with a class, and a line in `table.ENT
 
 from wdro_model.objectives.exact.affine import robust_affine
 from wdro_model.objectives.exact.base import Entry, Extremal
-from wdro_model.objectives.exact.table import ENTRIES, find_entry, has_entry, robust_value
+from wdro_model.objectives.exact.table import (
+    ENTRIES,
+    Counterpart,
+    counterpart,
+    find_entry,
+    has_entry,
+    robust_value,
+)
 
 __all__ = [
     "ENTRIES",
+    "Counterpart",
     "Entry",
     "Extremal",
+    "counterpart",
     "find_entry",
     "has_entry",
     "robust_affine",

@@ -16,6 +16,7 @@ from wdro_model.objectives.exact.base import Extremal, unmoved
 from wdro_model.objectives.exact.geometry import dual_norm
 from wdro_model.objectives.exact.polyhedral import PolyhedralLoss
 from wdro_model.objectives.exact.refusals import first_refusal, needs_affine, needs_cost
+from wdro_model.objectives.exact.support import moves_freely
 from wdro_model.objectives.programs import Program
 from wdro_model.objectives.robust_affine import RobustAffine
 
@@ -47,11 +48,13 @@ class AffineLoss:
         parts = affine_parts(model.expression, model.joint.parameters)
         if not model.joint.everywhere and not signs_stay_inside(model, parts.slopes):
             # Large programs are left to Frank-Wolfe, whose steps need no multipliers.
-            small = model.joint.size * model.joint.dimension <= LARGEST
-            return PolyhedralLoss().program(model) if small else None
+            return PolyhedralLoss().program(model) if is_small(model) else None
         mean = substitute(model.expression, model.mean_values())
         norm = dual_norm(model.cost, flat_slope(model, parts.slopes))
         return Program.if_convex(mean + np.sqrt(model.radius) * norm)
+
+    def writes_samples(self, model: Model) -> bool:
+        return not moves_freely(model) and is_small(model)
 
     def has_objective(self, model: Model) -> bool:
         return True
@@ -64,6 +67,12 @@ class AffineLoss:
 
     def extremal(self, model: Model, x: Array) -> Extremal:
         return moved_samples(model, x)
+
+
+def is_small(model: Model) -> bool:
+    """Can a multiplier be written out for each entry of the samples?"""
+    assert model.joint is not None
+    return model.joint.size * model.joint.dimension <= LARGEST
 
 
 def robust_affine(model: Model, convex: bool) -> RobustAffine:

@@ -42,6 +42,10 @@ class Entry(Protocol):
         """The worst-case risk as a convex CVXPY program; None where CVXPY sees no convexity."""
         ...
 
+    def writes_samples(self, model: Model) -> bool:
+        """Is every sample written into the program, rather than their mean?"""
+        ...
+
     def has_objective(self, model: Model) -> bool:
         """Is the worst-case risk a smooth function of the decision?"""
         ...

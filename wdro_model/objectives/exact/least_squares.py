@@ -57,6 +57,9 @@ class LeastSquaresLoss:
         total = found.factor * cp.square(size + reach)
         return Program.if_convex(sum(found.rest, total))
 
+    def writes_samples(self, model: Model) -> bool:
+        return True
+
     def has_objective(self, model: Model) -> bool:
         return False
 

@@ -67,6 +67,9 @@ class LipschitzLoss:
         rate = rates[0] if len(rates) == 1 else cp.maximum(*rates)
         return Program.if_convex(mean + model.radius * rate)
 
+    def writes_samples(self, model: Model) -> bool:
+        return True
+
     def has_objective(self, model: Model) -> bool:
         assert model.cost is not None
         smooth = model.cost.p is not None and 1 < model.cost.p < np.inf

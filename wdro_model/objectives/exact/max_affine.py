@@ -54,6 +54,9 @@ class MaxAffineLoss:
                 total = total + summed(best, len(rows)) / len(model.rows)
         return Program.if_convex(total)
 
+    def writes_samples(self, model: Model) -> bool:
+        return True
+
     def has_objective(self, model: Model) -> bool:
         return False
 

@@ -23,8 +23,6 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from wdro_model.loss.affine import affine_parts
-from wdro_model.loss.batched import BatchedLoss
-from wdro_model.loss.flat import FlatLoss
 from wdro_model.loss.piecewise import pieces
 from wdro_model.loss.polynomial import Degrees
 from wdro_model.loss.substitution import substitute
@@ -51,7 +49,7 @@ class Piece:
     slope: Any
     """b(x), a CVXPY expression of shape (d,)."""
     memory: dict[str, Any] = field(default_factory=dict, repr=False)
-    """The piece lowered to NumPy, and the coordinates that it sees, once they were asked for."""
+    """The coordinates that the piece sees, once they were asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +222,8 @@ def _components(
     """Terms that share coordinates, directly or through a coupling, with the moving ones."""
     assert model.cost is not None
     patterns = np.array([_pattern(model, term) & ~model.cost.frozen for term in terms])
+    if len(terms) == 1 and couplings is None:
+        return [([0], np.flatnonzero(patterns[0]))]
     links = sp.csr_array(patterns.astype(float))
     if couplings is not None:
         links = sp.vstack([links, abs(sp.csr_array(couplings))], format="csr")
@@ -279,17 +279,8 @@ def _total(terms: list[Any]) -> Any:
 
 
 def evaluate_piece(model: Model, piece: Piece, x: Array) -> tuple[float, Array]:
-    """a(x) and b(x), without a look at the values the variables have."""
+    """a(x) and b(x), (d,); the variables keep the values they have."""
     assert model.joint is not None
-    joint = model.joint
-    if piece.constant.is_constant() and piece.slope.is_constant():
-        slope = np.broadcast_to(np.asarray(piece.slope.value, dtype=float), (joint.dimension,))
-        return float(piece.constant.value), slope
-    if "loss" not in piece.memory:
-        data = [cp.vec(p, order="C") for p in joint.parameters]
-        flat = cp.hstack(data) if len(data) > 1 else data[0]
-        whole = piece.constant + flat @ piece.slope
-        piece.memory["loss"] = BatchedLoss(whole, joint.parameters)
-    loss = piece.memory["loss"]
-    values, pullback = FlatLoss(loss, model.loss.layout, joint)(x, np.zeros((1, joint.dimension)))
-    return float(values[0]), pullback.in_data(np.ones(1))[0]
+    with model.feasible.layout.holding(x):
+        slope = np.asarray(piece.slope.value, dtype=float)
+        return float(piece.constant.value), np.broadcast_to(slope, (model.joint.dimension,))

@@ -63,6 +63,9 @@ class PolyhedralLoss:
     def program(self, model: Model) -> Program | None:
         return dual_program(model, self.groups(model))
 
+    def writes_samples(self, model: Model) -> bool:
+        return True
+
     def has_objective(self, model: Model) -> bool:
         return False
 

@@ -58,6 +58,9 @@ class QuadraticFormLoss:
         quadratic = cp.quad_form(term.args[0], cp.psd_wrap(matrix))
         return Program.if_convex(quadratic if rest is None else quadratic + rest)
 
+    def writes_samples(self, model: Model) -> bool:
+        return False
+
     def has_objective(self, model: Model) -> bool:
         return True
 

@@ -9,13 +9,16 @@ import scipy.sparse as sp
 
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
-from wdro_model.uncertainty.supports import Polyhedron
+from wdro_model.uncertainty.supports import Everywhere, Polyhedron
 
 Inequalities = tuple[Any, Array]
 
 
 def moves_freely(model: Model) -> bool:
     """Is the support R^d in all coordinates that may move?"""
+    assert model.joint is not None
+    if all(isinstance(p.support, Everywhere) for p in model.joint.parameters):
+        return True
     found = inequalities(model)
     return found is not None and len(found[1]) == 0
 

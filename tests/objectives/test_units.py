@@ -1,0 +1,142 @@
+"""The same problem in other units of data and decision has the same answer, in those units."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import wdro_model as wdro
+from wdro_model.objectives.units import in_units
+
+SOLVED = ("optimal", "optimal_inaccurate")
+COSTS = {
+    "squared": (None, 2),
+    "weighted": (wdro.costs.SquaredEuclidean(weights="standardize"), 0),
+    "l1": (wdro.costs.Norm(1), 1),
+    "l2": (wdro.costs.Norm(2), 1),
+    "mahalanobis": (wdro.costs.Mahalanobis(np.diag([1.0, 2.0, 3.0]) + 0.2), 2),
+}
+SUPPORTS = {
+    "everywhere": lambda unit: None,
+    "box": lambda unit: wdro.supports.Box(-unit, 4 * unit),
+    "polyhedron": lambda unit: wdro.supports.Polyhedron(
+        np.vstack([np.eye(3), -np.eye(3), np.ones((1, 3))]),
+        unit * np.array([4.0] * 3 + [1.0] * 3 + [9.0]),
+    ),
+}
+DATA = np.random.default_rng(0).normal(1.0, 0.4, (20, 3)).clip(-0.9, 2.9)
+
+
+def cvar(unit, cost, support):
+    """CVaR of a portfolio: the decision has no unit, its quantile has that of the data."""
+    x, level = cp.Variable(3, nonneg=True), cp.Variable()
+    xi = wdro.UncertainParameter(3, samples=DATA * unit, support=SUPPORTS[support](unit))
+    metric, order = COSTS[cost]
+    ball = wdro.WassersteinBall(0.04 * unit**order, metric)
+    loss = level + cp.pos(-xi @ x - level) / 0.1
+    return wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1], ball)
+
+
+def newsvendor(unit, cost, support):
+    """Orders are in the unit of the demand."""
+    x = cp.Variable(3)
+    xi = wdro.UncertainParameter(3, samples=DATA * unit, support=SUPPORTS[support](unit))
+    metric, order = COSTS[cost]
+    ball = wdro.WassersteinBall(0.04 * unit**order, metric)
+    loss = cp.sum(cp.maximum(2 * (x - xi), 5 * (xi - x)))
+    return wdro.Problem(cp.Minimize(loss), [x >= 0, x <= 50 * unit], ball)
+
+
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
+@pytest.mark.parametrize("unit", [1e-6, 1e-3, 1e4, 1e7])
+@pytest.mark.parametrize("support", SUPPORTS)
+@pytest.mark.parametrize("cost", ["squared", "weighted", "l1", "l2"])
+@pytest.mark.parametrize("model", [cvar, newsvendor])
+def test_value_is_proportional_to_the_unit(model, cost, support, unit):
+    if model is newsvendor and (cost, support) in {
+        ("l2", "box"),
+        ("l2", "polyhedron"),
+        ("l1", "polyhedron"),
+        ("squared", "polyhedron"),
+        ("weighted", "polyhedron"),
+    }:
+        pytest.skip("coupled terms: too many pieces to be quick")
+    reference = model(1.0, cost, support)
+    problem = model(unit, cost, support)
+    expected, value = reference.solve(method="exact"), problem.solve(method="exact")
+    assert problem.status in SOLVED
+    assert value == pytest.approx(expected * unit, rel=1e-5)
+    assert problem.robust_value() == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize("unit", [1e-5, 1e6])
+@pytest.mark.parametrize(("cost", "support"), [("squared", "box"), ("l2", "polyhedron")])
+def test_worst_case_is_in_the_units_of_the_data(unit, cost, support):
+    reference, problem = cvar(1.0, cost, support), cvar(unit, cost, support)
+    for each in (reference, problem):
+        each.solve(method="exact")
+    plain, scaled = reference.worst_case(), problem.worst_case()
+    order = COSTS[cost][1]
+    assert scaled.expected_loss == pytest.approx(unit * plain.expected_loss, rel=1e-4)
+    assert scaled.transport_cost <= problem.ambiguity.radius * (1 + 1e-6)
+    assert scaled.dual == pytest.approx(plain.dual * unit ** (1 - order), rel=1e-2)
+    (rows,) = scaled.scenarios.values()
+    support_of = problem.uncertain_parameters()[0].support
+    assert support_of.contains(rows).all()
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e7])
+def test_erm_in_other_units(unit):
+    reference, problem = (newsvendor(u, "squared", "everywhere") for u in (1.0, unit))
+    assert problem.solve(method="erm") == pytest.approx(unit * reference.solve(method="erm"))
+
+
+def test_bounds_beyond_reach_count_as_none():
+    values = []
+    for bound in (np.inf, 1e300, 1e12):
+        x = cp.Variable(3, nonneg=True)
+        xi = wdro.UncertainParameter(
+            3, samples=DATA, support=wdro.supports.Box(-bound, bound) if bound < np.inf else None
+        )
+        problem = wdro.Problem(
+            cp.Minimize(cp.abs(xi @ x - 1.0)), [cp.sum(x) == 1], wdro.WassersteinBall(0.1)
+        )
+        values.append(problem.solve(method="exact"))
+    assert values == pytest.approx([values[0]] * 3, rel=1e-6)
+
+
+def test_parameters_in_different_units_are_measured_apart():
+    """A price in cents beside a demand in millions."""
+    rng = np.random.default_rng(3)
+    price, demand = rng.uniform(1, 2, (15, 2)), rng.uniform(1, 2, 15)
+
+    def value(cents, millions):
+        x = cp.Variable(2, nonneg=True)
+        p = wdro.UncertainParameter(2, samples=price * cents)
+        q = wdro.UncertainParameter((), samples=demand * millions)
+        weights = {p: cents**-2, q: millions**-2}
+        ball = wdro.WassersteinBall(0.01, wdro.costs.SquaredEuclidean(weights=weights))
+        loss = cp.abs(p @ x / cents - q / millions)
+        return wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1], ball).solve(method="exact")
+
+    assert value(1e-4, 1e6) == pytest.approx(value(1.0, 1.0), rel=1e-5)
+
+
+def test_ordinary_models_are_left_as_they_are():
+    model = cvar(1.0, "squared", "box")._model
+    assert in_units(model).model is model
+
+
+def test_radius_far_from_the_data_is_measured_too():
+    """|x| sqrt(radius) is added for an affine loss: a formula, at any radius."""
+    for radius in (1e-12, 1e10):
+        x = cp.Variable(3, nonneg=True)
+        xi = wdro.UncertainParameter(3, samples=DATA, support=wdro.supports.Everywhere())
+        problem = wdro.Problem(
+            cp.Minimize(cp.maximum(-xi @ x, -2 * (xi @ x) - 1)),
+            [cp.sum(x) == 1],
+            wdro.WassersteinBall(radius),
+        )
+        value = problem.solve(method="exact")
+        assert problem.robust_value() == pytest.approx(value, rel=1e-5)
