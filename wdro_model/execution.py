@@ -15,6 +15,7 @@ from wdro_model.feasible import meets
 from wdro_model.methods import Plan, empirical, plan
 from wdro_model.model import Model
 from wdro_model.objectives import exact
+from wdro_model.objectives.ascent import climb
 from wdro_model.objectives.base import Array, Point
 from wdro_model.options import Options
 from wdro_model.sets.base import FeasibleSet
@@ -91,6 +92,7 @@ def run_first_order(
 
 def run_empirical(model: Model, options: Options) -> Array:
     """The ERM decision, as a flat vector."""
+    model = replace(model, ambiguity=None)  # its worst-case risk is not asked for
     chosen = plan(model, "erm", None)
     quiet = replace(options, verbose=False, start=None, seed=0)
     with model.feasible.layout.holding():
@@ -144,7 +146,7 @@ def report(
         trace=outcome.trace,
         active_set=outcome.active_set,
         **details,
-        **evaluations(model, outcome.x),
+        **evaluations(model, outcome.x, dual=point.dual),
     )
 
 
@@ -222,12 +224,22 @@ def certified(
     return point, float(point.gradient @ (x - oracle.minimize(point.gradient)))
 
 
-def evaluations(model: Model, x: Array, robust: float | None = None) -> dict[str, Any]:
-    """Mean loss and, where a formula is known, exact worst-case risk of a decision.
+def evaluations(
+    model: Model, x: Array, robust: float | None = None, dual: float | None = None
+) -> dict[str, Any]:
+    """Mean loss and worst-case risk of a decision: by a formula, or a bound where there is none.
 
     robust: the worst-case risk, where the solve was exact and gave it.
+    dual: the price of transport that a smoothed solve found.
     """
     mean = empirical(model).evaluate(x).value
     if robust is None and model.joint is not None and model.ambiguity is not None:
         robust = mean if model.radius == 0 else exact.robust_value(model, x)
-    return {"empirical_value": mean, "robust_value": robust}
+    if robust is not None or dual is None:
+        return {"empirical_value": mean, "robust_value": robust}
+    found = climb(model, x, dual)
+    return {
+        "empirical_value": mean,
+        "robust_value": None if found is None else found.expected_loss,
+        "robust_value_is_bound": found is not None,
+    }

@@ -111,7 +111,7 @@ METHODS: dict[str, Callable[[Model, Solver | None], Plan]] = {
 def empirical(model: Model) -> Empirical:
     """Empirical risk as a smooth objective."""
     affine = model.affine_in_data
-    return Empirical(model.loss, model.rows, affine=affine, convex=model.convex_in_decision)
+    return Empirical(model.loss, model.joint, affine=affine, convex=model.convex_in_decision)
 
 
 def empirical_with_convexity(model: Model) -> Empirical:

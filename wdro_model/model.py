@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cvxpy as cp
@@ -74,6 +74,17 @@ class Model:
         if key not in self.memory:
             self.memory[key] = compute()
         return self.memory[key]
+
+    def on(self, joint: JointSamples) -> Model:
+        """The same model on other samples; what was remembered of the old ones is forgotten."""
+        ball = self.ambiguity
+        return replace(
+            self,
+            loss=FlatLoss(self.loss.loss, self.loss.layout, joint),
+            joint=joint,
+            cost=None if ball is None else ball.cost.bind(joint),
+            memory={},
+        )
 
     def mean_values(self) -> dict[cp.Parameter, np.ndarray]:
         """The average of each uncertain parameter over the samples."""

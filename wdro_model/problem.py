@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
 import numpy as np
 from cvxpy.error import ParameterError
+from cvxpy.lin_ops import lin_utils
 
 from wdro_model.errors import ConvexityWarning, unknown_name
 from wdro_model.execution import run_conic, run_first_order, user_start
@@ -27,8 +27,8 @@ from wdro_model.solution import STATIONARY, Solution
 from wdro_model.solvers import Conic
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.joint import JointSamples
-from wdro_model.uncertainty.lazy import scenario_batches
 from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.uncertainty.scenarios import as_rows
 from wdro_model.validation import (
     all_variables,
     check_ambiguity,
@@ -40,9 +40,10 @@ from wdro_model.validation import (
 )
 
 if TYPE_CHECKING:
+    from wdro_model.evaluation.path import RadiusPath
+    from wdro_model.evaluation.rounding import Rounded
+    from wdro_model.evaluation.statistics import LossStatistics
     from wdro_model.evaluation.worst_case import WorstCase
-
-BATCH_ENTRIES = 2**24
 
 
 class Problem:
@@ -133,15 +134,21 @@ class Problem:
     # -------------------------------------------------------------- evaluating
     def losses(self, scenarios: Any = None) -> np.ndarray:
         """f(x.value, scenario) for each scenario: {parameter: array}, an array, or the samples."""
-        x = self._decision()
-        if self._model.joint is None:
-            return self._model.loss.values(x, self._model.rows)
-        if scenarios is None:
-            batches = iter([self._model.rows])
-        else:
-            size = max(1, BATCH_ENTRIES // max(1, self._model.joint.dimension))
-            batches = scenario_batches(self._model.joint, scenarios, size)
-        return np.concatenate([self._model.loss.values(x, rows) for rows in batches])
+        from wdro_model.evaluation.losses import losses_at
+
+        return losses_at(self._model, self._decision(), scenarios)
+
+    def evaluate(self, scenarios: Any = None, decision: Any = None) -> LossStatistics:
+        """Mean, spread and tail of the losses on scenarios, or on the samples.
+
+        Of the current decision, of another {variable: value}, or of a solution.
+        """
+        from wdro_model.evaluation.losses import losses_at
+        from wdro_model.evaluation.statistics import LossStatistics
+
+        model = self._current_model()
+        x = self._decision() if decision is None else user_start(model, decision)
+        return LossStatistics.of(losses_at(model, x, scenarios))
 
     def robust_value(self, decision: Any = None) -> float | None:
         """The exact worst-case risk of a decision {variable: value}, or of the current one.
@@ -154,14 +161,44 @@ class Problem:
             return float(self._model.loss.values(x, model.rows).mean())
         return exact.robust_value(model, x)
 
-    def worst_case(self) -> WorstCase:
+    def worst_case(self, method: str | None = None) -> WorstCase:
         """The adversarial distribution at the current decision: scenarios, weights, transport cost.
 
-        A NoReformulationError says so where no exact formula is known.
+        method: "exact" for the extremal distribution, where an exact formula is known, "smoothed"
+            for draws of the smoothed problem's adversary after solve(method="smoothed"); by default
+            the one that goes with the last solve.
         """
-        from wdro_model.evaluation.worst_case import worst_case
+        from wdro_model.evaluation.worst_case import find_worst_case
 
-        return worst_case(self._current_model(), self._decision())
+        return find_worst_case(self._current_model(), self._decision(), self.solution, method)
+
+    def path(
+        self,
+        radii: Iterable[float],
+        method: str = "auto",
+        *,
+        test: Any = None,
+        **options: Any,
+    ) -> RadiusPath:
+        """The decisions for several radii, each solve starting from the decision before it.
+
+        `test` adds the losses on held-out scenarios; other arguments are those of `solve`. The
+        path prints as a table; `path.plot()` shows how decision and value change.
+        """
+        from wdro_model.evaluation.path import radius_path
+
+        return radius_path(self, radii, method, test, options)
+
+    def round(self) -> Rounded:
+        """Replace a fractional decision by a discrete one next to it: a tree, a path, integers.
+
+        Sets the variables to the vertex of least worst-case risk that is found (of least mean loss
+        after ERM, or where the risk has no smooth formula) and returns its value beside that of the
+        fractional decision. `problem.solution` and `problem.value` keep those of the solve.
+        """
+        from wdro_model.evaluation.rounding import round_decision
+
+        return round_decision(self)
 
     # -------------------------------------------------------------- reading
     def variables(self) -> list[cp.Variable]:
@@ -181,17 +218,59 @@ class Problem:
         """The same problem with another radius: variables, data and compiled parts are shared."""
         if self.ambiguity is None:
             raise ValueError("the problem has no ambiguity set; pass ambiguity= when it is built.")
-        twin = copy.copy(self)
-        twin.ambiguity = WassersteinBall(radius, self.ambiguity.cost)
-        twin._model = replace(self._model, ambiguity=twin.ambiguity)
-        twin.value = twin.status = twin.solution = None
-        return twin
+        ball = WassersteinBall(radius, self.ambiguity.cost)
+        return self._twin(replace(self._model, ambiguity=ball))
+
+    def with_samples(self, samples: Any = None, *, rows: Any = None) -> Problem:
+        """The same problem on other data: variables, sets and the compiled loss are shared.
+
+        samples: {parameter: (N, *shape)}, or the bare array if there is one parameter; checked as
+            when the parameters are declared.
+        rows: instead of samples, which of the problem's own to use: indices, in any order and also
+            more than once, or booleans. They are copied only if the method has to see each row.
+
+        What is read off the data, such as weights="standardize", is read off the new samples. The
+        parameters keep the samples that they were declared with.
+        """
+        joint = self._model.joint
+        if (samples is None) == (rows is None):
+            given = "neither" if samples is None else "both"
+            raise ValueError(f"with_samples needs either samples or rows=, got {given}.")
+        if joint is None:
+            raise ValueError(
+                "the loss has no uncertain parameter, there are no samples to exchange; declare "
+                "one with UncertainParameter(..., samples=...)."
+            )
+        if rows is None:
+            return self._twin(self._model.on(joint.replace(samples)))
+        return self._twin(self._model.on(joint.take(as_rows(rows, joint.size, "rows"))))
 
     def __repr__(self) -> str:
         return (
             f"Problem({len(self.variables())} variable(s), "
             f"{len(self.uncertain_parameters())} uncertain parameter(s), {self.ambiguity!r})"
         )
+
+    # -------------------------------------------------------------- copying
+    def _twin(self, model: Model) -> Problem:
+        """This problem with another model, not solved yet."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin.ambiguity, twin._model = model.ambiguity, model
+        twin.value = twin.status = twin.solution = None
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without results that can be computed again; with the next id that CVXPY would give."""
+        model = replace(self._model, memory={})
+        return self.__dict__ | {"_model": model, "_next_id": lin_utils.ID_COUNTER.count}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # CVXPY tells variables apart by an id, which it counts in each process: the auxiliary
+        # variables of a later solve must not get the ids of variables that came from elsewhere.
+        counter = lin_utils.ID_COUNTER
+        counter.count = max(counter.count, state.pop("_next_id"))
+        self.__dict__.update(state)
 
     # -------------------------------------------------------------- compiling
     def _compile(self) -> Model:

@@ -52,7 +52,10 @@ class Solution:
     diagnostics: Diagnostics | None = None
     """Effective sample size and Monte Carlo error of the reported value."""
     robust_value: float | None = None
-    """The exact worst-case risk of the decision over the ball, where a formula is known."""
+    """The exact worst-case risk of the decision over the ball, where a formula is known; after a
+    smoothed solve without one, a lower bound by ascent in the data."""
+    robust_value_is_bound: bool = False
+    """Is `robust_value` only a lower bound?"""
     empirical_value: float | None = None
     """The mean loss of the decision over the samples."""
     notes: tuple[str, ...] = ()
@@ -70,6 +73,16 @@ class Solution:
         return None if self.gap is None else relative_gap(self.gap, self.value)
 
     @property
+    def vertices(self) -> np.ndarray | None:
+        """The points (k, n) of which the flat decision is a combination; None if not kept."""
+        return None if self.active_set is None else self.active_set.vertices
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """Their weights (k,), which sum to 1; None if not kept."""
+        return None if self.active_set is None else self.active_set.weights
+
+    @property
     def effective_sample_size(self) -> float | None:
         """Median over the samples of the effective number of draws."""
         return None if self.diagnostics is None else self.diagnostics.effective_size
@@ -84,7 +97,7 @@ class Solution:
             ("method", self.method),
             ("status", f"{self.status} ({self.stop})"),
             ("value", f"{self.value:.8g}"),
-            ("robust value", _number(self.robust_value)),
+            ("robust value", _robust(self)),
             ("empirical value", _number(self.empirical_value)),
             ("gap", _gap(self)),
             ("dual", _number(self.dual)),
@@ -103,6 +116,11 @@ class Solution:
 
 def _number(value: float | None) -> str | None:
     return None if value is None else f"{value:.8g}"
+
+
+def _robust(solution: Solution) -> str | None:
+    value = _number(solution.robust_value)
+    return value if value is None or not solution.robust_value_is_bound else f">= {value}"
 
 
 def _gap(solution: Solution) -> str | None:

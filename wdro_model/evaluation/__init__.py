@@ -1,6 +1,17 @@
 """Judging decisions on data, seen and unseen."""
 
-from wdro_model.evaluation.compare import Judged, Report, compare
+from wdro_model.evaluation.compare import compare
+from wdro_model.evaluation.radius import select_radius
+from wdro_model.evaluation.report import Judged, Refused, Report
+from wdro_model.evaluation.selection import RadiusSelection
 from wdro_model.evaluation.statistics import LossStatistics
 
-__all__ = ["Judged", "LossStatistics", "Report", "compare"]
+__all__ = [
+    "Judged",
+    "LossStatistics",
+    "RadiusSelection",
+    "Refused",
+    "Report",
+    "compare",
+    "select_radius",
+]

@@ -2,134 +2,194 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from wdro_model.evaluation.statistics import LossStatistics
+from wdro_model.errors import unknown_name
+from wdro_model.evaluation.attempts import (
+    NOT_RUN,
+    Failure,
+    attempt,
+    check_radii,
+    decision_kept,
+    named_scenarios,
+    radius_labels,
+    was_interrupted,
+)
+from wdro_model.evaluation.attempts import warm as warm_arguments
+from wdro_model.evaluation.losses import losses_at
+from wdro_model.evaluation.report import TRAINING, Judged, Refused, Report
+from wdro_model.evaluation.rounding import refuse_rounding, rounded_solution
+from wdro_model.methods import METHODS
 from wdro_model.problem import Problem
 from wdro_model.solution import Solution
+from wdro_model.validation import check_solver
+
+Methods = str | Iterable[str] | Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One method: its solution and the losses of its decision on each set of scenarios."""
+class Candidate:
+    """A solve that is asked for."""
 
-    name: str
-    solution: Solution
-    losses: Mapping[str, np.ndarray]
-    """Losses by the name of the scenario set; "training" is the data of the problem."""
-
-    def statistics(self, scenarios: str) -> LossStatistics:
-        return LossStatistics.of(self.losses[scenarios])
-
-
-@dataclass(frozen=True)
-class Report:
-    """The result of `compare`: prints as a table; `plot()` and `to_frame()` show more."""
-
-    methods: tuple[Judged, ...]
+    label: str
+    problem: Problem
+    arguments: Mapping[str, Any]
+    continues: bool = False
+    """Is the one before the same method at another radius?"""
 
     @property
-    def scenario_sets(self) -> tuple[str, ...]:
-        return tuple(self.methods[0].losses)
+    def radius(self) -> float:
+        return 0.0 if self.arguments["method"] == "erm" else self.problem.radius
 
-    def __getitem__(self, name: str) -> Judged:
-        for judged in self.methods:
-            if judged.name == name:
-                return judged
-        raise KeyError(f"{name!r} is not in the report; it has {[m.name for m in self.methods]}.")
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One row for each method and set of scenarios."""
-        out = []
-        for judged in self.methods:
-            for scenarios in self.scenario_sets:
-                s = judged.statistics(scenarios)
-                out.append(
-                    {
-                        "method": judged.name,
-                        "scenarios": scenarios,
-                        "promise": judged.solution.value,
-                        "mean": s.mean,
-                        "deviation": s.deviation,
-                        "median": s.median,
-                        "cvar95": s.tail,
-                        "worst": s.worst,
-                        "status": judged.solution.status,
-                        "gap": judged.solution.gap,
-                        "seconds": judged.solution.seconds,
-                    }
-                )
-        return out
-
-    def to_frame(self) -> Any:
-        """A pandas DataFrame of `rows()`."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError("to_frame() needs pandas: pip install pandas.") from error
-        return pd.DataFrame(self.rows())
-
-    def plot(self, path: Any = None) -> Any:
-        """Histograms of the losses, a panel for each set of scenarios; saved if a path is given."""
-        from wdro_model.evaluation.plots import plot_losses
-
-        return plot_losses(self, path)
-
-    def __str__(self) -> str:
-        numbers = ("promise", "mean", "deviation", "cvar95", "worst")
-        wide = max(10, *(len(judged.name) for judged in self.methods))
-        head = f"{'method':<{wide}} {'scenarios':<12}"
-        head += "".join(f"{name:>12}" for name in numbers) + f"{'seconds':>9}  status"
-        lines = [head, "-" * len(head)]
-        for row in self.rows():
-            first = row["scenarios"] == self.scenario_sets[0]
-            line = f"{row['method'] if first else '':<{wide}} {row['scenarios']:<12}"
-            line += "".join(f"{row[name]:12.5g}" for name in numbers)
-            line += f"{row['seconds']:9.2f}  {row['status']}" if first else ""
-            lines.append(line.rstrip())
-        return "\n".join(lines)
+    def started(self, before: Solution | None) -> dict[str, Any]:
+        """The arguments of the solve, from the decision before where that is sound."""
+        return warm_arguments(self.problem, self.arguments, before)
 
 
 def compare(
     problem: Problem,
-    methods: Iterable[str] | Mapping[str, Mapping[str, Any]] = ("erm", "exact", "smoothed"),
+    methods: Methods = ("erm", "exact", "smoothed"),
     test: Any = None,
+    radii: Iterable[float] | None = None,
+    *,
+    rounded: bool = False,
+    warm: bool = False,
     **options: Any,
 ) -> Report:
     """Solve by each method and judge the decisions on the samples and on held-out scenarios.
 
-    `methods` is a list of method names, or a dict from a label to the arguments of `solve`.
-    `test` is {parameter: array}, an array, or a dict from a name to such scenarios. The problem
-    and its variables are left at the last method's solution.
+    A method that the problem does not allow stays in the report, with its message; so does one
+    whose solver fails. An error is raised if none gives a decision, and at once for arguments that
+    are wrong whatever the problem. Ctrl-C ends the comparison with what is finished.
+
+    Each method starts afresh, so that its decision and its time are its own, and goes on from one
+    radius to the next. A problem that has a decision keeps it; one that has none is left at the
+    last method's.
+
+    Parameters
+    ----------
+    methods : list of method names, or dict {label: arguments of `solve`}
+    test : {parameter: array}, an array, or a dict {name: such scenarios}
+    radii : list, optional
+        Solve each robust method at each of these radii in place of the problem's own.
+    rounded : bool
+        Judge the discrete decision next to each fractional one as well (trees, paths).
+    warm : bool
+        Start each method from the decision of the one before. It is faster, but a start that is
+        within the tolerance of a method is what the method returns.
+    **options
+        Further arguments of `solve`, for all methods.
     """
-    if isinstance(methods, str):
-        methods = (methods,)
-    plans: dict[str, dict[str, Any]] = (
-        {name: {"method": name, **dict(arguments)} for name, arguments in methods.items()}
-        if isinstance(methods, Mapping)
-        else {name: {"method": name} for name in methods}
-    )
+    candidates = list(asked_for(problem, methods, radii, options))
+    sets = named_scenarios(problem, test)
+    if rounded:
+        refuse_rounding(problem)
+    entries: list[Judged | Refused] = []
+    errors: list[Exception] = []
+    with decision_kept(problem):
+        waiting = iter(candidates)
+        try:
+            last: Solution | None = None
+            for candidate in waiting:
+                before = last if warm or candidate.continues else None
+                found = attempt(candidate.problem, candidate.started(before))
+                if isinstance(found, Failure):
+                    errors.append(found.error)
+                    entries.append(refused(candidate, found))
+                    continue
+                last = found
+                entries.append(judged(candidate, found, sets))
+                if was_interrupted(found):
+                    break
+                if rounded:
+                    entries.append(judged_rounded(candidate, found, sets))
+        except KeyboardInterrupt:
+            if last is None:
+                raise
+            if candidate.label not in [entry.name for entry in entries]:
+                entries.append(not_run(candidate))
+        entries += map(not_run, waiting)
+    if len(errors) == len(candidates):
+        first, *others = errors
+        for other in others:
+            first.add_note(str(other))
+        raise first
+    return Report(tuple(entries), (TRAINING, *sets))
+
+
+def judged(candidate: Candidate, solution: Solution, sets: Mapping[str, Any]) -> Judged:
+    """The losses of a solution on the samples and on each set of scenarios."""
+    losses = all_losses(candidate.problem, solution, sets)
+    return Judged(candidate.label, solution, losses, candidate.radius, solution.value)
+
+
+def judged_rounded(candidate: Candidate, solution: Solution, sets: Mapping[str, Any]) -> Judged:
+    """The same for the discrete decision next to it."""
+    discrete, promise = rounded_solution(candidate.problem, solution)
+    losses = all_losses(candidate.problem, discrete, sets)
+    label = f"{candidate.label}, rounded"
+    return Judged(label, discrete, losses, candidate.radius, promise, discrete.status)
+
+
+def all_losses(
+    problem: Problem, solution: Solution, sets: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Losses of a solution by the name of the scenario set."""
+    x = problem._model.feasible.layout.join(solution.decision)
+    every = {TRAINING: None, **sets}
+    return {name: losses_at(problem._model, x, scenarios) for name, scenarios in every.items()}
+
+
+def refused(candidate: Candidate, failure: Failure) -> Refused:
+    return Refused(candidate.label, failure.message, failure.status, candidate.radius)
+
+
+def not_run(candidate: Candidate) -> Refused:
+    message = "the comparison was interrupted from the keyboard."
+    return Refused(candidate.label, message, NOT_RUN, candidate.radius)
+
+
+# ------------------------------------------------------------------ what is asked for
+def asked_for(
+    problem: Problem, methods: Methods, radii: Any, options: Mapping[str, Any]
+) -> Iterator[Candidate]:
+    """The solves, in their order; arguments that are wrong for every problem are refused here."""
+    plans = {
+        label: {"method": label, **options, **dict(arguments)}
+        for label, arguments in labelled(methods).items()
+    }
     if not plans:
         raise ValueError("compare needs at least one method.")
-    sets = named_scenarios(test)
-    judged = []
-    for name, arguments in plans.items():
-        problem.solve(**{**options, **arguments})
-        losses = {"training": problem.losses()}
-        losses.update({label: problem.losses(scenarios) for label, scenarios in sets.items()})
-        assert problem.solution is not None
-        judged.append(Judged(name, problem.solution, losses))
-    return Report(tuple(judged))
+    for arguments in plans.values():
+        check_arguments(problem, arguments)
+    if radii is None:
+        yield from (Candidate(label, problem, plan) for label, plan in plans.items())
+        return
+    values = check_radii(radii)
+    twins = [problem.with_radius(radius) for radius in values]
+    for label, plan in plans.items():
+        if plan["method"] == "erm":
+            yield Candidate(label, problem, plan)
+            continue
+        for k, (text, twin) in enumerate(zip(radius_labels(values), twins)):
+            yield Candidate(f"{label}, radius {text}", twin, plan, continues=k > 0)
 
 
-def named_scenarios(test: Any) -> dict[str, Any]:
-    """Sets of scenarios by name; one without a name is called "test"."""
-    if test is None:
-        return {}
-    if isinstance(test, Mapping) and test and all(isinstance(key, str) for key in test):
-        return dict(test)
-    return {"test": test}
+def labelled(methods: Methods) -> dict[str, Mapping[str, Any]]:
+    """Arguments of `solve` by label."""
+    if isinstance(methods, Mapping):
+        return {str(label): arguments for label, arguments in methods.items()}
+    return {name: {} for name in ((methods,) if isinstance(methods, str) else methods)}
+
+
+def check_arguments(problem: Problem, arguments: Mapping[str, Any]) -> None:
+    """Refuse unknown methods and options, and values that no problem accepts."""
+    if arguments["method"] not in METHODS:
+        raise ValueError(unknown_name("method", arguments["method"], METHODS))
+    own = ("method", "solver", "time_limit")
+    problem._options({name: value for name, value in arguments.items() if name not in own})
+    check_solver(arguments.get("solver"))

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.errors import NoReformulationError
+from wdro_model.errors import NoReformulationError, unknown_name
 from wdro_model.model import Model
 from wdro_model.objectives.exact import counterpart
 from wdro_model.objectives.exact.base import unmoved
+from wdro_model.solution import Solution
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 
@@ -29,12 +30,37 @@ class WorstCase:
     """At most the radius, up to rounding."""
     dual: float
     """What one unit of radius costs; 0 where the radius does not bind."""
+    penalty: float | None = None
+    """Of the smoothed problem: epsilon times the divergence of the law from its reference. The
+    smoothed value is expected_loss - penalty + dual (radius - transport_cost)."""
 
     def __str__(self) -> str:
+        kind = "worst case" if self.penalty is None else "worst case of the smoothed problem"
+        less = "" if self.penalty is None else f", entropic penalty {self.penalty:.6g}"
         return (
-            f"worst case: {len(self.weights)} scenarios, expected loss {self.expected_loss:.8g}, "
-            f"transport cost {self.transport_cost:.6g}, dual {self.dual:.6g}"
+            f"{kind}: {len(self.weights)} scenarios, expected loss {self.expected_loss:.8g}, "
+            f"transport cost {self.transport_cost:.6g}, dual {self.dual:.6g}{less}"
         )
+
+
+def find_worst_case(
+    model: Model, x: np.ndarray, solution: Solution | None, method: str | None
+) -> WorstCase:
+    """The distribution that goes with the last solve, or with the method that is asked for."""
+    smoothed = solution is not None and solution.epsilon is not None
+    wanted = method or ("smoothed" if smoothed else "exact")
+    if wanted not in ("exact", "smoothed"):
+        raise ValueError(unknown_name("method", wanted, ("exact", "smoothed")))
+    if wanted == "exact":
+        return worst_case(model, x)
+    if solution is None or not smoothed:
+        raise ValueError(
+            "the worst case of the smoothed problem belongs to a smoothed solve; call "
+            "problem.solve(method='smoothed') first, or ask for worst_case('exact')."
+        )
+    from wdro_model.evaluation.smoothed_worst_case import smoothed_worst_case
+
+    return smoothed_worst_case(model, solution)
 
 
 def worst_case(model: Model, x: np.ndarray) -> WorstCase:

@@ -6,6 +6,7 @@ import numpy as np
 
 from wdro_model.loss.flat import FlatLoss
 from wdro_model.objectives.base import Array, Point
+from wdro_model.uncertainty.joint import JointSamples
 
 BATCH_ENTRIES = 2**24
 """Entries of scenario data that are evaluated at once (128 MiB)."""
@@ -18,13 +19,20 @@ class Empirical:
     over N samples is then one evaluation at the average sample.
     """
 
-    def __init__(self, loss: FlatLoss, rows: Array, *, affine: bool, convex: bool) -> None:
+    def __init__(
+        self, loss: FlatLoss, joint: JointSamples | None, *, affine: bool, convex: bool
+    ) -> None:
         self.loss = loss
-        self.size = len(rows)
-        self.samples = rows
-        self.rows = rows.mean(axis=0, keepdims=True) if affine and len(rows) > 1 else rows
+        self.size = 1 if joint is None else joint.size
+        self.joint = joint
+        self.rows = joint.mean[None] if joint is not None and affine else self.samples
         self.affine = affine
         self.convex = convex
+
+    @property
+    def samples(self) -> Array:
+        """The samples as rows (N, d); one empty row where nothing is uncertain."""
+        return np.zeros((1, 0)) if self.joint is None else self.joint.matrix
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         return self._mean(x, self.rows)

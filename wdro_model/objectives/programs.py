@@ -49,24 +49,31 @@ def empirical_program(model: Model) -> Program | None:
 def _plain_program(model: Model) -> Program | None:
     if model.expression is None or model.structure is None:
         return None
-    scenarios = {} if model.joint is None else model.joint.split(model.joint.matrix)
     if model.joint is None:
         expression = substitute(model.expression, {})
     elif model.affine_in_data:
         expression = substitute(model.expression, model.mean_values())
     elif model.structure.pieces is not None:
         expression = max_of_pieces(model)
-    elif (losses := vectorised(model.expression, scenarios)) is not None:
-        expression = cp.sum(losses) / model.joint.size
-    elif model.structure.convex_in_decision and model.joint.size <= COPIES:
-        copies = [
-            substitute(model.expression, {p: rows[k] for p, rows in scenarios.items()})
-            for k in range(model.joint.size)
-        ]
-        expression = cp.sum(cp.hstack(copies)) / model.joint.size
     else:
+        expression = sum_of_losses(model)
+    return None if expression is None else Program.if_convex(expression)
+
+
+def sum_of_losses(model: Model) -> Any | None:
+    """mean_k f(x, xi_k), vectorised or as a copy of the loss for each sample; None if neither."""
+    assert model.joint is not None
+    assert model.structure is not None
+    scenarios = model.joint.split(model.joint.matrix)
+    if (losses := vectorised(model.expression, scenarios)) is not None:
+        return cp.sum(losses) / model.joint.size
+    if not model.structure.convex_in_decision or model.joint.size > COPIES:
         return None
-    return Program.if_convex(expression)
+    copies = [
+        substitute(model.expression, {p: rows[k] for p, rows in scenarios.items()})
+        for k in range(model.joint.size)
+    ]
+    return cp.sum(cp.hstack(copies)) / model.joint.size
 
 
 def max_of_pieces(model: Model) -> Any:
@@ -74,12 +81,13 @@ def max_of_pieces(model: Model) -> Any:
     assert model.joint is not None
     assert model.structure is not None
     assert model.structure.pieces is not None
+    samples = model.joint.split(model.joint.matrix)
     pieces = []
     for piece in model.structure.pieces:
         parts = affine_parts(piece, model.joint.parameters)
         total = parts.constant
         for parameter, slope in parts.slopes.items():
-            rows = parameter.samples.reshape(model.joint.size, -1)
+            rows = samples[parameter].reshape(model.joint.size, -1)
             total = total + rows @ cp.vec(slope, order="C")
         pieces.append(total)
     return cp.mean(cp.maximum(*pieces)) if len(pieces) > 1 else cp.mean(pieces[0])

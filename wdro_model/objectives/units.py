@@ -25,6 +25,7 @@ from wdro_model.objectives.base import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.uncertainty.scenarios import CHUNK_ENTRIES
 from wdro_model.uncertainty.supports import Box, Support
 
 ORDINARY = 30.0
@@ -48,7 +49,7 @@ class Units:
     @classmethod
     def of(cls, model: Model) -> Units:
         """The units that the model is in."""
-        return cls(model, np.ones(model.rows.shape[1]), 1.0, 1.0)
+        return cls(model, np.ones(model.loss.data_dimension), 1.0, 1.0)
 
 
 def in_units(model: Model) -> Units:
@@ -133,6 +134,8 @@ def _near(support: Support | None, shape: tuple[int, ...]) -> Support | None:
 
 def _loss_unit(model: Model, size: float) -> float:
     """The smallest spread of the losses over the samples at decisions of order one."""
+    assert model.joint is not None
+    step = max(1, CHUNK_ENTRIES // model.joint.dimension)
     spreads = []
     for level, scalars in ((1.0, 1.0), (1.0, 0.0), (-1.0, -1.0)):
         x = np.concatenate(
@@ -142,7 +145,9 @@ def _loss_unit(model: Model, size: float) -> float:
             ]
         )
         with np.errstate(all="ignore"):
-            losses = model.loss.values(x, model.rows)
+            losses = np.concatenate(
+                [np.array(model.loss.values(x, rows)) for rows in model.joint.blocks(step)]
+            )
         if np.isfinite(losses).all():
             spreads.append(float(np.ptp(losses)))
     found = [spread for spread in spreads if spread > 1e-12 * max(spreads)]

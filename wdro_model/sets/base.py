@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC
+from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
 import cvxpy as cp
@@ -17,6 +18,7 @@ from wdro_model.sets.backends import (
     find_backend,
     register_backend,
 )
+from wdro_model.sets.rounding import Value, best_of, distance_to, is_binary, nearest_directions
 
 __all__ = [
     "FeasibleSet",
@@ -45,6 +47,8 @@ class FeasibleSet(ABC):
     is_polytope: the (hull of the) set has finitely many vertices, and `minimize` returns one.
     has_constraints: `constraints(x)` gives the set in CVXPY.
     preferred_direction: the Frank-Wolfe direction that suits the set best, by name; None to choose.
+    rounds: a point can be rounded to a discrete one; None if the oracle's answers are to tell, by
+        being 0/1 vectors.
     backend: the name of the backend in use, None for a set with one way to be minimised.
     """
 
@@ -55,6 +59,7 @@ class FeasibleSet(ABC):
     is_polytope: bool = True
     has_constraints: bool = False
     preferred_direction: str | None = None
+    rounds: bool | None = None
     backend: str | None = None
     _oracle: LinearOracle
 
@@ -81,6 +86,37 @@ class FeasibleSet(ABC):
         if problem.status not in cp.settings.SOLUTION_PRESENT:
             raise cp.error.SolverError(f"the distance to {self!r} was not found: {problem.status}.")
         return bool(problem.value <= tolerance)
+
+    def round(
+        self, x: ArrayLike, value: Value | None = None, candidates: Iterable[ArrayLike] = ()
+    ) -> Vector:
+        """A vertex in place of the point x of the hull, as a fresh array.
+
+        The best of the given candidates (vertices of the set, such as those whose combination is
+        x) and of the oracle's answers near x, judged by `value(vertex)`, by the distance to x
+        without one; sets that know how to improve a vertex go on from there.
+        """
+        point = as_direction(x, self.dimension, kind="x")
+        self.check_rounds()
+        judge = distance_to(point) if value is None else value
+        given = [self._discrete(vertex, f"candidate {k}") for k, vertex in enumerate(candidates)]
+        best = best_of([*self._near(point), *given], judge)
+        return best if value is None else self._improved(best, value)
+
+    def check_rounds(self) -> None:
+        """Raise a ValueError if points of the set are not to be rounded."""
+        rounds = self.rounds
+        if rounds is None:
+            rounds = self._is_discrete(self.minimize(np.ones(self.dimension)))
+        if not rounds:
+            raise ValueError(
+                f"{self!r} cannot be rounded to: its decisions are continuous, not choices such as "
+                "trees and paths (vertices with entries 0 and 1); use the decision as it is."
+            )
+
+    def is_vertex(self, x: ArrayLike) -> bool:
+        """Is x discrete, one of the points that `round` chooses from?"""
+        return self._is_discrete(as_direction(x, self.dimension, kind="x"))
 
     def check_nonempty(self) -> None:  # noqa: B027
         """Raise an InfeasibleError if the set is empty; sets that cannot be need not look."""
@@ -118,6 +154,34 @@ class FeasibleSet(ABC):
         else:
             self._oracle = find_backend(type(self), name)(self)
         self.backend = name
+
+    def _near(self, x: Vector) -> list[Vector]:
+        """Vertices near x."""
+        directions = nearest_directions(x, self.nonnegative_directions)
+        return [self._discrete(self.minimize(g), "the oracle's answer") for g in directions]
+
+    def _is_discrete(self, vertex: Vector) -> bool:
+        """Is the point one of those that `round` chooses from?"""
+        return is_binary(vertex)
+
+    def _discrete(self, vertex: ArrayLike, what: str) -> Vector:
+        """A vertex with its entries made whole; refused if it is none."""
+        point = as_direction(vertex, self.dimension, kind=what)
+        if not self._is_discrete(point):
+            raise ValueError(
+                f"{what} is not a discrete point of {self!r}, it is "
+                f"{np.array2string(point, threshold=6, edgeitems=3, precision=4)}; rounding is for "
+                "sets whose vertices are choices with entries 0 and 1."
+            )
+        return self._whole(point)
+
+    def _whole(self, vertex: Vector) -> Vector:
+        """A discrete point without a solver's rounding errors, as a fresh array."""
+        return np.rint(vertex)
+
+    def _improved(self, vertex: Vector, value: Value) -> Vector:
+        """A vertex at least as good, by a search of the set's own."""
+        return vertex
 
     def _own_oracle(self) -> LinearOracle:
         """The oracle of a set that has no named backends."""

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model.errors import InfeasibleError, UnboundedError
-from wdro_model.sets.base import FeasibleSet, LinearOracle, Vector, as_flat
+from wdro_model.sets.base import FeasibleSet, LinearOracle, Vector, as_flat, reference_solver
 from wdro_model.sets.cone_program import canonicalise
 from wdro_model.sets.persistent import Empty, Unbounded, linear_oracle, persistent_solver
+from wdro_model.sets.rounding import WHOLE
 
 
 class ConvexSet(FeasibleSet):
@@ -39,6 +40,7 @@ class ConvexSet(FeasibleSet):
         }
         self._program = canonicalise(self._constraints, self.variables)
         self.is_polytope = self._program.is_linear
+        self.rounds = self._program.is_integer
         lower, upper = self._program.decision.interval(self._program.lower, self._program.upper)
         if np.any(np.isfinite(lower)) or np.any(np.isfinite(upper)):
             self.bounds = (lower, upper)
@@ -112,6 +114,28 @@ class ConvexSet(FeasibleSet):
                 raise UnboundedError(self._unbounded_message(found.ray)) from None
 
         return minimize
+
+    def _near(self, x: Vector) -> list[Vector]:
+        """The nearest point of the set itself, with integers, in the sum of absolute changes."""
+        point = cp.Variable(self.dimension)
+        problem = cp.Problem(cp.Minimize(cp.norm1(point - x)), self.constraints(point))
+        problem.solve(solver=reference_solver(problem))
+        if point.value is None:
+            raise cp.error.SolverError(f"no point of {self!r} was found: {problem.status}.")
+        return [self._discrete(point.value, "the solver's answer")]
+
+    def _is_discrete(self, vertex: Vector) -> bool:
+        """Are the entries of integer variables integers?"""
+        entries = vertex[self._integers()]
+        return bool(np.all(np.abs(entries - np.rint(entries)) <= WHOLE))
+
+    def _whole(self, vertex: Vector) -> Vector:
+        """Integer entries rounded, the others as they are."""
+        return np.where(self._integers(), np.rint(vertex), vertex)
+
+    def _integers(self) -> np.ndarray:
+        """Which entries of x belong to integer or boolean variables, (n,)."""
+        return np.concatenate([_integer_entries(variable) for variable in self.variables])
 
     def _owns(self, x: Any) -> bool:
         given = tuple(x) if isinstance(x, (list, tuple)) else (x,)
@@ -247,10 +271,23 @@ def _twin(variable: Any, relaxed: bool) -> Any:
     return cp.Variable(variable.shape, name=variable.name(), **attributes)
 
 
+def _entries(variable: Any, kind: str) -> np.ndarray:
+    """Which entries of the variable are "boolean" or "integer", in its shape."""
+    mask = np.zeros(variable.shape, dtype=bool)
+    if variable.attributes[kind]:
+        where = getattr(variable, f"{kind}_idx")
+        mask[tuple(map(np.asarray, where)) if variable.ndim else ()] = True
+    return mask
+
+
+def _integer_entries(variable: Any) -> np.ndarray:
+    """Which entries of the variable are whole numbers, flattened in row-major order."""
+    return (_entries(variable, "boolean") | _entries(variable, "integer")).ravel()
+
+
 def _unit_bounds(variable: Any, twin: Any) -> list[Any]:
     """0 <= twin <= 1 for the entries of the variable that are boolean."""
     if not variable.attributes["boolean"]:
         return []
-    mask = np.zeros(variable.shape)
-    mask[tuple(map(np.asarray, variable.boolean_idx)) if variable.ndim else ()] = 1.0
+    mask = _entries(variable, "boolean").astype(float)
     return [cp.multiply(mask, twin) >= 0, cp.multiply(mask, twin) <= 1]

@@ -24,6 +24,7 @@ class EdgeSet(FeasibleSet):
 
     has_constraints = True
     is_polytope = True
+    rounds = True
 
     def __init__(self, graph: Any) -> None:
         if not isinstance(graph, nx.Graph):

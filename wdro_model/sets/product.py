@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from wdro_model.sets.base import FeasibleSet, LinearOracle, Vector, as_flat
+from wdro_model.sets.base import FeasibleSet, LinearOracle, Vector, as_direction, as_flat
+from wdro_model.sets.rounding import Value, best_of
 
 Where = slice | np.ndarray
 
@@ -52,6 +55,57 @@ class ProductSet(FeasibleSet):
         """The blocks' constraints, each on its own coordinates of x."""
         flat = as_flat(x, self.dimension)
         return [c for block, where in self.blocks for c in block.constraints(flat[where])]
+
+    def round(
+        self, x: ArrayLike, value: Value | None = None, candidates: Iterable[ArrayLike] = ()
+    ) -> Vector:
+        """Every block rounded, in turn; blocks that are continuous stay as they are.
+
+        With a value, a block is judged with the others where they stand: rounded to the nearest
+        first, then to the best.
+        """
+        point = as_direction(x, self.dimension, kind="x")
+        blocks = self._rounding_blocks()
+        given = [as_direction(c, self.dimension, kind="candidate") for c in candidates]
+        rounded = point.copy()
+        for block, where in blocks:
+            rounded[where] = block.round(point[where], candidates=[c[where] for c in given])
+        if value is None:
+            return rounded
+        mixed = [self._kept(point, candidate, blocks) for candidate in given]
+        best = best_of([rounded, *mixed], value)
+        for block, where in blocks:
+            parts = [best[where], *(c[where] for c in given)]
+            best[where] = block.round(point[where], _PartOf(value, best, where), parts)
+        return best
+
+    def check_rounds(self) -> None:
+        """Raise a ValueError if no block can be rounded."""
+        self._rounding_blocks()
+
+    def _rounding_blocks(self) -> list[tuple[FeasibleSet, Where]]:
+        """The blocks with discrete points; those of the last one are refused if there are none."""
+        found, refusals = [], []
+        for block, where in self.blocks:
+            try:
+                block.check_rounds()
+                found.append((block, where))
+            except ValueError as error:
+                refusals.append(error)
+        if not found:
+            raise refusals[-1]
+        return found
+
+    def _kept(self, x: Vector, vertex: Vector, blocks: list[tuple[FeasibleSet, Where]]) -> Vector:
+        """The vertex in the blocks that round, x in the others."""
+        out = x.copy()
+        for _, where in blocks:
+            out[where] = vertex[where]
+        return out
+
+    def _is_discrete(self, vertex: Vector) -> bool:
+        """Are the blocks that round at discrete points?"""
+        return all(block._is_discrete(vertex[where]) for block, where in self._rounding_blocks())
 
     def is_current(self) -> bool:
         """Are all blocks current?"""
@@ -129,6 +183,28 @@ class ProductSet(FeasibleSet):
             if block.bounds is not None:
                 lower[where], upper[where] = block.bounds
         return lower, upper
+
+
+@dataclass(frozen=True)
+class _PartOf:
+    """A value as a function of one block, the other coordinates kept as they are in `x`."""
+
+    value: Value
+    x: Vector
+    where: Where
+
+    def __call__(self, part: Vector) -> float:
+        return self.value(self._with(part))
+
+    @property
+    def gradient(self) -> Any:
+        whole = getattr(self.value, "gradient", None)
+        return None if whole is None else lambda part: whole(self._with(part))[self.where]
+
+    def _with(self, part: Vector) -> Vector:
+        out = self.x.copy()
+        out[self.where] = part
+        return out
 
 
 def _as_slice(indices: np.ndarray) -> Where:

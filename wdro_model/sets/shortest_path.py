@@ -95,10 +95,6 @@ class ShortestPath(EdgeSet):
             constraints.append(x == collect @ y)
         return constraints
 
-    def round(self, x: ArrayLike) -> Vector:
-        """A path along large coordinates of x: the shortest for the weights 1 - x."""
-        return self.minimize(np.clip(1.0 - np.asarray(x, dtype=np.float64), 0.0, None))
-
     def describe(self) -> str:
         """The set in one line."""
         if not self.is_directed:
@@ -160,6 +156,16 @@ class ShortestPath(EdgeSet):
                 f"the cycle {cycle} has the negative weight {found.weight:g}: paths that go round "
                 "it get shorter without end; use an acyclic graph or nonnegative weights."
             ) from None
+
+    def _is_discrete(self, vertex: Vector) -> bool:
+        """Is it a simple path?"""
+        if not super()._is_discrete(vertex):
+            return False
+        try:
+            path = self._path_in(np.flatnonzero(vertex > 0.5).tolist())
+        except cp.error.SolverError:
+            return False
+        return bool(np.array_equal(path, np.rint(vertex)))
 
     def _path_in(self, edges: list[int]) -> Vector:
         """A path that uses only the given edges (a solver's support, perhaps with cycles)."""

@@ -8,12 +8,13 @@ import cvxpy as cp
 import networkx as nx
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from wdro_model.sets.base import LinearOracle, Vector, as_flat, register_backend
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.sets.or_tools import import_or_tools
+from wdro_model.sets.rounding import Value, exchange
 
 
 class SpanningTree(EdgeSet):
@@ -77,10 +78,6 @@ class SpanningTree(EdgeSet):
             constraints.append(x[loops] == 0)
         return constraints
 
-    def round(self, x: ArrayLike) -> Vector:
-        """The tree nearest to x: as all trees have n - 1 edges, the one of largest weight x."""
-        return self.minimize(-np.asarray(x, dtype=np.float64))
-
     def describe(self) -> str:
         """The set in one line."""
         return (
@@ -103,12 +100,24 @@ class SpanningTree(EdgeSet):
                 covered |= neighbours[node]
         return np.array([i for i in range(len(self.nodes)) if i not in independent])
 
+    def _is_discrete(self, vertex: Vector) -> bool:
+        """Is it a tree?"""
+        return super()._is_discrete(vertex) and self._spans(np.flatnonzero(vertex > 0.5))
+
+    def _spans(self, chosen: NDArray[np.int64]) -> bool:
+        """Are the edges n - 1 and is every node joined by them?"""
+        parent = list(range(len(self.nodes)))
+        joined = _join(parent, chosen.tolist(), self.tails.tolist(), self.heads.tolist())
+        return len(joined) == chosen.size == len(self.nodes) - 1
+
+    def _improved(self, vertex: Vector, value: Value) -> Vector:
+        """A tree that no exchange of one edge improves."""
+        return exchange(vertex, value, self.tails, self.heads)
+
     def _tree(self, x: Vector) -> Vector:
         """A solver's answer rounded to a tree, refused if it is not one."""
         chosen = np.flatnonzero(x > 0.5)
-        parent = list(range(len(self.nodes)))
-        joined = _join(parent, chosen.tolist(), self.tails.tolist(), self.heads.tolist())
-        if len(joined) != len(self.nodes) - 1 or np.abs(x - np.rint(x)).max() > 1e-5:
+        if not self._spans(chosen) or np.abs(x - np.rint(x)).max() > 1e-5:
             raise cp.error.SolverError(
                 f"the linear program over spanning trees returned a point that is not a tree "
                 f"({chosen.size} edges of {len(self.nodes) - 1}); use backend='kruskal'."

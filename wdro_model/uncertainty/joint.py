@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from wdro_model.uncertainty.parameter import UncertainParameter
-from wdro_model.uncertainty.scenarios import as_scenarios, chunks, read_only
+from wdro_model.uncertainty.scenarios import (
+    CHUNK_ENTRIES,
+    as_scenarios,
+    chunks,
+    read_only,
+)
 from wdro_model.uncertainty.supports import Everywhere
 
 
@@ -19,7 +24,9 @@ class JointSamples:
 
     parameters: in the order of the coordinates; each is flattened row-major.
     size: N; dimension: d; slices: the coordinates of each parameter.
-    matrix: (N, d), read-only; for one parameter it is a view of its samples.
+
+    `take` and `replace` give the same parameters with other samples. Indices are kept, not the rows
+    they stand for: what needs no more than the mean makes no copy of the data.
     """
 
     def __init__(self, parameters: Sequence[UncertainParameter]) -> None:
@@ -31,13 +38,44 @@ class JointSamples:
             start, stop = stop, stop + math.prod(parameter.shape)
             self.slices[parameter] = slice(start, stop)
         self.dimension = stop
-        blocks = [np.reshape(np.asarray(p.samples), (self.size, -1)) for p in self.parameters]
-        self.matrix = read_only(blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1))
+        self._replaced = False
+        self._data = self._declared()
+        self._rows: np.ndarray | None = None
+
+    @cached_property
+    def matrix(self) -> np.ndarray:
+        """The samples (N, d), read-only; a view of the user's array for one parameter as declared.
+
+        After `take` it is a copy, made when it is first read.
+        """
+        return self._data if self._rows is None else read_only(self._data[self._rows])
 
     @cached_property
     def mean(self) -> np.ndarray:
         """The average observation (d,)."""
-        return read_only(self.matrix.mean(axis=0))
+        if self._rows is None:
+            return read_only(self._data.mean(axis=0))
+        step = max(1, CHUNK_ENTRIES // self.dimension)
+        return read_only(sum(block.sum(axis=0) for block in self.blocks(step)) / self.size)
+
+    def blocks(self, size: int) -> Iterator[np.ndarray]:
+        """The samples in consecutive blocks of at most `size` rows."""
+        for start in range(0, self.size, size):
+            part = slice(start, min(start + size, self.size))
+            yield self._data[part] if self._rows is None else self._data[self._rows[part]]
+
+    def take(self, rows: np.ndarray) -> JointSamples:
+        """The samples of these indices (n,), in their order; one may occur more than once."""
+        own = rows if self._rows is None else self._rows[rows]
+        return self._with(self._data, own, len(own), replaced=self._replaced)
+
+    def replace(self, scenarios: Any) -> JointSamples:
+        """Other samples of the same parameters, given as to `join`, checked as when declared."""
+        given = self.by_parameter(scenarios)
+        blocks = [parameter.as_samples(given[parameter]) for parameter in self.parameters]
+        self.check_counts([len(block) for block in blocks])
+        data = _side_by_side(blocks)
+        return self._with(data, None, len(data), replaced=True)
 
     @cached_property
     def bounds(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -121,6 +159,29 @@ class JointSamples:
             raise ValueError(f"scenarios are missing for {', '.join(map(repr, missing))}.")
         return scenarios
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what the parameters hold as well: it would be stored twice."""
+        left_out = {"matrix", "mean"} | (set() if self._replaced else {"_data"})
+        return {key: value for key, value in self.__dict__.items() if key not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._data = read_only(self._data) if self._replaced else self._declared()
+
+    def _declared(self) -> np.ndarray:
+        """The samples that the parameters were declared with, (N, d)."""
+        return _side_by_side([np.asarray(parameter.samples) for parameter in self.parameters])
+
+    def _with(
+        self, data: np.ndarray, rows: np.ndarray | None, size: int, *, replaced: bool
+    ) -> JointSamples:
+        twin = object.__new__(JointSamples)
+        twin.__dict__.update(
+            {key: value for key, value in self.__dict__.items() if key not in ("matrix", "mean")}
+        )
+        twin._data, twin._rows, twin.size, twin._replaced = data, rows, size, replaced
+        return twin
+
     def check_counts(self, counts: list[int]) -> None:
         """Refuse numbers of scenarios that differ between the parameters."""
         if len(set(counts)) > 1:
@@ -128,6 +189,12 @@ class JointSamples:
             raise ValueError(
                 f"scenarios of all parameters must have the same number of rows, got {given}."
             )
+
+
+def _side_by_side(blocks: list[np.ndarray]) -> np.ndarray:
+    """Arrays (N, *shape) as the columns of one (N, d), read-only; a view if there is one."""
+    flat = [block.reshape(len(block), -1) for block in blocks]
+    return read_only(flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1))
 
 
 def _common_count(parameters: tuple[UncertainParameter, ...]) -> int:

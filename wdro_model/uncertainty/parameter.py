@@ -52,11 +52,7 @@ class UncertainParameter(cp.Parameter):
         self._support = region
         self._samples: np.ndarray | None = None
         if samples is not None:
-            label = repr(self.name())
-            array = as_scenarios(samples, full_shape, f"samples of {label}")
-            _check_support(array, region, label)
-            _check_attributes(array, self.attributes, self.sparse_idx, label)
-            self._samples = read_only(array)
+            self._samples = self.as_samples(samples)
 
     @property
     def samples(self) -> np.ndarray | None:
@@ -72,6 +68,17 @@ class UncertainParameter(cp.Parameter):
     def count(self) -> int:
         """The number N of samples; 0 if none were given."""
         return 0 if self._samples is None else len(self._samples)
+
+    def as_samples(self, given: Any) -> np.ndarray:
+        """Observations (N, *shape) of this parameter, read-only, without a copy where possible.
+
+        ValueError where the shape, the support or an attribute speaks against them.
+        """
+        label = repr(self.name())
+        array = as_scenarios(given, self.shape, f"samples of {label}")
+        _check_support(array, self._support, label)
+        _check_attributes(array, self.attributes, self.sparse_idx, label)
+        return read_only(array)
 
     def __getstate__(self) -> dict[str, Any]:
         # CVXPY's deepcopy leaves a bound method behind in the instance; a copy must not inherit it.

@@ -43,6 +43,29 @@ def as_scenarios(given: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
     return array
 
 
+def as_rows(given: Any, size: int, what: str) -> np.ndarray:
+    """Indices (n,), n >= 1, into `size` samples, from indices, booleans, a range or a slice."""
+    if isinstance(given, slice):
+        given = range(*given.indices(size))
+    rows = np.asarray(list(given) if isinstance(given, range) else given)
+    if rows.dtype == bool and rows.shape == (size,):
+        rows = np.flatnonzero(rows)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise ValueError(
+            f"{what} must be a list of integers, or {size} booleans, one for each sample; got "
+            f"shape {rows.shape} of {rows.dtype}."
+        )
+    if rows.size == 0:
+        raise ValueError(f"{what} are empty; keep at least one of the {size} samples.")
+    outside = (rows < 0) | (rows >= size)
+    if outside.any():
+        raise ValueError(
+            f"{what} must lie between 0 and {size - 1}, got {int(rows[outside][0])}; there are "
+            f"{size} samples, counted from 0."
+        )
+    return rows.astype(np.intp)
+
+
 def chunks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """Blocks of rows of bounded size, each with the index of its first row."""
     step = max(1, CHUNK_ENTRIES // max(1, math.prod(array.shape[1:])))

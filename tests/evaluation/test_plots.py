@@ -1,0 +1,237 @@
+"""Pictures: all methods in them, labels that can be read, densities that are right."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import gaussian_kde
+
+import wdro_model as wdro
+from wdro_model.evaluation.drawing import legend_columns, plain, spread_apart
+from wdro_model.evaluation.path_plot import axis_positions, most_changing, round_numbers
+from wdro_model.evaluation.plots import peak_density, peak_histogram
+from wdro_model.evaluation.report import Judged, Report
+
+pytest.importorskip("matplotlib")
+
+
+def made_up(names, sizes=(30, 200), spread=1.0):
+    """A report about losses that nobody solved for."""
+    rng = np.random.default_rng(0)
+    sets = ("training", *[f"test {k}" for k in range(1, len(sizes))])
+    methods = tuple(
+        Judged(name, None, {s: rng.normal(k, spread, n) for s, n in zip(sets, sizes)}, 0.0, 0.5 * k)
+        for k, name in enumerate(names)
+    )
+    return Report(methods, sets)
+
+
+def boxes(figure, texts, extent=lambda text, renderer: text.get_window_extent(renderer)):
+    """Where texts are drawn, in pixels."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return [extent(text, canvas.get_renderer()) for text in texts]
+
+
+def without_lines(text, renderer):
+    """The box of an annotation's text alone."""
+    from matplotlib.text import Text
+
+    return Text.get_window_extent(text, renderer)
+
+
+def inside(figure, drawn):
+    width, height = figure.canvas.get_width_height()
+    return all(
+        b.x0 >= -1 and b.y0 >= -1 and b.x1 <= width + 1 and b.y1 <= height + 1 for b in drawn
+    )
+
+
+def disjoint(drawn):
+    return not any(a.overlaps(b) for k, a in enumerate(drawn) for b in drawn[:k])
+
+
+LONG = [
+    "the plain average over all the samples that we have ever seen",
+    "worst case over a ball, by an exact formula, with weights",
+    "smoothed worst case",
+    "another",
+]
+
+
+def test_picture_has_a_panel_for_each_set(portfolio, tmp_path, rng):
+    report = wdro.compare(portfolio[0], methods=("erm", "exact"), test=rng.normal(size=(50, 4)))
+    figure = report.plot(tmp_path / "losses.png")
+    assert (tmp_path / "losses.png").stat().st_size > 10_000
+    assert [axes.get_title() for axes in figure.axes] == [
+        "training (15 scenarios)",
+        "test (50 scenarios)",
+    ]
+    promise = report["exact"].promise
+    assert [text.get_text() for text in figure.legends[0].get_texts()][1] == (
+        f"exact\npromise {promise:.4g}"
+    )
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_formats_by_suffix(portfolio, tmp_path, suffix):
+    wdro.compare(portfolio[0], methods="erm").plot(tmp_path / f"losses.{suffix}")
+    assert (tmp_path / f"losses.{suffix}").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("sets", [(30,), (30, 200)])
+def test_long_names_fit_under_the_picture(sets):
+    figure = made_up(LONG, sets).plot()
+    (legend,) = figure.legends
+    drawn = boxes(figure, legend.get_texts())
+    assert inside(figure, drawn)
+    assert disjoint(drawn)
+    panels = boxes(figure, figure.axes)
+    assert not any(box.overlaps(panel) for box in drawn for panel in panels)
+
+
+@pytest.mark.parametrize("count", [5, 12])
+def test_many_methods_get_strips_with_their_names(count):
+    names = [f"smoothed, radius {k}" for k in range(count - 1)] + [LONG[0]]
+    figure = made_up(names).plot()
+    assert len(figure.axes) == 2 * count
+    labels = [axes.yaxis.label for axes in figure.axes[::2]]
+    assert [label.get_text().split("\n")[0] for label in labels[:3]] == names[:3]
+    drawn = boxes(figure, labels)
+    assert inside(figure, drawn)
+    assert disjoint(drawn)
+
+
+def test_panels_share_an_axis_only_if_all_keep_their_shape():
+    together = made_up(["a", "b"]).plot()
+    assert together.axes[0].get_xlim() == together.axes[1].get_xlim()
+    report = made_up(["a", "b"])
+    far = {**report.methods[0].losses, "test 1": np.linspace(1e3, 1e5, 50)}
+    apart = Report((Judged("a", None, far), report.methods[1]), report.scenario_sets).plot()
+    assert apart.axes[0].get_xlim()[1] < 10
+
+
+def test_dollars_in_names_are_no_formulas():
+    figure = made_up(["costs $5 or $6", "$\\frac{"]).plot()
+    boxes(figure, figure.legends[0].get_texts())
+    assert figure.legends[0].get_texts()[0].get_text().startswith("costs \\$5")
+
+
+def test_a_million_losses_and_constant_ones_are_drawn():
+    rng = np.random.default_rng(0)
+    losses = {"training": np.full(10, 2.0), "test": rng.standard_cauchy(10**6)}
+    Report((Judged("a", None, losses), Judged("b", None, losses)), ("training", "test")).plot()
+    one = {"training": np.array([1.0])}
+    Report((Judged("one", None, one),), ("training",)).plot()
+
+
+def test_density_is_that_of_the_kernel():
+    losses = np.random.default_rng(1).gamma(3.0, size=300)
+    grid, density = peak_density(losses)
+    quartiles = np.quantile(losses, [0.25, 0.75])
+    spread = min(losses.std(), float(np.ptp(quartiles)) / 1.34)
+    bandwidth = 0.9 * spread * losses.size**-0.2
+    reference = gaussian_kde(losses, bw_method=bandwidth / losses.std(ddof=1))(grid)
+    assert density == pytest.approx(reference / reference.max(), abs=5e-3)
+    assert density[0] < 0.05
+    assert density[-1] < 0.05
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50).map(np.array))
+def test_histogram_and_density_peak_at_one(losses):
+    heights, edges = peak_histogram(losses)
+    grid, density = peak_density(losses)
+    assert density.max() == pytest.approx(1.0)
+    assert np.isfinite(heights).all()
+    assert len(edges) == len(heights) + 1
+    assert len(heights) <= 60
+    assert heights.max() in (0.0, 1.0)
+    assert grid.shape == density.shape
+
+
+# ------------------------------------------------------------------ labels
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=12).map(np.array))
+def test_labels_are_moved_as_little_as_it_takes(positions):
+    found = spread_apart(positions, 0.5, 0.0, 10.0)
+    order = np.argsort(positions, kind="stable")
+    assert (np.diff(found[order]) >= 0.5 - 1e-9).all()
+    assert found.min() >= -1e-9
+    assert found.max() <= 10 + 1e-9
+    y = cp.Variable(len(positions))
+    apart = [y[i + 1] - y[i] >= 0.5 for i in range(len(positions) - 1)]
+    nearest = cp.Problem(
+        cp.Minimize(cp.sum_squares(y - positions[order])), [y >= 0, y <= 10, *apart]
+    )
+    nearest.solve(solver=cp.CLARABEL)
+    moved = float(((found - positions) ** 2).sum())
+    assert moved == pytest.approx(nearest.value, abs=1e-3, rel=1e-3)
+
+
+def test_labels_without_room_are_spaced_evenly():
+    found = spread_apart(np.zeros(5), 1.0, 0.0, 2.0)
+    assert found == pytest.approx([0, 0.5, 1, 1.5, 2])
+
+
+def test_names_are_broken_into_lines():
+    assert plain("a" * 20 + " " + "b" * 20) == "a" * 20 + "\n" + "b" * 20
+    assert plain("") == ""
+    assert legend_columns(["x" * 30] * 4, 5.0) == 1
+    assert legend_columns(["x"] * 4, 10.0) == 4
+
+
+# ------------------------------------------------------------------ paths
+def test_radius_zero_stands_at_the_left_edge():
+    places = axis_positions(np.array([0.0, 0.01, 1.0]))
+    assert places[0] < 0.01
+    assert places[1:].tolist() == [0.01, 1.0]
+    assert axis_positions(np.array([0.0])).tolist() == [1.0]
+    assert axis_positions(np.array([0.3])).tolist() == [0.3]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(1e-4, 10), (0.1, 0.9), (0.11, 0.13), (3, 3), (1e-9, 1e9)]
+)
+def test_ticks_are_few_and_in_range(low, high):
+    ticks = round_numbers(np.array([low, high]))
+    assert 1 <= len(ticks) <= 7
+    assert all(low * 0.99 <= tick <= high * 1.01 for tick in ticks)
+
+
+def test_coordinates_that_change_most_are_named():
+    decisions = np.array([[0.0, 5.0, 1.0, 0.5, 1.0], [1.0, 5.0, -1.0, 0.0, 1.0 + 1e-9]])
+    assert most_changing(decisions, 2).tolist() == [2, 0]
+    assert most_changing(decisions, 9).tolist() == [2, 0, 3]
+    assert most_changing(decisions[:1], 2).tolist() == [1, 2]
+    failed = np.vstack([decisions, np.full(5, np.nan)])
+    assert most_changing(failed, 2).tolist() == [2, 0]
+    assert most_changing(np.full((2, 3), np.nan), 2).tolist() == []
+    assert most_changing(np.zeros((2, 3)), 2).tolist() == []
+
+
+def test_picture_of_a_path_names_its_coordinates(portfolio, tmp_path, rng):
+    path = portfolio[0].path([0, 0.01, 0.1, 1], "exact", test=rng.normal(size=(50, 4)))
+    figure = path.plot(tmp_path / "path.png")
+    assert (tmp_path / "path.png").stat().st_size > 10_000
+    names = [text for text in figure.axes[-1].texts if text.get_text()]
+    assert sorted(text.get_text() for text in names) == ["x[0]", "x[1]", "x[2]", "x[3]"]
+    drawn = boxes(figure, names, without_lines)
+    assert inside(figure, drawn)
+    assert disjoint(drawn)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["value (what is minimised)", "mean loss, training", "mean loss, test"]
+    assert figure.axes[0].get_xticklabels()[0].get_text() == "0"
+    shown = figure.axes[0].lines[0].get_ydata()
+    assert np.asarray(shown) == pytest.approx(path.values)
+
+
+def test_picture_of_a_path_with_one_radius_and_without_names(portfolio):
+    figure = portfolio[0].path([0.1]).plot(labelled=0)
+    assert not figure.axes[-1].texts
+    portfolio[0].path([0.0]).plot()

@@ -1,0 +1,140 @@
+"""Several solves in a row, none of which may lose the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from cvxpy.error import SolverError
+
+from wdro_model.errors import MissingRuleError
+from wdro_model.execution import refuse_outside, user_start
+from wdro_model.problem import Problem
+from wdro_model.solution import Solution
+from wdro_model.solvers import MomentumFrankWolfe
+from wdro_model.solvers.outcome import Stop
+from wdro_model.uncertainty.ambiguity import WassersteinBall
+from wdro_model.uncertainty.lazy import scenario_batches
+
+REFUSED, FAILED, NOT_RUN = "refused", "failed", "not run"
+STATUSES: dict[type[Exception], str] = {
+    SolverError: FAILED,
+    FloatingPointError: FAILED,
+    np.linalg.LinAlgError: FAILED,
+    MissingRuleError: REFUSED,
+    ValueError: REFUSED,
+}
+"""Errors that are an answer of the library, and the status of a solve that ends with one."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A solve that gave no decision."""
+
+    status: str
+    message: str
+    error: Exception
+
+
+def attempt(problem: Problem, arguments: Mapping[str, Any]) -> Solution | Failure:
+    """Solve; a refusal by the library or a failed solver is an answer, other errors are raised."""
+    try:
+        problem.solve(**arguments)
+    except tuple(STATUSES) as error:
+        status = next(status for kind, status in STATUSES.items() if isinstance(error, kind))
+        if status == REFUSED and not raised_here(error):
+            raise
+        return Failure(status, " ".join(str(error).split()), error)
+    assert problem.solution is not None
+    return problem.solution
+
+
+def raised_here(error: Exception) -> bool:
+    """Was the error raised by a statement of this library, rather than by one that it called?"""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    name = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    return name.split(".")[0] == __name__.split(".")[0]
+
+
+def was_interrupted(solution: Solution) -> bool:
+    """Did Ctrl-C end the solve?"""
+    return solution.stop == Stop.INTERRUPT.value
+
+
+def warm(problem: Problem, arguments: Mapping[str, Any], last: Solution | None) -> dict[str, Any]:
+    """The arguments of a solve, starting from the last decision if nothing speaks against it.
+
+    The paper's stochastic method keeps its own start: after its fixed number of iterations it
+    would be judged by the work of the method before it.
+    """
+    out = dict(arguments)
+    stochastic = isinstance(out.get("solver"), MomentumFrankWolfe)
+    if last is None or out.get("start") is not None or stochastic:
+        return out
+    try:
+        refuse_outside(problem._model, user_start(problem._model, last))
+    except ValueError:
+        return out  # a conic solver's answer may lie outside by more than Frank-Wolfe accepts
+    return {**out, "start": last}
+
+
+@contextmanager
+def decision_kept(problem: Problem) -> Iterator[None]:
+    """Give the problem back the decision it had; one that had none keeps the last."""
+    before = {variable: variable.value for variable in problem.variables()}
+    state = problem.value, problem.status, problem.solution
+    try:
+        yield
+    finally:
+        if all(value is not None for value in before.values()):
+            for variable, value in before.items():
+                variable.save_value(value)
+            problem.value, problem.status, problem.solution = state
+
+
+def check_radii(radii: Any) -> tuple[float, ...]:
+    """A list of radii >= 0, in increasing order and each once."""
+    wanted = "radii must be a list of finite numbers >= 0"
+    if isinstance(radii, (str, bytes)) or not isinstance(radii, Iterable):
+        raise ValueError(f"{wanted}, got {radii!r}; write radii=[0.01, 0.1, 1.0].")
+    given = list(radii)
+    if not given:
+        raise ValueError(f"{wanted}, got none.")
+    for position, radius in enumerate(given):
+        try:
+            given[position] = WassersteinBall(radius).radius
+        except ValueError:
+            raise ValueError(f"{wanted}, got {radius!r} at position {position}.") from None
+    return tuple(sorted(set(given)))
+
+
+def radius_labels(radii: Iterable[float]) -> list[str]:
+    """The radii as texts with as few digits as tell them apart."""
+    radii = list(radii)
+    for digits in (3, 4, 6, 9):
+        texts = [f"{radius:.{digits}g}" for radius in radii]
+        if len(set(texts)) == len(set(radii)):
+            return texts
+    return [repr(radius) for radius in radii]
+
+
+def named_scenarios(problem: Problem, test: Any) -> dict[str, Any]:
+    """Sets of scenarios by name, each of the right shape; one without a name is called "test"."""
+    if test is None:
+        return {}
+    named = isinstance(test, Mapping) and test and all(isinstance(key, str) for key in test)
+    sets = dict(test) if named else {"test": test}
+    if "training" in sets:
+        raise ValueError(
+            "a set of test scenarios is called 'training', which is the name of the samples of the "
+            "problem; give it another name."
+        )
+    if problem._model.joint is not None:
+        for scenarios in sets.values():
+            scenario_batches(problem._model.joint, scenarios, 1)
+    return sets

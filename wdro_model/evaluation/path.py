@@ -1,0 +1,259 @@
+"""How the decision changes with the radius."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wdro_model.evaluation.attempts import (
+    Failure,
+    attempt,
+    check_radii,
+    decision_kept,
+    named_scenarios,
+    radius_labels,
+    warm,
+    was_interrupted,
+)
+from wdro_model.evaluation.losses import losses_at
+from wdro_model.evaluation.statistics import LossStatistics
+from wdro_model.evaluation.tables import Column, csv_text, frame, html_table, text_table
+from wdro_model.problem import Problem
+from wdro_model.sets.graphs import EdgeSet
+from wdro_model.solution import Solution
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The solve at one radius."""
+
+    radius: float
+    solution: Solution | None
+    """None where the solver failed."""
+    decision: np.ndarray
+    """Flat, (n,); NaN where the solver failed."""
+    statistics: Mapping[str, LossStatistics]
+    """By the name of the scenario set, "training" first; empty where the solver failed."""
+    message: str = ""
+    """Why there is no solution."""
+
+
+@dataclass(frozen=True)
+class RadiusPath:
+    """Decisions along increasing radii: prints as a table; `plot()` shows how they change."""
+
+    stages: tuple[Stage, ...]
+    coordinates: tuple[str, ...]
+    """The names of the n coordinates of a decision."""
+    asked: tuple[float, ...]
+    """The radii that were asked for; after an interrupt there are fewer stages."""
+
+    @property
+    def radii(self) -> np.ndarray:
+        """Increasing, (K,)."""
+        return np.array([stage.radius for stage in self.stages])
+
+    @property
+    def solutions(self) -> tuple[Solution | None, ...]:
+        return tuple(stage.solution for stage in self.stages)
+
+    @property
+    def values(self) -> np.ndarray:
+        """The optimal value of the method at each radius, (K,); NaN where the solver failed."""
+        return self._of_solution("value")
+
+    @property
+    def robust_values(self) -> np.ndarray:
+        """The exact worst-case risk of each decision over its ball, (K,); NaN if not known."""
+        return self._of_solution("robust_value")
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """The time of each solve, (K,)."""
+        return self._of_solution("seconds")
+
+    @property
+    def decisions(self) -> np.ndarray:
+        """One flat decision a row, (K, n)."""
+        return np.array([stage.decision for stage in self.stages])
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        return tuple("failed" if s is None else s.status for s in self.solutions)
+
+    @property
+    def training(self) -> tuple[LossStatistics | None, ...]:
+        """Statistics of the losses on the samples."""
+        return self.statistics("training")
+
+    @property
+    def scenario_sets(self) -> tuple[str, ...]:
+        """The names of the scenario sets, "training" first."""
+        return tuple(next(stage.statistics for stage in self.stages if stage.statistics))
+
+    @property
+    def interrupted(self) -> bool:
+        """Did Ctrl-C end the path before its last radius?"""
+        return len(self.stages) < len(self.asked)
+
+    def statistics(self, scenarios: str) -> tuple[LossStatistics | None, ...]:
+        """Statistics of the losses on one set of scenarios; None where the solver failed."""
+        if scenarios not in self.scenario_sets:
+            raise KeyError(f"{scenarios!r} is not in the path; it has {list(self.scenario_sets)}.")
+        return tuple(stage.statistics.get(scenarios) for stage in self.stages)
+
+    def means(self, scenarios: str) -> np.ndarray:
+        """The mean losses on one set of scenarios, (K,)."""
+        return np.array([np.nan if s is None else s.mean for s in self.statistics(scenarios)])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each radius."""
+        rows: list[dict[str, Any]] = []
+        for stage, status in zip(self.stages, self.statuses):
+            found = stage.solution
+            row: dict[str, Any] = {
+                "radius": stage.radius,
+                "value": None if found is None else found.value,
+                "robust_value": None if found is None else found.robust_value,
+            }
+            for name in self.scenario_sets:
+                statistics = stage.statistics.get(name)
+                for key in ("mean", "standard_error", "cvar95"):
+                    row[f"{name} {key}"] = None if statistics is None else statistics.row()[key]
+            row["iterations"] = None if found is None else found.iterations
+            row["seconds"] = None if found is None else found.seconds
+            rows.append({**row, "status": status})
+        return rows
+
+    def to_frame(self, decisions: bool = False) -> Any:
+        """A pandas DataFrame, a row for each radius; with a column for each coordinate if asked."""
+        table = frame(self.rows())
+        if not decisions:
+            return table
+        coordinates = [dict(zip(self.coordinates, row)) for row in self.decisions.tolist()]
+        return table.join(frame(coordinates))
+
+    def to_csv(self, path: Any = None) -> str | None:
+        """`rows()` as comma-separated values: written to a file, or returned without a path."""
+        return csv_text(self.rows(), path)
+
+    def plot(self, path: Any = None, labelled: int = 8) -> Any:
+        """Values and coordinates of the decision against the radius; saved if a path is given.
+
+        labelled: how many coordinates get a colour and a name: those that change most.
+        """
+        from wdro_model.evaluation.path_plot import plot_path
+
+        return plot_path(self, path, labelled)
+
+    def messages(self) -> list[str]:
+        """What stands under the table: failures, and an interrupt."""
+        labels = radius_labels(self.asked)
+        texts = dict(zip(self.asked, labels))
+        out = [f"radius {texts[s.radius]}: {s.message}" for s in self.stages if s.message]
+        if self.interrupted:
+            out.append(
+                f"interrupted from the keyboard at radius {labels[len(self.stages)]}: "
+                f"{len(self.stages)} of {len(self.asked)} radii are finished."
+            )
+        return out
+
+    def __str__(self) -> str:
+        return "\n".join([text_table(self._columns(), self.rows(), ("status",)), *self.messages()])
+
+    def _repr_html_(self) -> str:
+        from wdro_model.evaluation.html import fragment
+
+        return fragment(html_table(self._columns(), self.rows(), ("status",)), self.messages())
+
+    def _columns(self) -> list[Column]:
+        on_sets = [
+            Column(f"{name} {key}", f"{meaning} on the scenarios {name!r}.", form=form)
+            for name in self.scenario_sets
+            for key, meaning, form in (
+                ("mean", "The mean loss", ".5g"),
+                ("cvar95", "The mean of the worst 5% of the losses", ".5g"),
+            )
+        ]
+        return [
+            Column("radius", "The radius of the Wasserstein ball.", form=".4g"),
+            Column("value", "The optimal value of the method."),
+            Column("robust_value", "The exact worst-case risk of the decision."),
+            *on_sets,
+            Column("iterations", "Iterations of the solver.", form="d"),
+            Column("seconds", "Time of the solve.", form=".3g"),
+            Column("status", "How the solve ended."),
+        ]
+
+    def _of_solution(self, name: str) -> np.ndarray:
+        found = [None if s is None else getattr(s, name) for s in self.solutions]
+        return np.array([np.nan if number is None else number for number in found], dtype=float)
+
+
+def radius_path(
+    problem: Problem, radii: Any, method: str, test: Any, options: Mapping[str, Any]
+) -> RadiusPath:
+    """Solve at each radius, in increasing order, each from the decision before it.
+
+    A refusal at the first radius is raised; a solver that fails later leaves a gap. Ctrl-C ends the
+    path with the radii that are finished, or with the one under way if it is the first. A problem
+    that has a decision keeps it; one that has none is left at the last radius.
+    """
+    values, sets = check_radii(radii), named_scenarios(problem, test)
+    names = coordinate_names(problem)
+    stages: list[Stage] = []
+    last: Solution | None = None
+    with decision_kept(problem):
+        current = problem
+        try:
+            for radius in values:
+                current = current.with_radius(radius)
+                arguments = {**options, "method": method}
+                found = attempt(current, warm(current, arguments, last))
+                if isinstance(found, Failure):
+                    if last is None:
+                        raise found.error
+                    nowhere = np.full(len(names), np.nan)
+                    stages.append(Stage(radius, None, nowhere, {}, found.message))
+                    continue
+                interrupted = was_interrupted(found)
+                if not interrupted or last is None:
+                    stages.append(judged(current, radius, found, sets))
+                if interrupted:
+                    break
+                last = found
+        except KeyboardInterrupt:
+            if last is None:
+                raise
+    return RadiusPath(tuple(stages), names, values)
+
+
+def judged(problem: Problem, radius: float, found: Solution, sets: Mapping[str, Any]) -> Stage:
+    """A solution with the statistics of its losses."""
+    x = problem._model.feasible.layout.join(found.decision)
+    every = {"training": None, **sets}
+    statistics = {
+        name: LossStatistics.of(losses_at(problem._model, x, scenarios))
+        for name, scenarios in every.items()
+    }
+    return Stage(radius, found, x, statistics)
+
+
+def coordinate_names(problem: Problem) -> tuple[str, ...]:
+    """The coordinates of the flat decision: "x[2]", "y[0, 1]", or "x(u, v)" for an edge."""
+    feasible = problem._model.feasible
+    edges = {m.variable: m.set.edges for m in feasible.memberships if isinstance(m.set, EdgeSet)}
+    names: list[str] = []
+    for variable in feasible.layout.variables:
+        name = variable.name()
+        if variable in edges:
+            names += [f"{name}{edge!r}" for edge in edges[variable]]
+        elif variable.ndim == 0:
+            names.append(name)
+        else:
+            places = np.ndindex(*variable.shape)
+            names += [f"{name}[{', '.join(map(str, place))}]" for place in places]
+    return tuple(names)

@@ -1,0 +1,177 @@
+"""Pictures of a path of radii: what is paid, and how the decision changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wdro_model.evaluation.drawing import (
+    PALE,
+    colour,
+    legend_columns,
+    new_figure,
+    plain,
+    save,
+    spread_apart,
+    style,
+)
+
+if TYPE_CHECKING:
+    from wdro_model.evaluation.path import RadiusPath
+
+HEIGHT, WIDTH = 4.4, 5.2
+"""Inches, of one panel."""
+LINE = 0.17
+"""Inches from one label to the next."""
+SAME, VISIBLE = 1e-6, 0.01
+"""Changes under these fractions of the largest coordinate, or of the largest change, are not
+named."""
+FLAT = 0.25
+"""Mean losses that use less of the panel of the values have a panel of their own as well."""
+
+
+def plot_path(path: RadiusPath, file: Any = None, labelled: int = 8) -> Any:
+    """Values, mean losses and the coordinates of the decision over the radius."""
+    curves = value_curves(path)
+    means = [f"mean loss, {plain(name)}" for name in path.scenario_sets]
+    range_of_means = spread([curves[name] for name in means])
+    is_flat = 0 < range_of_means < FLAT * spread(list(curves.values()))
+    count = 3 if is_flat else 2
+    figure = new_figure(count * WIDTH, HEIGHT)
+    panels = figure.subplots(1, count)
+    places = axis_positions(path.radii)
+    draw_curves(panels[0], path, places, list(curves))
+    panels[0].set_title("loss")
+    if is_flat:
+        draw_curves(panels[1], path, places, means)
+        panels[1].set_title("mean loss alone")
+    draw_decisions(panels[-1], path, places, max(0, labelled))
+    for axes in panels:
+        set_radius_axis(axes, path.radii, places)
+    handles, labels = panels[0].get_legend_handles_labels()
+    columns = legend_columns(labels, count * WIDTH)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    return save(figure, file)
+
+
+def value_curves(path: RadiusPath) -> dict[str, np.ndarray]:
+    """The value of the method, the worst-case risk where it is another, and the mean losses."""
+    curves = {"value (what is minimised)": path.values}
+    known = ~np.isnan(path.robust_values)
+    if known.any() and not np.allclose(path.robust_values[known], path.values[known], rtol=1e-5):
+        curves["worst-case risk"] = path.robust_values
+    for name in path.scenario_sets:
+        curves[f"mean loss, {plain(name)}"] = path.means(name)
+    return curves
+
+
+def spread(curves: list[np.ndarray]) -> float:
+    """From the lowest to the highest point of the curves."""
+    return float(np.nanmax(curves) - np.nanmin(curves))
+
+
+def draw_curves(axes: Any, path: RadiusPath, places: np.ndarray, chosen: list[str]) -> None:
+    """The chosen curves, those of held-out scenarios with a band of two standard errors."""
+    held_out = {f"mean loss, {plain(name)}": name for name in path.scenario_sets[1:]}
+    for k, (label, curve) in enumerate(value_curves(path).items()):
+        if label not in chosen:
+            continue
+        axes.plot(places, curve, style(k), marker=".", color=colour(k), label=label)
+        if label in held_out:
+            found = path.statistics(held_out[label])
+            band = 2 * np.array([np.nan if s is None else s.standard_error for s in found])
+            axes.fill_between(places, curve - band, curve + band, color=colour(k), alpha=0.15, lw=0)
+    axes.set_ylabel("loss (band: two standard errors)" if held_out else "loss")
+
+
+def draw_decisions(axes: Any, path: RadiusPath, places: np.ndarray, labelled: int) -> None:
+    """One line for each coordinate; those that change most in colour, with their names."""
+    decisions = path.decisions
+    chosen = most_changing(decisions, labelled)
+    others = np.setdiff1d(np.arange(decisions.shape[1]), chosen)
+    if others.size:
+        axes.plot(places, decisions[:, others], color=PALE, lw=0.7, alpha=0.7, zorder=1)
+    for k, index in enumerate(chosen):
+        axes.plot(places, decisions[:, index], style(k), marker=".", color=colour(k), zorder=2)
+    axes.margins(y=0.04)
+    count = decisions.shape[1]
+    some = f" ({chosen.size} of {count} coordinates named)" if others.size else ""
+    axes.set_title(f"decision{some}")
+    axes.set_ylabel("value of a coordinate")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high)
+    finished = np.flatnonzero(~np.isnan(decisions).any(axis=1))
+    if not chosen.size or not finished.size:
+        return
+    ends = decisions[finished[-1], chosen]
+    heights = spread_apart(ends, LINE / (0.75 * HEIGHT) * (high - low), low, high)
+    for k, (index, end, height) in enumerate(zip(chosen, ends, heights)):
+        axes.annotate(
+            plain(path.coordinates[index]),
+            xy=(places[finished[-1]], end),
+            xytext=(1.06, height),
+            textcoords=axes.get_yaxis_transform(),
+            color=colour(k),
+            fontsize=9,
+            verticalalignment="center",
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colour(k),
+                "lw": 0.6,
+                "alpha": 0.6,
+                "relpos": (0.0, 0.5),
+            },
+            annotation_clip=False,
+        )
+
+
+def most_changing(decisions: np.ndarray, count: int) -> np.ndarray:
+    """The coordinates with the widest range along the path; the largest ones where none changes."""
+    whole = decisions[~np.isnan(decisions).any(axis=1)]
+    if not whole.size:
+        return np.zeros(0, dtype=int)
+    change, size = np.ptp(whole, axis=0), np.abs(whole).max(axis=0)
+    measure = change if change.max() > SAME * size.max() else size
+    order = np.argsort(-measure, kind="stable")[:count]
+    return order[measure[order] > VISIBLE * measure.max()]
+
+
+# ------------------------------------------------------------------ the axis of the radius
+def axis_positions(radii: np.ndarray) -> np.ndarray:
+    """Where the radii stand on a logarithmic axis; radius 0 at its left edge."""
+    positive = radii[radii > 0]
+    if not positive.size:
+        return np.ones(radii.size)
+    decades = np.log10(positive.max() / positive.min())
+    edge = positive.min() / 10 ** max(0.3, 0.12 * decades)
+    return np.where(radii > 0, radii, edge)
+
+
+def set_radius_axis(axes: Any, radii: np.ndarray, places: np.ndarray) -> None:
+    """A logarithmic axis with ticks at round numbers, and at 0 if it is there."""
+    axes.set_xscale("log")
+    axes.set_xlabel("radius")
+    ticks = round_numbers(radii[radii > 0])
+    labels = [f"{tick:g}" for tick in ticks]
+    if radii[0] == 0:
+        ticks, labels = [places[0], *ticks], ["0", *labels]
+        axes.axvline(places[0], color=PALE, lw=0.8, zorder=0)
+    axes.set_xticks(ticks, labels)
+    axes.minorticks_off()
+    if places.min() == places.max():
+        axes.set_xlim(places[0] / 2, places[0] * 2)
+
+
+def round_numbers(radii: np.ndarray) -> list[float]:
+    """Powers of ten in the range of the radii, with 2 and 5 times them in a short range."""
+    if not radii.size:
+        return []
+    low, high = radii.min(), radii.max()
+    exponents = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    for leads in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
+        ticks = [lead * 10.0**e for e in exponents for lead in leads]
+        inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+        if len(inside) >= 3:
+            return inside[:: -(-len(inside) // 7)]
+    return [low] if low == high else [low, high]

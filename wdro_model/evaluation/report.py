@@ -1,0 +1,216 @@
+"""The result of a comparison: decisions side by side, as a table, a picture and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wdro_model.evaluation.advantage import Advantage, advantage
+from wdro_model.evaluation.statistics import LossStatistics
+from wdro_model.evaluation.tables import Column, csv_text, frame, html_table, text_table
+from wdro_model.solution import Solution
+
+TRAINING = "training"
+"""The name of the samples of the problem among the sets of scenarios."""
+ROUNDING = 1e-6
+"""A promise counts as kept up to this fraction of its size and of the losses' deviation."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One method: its solution and the losses of its decision on each set of scenarios."""
+
+    name: str
+    solution: Solution
+    losses: Mapping[str, np.ndarray]
+    """Losses by the name of the scenario set; "training" is the data of the problem."""
+    radius: float = 0.0
+    """The radius it was solved with; 0 for ERM."""
+    promise: float | None = None
+    """What the method says the mean loss will be, or at most be: its optimal value. None where a
+    rounded decision has none."""
+    status: str = ""
+
+    def statistics(self, scenarios: str) -> LossStatistics:
+        """Mean, spread and tail on a set of scenarios."""
+        return LossStatistics.of(self.losses[scenarios])
+
+    def excess(self, scenarios: str) -> float | None:
+        """The mean loss minus the promise: positive where the method promised too much."""
+        if self.promise is None:
+            return None
+        mean = float(self.losses[scenarios].mean())
+        return 0.0 if np.isclose(mean, self.promise, rtol=1e-12, atol=0.0) else mean - self.promise
+
+    def kept(self, scenarios: str) -> bool | None:
+        """Was the mean loss at most what was promised, up to rounding?"""
+        excess = self.excess(scenarios)
+        if excess is None or self.promise is None:
+            return None
+        return bool(excess <= ROUNDING * (abs(self.promise) + self.losses[scenarios].std()))
+
+    def row(self, scenarios: str) -> dict[str, Any]:
+        """The line of the report for one set of scenarios."""
+        return {
+            "method": self.name,
+            "radius": self.radius,
+            "scenarios": scenarios,
+            "promise": self.promise,
+            **self.statistics(scenarios).row(),
+            "excess": self.excess(scenarios),
+            "kept": self.kept(scenarios),
+            "status": self.status or self.solution.status,
+            "gap": self.solution.gap,
+            "relative_gap": self.solution.relative_gap,
+            "seconds": self.solution.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A method that gave no decision."""
+
+    name: str
+    message: str
+    status: str = "refused"
+    """"refused", "failed", or "not run" after an interrupt."""
+    radius: float = 0.0
+
+    def row(self) -> dict[str, Any]:
+        return {"method": self.name, "radius": self.radius, "status": self.status}
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of `compare`: prints as a table; `plot()` and `to_html()` show more."""
+
+    entries: tuple[Judged | Refused, ...]
+    """In the order of the methods."""
+    scenario_sets: tuple[str, ...]
+    """The names of the scenario sets, "training" first."""
+
+    @property
+    def methods(self) -> tuple[Judged, ...]:
+        """The methods that gave a decision."""
+        return tuple(entry for entry in self.entries if isinstance(entry, Judged))
+
+    @property
+    def refused(self) -> tuple[Refused, ...]:
+        """The methods that did not, each with its message."""
+        return tuple(entry for entry in self.entries if isinstance(entry, Refused))
+
+    def __getitem__(self, name: str) -> Judged:
+        for entry in self.entries:
+            if entry.name == name and isinstance(entry, Refused):
+                raise KeyError(f"{name!r} gave no decision ({entry.status}): {entry.message}")
+            if entry.name == name and isinstance(entry, Judged):
+                return entry
+        raise KeyError(f"{name!r} is not in the report; it has {[e.name for e in self.entries]}.")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each method and set of scenarios, one for a method without a decision."""
+        rows: list[dict[str, Any]] = []
+        for entry in self.entries:
+            if isinstance(entry, Judged):
+                rows += [entry.row(scenarios) for scenarios in self.scenario_sets]
+            else:
+                rows.append(entry.row())
+        names = [column.key for column in COLUMNS]
+        return [{name: row.get(name) for name in names} for row in rows]
+
+    def advantage(self, over: str = "erm") -> Advantage:
+        """The losses of each method minus those of `over`, scenario by scenario."""
+        base = self[over]
+        others = {judged.name: judged.losses for judged in self.methods if judged.name != over}
+        return advantage(others, base.name, base.losses)
+
+    # -------------------------------------------------------------- ways out
+    def to_frame(self) -> Any:
+        """A pandas DataFrame of `rows()`."""
+        return frame(self.rows())
+
+    def to_csv(self, path: Any = None) -> str | None:
+        """`rows()` as comma-separated values: written to a file, or returned without a path."""
+        return csv_text(self.rows(), path)
+
+    def plot(self, path: Any = None) -> Any:
+        """Histograms of the losses, a panel for each set of scenarios; saved if a path is given."""
+        from wdro_model.evaluation.plots import plot_losses
+
+        return plot_losses(self, path)
+
+    def to_html(self, path: Any = None, title: str = "Comparison of decisions") -> str | None:
+        """One page with table, explanations and pictures, nothing loaded from elsewhere.
+
+        Written to a file, or returned without a path.
+        """
+        from wdro_model.evaluation.html import report_page, written
+
+        return written(report_page(self, title), path)
+
+    def messages(self) -> list[str]:
+        """What stands under the table: why some methods gave no decision."""
+        return [f"{r.name} ({r.status}): {r.message}" for r in self.refused]
+
+    def __str__(self) -> str:
+        shown = [column for column in COLUMNS if column.key in IN_TEXT]
+        table = text_table(shown, without_repetition(self.rows()), WORDS)
+        return "\n".join([table, *self.messages()])
+
+    def _repr_html_(self) -> str:
+        from wdro_model.evaluation.html import fragment
+
+        return fragment(html_table(COLUMNS, self.rows(), WORDS), self.messages())
+
+
+COLUMNS = (
+    Column("method", "The method, or the label it was given."),
+    Column("radius", "The radius of the Wasserstein ball it was solved with; 0 for ERM."),
+    Column("scenarios", "The data that the decision is judged on."),
+    Column("promise", "The optimal value of the method: what it says the mean loss will be."),
+    Column("mean", "The mean loss."),
+    Column("standard_error", "Standard error of the mean.", "error", ".2g"),
+    Column(
+        "excess",
+        "The mean loss minus the promise: positive where the method promised too much.",
+        "mean - promise",
+        "+.3g",
+    ),
+    Column("kept", "Was the mean loss at most what was promised?", "kept?"),
+    Column("deviation", "The standard deviation of the losses."),
+    Column("q05", "The quantile that 5% of the losses lie below.", "5%"),
+    Column("q25", "The quantile that 25% of the losses lie below.", "25%"),
+    Column("median", "Half of the losses lie below."),
+    Column("q75", "The quantile that 75% of the losses lie below.", "75%"),
+    Column("q95", "The quantile that 95% of the losses lie below.", "95%"),
+    Column("cvar95", "CVaR at 95%: the mean of the worst 5% of the losses."),
+    Column("worst", "The largest loss."),
+    Column(
+        "status",
+        'How the solve ended: "optimal", "stationary" (convexity not known), "user_limit" (a limit '
+        'came first), "rounded" (the discrete decision next to it), or "refused" (see below).',
+    ),
+    Column("gap", "A bound on value minus optimum, where the method proves one.", form=".2g"),
+    Column("relative_gap", "The gap as a fraction of the value.", form=".2g"),
+    Column("seconds", "Time of the solve; at further radii, from the decision before.", form=".3g"),
+)
+"""The columns of a report."""
+WORDS = ("method", "scenarios", "kept", "status")
+IN_TEXT = (
+    *("method", "scenarios", "promise", "mean", "standard_error", "excess", "kept", "deviation"),
+    *("median", "cvar95", "worst", "status", "seconds"),
+)
+"""The columns of the printed table; the frame, the file and the page have all."""
+OF_A_METHOD = ("method", "seconds", "status", "gap", "relative_gap")
+
+
+def without_repetition(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with what belongs to a method in its first row only."""
+    out: list[dict[str, Any]] = []
+    for before, row in zip([{}, *rows], rows):
+        same = before.get("method") == row["method"]
+        out.append({**row, **dict.fromkeys(OF_A_METHOD, "")} if same else row)
+    return out

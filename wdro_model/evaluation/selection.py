@@ -1,0 +1,185 @@
+"""The outcome of a radius selection: a table, a frame, a picture, and the problem at the choice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from wdro_model.evaluation.attempts import NOT_RUN
+from wdro_model.evaluation.radius_fold import FoldScores
+from wdro_model.evaluation.tables import Column, frame, html_table, text_table
+from wdro_model.problem import Problem
+from wdro_model.solution import Solution
+
+COLUMNS = (
+    Column("radius", "The radius of the Wasserstein ball."),
+    Column("mean", "The mean of the folds' scores.", form=".6g"),
+    Column("standard_error", "The standard error of the mean.", form=".3g"),
+    Column("status", "How the solves ended."),
+    Column("mark", "Which radius was chosen.", heading=" "),
+)
+WORDS = ("status", "mark")
+
+
+@dataclass(frozen=True, eq=False)
+class RadiusSelection:
+    """Scores of K radii on F folds, and the radius chosen by them."""
+
+    radii: np.ndarray
+    """(K,), increasing."""
+    scores: np.ndarray
+    """The metric on what each fold held out, (K, F); NaN where a solve failed or was not run."""
+    errors: np.ndarray
+    """Standard errors over the scenarios within each fold, (K, F); NaN for a user's metric."""
+    statuses: np.ndarray
+    """Of the solves, (K, F) strings; "failed" and "not run" have no score."""
+    fold_seconds: np.ndarray
+    """The time that each fold took where it ran, (F,); NaN where it did not."""
+    messages: tuple[str, ...]
+    """Why solves failed, each reason once."""
+    metric: str
+    rule: str
+    seconds: float
+    """From call to return, the last solve included."""
+    complete: bool
+    """Did every fold run to its end?"""
+    problem: Problem
+    """The user's problem at the chosen radius, solved on all samples unless refit=False, the run
+    was interrupted, or the solve failed."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def solution(self) -> Solution | None:
+        """The decision at the chosen radius, fitted on all samples; None if that was not done."""
+        return self.problem.solution
+
+    @property
+    def radius(self) -> float:
+        """The chosen radius."""
+        return float(self.radii[self.index])
+
+    @cached_property
+    def index(self) -> int:
+        """The position of the chosen radius."""
+        return choose(self.rule, self.mean, self.standard_error, self.counts)
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """On how many folds each radius has a score, (K,)."""
+        return np.isfinite(self.scores).sum(axis=1)
+
+    @cached_property
+    def mean(self) -> np.ndarray:
+        """The mean score over the folds, (K,)."""
+        total = np.where(np.isfinite(self.scores), self.scores, 0.0).sum(axis=1)
+        return np.where(self.counts > 0, total / np.maximum(self.counts, 1), np.nan)
+
+    @cached_property
+    def standard_error(self) -> np.ndarray:
+        """Of the mean, (K,): from the spread of the folds, or within the fold if there is one."""
+        scored, count = np.isfinite(self.scores), np.maximum(self.counts, 2)
+        squares = np.where(scored, (self.scores - self.mean[:, None]) ** 2, 0.0)
+        between = np.sqrt(squares.sum(axis=1) / (count - 1) / count)
+        within = np.where(scored, self.errors, 0.0).sum(axis=1)
+        return np.select([self.counts > 1, self.counts == 1], [between, within], np.nan)
+
+    @property
+    def erm(self) -> float | None:
+        """The mean score of radius 0; None if it is not among the radii."""
+        at = np.flatnonzero(self.radii == 0)
+        return float(self.mean[at[0]]) if at.size else None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each radius."""
+        return [
+            {
+                "radius": float(radius),
+                "mean": float(self.mean[k]),
+                "standard_error": float(self.standard_error[k]),
+                "chosen": k == self.index,
+                "status": self._status(k),
+                **{f"fold {j}": float(score) for j, score in enumerate(self.scores[k])},
+            }
+            for k, radius in enumerate(self.radii)
+        ]
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame of `rows()`."""
+        return frame(self.rows())
+
+    def plot(self, path: Any = None) -> Any:
+        """Scores against radii with their standard errors; saved if a path is given."""
+        from wdro_model.evaluation.radius_plot import plot_radii
+
+        return plot_radii(self, path)
+
+    def __str__(self) -> str:
+        table = text_table(COLUMNS, self._marked(), WORDS)
+        return "\n".join([self._title(), table, *(f"note: {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        from wdro_model.evaluation.html import fragment
+
+        table = html_table(COLUMNS, self._marked(), WORDS, caption=self._title())
+        return fragment(table, list(self.notes))
+
+    def _marked(self) -> list[dict[str, Any]]:
+        return [{**row, "mark": "<- chosen" if row["chosen"] else ""} for row in self.rows()]
+
+    def _title(self) -> str:
+        done = int((self.statuses[0] != NOT_RUN).sum())
+        folds = "1 fold" if self.scores.shape[1] == 1 else f"{self.scores.shape[1]} folds"
+        finished = "" if self.complete else f" ({done} finished)"
+        return f"radius {self.radius:.5g} by {self.rule!r}: {self.metric} over {folds}{finished}"
+
+    def _status(self, k: int) -> str:
+        """The status of all folds, with counts where they differ."""
+        found = Counter(str(status) for status in self.statuses[k] if status != NOT_RUN)
+        if len(found) == 1:
+            return next(iter(found))
+        return ", ".join(f"{count} {status}" for status, count in found.most_common())
+
+
+# ------------------------------------------------------------------ rules
+def smallest_mean(mean: np.ndarray, standard_error: np.ndarray) -> int:
+    """The radius with the smallest mean score; the smaller one of two that are equal."""
+    return int(np.nanargmin(mean))
+
+
+def one_standard_error(mean: np.ndarray, standard_error: np.ndarray) -> int:
+    """The largest radius whose mean score is within one standard error of the smallest."""
+    best = int(np.nanargmin(mean))
+    margin = standard_error[best] if np.isfinite(standard_error[best]) else 0.0
+    return int(np.flatnonzero(mean <= mean[best] + margin)[-1])
+
+
+RULES: dict[str, Callable[[np.ndarray, np.ndarray], int]] = {
+    "min": smallest_mean,
+    "one_standard_error": one_standard_error,
+}
+
+
+def choose(rule: str, mean: np.ndarray, standard_error: np.ndarray, counts: np.ndarray) -> int:
+    """The chosen radius, among those that have a score on the most folds.
+
+    Folds differ in difficulty: a mean over fewer of them is no match for a mean over all.
+    """
+    eligible = counts == counts.max()
+    return RULES[rule](np.where(eligible, mean, np.nan), standard_error)
+
+
+def scores_of(results: dict[int, FoldScores], folds: int, radii: int) -> dict[str, np.ndarray]:
+    """Scores, errors and statuses (K, F) of the folds that finished, and their seconds (F,)."""
+    shape = (radii, folds)
+    seconds = np.full(folds, np.nan)
+    scores, errors = np.full(shape, np.nan), np.full(shape, np.nan)
+    statuses = np.full(shape, NOT_RUN, dtype=object)
+    for j, fold in results.items():
+        scores[:, j], errors[:, j], statuses[:, j] = fold.scores, fold.errors, fold.statuses
+        seconds[j] = fold.seconds
+    return {"scores": scores, "errors": errors, "statuses": statuses, "seconds": seconds}
