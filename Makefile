@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[plot,test]'
+	$(BIN)/python -m pip install --quiet --editable '.[plot,test,fast,browser]'
 	touch $@
 
 demo: $(VENV)/.installed
@@ -31,6 +31,7 @@ format: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/batched_loss.py
 	$(BIN)/python benchmarks/linear_oracle.py
+	$(BIN)/python benchmarks/all_or_nothing.py
 	$(BIN)/python benchmarks/smoothed_tree.py
 	$(BIN)/python benchmarks/exact_portfolio.py
 	$(BIN)/python benchmarks/soak.py
