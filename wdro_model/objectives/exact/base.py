@@ -63,6 +63,19 @@ class Entry(Protocol):
         ...
 
 
+class WrittenOut:
+    """An entry whose program holds every sample, and which is not smooth in the decision."""
+
+    def writes_samples(self, model: Model) -> bool:
+        return True
+
+    def has_objective(self, model: Model) -> bool:
+        return False
+
+    def objective(self, model: Model) -> None:
+        return None
+
+
 def unmoved(model: Model) -> Extremal:
     """The empirical distribution itself."""
     size = len(model.rows)

@@ -17,7 +17,7 @@ from wdro_model.loss import atoms
 from wdro_model.loss.polynomial import Degrees
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.exact.base import Extremal, unmoved
+from wdro_model.objectives.exact.base import Extremal, WrittenOut, unmoved
 from wdro_model.objectives.exact.geometry import dual_norm, dual_norms, steepest_move
 from wdro_model.objectives.exact.pieces import Piece, as_piece, evaluate_piece
 from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
@@ -37,7 +37,7 @@ class Residual:
 
 
 @dataclass(frozen=True)
-class LeastSquaresLoss:
+class LeastSquaresLoss(WrittenOut):
     """(a(x) + <b(x), xi>)^2 + g(x), squared or Mahalanobis cost, R^d."""
 
     formula = "(sqrt(mean_k u_k^2) + sqrt(radius) |b(x)|_dual)^2, u = a(x) + <b(x), xi>"
@@ -56,15 +56,6 @@ class LeastSquaresLoss:
         reach = np.sqrt(model.radius) * dual_norm(model.cost, found.piece.slope)
         total = found.factor * cp.square(size + reach)
         return Program.if_convex(sum(found.rest, total))
-
-    def writes_samples(self, model: Model) -> bool:
-        return True
-
-    def has_objective(self, model: Model) -> bool:
-        return False
-
-    def objective(self, model: Model) -> None:
-        return None
 
     def value(self, model: Model, x: Array) -> float:
         found, u, slope = self._at(model, x)

@@ -17,7 +17,7 @@ import cvxpy as cp
 
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.exact.base import Extremal
+from wdro_model.objectives.exact.base import Extremal, WrittenOut
 from wdro_model.objectives.exact.dual_search import search
 from wdro_model.objectives.exact.geometry import scales, whitened
 from wdro_model.objectives.exact.pieces import Cluster, Group, Piece, groups_of
@@ -28,7 +28,7 @@ from wdro_model.objectives.programs import Program
 
 
 @dataclass(frozen=True)
-class MaxAffineLoss:
+class MaxAffineLoss(WrittenOut):
     """max_j a_j(x) + <b_j(x), xi>, or a sum of such terms; squared or Mahalanobis cost; R^d."""
 
     formula = "min over l of l radius + mean_k max_j a_j + <b_j, xi_k> + |b_j|^2 / (4 l)"
@@ -53,15 +53,6 @@ class MaxAffineLoss:
                 best = values[0] if len(values) == 1 else cp.maximum(*values)
                 total = total + summed(best, len(rows)) / len(model.rows)
         return Program.if_convex(total)
-
-    def writes_samples(self, model: Model) -> bool:
-        return True
-
-    def has_objective(self, model: Model) -> bool:
-        return False
-
-    def objective(self, model: Model) -> None:
-        return None
 
     def value(self, model: Model, x: Array) -> float:
         return search(model, x, free_responses(model, self.groups(model), x)).value

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.exact.base import Extremal
+from wdro_model.objectives.exact.base import Extremal, WrittenOut
 from wdro_model.objectives.exact.dual_search import search
 from wdro_model.objectives.exact.geometry import conjugate_exponent, scales
 from wdro_model.objectives.exact.pieces import (
@@ -42,7 +42,7 @@ LARGEST = 5_000_000
 
 
 @dataclass(frozen=True)
-class PolyhedralLoss:
+class PolyhedralLoss(WrittenOut):
     """A maximum of affine pieces, or a sum of such terms; norm or quadratic cost; polyhedron."""
 
     formula = (
@@ -62,15 +62,6 @@ class PolyhedralLoss:
 
     def program(self, model: Model) -> Program | None:
         return dual_program(model, self.groups(model))
-
-    def writes_samples(self, model: Model) -> bool:
-        return True
-
-    def has_objective(self, model: Model) -> bool:
-        return False
-
-    def objective(self, model: Model) -> None:
-        return None
 
     def value(self, model: Model, x: Array) -> float:
         if is_separable(model):
