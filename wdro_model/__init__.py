@@ -6,7 +6,7 @@ constraints or a combinatorial oracle), and a Wasserstein ball around the data.
 
 import cvxpy as _cp
 
-from wdro_model import bounds, datasets, sets, solvers
+from wdro_model import bounds, datasets, sets, solvers, traffic
 from wdro_model.errors import (
     ConvexityWarning,
     InfeasibleError,
@@ -15,7 +15,7 @@ from wdro_model.errors import (
     SamplingWarning,
     UnboundedError,
 )
-from wdro_model.evaluation import compare
+from wdro_model.evaluation import compare, select_radius
 from wdro_model.loss import CallableLoss, quadratic_form
 from wdro_model.problem import Problem, solve_cvxpy_problem
 from wdro_model.sets import In
@@ -44,7 +44,9 @@ __all__ = [
     "costs",
     "datasets",
     "quadratic_form",
+    "select_radius",
     "sets",
     "solvers",
     "supports",
+    "traffic",
 ]

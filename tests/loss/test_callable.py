@@ -113,3 +113,23 @@ def test_weights_of_the_wrong_length_are_refused() -> None:
     _, pullback = CallableLoss(residuals, [theta], [a, b])(POINT, DATA)
     with pytest.raises(ValueError, match=r"weights must have shape \(5,\)"):
         pullback(np.ones(2))
+
+
+def test_one_variable_and_one_parameter_may_stand_by_themselves() -> None:
+    def first(x, z):
+        return z[a] @ x[theta], lambda w: {theta: w @ z[a]}
+
+    loss = CallableLoss(first, variables=theta, parameters=a)
+    assert loss.variables == (theta,)
+    assert loss.parameters == (a,)
+    np.testing.assert_allclose(loss(POINT, {a: DATA[a]})[0], DATA[a] @ POINT[theta])
+
+
+def test_leaves_of_the_wrong_kind_are_refused_at_once() -> None:
+    certain = cp.Parameter(3, name="certain")
+    with pytest.raises(ValueError, match=r"UncertainParameter, got Parameter 'certain'.*by itself"):
+        CallableLoss(residuals, theta, [a, certain])
+    with pytest.raises(ValueError, match="parameters of the loss 'residuals'"):
+        CallableLoss(residuals, theta, certain)
+    with pytest.raises(ValueError, match="must be of type Variable, got AddExpression"):
+        CallableLoss(residuals, theta + 1, a)

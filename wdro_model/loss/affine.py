@@ -18,10 +18,8 @@ from cvxpy.expressions.leaf import Leaf
 from wdro_model.loss import atoms
 from wdro_model.loss.linear_maps import linear_maps
 from wdro_model.loss.polynomial import Degrees
-from wdro_model.loss.quadratic_form import QuadraticForm, quadratic_form
 from wdro_model.loss.rules import brief
-
-QUADRATIC = (QuadraticForm, atoms.QUAD_FORM)
+from wdro_model.loss.structured import StructuredAtom, structured
 
 
 @dataclass(frozen=True)
@@ -72,13 +70,13 @@ class _Constant:
         parts = [self(a) for a in expression.args]
         if isinstance(expression, atoms.ADD):
             return _total([part for part in parts if part is not None])
-        product = (*atoms.BILINEAR, atoms.DIVIDE, *QUADRATIC)
+        if (known := structured(expression)) is not None:
+            return known.constant_part(parts)
+        product = (*atoms.BILINEAR, atoms.DIVIDE)
         if any(p is None for p in parts) and (
             isinstance(expression, product) or all(p is None for p in parts)
         ):
             return None
-        if isinstance(expression, QUADRATIC):
-            return quadratic_form(*parts)
         filled = [
             cp.Constant(np.zeros(a.shape)) if part is None else part
             for a, part in zip(expression.args, parts)
@@ -141,8 +139,8 @@ def _pulls(node: Any) -> list[Any]:
         return [lambda g: _unbroadcast(g / args[1], args[0].shape), None]
     if isinstance(node, atoms.MATMUL) and max(a.ndim for a in args) <= 2:
         return _matmul_pulls(*args)
-    if isinstance(node, QUADRATIC):
-        return [None, lambda g: _times(g, _outer(args[0], args[0]))]
+    if (known := structured(node)) is not None:
+        return _structured_pulls(known)
     if isinstance(node, atoms.PROMOTE | atoms.BROADCAST):
         return [lambda g: _unbroadcast(g, args[0].shape)]
     if isinstance(node, atoms.TRANSPOSE) and node.axes is None:
@@ -150,6 +148,11 @@ def _pulls(node: Any) -> list[Any]:
     if isinstance(node, atoms.SUM) and node.shape == ():
         return [lambda g: _times(g, cp.Constant(np.ones(args[0].shape)))]
     return _linear_pulls(node)
+
+
+def _structured_pulls(node: StructuredAtom) -> list[Any]:
+    """A structured atom of one entry, by its slopes; they are asked for where they are needed."""
+    return [lambda g, k=k: _times(g, node.slope(k)) for k in range(len(node.args))]
 
 
 def _linear_pulls(node: Any) -> list[Any]:
@@ -178,9 +181,9 @@ def _matmul_pulls(a: Any, b: Any) -> list[Any]:
     if a.ndim == b.ndim == 1:
         return [lambda g: _times(g, b), lambda g: _times(g, a)]
     if b.ndim == 1:
-        return [lambda g: _outer(g, b), lambda g: atoms.MATMUL(g, a)]
+        return [lambda g: atoms.outer(g, b), lambda g: atoms.MATMUL(g, a)]
     if a.ndim == 1:
-        return [lambda g: atoms.MATMUL(b, g), lambda g: _outer(a, g)]
+        return [lambda g: atoms.MATMUL(b, g), lambda g: atoms.outer(a, g)]
     return [lambda g: atoms.MATMUL(g, b.T), lambda g: atoms.MATMUL(a.T, g)]
 
 
@@ -189,12 +192,6 @@ def _times(g: Any, factor: Any) -> Any:
     if isinstance(g, cp.Constant) and g.shape in ((), factor.shape) and np.all(g.value == 1.0):
         return factor
     return cp.multiply(g, factor)
-
-
-def _outer(u: Any, v: Any) -> Any:
-    """u v', as one product of a column and a row."""
-    column = cp.reshape(u, (u.size, 1), order="C")
-    return atoms.MATMUL(column, cp.reshape(v, (1, v.size), order="C"))
 
 
 def _unbroadcast(g: Any, shape: tuple[int, ...]) -> Any:

@@ -85,3 +85,9 @@ CONVOLUTIONS: tuple[Any, ...] = tuple(
 
 BILINEAR: tuple[Any, ...] = (MATMUL, MULTIPLY, KRON, *CONVOLUTIONS)
 """Atoms that CVXPY calls affine and that are linear in each of their two arguments."""
+
+
+def outer(u: Any, v: Any) -> Any:
+    """u v', as one product of a column and a row."""
+    column = cp.reshape(u, (u.size, 1), order="C")
+    return MATMUL(column, cp.reshape(v, (1, v.size), order="C"))

@@ -91,15 +91,18 @@ class BatchedLoss:
         adjoints = self._tape.gradients_in_decision(self._seed(call, size, weights))
         return _owned({v: (adjoints[k], v.shape) for v, k in self._variable_slots.items()})
 
-    def _in_data(self, call: int, size: int, weights: Any) -> Gradients:
+    def _in_data(
+        self, call: int, size: int, weights: Any, only: Sequence[Any] | None = None
+    ) -> Gradients:
         seed = self._seed(call, size, weights)
-        adjoints = self._tape.gradients_in_data(seed) if self._parameter_slots else []
-        slots = self._parameter_slots
+        asked = self.parameters if only is None else tuple(only)
+        slots = {p: self._parameter_slots[p] for p in asked if p in self._parameter_slots}
+        adjoints: list[Any] = []
+        if slots:
+            every = len(slots) == len(self._parameter_slots)
+            adjoints = self._tape.gradients_in_data(seed, None if every else slots.values())
         return _owned(
-            {
-                p: (adjoints[slots[p]] if p in slots else None, (size, *p.shape))
-                for p in self.parameters
-            }
+            {p: (adjoints[slots[p]] if p in slots else None, (size, *p.shape)) for p in asked}
         )
 
     def _seed(self, call: int, size: int, weights: Any) -> np.ndarray:

@@ -15,10 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.inputs import as_weights, batch_size, entry
 from wdro_model.loss.pullback import Gradients, Pullback
+from wdro_model.uncertainty.parameter import UncertainParameter
 
 Function = Callable[[Mapping[Any, np.ndarray], Mapping[Any, np.ndarray]], tuple[Any, Any]]
 
@@ -30,7 +32,7 @@ class CallableLoss:
         {parameter: (B, *shape)}; values has shape (B,), and pullback(weights) returns
         {variable: gradient of weights @ values}. It may also return {parameter: (B, *shape)}, row b
         being weights_b times the gradient in the data: some methods need it.
-    variables, parameters: what the function reads.
+    variables, parameters: what the function reads, as lists; one of a kind may stand by itself.
     convex: the user's word that the loss is convex in the variables.
     name: what messages call it; the function's own name by default.
     """
@@ -38,18 +40,21 @@ class CallableLoss:
     def __init__(
         self,
         function: Function,
-        variables: Sequence[Any],
-        parameters: Sequence[Any],
+        variables: Sequence[Any] | Any,
+        parameters: Sequence[Any] | Any,
         convex: bool = False,
         name: str | None = None,
     ) -> None:
         self.name = name or getattr(function, "__name__", type(function).__name__)
         if not callable(function):
             raise TypeError(f"CallableLoss needs a function of (x, scenarios), got {function!r}.")
-        self.variables: tuple[Any, ...] = tuple(variables)
-        self.parameters: tuple[Any, ...] = tuple(parameters)
+        self.variables: tuple[Any, ...] = _leaves(variables, cp.Variable)
+        self.parameters: tuple[Any, ...] = _leaves(parameters, UncertainParameter)
         if not self.variables:
             raise ValueError(f"the loss {self.name!r} needs at least one variable.")
+        _refuse(self.variables, cp.Variable, f"variables of the loss {self.name!r}", "")
+        hint = "; what is certain the function can read by itself"
+        _refuse(self.parameters, UncertainParameter, f"parameters of the loss {self.name!r}", hint)
         self.function = function
         self.convex = bool(convex)
 
@@ -105,9 +110,15 @@ class CallableLoss:
             v: self._checked(got[v], v.shape, f"gradient in {v.name()!r}") for v in self.variables
         }
 
-    def _in_data(self, gradients: Callable[[Any], Any], size: int, weights: Any) -> Gradients:
-        got = gradients(weights)
-        for p in self.parameters:
+    def _in_data(
+        self,
+        gradients: Callable[[Any], Any],
+        size: int,
+        weights: Any,
+        only: Sequence[Any] | None = None,
+    ) -> Gradients:
+        got, asked = gradients(weights), self.parameters if only is None else tuple(only)
+        for p in asked:
             if p not in got:
                 raise NotImplementedError(
                     f"the loss {self.name!r} gives no gradient in the uncertain parameter "
@@ -115,8 +126,7 @@ class CallableLoss:
                     f"{{{p.name()}: (B, *shape)}} too, or integrate by plain Gaussian draws."
                 )
         return {
-            p: self._checked(got[p], (size, *p.shape), f"gradient in {p.name()!r}")
-            for p in self.parameters
+            p: self._checked(got[p], (size, *p.shape), f"gradient in {p.name()!r}") for p in asked
         }
 
     def _checked(self, array: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
@@ -132,3 +142,17 @@ class CallableLoss:
                 f"index {where}."
             )
         return array
+
+
+def _leaves(given: Any, kind: type) -> tuple[Any, ...]:
+    """A tuple of what was listed; a single expression counts as a list of one."""
+    return (given,) if isinstance(given, (kind, cp.Expression)) else tuple(given)
+
+
+def _refuse(leaves: tuple[Any, ...], kind: type, what: str, hint: str) -> None:
+    for leaf in leaves:
+        if not isinstance(leaf, kind):
+            raise ValueError(
+                f"the {what} must be of type {kind.__name__}, got {type(leaf).__name__} "
+                f"{str(leaf)!r}{hint}."
+            )

@@ -59,7 +59,8 @@ class FlatPullback:
     """Gradients of one evaluation: in x by a call, in the data by `in_data`."""
 
     in_decision: Callable[[Array], Array]
-    in_data: Callable[[Array], Array]
+    in_data: Callable[..., Array]
+    """weights (B,) -> (B, d); with parameters as a second argument, their columns side by side."""
 
     def __call__(self, weights: Array) -> Array:
         return self.in_decision(weights)
@@ -97,15 +98,13 @@ class FlatLoss:
         def in_decision(weights: Array) -> Array:
             return self.layout.join(pullback(weights))
 
-        def in_data(weights: Array) -> Array:
-            gradients = pullback.in_data(weights)
+        def in_data(weights: Array, only: Sequence[Any] | None = None) -> Array:
             assert self.joint is not None
-            if len(self.joint.parameters) == 1:
-                return np.reshape(gradients[self.joint.parameters[0]], (len(rows), -1))
-            out = np.zeros((len(rows), self.data_dimension))
-            for parameter, s in self.joint.slices.items():
-                out[:, s] = np.reshape(gradients[parameter], (len(rows), -1))
-            return out
+            asked = self.joint.parameters if only is None else only
+            given = () if only is None else (asked,)
+            gradients = pullback.in_data(weights, *given)
+            flat = [np.reshape(gradients[p], (len(rows), -1)) for p in asked]
+            return flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1)
 
         return values, FlatPullback(in_decision, in_data)
 

@@ -24,7 +24,7 @@ from cvxpy.expressions.leaf import Leaf
 from wdro_model.loss import atoms
 from wdro_model.loss.lowering import hidden_parameters
 from wdro_model.loss.polynomial import Degrees
-from wdro_model.loss.quadratic_form import QuadraticForm, quadratic_form
+from wdro_model.loss.structured import structured
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,8 @@ class _Extraction:
         ):
             raise _NotReplaceable
         arguments = [self(argument) for argument in expression.args]
-        if isinstance(expression, QuadraticForm | atoms.QUAD_FORM):
-            return quadratic_form(*arguments)
-        return expression.copy(arguments)
+        known = structured(expression)
+        return expression.copy(arguments) if known is None else known.rebuilt(arguments)
 
     def form(self, expression: Any) -> Form:
         """The form of an expression, the same for equal expressions."""

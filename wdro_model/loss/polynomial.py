@@ -10,7 +10,7 @@ from cvxpy.expressions.leaf import Leaf
 
 from wdro_model.loss import atoms
 from wdro_model.loss.lowering import hidden_parameters
-from wdro_model.loss.quadratic_form import QuadraticForm
+from wdro_model.loss.structured import structured
 
 
 def degree(expression: Any, parameters: Iterable[Any]) -> float:
@@ -50,8 +50,8 @@ class Degrees:
         if isinstance(atom, atoms.DIVIDE | atoms.QUAD_OVER_LIN):
             times = 2 if isinstance(atom, atoms.QUAD_OVER_LIN) else 1
             return times * d[0] if d[1] == 0 else math.inf
-        if isinstance(atom, QuadraticForm | atoms.QUAD_FORM):
-            return 2 * d[0] + d[1]
+        if (known := structured(atom)) is not None:
+            return known.degree_in(d)
         return max(d) if isinstance(atom, atoms.AffAtom) else math.inf
 
     def _of_power(self, atom: Any, base: float) -> float:

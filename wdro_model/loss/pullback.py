@@ -17,13 +17,14 @@ class Pullback:
 
     in_decision: weights (B,) -> {variable: gradient of weights @ values, the variable's shape};
         calling the pullback itself does the same.
-    in_data: weights (B,) -> {parameter: (B, *shape)}, row b being weights_b grad_xi f(x, xi_b).
+    in_data: weights (B,) -> {parameter: (B, *shape)}, row b being weights_b grad_xi f(x, xi_b);
+        with a second argument, for the parameters in it alone.
 
     Valid until the next call of the same loss.
     """
 
     in_decision: Callable[[np.ndarray], Gradients]
-    in_data: Callable[[np.ndarray], Gradients]
+    in_data: Callable[..., Gradients]
 
     def __call__(self, weights: np.ndarray) -> Gradients:
         return self.in_decision(weights)

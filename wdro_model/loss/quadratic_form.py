@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.loss.atoms import Atom
+from wdro_model.loss import atoms
+from wdro_model.loss.structured import StructuredAtom, view
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 
@@ -59,7 +61,7 @@ def _symmetric_part(P: Any) -> np.ndarray:
     return (dense + dense.T) / 2
 
 
-class QuadraticForm(Atom):
+class QuadraticForm(StructuredAtom):
     """The atom x' P x; build it with `quadratic_form`."""
 
     def numeric(self, values: Any) -> Any:
@@ -108,11 +110,19 @@ class QuadraticForm(Atom):
     def is_pwl(self) -> bool:
         return False
 
-    def copy(self, args: Any = None, id_objects: Any = None) -> Any:
-        """The same form of other arguments: CVXPY's quad_form where they allow it."""
-        if id_objects is not None and id(self) in id_objects:
-            return id_objects[id(self)]
-        return quadratic_form(*(self.args if args is None else args))
+    def degree_in(self, degrees: Sequence[float]) -> float:
+        return 2 * degrees[0] + degrees[1]
+
+    def slope(self, k: int) -> Any:
+        """x x' in the matrix; the degree in x is two."""
+        return super().slope(k) if k == 0 else atoms.outer(self.args[0], self.args[0])
+
+    def vanishes(self, zero: Sequence[bool]) -> bool:
+        return any(zero)
+
+    def rebuilt(self, arguments: Sequence[Any]) -> Any:
+        """CVXPY's quad_form where the matrix allows it."""
+        return quadratic_form(*arguments)
 
     def _grad(self, values: Any) -> list[Any]:
         x, P = (np.asarray(v, dtype=float) for v in values)
@@ -121,3 +131,8 @@ class QuadraticForm(Atom):
             sp.csc_array(in_x.reshape(-1, 1)),
             sp.csc_array(in_matrix.reshape((-1, 1), order="F")),
         ]
+
+
+@view(atoms.QUAD_FORM)
+def _(atom: Any) -> QuadraticForm:
+    return QuadraticForm(*atom.args)

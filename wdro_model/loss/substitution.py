@@ -10,22 +10,18 @@ import numpy as np
 from cvxpy.atoms.elementwise.power import Power
 from cvxpy.expressions.leaf import Leaf
 
-from wdro_model.loss.quadratic_form import QuadraticForm, quadratic_form
-
 
 def substitute(expression: Any, values: Mapping[cp.Parameter, np.ndarray]) -> Any:
     """The expression with each parameter in `values` replaced by a constant.
 
-    Leaves are kept, so the variables of the copy are the user's own. Quadratic forms are rebuilt,
-    since CVXPY solves them only with a symmetric matrix.
+    Leaves are kept, so the variables of the copy are the user's own. Structured atoms come back in
+    CVXPY's own atoms where their new arguments allow it.
     """
     if isinstance(expression, Leaf):
         if isinstance(expression, cp.Parameter) and expression in values:
             return cp.Constant(np.asarray(values[expression]))
         return expression
     arguments = [substitute(argument, values) for argument in expression.args]
-    if isinstance(expression, QuadraticForm):
-        return quadratic_form(*arguments)
     if isinstance(expression, Power):
         exponent = substitute(expression.p, values)
         if exponent is not expression.p:

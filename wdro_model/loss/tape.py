@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +62,9 @@ class Tape:
             elif node.certain:
                 self._values[slot] = dense_value(node.expression)
         self._ndim = [node.ndim for node in nodes]
-        self._decision_plan = self._plan(lambda node: node.uses_variable)
-        self._data_plan = self._plan(lambda node: node.batched)
+        self._decision_plan = self._plan([node.uses_variable for node in nodes])
+        self._data_plan = self._plan([node.batched for node in nodes])
+        self._partial_plans: dict[frozenset[int], Plan] = {}
 
     def slots_of(self, leaf_type: type) -> dict[Any, int]:
         """The slots of the leaves of a kind, in order of appearance."""
@@ -89,18 +90,31 @@ class Tape:
         """Adjoints of all slots; those of variables are the gradients in x."""
         return self._reverse(adjoint, self._decision_plan)
 
-    def gradients_in_data(self, adjoint: Any) -> list[Any]:
-        """Adjoints of all slots; those of uncertain parameters are the rows of the gradient."""
-        return self._reverse(adjoint, self._data_plan)
+    def gradients_in_data(self, adjoint: Any, only: Iterable[int] | None = None) -> list[Any]:
+        """Adjoints of all slots; those of uncertain parameters are the rows of the gradient.
 
-    def _plan(self, wanted: Callable[[Node], bool]) -> Plan:
+        only: slots of the parameters that are asked for; adjoints of the others are left out.
+        """
+        if only is None:
+            return self._reverse(adjoint, self._data_plan)
+        asked = frozenset(only)
+        if asked not in self._partial_plans:
+            self._partial_plans[asked] = self._plan(self._above(asked))
+        return self._reverse(adjoint, self._partial_plans[asked])
+
+    def _above(self, leaves: frozenset[int]) -> list[bool]:
+        """Which slots depend on the leaves."""
+        depends = [slot in leaves for slot in range(len(self.nodes))]
+        for step in self.steps:
+            depends[step.output] = any(depends[slot] for slot in step.inputs)
+        return depends
+
+    def _plan(self, wanted: Sequence[bool]) -> Plan:
         plan = []
         for k in reversed(range(len(self.steps))):
             step = self.steps[k]
             targets = tuple(
-                (position, slot)
-                for position, slot in enumerate(step.inputs)
-                if wanted(self.nodes[slot])
+                (position, slot) for position, slot in enumerate(step.inputs) if wanted[slot]
             )
             if targets:
                 plan.append((k, step.output, targets))

@@ -7,6 +7,7 @@ from wdro_model.sets.oracle import Oracle
 from wdro_model.sets.product import ProductSet
 from wdro_model.sets.shortest_path import ShortestPath
 from wdro_model.sets.spanning_tree import SpanningTree
+from wdro_model.sets.traffic_flows import TrafficFlows
 
 __all__ = [
     "ConvexSet",
@@ -17,6 +18,7 @@ __all__ = [
     "ProductSet",
     "ShortestPath",
     "SpanningTree",
+    "TrafficFlows",
     "check",
     "register_backend",
 ]

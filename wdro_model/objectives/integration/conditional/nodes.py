@@ -1,19 +1,13 @@
-"""Nodes of conditional integration, and the density of the block that they stand in."""
+"""Nodes of conditional integration: a trapezoidal rule in normal scores around each mode."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.integration.importance.frame import Frame
-from wdro_model.objectives.integration.importance.proposals import HALF_LOG_2PI, Bounds
-from wdro_model.objectives.integration.importance.targets import blocks, probe
-
-if TYPE_CHECKING:
-    from wdro_model.objectives.integration.conditional.strategy import Conditional
+from wdro_model.objectives.integration.importance.proposals import HALF_LOG_2PI
 
 STEP = 0.8
 EXTENT = 5.5
@@ -21,75 +15,83 @@ EXTENT = 5.5
 
 
 @dataclass(frozen=True)
+class Grid:
+    """A trapezoidal rule for densities that are close to a standard normal in their scores.
+
+    For an integrand whose deviation in these scores is u, the rule is accurate to a relative
+    exp(-2 (pi u / step)^2), and to the mass that it leaves outside.
+    """
+
+    step: float
+    extent: float
+    """Scores that must be covered."""
+    reach: float
+    """Scores that have nodes."""
+    wider: float
+    """Nodes spread so much wider than the density when they are placed: the dual will move."""
+    narrowest: float
+    """The least variance of a density that is resolved."""
+    most_outside: float
+    """The largest mass beyond extent - step of a density that is covered."""
+
+    def scores(self, dimension: int) -> tuple[Array, Array]:
+        """Points (S, r), and the log weights (S,) of the standard normal at them."""
+        if dimension == 0:
+            return np.zeros((1, 0)), np.zeros(1)
+        half = int(np.ceil(self.extent / self.step))
+        line = self.step * (np.arange(-half, half) + 0.5)
+        mesh = np.meshgrid(*[line] * dimension, indexing="ij")
+        points = np.stack([axis.ravel() for axis in mesh], axis=1)
+        points = points[np.linalg.norm(points, axis=1) <= self.reach]
+        weights = dimension * (np.log(self.step) - HALF_LOG_2PI) - 0.5 * (points**2).sum(axis=1)
+        return points, weights
+
+
+COARSE = Grid(step=1.3, extent=2.6, reach=2.8, wider=1.1, narrowest=0.4, most_outside=0.6)
+"""A few nodes: 1e-2 in the log of the integral, nearly the same at neighbouring decisions."""
+
+
+def fine() -> Grid:
+    """Accurate to 1e-8 right after the nodes are placed, and to 4e-4 where they move next."""
+    return Grid(
+        STEP,
+        EXTENT,
+        reach=EXTENT + STEP,
+        wider=1.25,
+        narrowest=(0.625 * STEP) ** 2,
+        most_outside=1e-3,
+    )
+
+
+@dataclass(frozen=True)
 class Nodes:
-    """S nodes in the block C for each of N samples."""
+    """S nodes in the block C around each of P modes; a sample may have several."""
 
+    owners: Array
+    """The samples of the modes, (P,)."""
     moves: Array
-    """(N, S, r)"""
+    """(P, S, r)"""
     log_weights: Array
-    """log of weight times reference density, (N, S)."""
+    """log of weight times reference density, (P, S)."""
     scores: Array | None
-    """Normal scores of the nodes of one component, (S / J, r); None for draws."""
+    """Normal scores of the nodes, (S, r); None for draws."""
 
+    def of(self, samples: Array) -> Nodes:
+        """The nodes of some samples, in their order; for modes in the order of their samples."""
+        if np.array_equal(samples, self.owners):
+            return self
+        low, high = (np.searchsorted(self.owners, samples, side=s) for s in ("left", "right"))
+        counts = high - low
+        before = np.cumsum(counts) - counts
+        which = np.repeat(low - before, counts) + np.arange(counts.sum())
+        return self[which]
 
-def normal_scores(dimension: int) -> tuple[Array, Array]:
-    """Points (S, r) of the trapezoidal rule for the standard normal, and the log weights (S,)."""
-    if dimension == 0:
-        return np.zeros((1, 0)), np.zeros(1)
-    half = int(np.ceil(EXTENT / STEP))
-    line = STEP * (np.arange(-half, half) + 0.5)
-    mesh = np.meshgrid(*[line] * dimension, indexing="ij")
-    points = np.stack([axis.ravel() for axis in mesh], axis=1)
-    points = points[np.linalg.norm(points, axis=1) <= EXTENT + STEP]
-    weights = dimension * (np.log(STEP) - HALF_LOG_2PI) - 0.5 * (points**2).sum(axis=1)
-    return points, weights
+    def updated(self, which: Array, new: Nodes) -> Nodes:
+        """With the nodes of some of the modes replaced."""
+        moves, log_weights = self.moves.copy(), self.log_weights.copy()
+        moves[which], log_weights[which] = new.moves, new.log_weights
+        return Nodes(self.owners, moves, log_weights, self.scores)
 
-
-class Marginal:
-    """Log densities of the moves of block C, block A integrated out."""
-
-    walled = False
-
-    def __init__(self, rule: Conditional, x: Array, dual: float) -> None:
-        self.rule, self.x, self.dual = rule, x, dual
-        self.frame: Frame = rule.frame
-        self.dimension = self.frame.dimension
-        assert self.frame.weights is not None
-        spread = self.frame.spread
-        self._variance = spread / (1 + 2 * dual * self.frame.weights * spread / rule.epsilon)
-
-    def __call__(self, owners: Array, moves: Array) -> tuple[Array, Array]:
-        return self._evaluate(owners, moves, slopes=True)
-
-    def values(self, owners: Array, moves: Array) -> Array:
-        return self._evaluate(owners, moves, slopes=False)[0]
-
-    def _evaluate(self, owners: Array, moves: Array, slopes: bool) -> tuple[Array, Array]:
-        values, gradients = np.empty(len(moves)), np.zeros(moves.shape)
-        for some in blocks(len(moves), self.rule.joint.dimension):
-            values[some], gradients[some] = self._block(owners[some], moves[some], slopes)
-        return values, gradients
-
-    def _block(self, owners: Array, moves: Array, slopes: bool) -> tuple[Array, Array]:
-        rule = self.rule
-        rows = self.frame.rows(owners, moves)
-        everywhere = np.ones(len(rows), dtype=bool)
-        values, raw = probe(rule.loss, self.x, rows, everywhere, True)
-        inner = rule.block.integrate(owners, rule.block.frame.pulled(raw), self.dual)
-        h = values / rule.epsilon + inner.log_value - (moves**2 / (2 * self._variance)).sum(axis=1)
-        if not slopes:
-            return h, np.zeros(moves.shape)
-        rows[:, rule.block.frame.moving] += inner.move
-        _, raw = probe(rule.loss, self.x, rows, np.isfinite(values), True)
-        gradient = self.frame.pulled(raw) / rule.epsilon - moves / self._variance
-        gradient[~np.isfinite(h)] = 0.0
-        return h, gradient
-
-    def variance(self, owners: Array, moves: Array) -> Array:
-        return self._variance[None]
-
-    def bounds(self, owners: Array) -> Bounds | None:
-        return self.frame.bounds(owners)
-
-    def starts(self, owners: Array) -> list[Array]:
-        return []
+    def __getitem__(self, which: Array | slice) -> Nodes:
+        """The nodes of some of the modes."""
+        return Nodes(self.owners[which], self.moves[which], self.log_weights[which], self.scores)

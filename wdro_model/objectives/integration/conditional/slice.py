@@ -6,138 +6,200 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import logsumexp
 
 from wdro_model.objectives.base import Array, Diagnostics
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.base import Stream
-from wdro_model.objectives.integration.conditional.affine_block import BlockIntegral
-from wdro_model.objectives.integration.conditional.nodes import EXTENT, STEP, Nodes
+from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral, Slopes
+from wdro_model.objectives.integration.conditional.marginal import evaluated, scenarios
+from wdro_model.objectives.integration.conditional.modes import Divergence
+from wdro_model.objectives.integration.conditional.placement import TOLERATED, Placement
+from wdro_model.objectives.integration.conditional.scouts import Scouts
 
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.conditional.strategy import Conditional
 
-CHUNK_ENTRIES = 2**22
-"""Scenarios evaluated at once."""
+CHUNK_ENTRIES = 2**18
+"""Scenarios evaluated at once (2 MiB): arrays that stay in the cache."""
+TRUST = 1.01
+"""The dual changes little between neighbouring decisions, and may sit where the cost jumps as a
+sample moves to the edge of its support: the slope there says nothing about the next percent."""
 KEPT_ENTRIES = 2**26
 """Slopes B kept for the dual variable (512 MiB); beyond, the loss is evaluated again for each."""
-TOLERATED = 0.02
-"""The grid moves when it fails more than this share of the samples."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """Some of the samples of a slice: values f(x, (xi_A, s)), (K, S), and slopes B (K S, r)."""
+class Weighted:
+    """The integrals at one dual variable."""
 
-    samples: Array
-    nodes: Nodes
-    costs: Array
-    """c_C of the nodes, (K, S)."""
-    values: Array
-    slopes: Array | None
-    """None where they are too many to keep."""
+    dual: float
+    exponent: Array
+    """Log weights of the nodes, (P, S)."""
+    weights: Array
+    """Weights of the nodes, (P, S); they sum to one for each sample."""
+    inner: list[BlockIntegral]
+    """One for each part of the modes."""
+    point: DualPoint
+    uncovered: float = 0.0
+    """The share of samples whose density the nodes resolve badly or cut off."""
 
 
 class ConditionalSlice:
-    """mean_k phi_k at one x, on fixed nodes of block C."""
+    """mean_k phi_k at one x, on nodes of block C that stay where they are if they can."""
 
-    def __init__(self, rule: Conditional, x: Array, samples: Array, stream: Stream) -> None:
-        self._rule, self._x, self._count = rule, x, len(samples)
-        self._samples, self._stream = samples, stream
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Evaluate the loss on the nodes of the last refresh."""
-        rule, samples = self._rule, self._samples
-        nodes = rule.nodes(samples, self._stream)
-        size = nodes.moves.shape[1]
-        width = max(1, rule.block.frame.dimension)
-        kept = len(samples) * size * width <= KEPT_ENTRIES
-        step = max(1, CHUNK_ENTRIES // (size * rule.joint.dimension))
-        self._parts = [
-            self._part(samples[i : i + step], _some(nodes, slice(i, i + step)), kept)
-            for i in range(0, len(samples), step)
-        ]
-        self._cached: tuple[float, list[tuple[Array, BlockIntegral]], DualPoint] | None = None
-
-    def _adapted(self, dual: float) -> list[tuple[Array, BlockIntegral]]:
-        """Weights and integrals at the dual; a grid that does not cover the density is moved."""
-        if self._rule.exact and self.uncovered(dual) > TOLERATED + self._rule.unreached:
-            self._rule.refresh(self._x, dual)
+    def __init__(
+        self, rule: Conditional, x: Array, samples: Array, stream: Stream, placement: Placement
+    ) -> None:
+        self._rule, self._x, self._samples = rule, x, samples
+        self._stream, self._placement = stream, placement
+        self.guess = placement.dual
+        """Where the minimum over the dual variable may be."""
+        self.trust = TRUST if placement.settled else np.inf
+        """The factor by which a first step from there should change it at most."""
+        self._known: Weighted | None = None
+        kept = rule.exact and Scouts.fit(rule, len(samples), KEPT_ENTRIES)
+        self._scouts = Scouts(rule, x, samples, placement) if kept else None
+        try:
             self._prepare()
-            self._rule.unreached = self.uncovered(dual)
-        return self._integrals(dual)[0]
+        except Divergence:
+            self._known = infinite(placement.dual)
 
-    def _part(self, samples: Array, nodes: Nodes, kept: bool) -> Part:
-        assert self._rule.frame.weights is not None
-        values, slopes = self._evaluate(samples, nodes)
-        costs = nodes.moves**2 @ self._rule.frame.weights
-        return Part(samples, nodes, costs, values.reshape(costs.shape), slopes if kept else None)
-
-    def _rows(self, samples: Array, nodes: Nodes) -> tuple[Array, Array]:
-        owners = np.repeat(samples, nodes.moves.shape[1])
-        flat = nodes.moves.reshape(len(owners), self._rule.frame.dimension)
-        return owners, self._rule.frame.rows(owners, flat)
-
-    def _evaluate(self, samples: Array, nodes: Nodes) -> tuple[Array, Array]:
-        _, rows = self._rows(samples, nodes)
-        values, pullback = self._rule.loss(self._x, rows)
-        values = values.copy()
-        return values, self._rule.block.frame.pulled(pullback.in_data(np.ones(len(rows))))
-
-    def at(self, dual: float) -> DualPoint:
-        self._adapted(dual)
-        return self._integrals(dual)[1]
-
-    def _integrals(self, dual: float) -> tuple[list[tuple[Array, BlockIntegral]], DualPoint]:
-        """For each part the weights of its nodes (K, S) and the block's integrals; the sums."""
-        if self._cached is not None and self._cached[0] == dual:
-            return self._cached[1], self._cached[2]
-        epsilon, found = self._rule.epsilon, []
-        value = slope = curvature = 0.0
+    # -------------------------------------------------------------- at one decision
+    def _prepare(self) -> None:
+        """Evaluate the loss on the nodes."""
+        rule = self._rule
+        self._nodes = nodes = self._placement.nodes(self._samples, self._stream)
+        new = np.append(True, nodes.owners[1:] != nodes.owners[:-1])
+        self._first, self._sample = np.flatnonzero(new), np.cumsum(new) - 1
+        size, count = nodes.log_weights.shape
+        kept = size * count * max(1, rule.block.frame.dimension) <= KEPT_ENTRIES
+        step = max(1, CHUNK_ENTRIES // (count * rule.joint.dimension))
+        self._parts = [slice(i, i + step) for i in range(0, size, step)]
+        assert rule.frame.weights is not None
+        self._costs = nodes.moves**2 @ rule.frame.weights
+        self._values = np.empty((size, count))
+        self._slopes: list[Slopes] = []
         for part in self._parts:
-            slopes = part.slopes
-            if slopes is None:
-                slopes = self._evaluate(part.samples, part.nodes)[1]
-            owners = np.repeat(part.samples, part.costs.shape[1])
-            inner = self._rule.block.integrate(owners, slopes, dual)
-            exponent = (part.values - dual * part.costs) / epsilon + part.nodes.log_weights
-            exponent += inner.log_value.reshape(part.costs.shape)
-            total = logsumexp(exponent, axis=1)
-            weights = np.exp(exponent - total[:, None])
-            cost = part.costs + inner.cost.reshape(part.costs.shape)
-            mean = np.einsum("ks,ks->k", weights, cost)
-            value += epsilon * float(total.sum())
-            slope -= float(mean.sum())
-            if inner.cost_variance is None:
-                curvature = np.nan
-            else:
-                spread = (cost - mean[:, None]) ** 2 + inner.cost_variance.reshape(cost.shape)
-                curvature += float((weights * spread).sum()) / epsilon
-            found.append((weights, inner))
-        count = self._count
-        point = DualPoint(value / count, slope / count, curvature / count)
-        self._cached = (dual, found, point)
-        return found, point
+            self._values[part], slopes = self._evaluate(part)
+            self._slopes.append(rule.block.slopes(nodes.owners[part], slopes, kept))
+        self._known = None
+
+    def _rows(self, part: slice) -> Array:
+        """Scenarios at the nodes of some of the modes, the block A at its samples."""
+        return scenarios(self._rule, self._nodes.owners[part], self._nodes.moves[part])
+
+    def _evaluate(self, part: slice) -> tuple[Array, Array]:
+        return evaluated(self._rule, self._x, self._rows(part), self._values[part].shape)
+
+    def _steep(self, k: int) -> Array:
+        """B at the nodes of a part, evaluated again where it was not kept."""
+        kept = self._slopes[k].values
+        return self._evaluate(self._parts[k])[1] if kept is None else kept
+
+    # -------------------------------------------------------------- at one dual variable
+    def at(self, dual: float) -> DualPoint:
+        return self._adapted(dual).point
+
+    def _adapted(self, dual: float) -> Weighted:
+        """The integrals at the dual; nodes that do not cover the density are moved."""
+        if not self._rule.exact:
+            return self._weighted(dual)
+        try:
+            if self._known is not None and not np.isfinite(self._known.point.value):
+                self._placement.place(self._x, dual)
+                self._prepare()
+            self._adapt(dual)
+        except Divergence:
+            self._known = infinite(dual)
+        return self._weighted(dual)
+
+    def _adapt(self, dual: float) -> None:
+        placement, x, samples = self._placement, self._x, self._samples
+        for curved in (False, True):
+            if self._fails(dual) and placement.follow(x, dual, samples, curved):
+                self._prepare()
+        searched = samples[:0]
+        if self._scouts is not None:
+            searched = self._scouts.asked(dual, self._peaks(dual))
+        if (len(searched) or placement.shifts(x, dual, samples)) and placement.follow(
+            x, dual, samples, searched=searched
+        ):
+            self._prepare()
+        if self._fails(dual):
+            placement.place(x, dual)
+            self._prepare()
+            placement.unreached = self.uncovered(dual)
+
+    def _peaks(self, dual: float) -> Array:
+        """The largest log density of each sample at its nodes, (K,)."""
+        h = self._weighted(dual).exponent - self._nodes.log_weights
+        h -= 0.5 * (self._nodes.moves**2 @ (1 / self._rule.frame.spread))
+        return np.maximum.reduceat(h.max(axis=1), self._first)
+
+    def _fails(self, dual: float) -> bool:
+        return self.uncovered(dual) > TOLERATED + self._placement.unreached
+
+    def _weighted(self, dual: float) -> Weighted:
+        if self._known is None or self._known.dual != dual:
+            self._known = self._integrated(dual)
+        return self._known
+
+    def _integrated(self, dual: float) -> Weighted:
+        epsilon, block = self._rule.epsilon, self._rule.block
+        exponent = (self._values - dual * self._costs) / epsilon + self._nodes.log_weights
+        cost, spread = self._costs.copy(), np.zeros(exponent.shape)
+        integrals = []
+        for k, part in enumerate(self._parts):
+            steep = self._steep(k) if block.needs_values(self._slopes[k], dual) else None
+            inner = block.integrate(self._slopes[k], dual, steep)
+            exponent[part] += inner.log_value
+            cost[part] += inner.cost
+            spread[part] = np.nan if inner.cost_variance is None else inner.cost_variance
+            integrals.append(inner)
+        first, sample = self._first, self._sample
+        top = np.maximum.reduceat(exponent.max(axis=1), first)
+        weights = np.exp(exponent - top[sample, None])
+        total = np.add.reduceat(weights.sum(axis=1), first)
+        weights /= total[sample, None]
+        mean = np.add.reduceat(np.vecdot(weights, cost), first)
+        spread += (cost - mean[sample, None]) ** 2
+        point = DualPoint(
+            float(epsilon * (top + np.log(total)).mean()),
+            float(-mean.mean()),
+            float(np.vdot(weights, spread)) / (epsilon * len(first)),
+        )
+        uncovered = self._uncovered(weights) if self._rule.exact else 0.0
+        return Weighted(dual, exponent, weights, integrals, point, uncovered)
 
     def gradient(self, dual: float) -> Array:
-        rule = self._rule
+        """That of f at the tilted mean of the block, node by node: f is affine in it."""
+        rule, found = self._rule, self._adapted(dual)
+        if not np.isfinite(found.point.value):
+            raise FloatingPointError(
+                "the smoothed objective is infinite here: the loss outgrows the cost, and has no "
+                "gradient; give the data a bounded support."
+            )
+        self._placement.reached(self._x, dual)
+        self._placement.settled = True
         gradient = np.zeros(rule.loss.dimension)
-        found = self._adapted(dual)
-        for part, (weights, inner) in zip(self._parts, found):
-            _, rows = self._rows(part.samples, part.nodes)
-            rows[:, rule.block.frame.moving] += inner.move
-            gradient += rule.loss(self._x, rows)[1](weights.ravel() / self._count)
+        # Backwards: what the loss computed for the last part may still be known to it.
+        for k in reversed(range(len(self._parts))):
+            part = self._parts[k]
+            rows = self._rows(part)
+            moves = rule.block.moves(found.inner[k], self._steep(k))
+            rows[:, rule.block.frame.moving] += moves.reshape(len(rows), -1)
+            weights = found.weights[part].ravel() / len(self._samples)
+            gradient += rule.loss(self._x, rows)[1](weights)
         return gradient
 
+    # -------------------------------------------------------------- can it be trusted?
     def diagnostics(self, dual: float) -> Diagnostics | None:
         if self._rule.exact:
             return None
-        weights = np.concatenate([w for w, _ in self._integrals(dual)[0]])
+        weights = self._weighted(dual).weights
         sizes = 1.0 / np.einsum("ks,ks->k", weights, weights)
         draws = self._rule.draws
         variance = (1.0 / sizes - 1.0 / draws) * draws / max(1, draws - 1)
-        costs = np.concatenate([part.costs for part in self._parts])
         return Diagnostics(
             draws=draws,
             effective_size=float(np.median(sizes)),
@@ -145,27 +207,33 @@ class ConditionalSlice:
             standard_error=float(
                 self._rule.epsilon * np.sqrt(max(0.0, variance.sum())) / len(sizes)
             ),
-            nearest_cost=float(costs.min(axis=1).mean()),
+            nearest_cost=float(self._costs.min(axis=1).mean()),
         )
 
     def uncovered(self, dual: float) -> float:
-        """The share of samples whose density the grid resolves badly or cuts off."""
-        bad = 0
-        for part, (weights, _) in zip(self._parts, self._integrals(dual)[0]):
-            scores = part.nodes.scores
-            assert scores is not None
-            if scores.shape[1] == 0:
-                continue
-            by_mode = weights.reshape(len(weights), -1, len(scores))
-            mass = by_mode.sum(axis=2)
-            share = by_mode / np.maximum(mass, 1e-300)[:, :, None]
-            mean = share @ scores
-            narrow = (share @ scores**2 - mean**2).min(axis=2) < 0.25
-            outer = np.linalg.norm(scores, axis=1) > EXTENT - STEP
-            lost = share[:, :, outer].sum(axis=2) > 1e-3
-            bad += int(((narrow | lost) & (mass > 1e-3)).any(axis=1).sum())
-        return bad / self._count
+        """The share of samples whose density the nodes resolve badly or cut off."""
+        return self._weighted(dual).uncovered
+
+    def _uncovered(self, weights: Array) -> float:
+        """By the moments of the weights (P, S) in the scores of the nodes."""
+        grid, scores = self._rule.grid, self._nodes.scores
+        assert scores is not None
+        r = scores.shape[1]
+        if r == 0:
+            return 0.0
+        outer = np.linalg.norm(scores, axis=1, keepdims=True) > grid.extent - grid.step
+        features = np.concatenate([scores, scores**2, outer, np.ones(outer.shape)], axis=1)
+        moments = weights @ features
+        mass = moments[:, -1]
+        moments = moments / np.maximum(mass, 1e-300)[:, None]
+        variance = moments[:, r : 2 * r] - moments[:, :r] ** 2
+        narrow = variance.min(axis=1) < grid.narrowest
+        lost = moments[:, 2 * r] > grid.most_outside
+        bad = self._sample[(narrow | lost) & (mass > 1e-3)]
+        return len(np.unique(bad)) / len(self._first)
 
 
-def _some(nodes: Nodes, which: slice) -> Nodes:
-    return Nodes(nodes.moves[which], nodes.log_weights[which], nodes.scores)
+def infinite(dual: float) -> Weighted:
+    """Where the loss outgrows the cost."""
+    empty = np.empty((0, 0))
+    return Weighted(dual, empty, empty, [], DualPoint(np.inf, -np.inf, np.nan))

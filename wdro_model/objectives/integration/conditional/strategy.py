@@ -17,6 +17,7 @@ x is that of f at the tilted mean of zeta_A, node by node: f is affine in it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,35 +27,49 @@ from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.dual import DualPoint, minimise_dual
 from wdro_model.objectives.integration.base import Stream
-from wdro_model.objectives.integration.conditional.affine_block import (
-    AffineBlock,
-    affine_block,
-)
-from wdro_model.objectives.integration.conditional.nodes import Marginal, Nodes, normal_scores
+from wdro_model.objectives.integration.conditional.affine_block import affine_block
+from wdro_model.objectives.integration.conditional.block_integral import AffineBlock
+from wdro_model.objectives.integration.conditional.modes import Divergence
+from wdro_model.objectives.integration.conditional.nodes import COARSE, Grid, Nodes, fine
+from wdro_model.objectives.integration.conditional.placement import Placement
 from wdro_model.objectives.integration.conditional.slice import ConditionalSlice
-from wdro_model.objectives.integration.importance.frame import frame_of, reference_of
-from wdro_model.objectives.integration.importance.modes import cover
-from wdro_model.objectives.integration.importance.noise import noise
-from wdro_model.objectives.integration.importance.proposals import (
-    Mixture,
-    component,
-    defended,
-)
+from wdro_model.objectives.integration.importance.frame import Frame, frame_of
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 
-WIDER = 1.25
-"""Nodes spread so much wider than the density at the refresh: the dual variable will move."""
 DUAL_SAMPLES = 32
 """Samples that look for the dual variable before the first refresh."""
-DEFENCE = 0.05
-"""Share of the reference among draws."""
+REMEMBERED = 4
+"""Decisions whose nodes are remembered: a search along a line jumps back and forth."""
+NEARER = 0.25
+"""Nodes of a decision are taken up again if its distance is this share of the latest one's."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The coordinates that move among those of some parameters, side by side."""
+
+    chosen: Array | None
+    """None for all of them, in order."""
+
+    @classmethod
+    def within(cls, joint: JointSamples, parameters: tuple[Any, ...], frame: Frame) -> Columns:
+        own = np.concatenate([np.arange(joint.dimension)[joint.slices[p]] for p in parameters])
+        position = np.empty(joint.dimension, dtype=int)
+        position[own] = np.arange(len(own))
+        chosen = position[frame.moving]
+        return cls(None if np.array_equal(chosen, np.arange(len(own))) else chosen)
+
+    def of(self, gradients: Array) -> Array:
+        return gradients if self.chosen is None else gradients[:, self.chosen]
 
 
 class Conditional:
     """Closed form over the affine block, nodes over the rest."""
 
     name = "conditional"
+    starts_at_erm = True
+    """Vertices may be so bad that the density of the data has modes all over its support."""
 
     def __init__(
         self,
@@ -67,22 +82,23 @@ class Conditional:
         draws: int,
         affine: tuple[Any, ...],
         radius: float | None = None,
+        grid: Grid | None = None,
     ) -> None:
-        self.loss, self.joint, self.epsilon = loss, joint, epsilon
-        self.draws, self.radius = draws, radius
+        self.loss, self.joint, self.cost = loss, joint, cost
+        self.epsilon, self.sigma = epsilon, sigma
+        self.draws, self.radius, self.grid = draws, radius, grid or fine()
         self.affine = affine
+        self.others = tuple(p for p in joint.parameters if all(p is not a for a in affine))
         columns = np.concatenate([np.arange(joint.dimension)[joint.slices[p]] for p in affine])
         rest = np.setdiff1d(np.arange(joint.dimension), columns)
         self.block = AffineBlock(frame_of(joint, cost, sigma, columns), epsilon)
         self.frame = frame_of(joint, cost, sigma, rest)
+        self.in_block = Columns.within(joint, affine, self.block.frame)
+        self.in_others = Columns.within(joint, self.others, self.frame)
         self.exact = self.frame.dimension <= 2
-        self.unreached = 0.0
-        """The share of samples that the grid fails right after a refresh."""
-        self._at: tuple[Array, float] | None = None
-        self._only: Array | None = None
-        """The samples whose nodes are looked for; None for all."""
-        self._mixture: Mixture | None = None
-        self._grid: Nodes | None = None
+        self._places: list[Placement] = []
+        """Nodes of the decisions looked at last, the latest first."""
+        self._easier: Conditional | None = None
 
     def describe(self) -> str:
         names = ", ".join(p.name() for p in self.affine)
@@ -92,102 +108,108 @@ class Conditional:
             f"coordinates), {how} over the other {self.frame.dimension}"
         )
 
-    # -------------------------------------------------------------- adapting
+    @property
+    def rows(self) -> Array:
+        """The samples, (N, d)."""
+        return self.joint.matrix
+
+    @property
+    def dual(self) -> float | None:
+        """The dual variable that the nodes stand for; None before there are any."""
+        return self._places[0].dual if self._places else None
+
+    def surrogate(self) -> Conditional | None:
+        """The same on fewer nodes, to begin with; None where the nodes are few or drawn."""
+        if not self.exact or self.frame.dimension == 0 or self._easier is not None:
+            return self._easier
+        self._easier = Conditional(
+            self.loss,
+            self.joint,
+            self.cost,
+            epsilon=self.epsilon,
+            sigma=self.sigma,
+            draws=self.draws,
+            affine=self.affine,
+            radius=self.radius,
+            grid=COARSE,
+        )
+        return self._easier
+
     def refresh(self, x: Array, dual: float) -> None:
         """Put the nodes where the density of the block C is, at this decision and dual."""
-        self._at = (np.array(x, dtype=float), float(dual))
-        self._mixture = self._grid = None
-        self.unreached = 0.0
+        placement = Placement(self, np.arange(self.joint.size))
+        placement.place(x, dual)
+        self._places = [placement]
 
     def slice(self, x: Array, samples: Array, stream: Stream) -> ConditionalSlice:
-        """The inner integral at x, on the nodes of the last refresh."""
-        if self._at is None:
+        """The inner integral at x, on the nodes of the last refresh where they fit."""
+        if not self._places and self._easier is not None and self._easier.dual is not None:
+            self.refresh(x, self._easier.dual)
+        if not self._places and self.exact:
+            self.refresh(x, self._typical_dual(x))
+        if not self._places:
             self.settle(x)
-        return ConditionalSlice(self, x, samples, stream)
+        if self.exact:
+            self._go_to(x, samples)
+        return ConditionalSlice(self, x, samples, stream, self._places[0])
+
+    def _go_to(self, x: Array, samples: Array) -> None:
+        """Go on from the latest nodes, or from those of a decision that is much nearer."""
+        away = [float(np.linalg.norm(x - place.x)) for place in self._places]
+        nearest = int(np.argmin(away))
+        placement = self._places[nearest if away[nearest] < NEARER * away[0] else 0].copy()
+        try:
+            placement.follow(x, placement.dual, samples)
+        except Divergence:
+            placement.place(x, placement.dual)
+        kept = [self._places[i] for i in np.argsort(away)[: REMEMBERED - 1]]
+        self._places = [placement, *kept]
+
+    def nodes(self, samples: Array, stream: Stream) -> Nodes:
+        """Nodes of these samples: those of the last refresh, or draws of a stream around them."""
+        return self._places[0].nodes(samples, stream)
 
     def settle(self, x: Array, dual: float | None = None) -> float:
         """Refresh at x and at the dual variable that minimises the objective there; returns it.
 
-        The nodes move along with the dual variable, for some of the samples. The first guess is
-        `dual`, else G / (2 sqrt(radius)), optimal for a loss that is affine in all the data.
+        The nodes move along with the dual variable, for some of the samples.
         """
-        rows = np.unique(np.linspace(0, self.joint.size - 1, DUAL_SAMPLES).astype(int))
-        raw = self.loss(x, self.joint.matrix[rows])[1].in_data(np.ones(len(rows)))
-        square, spread = 0.0, 0.0
-        for frame in (self.block.frame, self.frame):
-            assert frame.weights is not None
-            square += float((frame.pulled(raw) ** 2 / frame.weights).sum(axis=1).mean())
-            spread += float(2 * frame.weights @ frame.spread)
-        radius = self.radius or max(spread, 1e-300)
-        guess = max(np.sqrt(square / radius) / 2, 1e-6 * self.epsilon / radius, 1e-300)
-        start = dual if dual else guess
-        self._only = rows
+        rows = self._some()
+        start = dual if dual else self._typical_dual(x)
+        some = Placement(self, rows)
+        some.place(x, start)
 
         def adapted(at: float) -> DualPoint:
-            self.refresh(x, at)
-            return ConditionalSlice(self, x, rows, Stream(0, 2**63 - 1)).at(at)
+            if not self.exact:
+                some.place(x, at)
+            return ConditionalSlice(self, x, rows, Stream(0, 2**63 - 1), some).at(at)
 
-        try:
-            found = minimise_dual(adapted, radius, start, 1e6 * start, rounds=25, tolerance=1e-3)
-        finally:
-            self._only = None
+        found = minimise_dual(
+            adapted, self._radius(), start, 1e6 * start, rounds=25, tolerance=1e-3
+        )
         self.refresh(x, found.dual)
         return found.dual
 
-    # -------------------------------------------------------------- nodes
-    def nodes(self, samples: Array, stream: Stream) -> Nodes:
-        """Nodes of these samples: the grid of the last refresh, or draws of a stream."""
-        everyone = np.arange(self.joint.size) if self._only is None else self._only
-        where = samples if self._only is None else np.searchsorted(everyone, samples)
-        if self._mixture is None:
-            assert self._at is not None
-            self._mixture, curved = cover(Marginal(self, *self._at), everyone)
-            if not self.exact:
-                reference = reference_of(self.frame, everyone)
-                self._mixture = defended(self._mixture, DEFENCE * curved, reference)
-        if not self.exact:
-            return self._draw(self._mixture.of(where), samples, stream)
-        if self._grid is None:
-            self._grid = self._rule(self._mixture, everyone)
-        grid = self._grid
-        return Nodes(grid.moves[where], grid.log_weights[where], grid.scores)
+    def _typical_dual(self, x: Array) -> float:
+        """G / (2 sqrt(radius)), optimal for a loss that is affine in all the data."""
+        rows = self._some()
+        raw = self.loss(x, self.joint.matrix[rows])[1].in_data(np.ones(len(rows)))
+        square = 0.0
+        for frame in (self.block.frame, self.frame):
+            assert frame.weights is not None
+            square += float((frame.pulled(raw) ** 2 / frame.weights).sum(axis=1).mean())
+        radius = self._radius()
+        return max(np.sqrt(square / radius) / 2, 1e-6 * self.epsilon / radius, 1e-300)
 
-    def _rule(self, found: Mixture, samples: Array) -> Nodes:
-        """The trapezoidal rule in the normal scores of each component."""
-        wide = Mixture(
-            tuple(
-                component(c.center, WIDER * c.deviation, c.bounds, c.basis, c.scales)
-                for c in found.components
-            ),
-            found.log_weights,
-        )
-        scores, log_rule = normal_scores(self.frame.dimension)
-        count = len(scores)
-        moves = np.concatenate(
-            [
-                c.transport(
-                    np.repeat(np.arange(len(samples)), count), np.tile(scores, (len(samples), 1))
-                ).reshape(len(samples), count, self.frame.dimension)
-                for c in wide.components
-            ],
-            axis=1,
-        )
-        shares = np.repeat(wide.log_weights, count, axis=1)
-        log_weights = shares + np.tile(log_rule, len(wide.components))
-        log_weights += reference_of(self.frame, samples).log_density(moves)
-        return Nodes(moves, log_weights - wide.log_density(moves), scores)
+    def _radius(self) -> float:
+        """The radius, or twice what moves of the reference cost where it is not known."""
+        assert self.frame.weights is not None
+        cost = self.block.weights @ self.block.frame.spread + self.frame.weights @ self.frame.spread
+        return self.radius or max(float(2 * cost), 1e-300)
 
-    def _draw(self, found: Mixture, samples: Array, stream: Stream) -> Nodes:
-        points = [
-            noise(stream.generator(int(k)), self.draws, self.frame.dimension) for k in samples
-        ]
-        lines = [p.along for p in points if p.along is not None]
-        choice = found.choose(np.stack([p.uniform for p in points]))
-        moves = found.transport(
-            choice, np.stack([p.normal for p in points]), np.stack(lines) if lines else None
-        )
-        log_ratio = reference_of(self.frame, samples).log_density(moves) - found.log_density(moves)
-        return Nodes(moves, log_ratio - np.log(self.draws), None)
+    def _some(self) -> Array:
+        """Samples that look for the dual variable before the first refresh."""
+        return np.unique(np.linspace(0, self.joint.size - 1, DUAL_SAMPLES).astype(int))
 
 
 def conditional_refusal(model: Model) -> str | None:

@@ -1,0 +1,249 @@
+"""Uncertain congestion on a road network: free-flow times, alpha and beta of the BPR formula.
+
+The scenarios of Villuendas, Besançon and Malick around a nominal instance (t0, alpha, beta):
+    time_a = m_a t0_a with m_a uniform on time_range, for each arc,
+    alpha normal around alpha - mu_alpha with variance sigma^2, given alpha > 0,
+    beta uniform on an interval of width B around beta - mu_beta.
+Network and capacities are fixed. Training scenarios are optimistic (mu_alpha, mu_beta > 0), shifted
+ones pessimistic. Where these have less capacity, k c instead of c with k < 1, alpha is multiplied
+by k^-beta, which is the same:  alpha (x / (k c))^beta = (alpha k^-beta) (x / c)^beta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import truncnorm
+
+from wdro_model.traffic.common_law import common_power, with_common_b
+from wdro_model.traffic.network import Network
+from wdro_model.uncertainty import UncertainParameter
+from wdro_model.uncertainty.supports import Box
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class TrafficRanges:
+    """Where scenarios may lie: time as a multiple of the free-flow time, alpha and beta."""
+
+    time: Range
+    alpha: Range
+    beta: Range
+
+    def __post_init__(self) -> None:
+        for name in ("time", "alpha", "beta"):
+            object.__setattr__(self, name, _range(getattr(self, name), name))
+
+    @classmethod
+    def around(cls, alpha: float, beta: float) -> TrafficRanges:
+        """Room for training and shifted scenarios of a nominal instance.
+
+        Times from a half to twice the free-flow time, alpha up to ten times, and beta from a
+        quarter to seven quarters of the nominal value.
+        """
+        return cls((0.5, 2.0), (0.0, 10.0 * alpha), (0.25 * beta, 1.75 * beta))
+
+
+@dataclass(frozen=True, eq=False)
+class TrafficDraw:
+    """N scenarios: time (N, A), alpha (N,) and beta (N,)."""
+
+    time: np.ndarray
+    alpha: np.ndarray
+    beta: np.ndarray
+
+    def as_test(self, time: Any, alpha: Any, beta: Any) -> Mapping[Any, np.ndarray]:
+        """The scenarios by parameter, as `compare` and `problem.losses` take them."""
+        return {time: self.time, alpha: self.alpha, beta: self.beta}
+
+
+@dataclass(frozen=True, eq=False)
+class TrafficScenarios:
+    """A distribution of congestion on a network.
+
+    network: its b must be the same on all arcs that congest (`network.normalized()`); an arc that
+        does not (b = 0 or power = 0) is given a capacity that no flow comes near. Use the network
+        of the scenarios, not the one given here, in a model.
+    alpha, alpha_variance: of the normal law of alpha before it is restricted to its range.
+    beta, beta_width: the middle and the length of the interval of beta.
+    time_range: the multiples of the free-flow times.
+    capacity_factor: how much of the capacity is left.
+    ranges: where scenarios may lie; alpha is drawn within, beta and time must fit.
+    """
+
+    network: Network
+    alpha: float
+    beta: float
+    alpha_variance: float
+    beta_width: float
+    time_range: Range = (0.75, 1.0)
+    capacity_factor: float = 1.0
+    ranges: TrafficRanges | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "network", with_common_b(self.network))
+        for name in ("alpha", "beta", "alpha_variance", "capacity_factor"):
+            object.__setattr__(self, name, _number(getattr(self, name), name, positive=True))
+        object.__setattr__(self, "beta_width", _number(self.beta_width, "beta_width"))
+        object.__setattr__(self, "time_range", _range(self.time_range, "time_range"))
+        if self.ranges is None:
+            object.__setattr__(self, "ranges", TrafficRanges.around(self.alpha, self.beta))
+        assert self.ranges is not None
+        _check_within("time", self.time_range, self.ranges.time)
+        _check_within("beta", self.beta_range, self.ranges.beta)
+
+    @property
+    def beta_range(self) -> Range:
+        return self.beta - self.beta_width / 2, self.beta + self.beta_width / 2
+
+    @property
+    def supports(self) -> tuple[Box, Box, Box]:
+        """Compact supports of time (A,), alpha and beta."""
+        assert self.ranges is not None
+        least, most = self.ranges.time
+        times = self.network.free_flow_time
+        return Box(least * times, most * times), Box(*self.ranges.alpha), Box(*self.ranges.beta)
+
+    def sample(self, count: int, seed: int | None = None) -> TrafficDraw:
+        """Draw `count` independent scenarios."""
+        _check_count(count)
+        rng = np.random.default_rng(_seed(seed))
+        multiples = rng.uniform(*self.time_range, size=(count, self.network.n_arcs))
+        beta = rng.uniform(*self.beta_range, size=count)
+        alpha = self._alpha(1.0 - rng.random(count), beta)
+        return TrafficDraw(multiples * self.network.free_flow_time, alpha, beta)
+
+    def parameters(
+        self, count: int, seed: int | None = None
+    ) -> tuple[UncertainParameter, UncertainParameter, UncertainParameter]:
+        """The uncertain parameters time, alpha and beta with `count` samples and their supports."""
+        draw = self.sample(count, seed)
+        time, alpha, beta = self.supports
+        return (
+            UncertainParameter(self.network.n_arcs, "time", samples=draw.time, support=time),
+            UncertainParameter((), "alpha", samples=draw.alpha, support=alpha),
+            UncertainParameter((), "beta", samples=draw.beta, support=beta),
+        )
+
+    def _alpha(self, levels: np.ndarray, beta: np.ndarray) -> np.ndarray:
+        """Quantiles of alpha at levels in (0, 1], for the capacity that is left."""
+        assert self.ranges is not None
+        deviation, stretch = np.sqrt(self.alpha_variance), self.capacity_factor**-beta
+        low, high = (
+            (end / stretch - self.alpha) / deviation for end in np.array(self.ranges.alpha)
+        )
+        drawn = truncnorm.ppf(levels, low, high, loc=self.alpha, scale=deviation) * stretch
+        least, most = self.ranges.alpha
+        return np.clip(drawn, max(least, np.finfo(float).tiny), most)
+
+
+def training_scenarios(
+    network: Network,
+    *,
+    alpha: float = 0.15,
+    beta: float | None = None,
+    mu_alpha: float = 0.15,
+    mu_beta: float = 1.0,
+    alpha_variance: float = 0.3,
+    beta_width: float = 0.9,
+    time_range: Range = (0.75, 1.0),
+    capacity_factor: float = 1.0,
+    ranges: TrafficRanges | None = None,
+) -> TrafficScenarios:
+    """The training distribution of the paper: more optimistic than the nominal instance.
+
+    alpha: the nominal b; the network is first rewritten so (`network.normalized(alpha)`).
+    beta: the nominal power, for all arcs; the network's own if it has only one.
+    mu_alpha, alpha_variance: in units of alpha, as in the paper: alpha is normal around
+        (1 - mu_alpha) alpha with the variance alpha_variance * alpha.
+    mu_beta, beta_width: beta is uniform on beta - mu_beta -+ beta_width/2.
+    """
+    network = network.normalized(alpha)
+    power = common_power(network) if beta is None else _number(beta, "beta", positive=True)
+    return TrafficScenarios(
+        network.replace(power=np.where(network.power > 0, power, 0.0)),
+        alpha=(1.0 - mu_alpha) * alpha,
+        beta=power - mu_beta,
+        alpha_variance=alpha_variance * alpha,
+        beta_width=beta_width,
+        time_range=time_range,
+        capacity_factor=capacity_factor,
+        ranges=TrafficRanges.around(alpha, power) if ranges is None else ranges,
+    )
+
+
+def shifted_scenarios(
+    network: Network,
+    *,
+    severity: float = 1.0,
+    alpha_shift: float = 1.0,
+    beta_shift: float = 2.0,
+    time_shift: float = 0.25,
+    capacity_loss: float = 0.05,
+    mu_alpha: float = 0.15,
+    mu_beta: float = 1.0,
+    time_range: Range = (0.75, 1.0),
+    capacity_factor: float = 1.0,
+    **training: Any,
+) -> TrafficScenarios:
+    """A distribution to test on: the training one, moved by `severity` times the shifts.
+
+    alpha_shift: up, in units of the nominal alpha; beta_shift: up, so that 2 is two units above the
+    training scenarios; time_shift: of the multiples of the free-flow times; capacity_loss: the
+    fraction of the capacity that is lost. The other options are those of the training scenarios;
+    severity=0 gives these.
+    """
+    amount = _number(severity, "severity")
+    low, high = time_range
+    return training_scenarios(
+        network,
+        mu_alpha=mu_alpha - amount * alpha_shift,
+        mu_beta=mu_beta - amount * beta_shift,
+        time_range=(low + amount * time_shift, high + amount * time_shift),
+        capacity_factor=capacity_factor * (1.0 - amount * capacity_loss),
+        **training,
+    )
+
+
+def _number(given: Any, name: str, positive: bool = False) -> float:
+    number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
+    if not number or not np.isfinite(given) or given < 0 or (positive and given == 0):
+        sign = "> 0" if positive else ">= 0"
+        raise ValueError(f"{name} must be a finite number {sign}, got {given!r}.")
+    return float(given)
+
+
+def _range(given: Any, name: str) -> Range:
+    try:
+        low, high = (_number(end, name) for end in given)
+    except TypeError:
+        raise ValueError(f"{name} must be two numbers (low, high), got {given!r}.") from None
+    if low > high:
+        raise ValueError(f"{name} must be (low, high) with low <= high, got {given!r}.")
+    return low, high
+
+
+def _check_within(name: str, inner: Range, outer: Range) -> None:
+    if inner[0] < outer[0] or inner[1] > outer[1]:
+        raise ValueError(
+            f"{name} would be drawn from [{inner[0]:g}, {inner[1]:g}], which leaves its range "
+            f"[{outer[0]:g}, {outer[1]:g}]; shift less, or give wider ranges=TrafficRanges(...) to "
+            "training and shifted scenarios alike."
+        )
+
+
+def _check_count(count: Any) -> None:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise ValueError(f"count must be an integer of at least 1, got {count!r}.")
+
+
+def _seed(given: Any) -> int | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 0:
+        raise ValueError(f"seed must be a nonnegative integer or None, got {given!r}.")
+    return int(given)

@@ -1,0 +1,219 @@
+"""Link flows that carry the traffic of a road network."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse.csgraph import dijkstra
+
+from wdro_model.sets.base import FeasibleSet, Vector, as_direction, as_flat, register_backend
+from wdro_model.sets.traffic_backends import (
+    with_cvxpy,
+    with_networkx,
+    with_numba,
+    with_ortools,
+    with_scipy,
+)
+from wdro_model.sets.traffic_backends.graph import RoadGraph
+from wdro_model.sets.traffic_backends.origin_flows import OriginFlows
+from wdro_model.sets.traffic_backends.reach import check_reachable, flow_limits
+from wdro_model.sets.traffic_backends.trips import Indices, RoadNetwork, Trips
+from wdro_model.sets.traffic_decomposition import distance, routes_of
+from wdro_model.sets.traffic_paths import PathFlows, shortest_routes
+
+SUMMABLE = 1e290
+"""Weights below this can be added up; larger ones are scaled, which changes no assignment."""
+
+
+class TrafficFlows(FeasibleSet):
+    """The flows x (A,) on the arcs of a network that route all demand between its zones.
+
+    x_a is the number of trips on arc a, in the network's order, summed over all pairs of zones. A
+    vertex is an *all-or-nothing* assignment: under the weights w every trip takes a shortest path,
+
+        min { <w, x> : x in the set } = sum over pairs (o, d) of demand(o, d) distance_w(o, d).
+
+    Weights must be >= 0 (travel times are). Nodes with through=False are ends of trips, never
+    passed; of parallel arcs the cheapest is used; self-loops carry nothing; demand within a zone is
+    not loaded. A network without demand has one flow, zero.
+
+    Backends: "scipy" (default: Dijkstra on arrays built once, loading by pointer doubling), "numba"
+    (compiled; needs `pip install 'wdro_model[fast]'`), "networkx", "ortools" (minimum cost flow,
+    weights rounded to integers), "cvxpy" (a linear program through HiGHS, for small networks). All
+    find the same cost; where several paths are shortest, the flows may differ.
+
+    Parameters
+    ----------
+    network: a `wdro_model.traffic.Network`, or any object with tails, heads, demand, zones, through
+        and nodes.
+    backend: one of `TrafficFlows.backends()`.
+    threads: how many threads share the origins, for "numba" only; 1 if not given. Worth it from
+        some milliseconds per assignment on, on cores that are free.
+    """
+
+    default_backend = "scipy"
+    has_constraints = True
+    is_polytope = True
+    nonnegative_directions = True
+    rounds = False
+    preferred_direction = "biconjugate"
+    threaded_backends: ClassVar[tuple[str, ...]] = ("numba",)
+
+    def __init__(
+        self, network: RoadNetwork, backend: str | None = None, *, threads: int | None = None
+    ) -> None:
+        self.network = network
+        self.trips = Trips.of(network)
+        self.graph = RoadGraph(self.trips)
+        self.dimension = int(self.trips.tails.size)
+        check_reachable(self.graph, self.trips)
+        limits = flow_limits(self.graph, self.trips)
+        self.bounds = (np.zeros(self.dimension), limits)
+        self._usable = np.flatnonzero(limits)
+        self.threads = _as_threads(threads)
+        self._use(backend)
+
+    def minimize(self, direction: ArrayLike) -> Vector:
+        """The all-or-nothing assignment for the given weights of the arcs, as a fresh array."""
+        weights = np.asarray(direction, dtype=np.float64)
+        if weights.shape == (self.dimension,):
+            least, largest = np.minimum.reduce(weights), np.maximum.reduce(weights)
+            if least >= 0.0 and largest < SUMMABLE:
+                return self._oracle(weights)
+        weights = self._as_weights(weights)
+        return self._oracle(weights / max(weights.max() / SUMMABLE, 1.0))
+
+    def shortest_costs(self, weights: ArrayLike) -> Vector:
+        """The least cost of a trip between each pair of zones (Z, Z); inf where there is no way."""
+        zones, graph = self.trips.zones, self.graph
+        matrix = graph.matrix(graph.weights(self._as_weights(weights, graph.proper)))
+        costs = np.empty((zones.size, zones.size))
+        for start in range(0, zones.size, 100):
+            part = zones[start : start + 100]
+            costs[start : start + 100] = dijkstra(matrix, indices=graph.departure[part])[:, zones]
+        costs[zones[:, None] == zones] = 0.0
+        return costs
+
+    def shortest_paths(self, weights: ArrayLike) -> PathFlows:
+        """The all-or-nothing assignment path by path: one path for each pair with demand.
+
+        Assignments can be mixed: `0.4 * flows.shortest_paths(v) + 0.6 * flows.shortest_paths(w)`.
+        """
+        return shortest_routes(self, self._as_weights(weights))
+
+    def path_flows(
+        self, x: ArrayLike, weights: ArrayLike | None = None, tolerance: float = 1e-6
+    ) -> PathFlows:
+        """Flows per pair of zones and path that add up to the link flows x.
+
+        They are not unique. Among all, those are preferred whose trips keep moving away from their
+        origin as `weights` measure it (1 for each arc if not given): with the travel times of an
+        equilibrium these are shortest paths. What x holds beyond simple paths, its circulations, is
+        left in the `remainder`. x is refused if no flow that routes the demand is closer to it than
+        `tolerance` times the total demand. Solves a linear program: for small networks.
+        """
+        point = as_direction(x, self.dimension, kind="x")
+        metric = np.ones(self.dimension) if weights is None else self._as_weights(weights)
+        return routes_of(self, point, metric, tolerance)
+
+    def constraints(self, x: Any) -> list[Any]:
+        """Flow conservation for each origin o: x = sum_o y_o, y_o >= 0.
+
+        With N the node-arc incidence matrix, N y_o = (the demand from o at node o, minus the demand
+        from o to each destination), y_o <= the demand from o. Arcs into o, and arcs out of other
+        nodes that may not be passed, carry no y_o. The program is in the shares y_o / demand of o.
+        Beside all mixtures of path flows it admits circulations, which cost nothing less in
+        nonnegative directions: minima of linear functions with nonnegative slopes are the same.
+        """
+        x = as_flat(x, self.dimension)
+        split = self.origin_flows()
+        if not split.count:
+            return [x == 0]
+        trips = self.trips
+        shares = cp.Variable(split.count)
+        supply = split.supplies(trips, trips.quantities / trips.leaving[trips.rows])
+        return [
+            split.conservation @ shares == supply,
+            shares >= 0,
+            shares <= 1,
+            x == split.collect(trips, trips.leaving) @ shares,
+        ]
+
+    def contains(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:
+        """Is x within `tolerance` times the total demand of flows that route the demand?
+
+        Circulations within the demand of each origin are let pass, as in `constraints`.
+        """
+        return distance(self, as_direction(x, self.dimension, kind="x")) <= tolerance
+
+    def origin_flows(self) -> OriginFlows:
+        """The flows told apart by origin, as `constraints` has them."""
+        assert self.bounds is not None
+        return OriginFlows.of(self.trips, self.bounds[1])
+
+    def with_backend(self, name: str, *, threads: int | None = None) -> Self:
+        """The same set, minimised by another backend."""
+        twin = self.__copy__()
+        twin.threads = _as_threads(threads)
+        twin._use(name)
+        return twin
+
+    def describe(self) -> str:
+        """The set in one line."""
+        trips = self.trips
+        threads = "" if self.threads is None else f" on {self.threads} threads"
+        return (
+            f"link flows of {trips.total:.10g} trips between {trips.quantities.size} pairs of "
+            f"zones, on {len(trips.names)} nodes and {self.dimension} arcs, minimised by "
+            f"{self.backend}{threads}"
+        )
+
+    def _use(self, backend: str | None) -> None:
+        name = self.default_backend if backend is None else backend
+        if self.threads is not None and name not in self.threaded_backends:
+            raise ValueError(
+                f"threads={self.threads} was given, but backend {name!r} runs on one thread; "
+                f"use backend='numba' or leave threads out."
+            )
+        super()._use(backend)
+
+    def _as_weights(self, direction: ArrayLike, arcs: Indices | None = None) -> Vector:
+        """Weights that are finite and >= 0; those of other arcs than `arcs` do not matter."""
+        weights = as_direction(direction, self.dimension)
+        if weights.min() >= 0.0:
+            return weights
+        arcs = self._usable if arcs is None else arcs
+        used = weights[arcs]
+        if used.size and used.min() < -1e-12 * np.abs(used).max():
+            arc = int(arcs[np.argmin(used)])
+            raise ValueError(
+                f"arc {arc} ({self.trips.arc(arc)}) has the negative weight {weights[arc]:g}: "
+                "traffic is assigned to shortest paths under nonnegative weights; keep the loss "
+                "increasing in every flow (restrict samples of times to nonnegative ones)."
+            )
+        return np.maximum(weights, 0.0)  # rounding errors below zero
+
+    def __repr__(self) -> str:
+        trips = self.trips
+        return (
+            f"TrafficFlows({len(trips.names)} nodes, {self.dimension} arcs, "
+            f"{trips.origins.size} origins)"
+        )
+
+
+def _as_threads(threads: Any) -> int | None:
+    if threads is None:
+        return None
+    if isinstance(threads, bool) or not isinstance(threads, (int, np.integer)) or threads < 1:
+        raise ValueError(f"threads must be a whole number >= 1, got {threads!r}.")
+    return int(threads)
+
+
+register_backend(TrafficFlows, "scipy", with_scipy)
+register_backend(TrafficFlows, "numba", with_numba)
+register_backend(TrafficFlows, "networkx", with_networkx)
+register_backend(TrafficFlows, "ortools", with_ortools)
+register_backend(TrafficFlows, "cvxpy", with_cvxpy)

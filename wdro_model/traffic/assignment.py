@@ -1,0 +1,113 @@
+"""Deterministic assignments: the user equilibrium and the social optimum of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.traffic.beckmann import beckmann, system_cost
+from wdro_model.traffic.network import Network
+
+if TYPE_CHECKING:
+    from wdro_model.solution import Solution
+    from wdro_model.solvers import State
+
+GAP = 1e-5
+"""The relative gap that is certified by default."""
+ITERATIONS = 10_000
+LINE_TOLERANCE = 0.1
+"""Line searches on flows need not be exact: fewer evaluations, and no more iterations."""
+REACHED = "the relative gap is under the tolerance"
+
+
+class Assignment(NamedTuple):
+    """A flow (A,) and how it was found."""
+
+    flow: np.ndarray
+    solution: Solution
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Stops a run whose gap is at most a fraction of <g, x>, g the gradient at the flow x.
+
+    For Beckmann's objective g is the times t, and the fraction the relative gap of traffic
+    assignment, (<t, x> - <t, y>) / <t, x>.
+    """
+
+    gap: float
+
+    def __call__(self, state: State) -> bool:
+        return bool(state.gap <= self.gap * float(state.gradient @ state.x))
+
+
+def equilibrium(
+    network: Network, *, gap: float = GAP, flows: Any = None, solver: Any = None, **options: Any
+) -> Assignment:
+    """The user equilibrium: no traveller has a faster path. It minimises Beckmann's objective.
+
+    gap: the relative gap to certify, (<t, x> - <t, y>) / <t, x> with t the times at the flow x and
+        y all-or-nothing at t: what travellers could save, as a share of what they spend. The gap
+        that the solution reports is relative to the objective, which is smaller than <t, x>.
+    flows: the `sets.TrafficFlows` of the network, to choose its backend or to build it only once.
+    solver: by default Frank-Wolfe with biconjugate directions; another one has its own tolerance.
+    options: those of `Problem.solve`.
+    """
+    return _assign(beckmann, network, gap, [Spent(gap)], flows, solver, options)
+
+
+def social_optimum(
+    network: Network, *, gap: float = GAP, flows: Any = None, solver: Any = None, **options: Any
+) -> Assignment:
+    """The flow of least total cost, sum_a t_a(x) x_a.
+
+    gap: the Frank-Wolfe gap to certify, as a fraction of the total cost. Other options as in
+        `equilibrium`.
+    """
+    return _assign(system_cost, network, gap, [], flows, solver, options)
+
+
+def _assign(
+    cost: Callable[..., Any],
+    network: Network,
+    gap: float,
+    stops: list[Spent],
+    flows: Any,
+    solver: Any,
+    options: dict[str, Any],
+) -> Assignment:
+    from wdro_model.problem import Problem
+    from wdro_model.sets import In, TrafficFlows
+    from wdro_model.solvers import FrankWolfe, LineSearch
+
+    feasible = TrafficFlows(network) if flows is None else flows
+    x = cp.Variable(feasible.dimension, name="flow")
+    loss = cost(x, network.capacity, network.free_flow_time, network.b, network.power)
+    if solver is None:
+        solver = FrankWolfe(
+            gap=gap,
+            direction="biconjugate",
+            step=LineSearch(LINE_TOLERANCE),
+            max_iterations=ITERATIONS,
+            callbacks=stops,
+        )
+    problem = Problem(cp.Minimize(loss + network.fixed_cost @ x), [In(x, feasible)])
+    problem.solve(method="erm", solver=solver, **options)
+    assert problem.solution is not None
+    return Assignment(np.array(x.value, dtype=np.float64), _judged(problem.solution, stops, solver))
+
+
+def _judged(solution: Solution, stops: list[Spent], solver: Any) -> Solution:
+    """The solution, called optimal where one of our own tolerances has ended the run."""
+    from wdro_model.solution import STATIONARY
+    from wdro_model.solvers import Stop
+
+    ours = bool(stops) and getattr(solver, "callbacks", None) is stops
+    if not ours or solution.stop != Stop.CALLBACK.value:
+        return solution
+    status = cp.OPTIMAL if solution.convex else STATIONARY
+    return replace(solution, status=status, stop=REACHED)

@@ -1,0 +1,125 @@
+"""Costs of traffic on congested arcs, as CVXPY expressions of the flows.
+
+The travel time of an arc with flow x is t (1 + alpha (x/c)^beta) (Bureau of Public Roads). Its
+integral is what the drivers' equilibrium minimises (Beckmann), its product with the flow what all
+drivers spend together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+from wdro_model.traffic.bpr import link_costs
+from wdro_model.uncertainty.parameter import UncertainParameter
+
+
+def beckmann(x: Any, capacity: Any, time: Any, alpha: Any, beta: Any) -> Any:
+    """Beckmann's objective, the integrals of the travel times from 0 to the flows:
+
+        sum_a  t_a ( x_a + alpha_a c_a/(beta_a + 1) (x_a/c_a)^(beta_a + 1) ).
+
+    x: flows, shape (A,), an affine expression of the variables.
+    capacity: c > 0, one number or (A,); an array or a `cvxpy.Parameter` with a value.
+    time: free-flow times t >= 0; alpha >= 0: multiplier; beta >= 0: exponent. Each is one number
+        for all arcs or (A,): an array, a `cvxpy.Parameter`, an `UncertainParameter` or an affine
+        expression of them, in any mixture.
+
+    Flows below zero have no congestion, so that the expression is convex in x on all of R^A as soon
+    as the signs of time, alpha and beta are known: of an uncertain parameter they are when its
+    support is nonnegative. With exponents that are numbers it consists of CVXPY's own atoms, and
+    is affine in time, and in alpha.
+    """
+    return link_costs(*_checked("beckmann", x, capacity, time, alpha, beta), integrated=True)
+
+
+def system_cost(x: Any, capacity: Any, time: Any, alpha: Any, beta: Any) -> Any:
+    """The time that all drivers spend together: sum_a t_a x_a (1 + alpha_a (x_a/c_a)^beta_a).
+
+    Its minimiser is the system optimum, where that of `beckmann` is the equilibrium. Arguments,
+    convexity and structure are the same.
+    """
+    return link_costs(*_checked("system_cost", x, capacity, time, alpha, beta), integrated=False)
+
+
+# ------------------------------------------------------------------ checks
+def _checked(what: str, x: Any, capacity: Any, *data: Any) -> list[Any]:
+    """The arguments as CVXPY expressions."""
+    flows = _as_expression(what, "x", x)
+    if flows.ndim != 1:
+        raise ValueError(
+            f"{what} needs flows x of shape (A,), one entry per arc, got shape {flows.shape}; "
+            "x = cp.Variable(A) fits."
+        )
+    names = ("capacity", "time", "alpha", "beta")
+    arguments = [_as_expression(what, n, a) for n, a in zip(names, (capacity, *data))]
+    for name, argument in zip(names, arguments):
+        _check_shape(what, name, argument, flows.size)
+        _check_constant(what, name, argument)
+        _check_values(what, name, argument)
+    return [flows, *arguments]
+
+
+def _as_expression(what: str, name: str, given: Any) -> Any:
+    if isinstance(given, str) or given is None:
+        raise ValueError(f"{name} of {what} must be numbers or an expression, got {given!r}.")
+    try:
+        expression = cp.Constant.cast_to_const(given)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} of {what} must be numbers or an expression, got {type(given).__name__}."
+        ) from error
+    if expression.is_complex():
+        raise ValueError(f"{name} of {what} must be real, got complex numbers.")
+    return expression
+
+
+def _check_shape(what: str, name: str, argument: Any, arcs: int) -> None:
+    if argument.shape not in ((), (arcs,)):
+        raise ValueError(
+            f"{name} of {what} must be one number or have shape ({arcs},), one entry for each "
+            f"entry of x, got shape {argument.shape}."
+        )
+
+
+def _check_constant(what: str, name: str, argument: Any) -> None:
+    if not argument.is_constant():
+        variables = ", ".join(repr(v.name()) for v in argument.variables())
+        raise ValueError(
+            f"{name} of {what} must not depend on decision variables, got one that depends on "
+            f"{variables}; only the flows x may."
+        )
+    if name != "capacity":
+        return
+    uncertain = [p.name() for p in argument.parameters() if isinstance(p, UncertainParameter)]
+    if uncertain:
+        raise ValueError(
+            f"capacity of {what} must be certain, got the uncertain parameter {uncertain[0]!r}; "
+            "let alpha carry the uncertainty: alpha * (x/c)^beta."
+        )
+    if argument.value is None:
+        raise ValueError(
+            f"capacity of {what} needs a value, and its parameter has none; set .value first."
+        )
+
+
+def _check_values(what: str, name: str, argument: Any) -> None:
+    """Refuse numbers that are known now and cannot be right."""
+    if any(isinstance(p, UncertainParameter) for p in argument.parameters()):
+        return
+    value = argument.value
+    if value is None:
+        return
+    values = np.atleast_1d(value.toarray() if sp.issparse(value) else np.asarray(value, float))
+    positive = name == "capacity"
+    wrong = ~(np.isfinite(values) & ((values > 0) if positive else (values >= 0)))
+    if wrong.any():
+        arc = int(np.argmax(wrong))
+        where = f" at arc {arc}" if argument.shape else ""
+        raise ValueError(
+            f"{name} of {what} must be finite and {'positive' if positive else 'nonnegative'}, "
+            f"got {float(values[arc])!r}{where}."
+        )

@@ -1,0 +1,181 @@
+"""A road network: arcs with congestion functions, zones, and the demand between them.
+
+Travel times follow the formula of the Bureau of Public Roads,
+    t_a(x) = t0_a (1 + b_a (x_a / c_a)^power_a) + fixed_a.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from numpy.typing import ArrayLike
+
+from wdro_model.errors import unknown_name
+from wdro_model.traffic import graphs
+from wdro_model.traffic.congestion import as_flow, integrals, normalized_capacity, travel_times
+from wdro_model.traffic.validation import validated
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A road network with demands: A arcs, n nodes, Z zones.
+
+    Everything is checked on construction and stored as read-only copies; a number given for a
+    field of arcs holds for every arc. An arc is its position in the arrays: there may be several
+    between the same two nodes, but none from a node to itself.
+
+    Nodes are counted by `nodes`; without it there are as many as tails, heads and zones mention.
+    """
+
+    tails: Array
+    """(A,) the node that each arc leaves, as an index 0..n-1."""
+    heads: Array
+    """(A,) the node that each arc enters."""
+    capacity: Array
+    """(A,) c > 0: the flow at which an arc takes (1 + b) times its free-flow time."""
+    free_flow_time: Array
+    """(A,) t0 >= 0."""
+    b: Array
+    """(A,) >= 0, the congestion multiplier (alpha of the formula); 0 for constant times."""
+    power: Array
+    """(A,) >= 0, the exponent (beta of the formula)."""
+    demand: Array
+    """(Z, Z) >= 0, the trips from zone o to zone d; those within a zone are never loaded."""
+    fixed_cost: Array = 0.0  # type: ignore[assignment]
+    """(A,) a generalised cost that does not depend on the flow, such as a toll."""
+    zones: Array = None  # type: ignore[assignment]
+    """(Z,) the node of each zone; the first Z nodes if not given."""
+    through: Array = None  # type: ignore[assignment]
+    """(n,) booleans: may trips pass the node? If not it can only be an end of a trip."""
+    nodes: tuple[Any, ...] = None  # type: ignore[assignment]
+    """The names of the nodes in the source; 1..n if not given."""
+    positions: Array | None = None
+    """(n, 2) coordinates; NaN where a position is not known."""
+    name: str = "network"
+    repairs: tuple[str, ...] = ()
+    """What a reader had to repair in the source, in words."""
+
+    def __post_init__(self) -> None:
+        for key, value in validated(self).items():
+            object.__setattr__(self, key, value)
+
+    @property
+    def n_arcs(self) -> int:
+        return len(self.tails)
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def n_zones(self) -> int:
+        return len(self.zones)
+
+    @property
+    def total_demand(self) -> float:
+        """The trips between different zones."""
+        return float(self.demand.sum() - np.trace(self.demand))
+
+    @property
+    def arcs(self) -> list[tuple[Any, Any]]:
+        """The arcs as pairs of node names, (tail, head)."""
+        return [(self.nodes[u], self.nodes[v]) for u, v in zip(self.tails, self.heads)]
+
+    def travel_time(self, flow: ArrayLike) -> Array:
+        """t(x) = t0 (1 + b (x/c)^power) + fixed cost, for flows (A,) or (..., A)."""
+        return travel_times(self, as_flow(flow, self)) + self.fixed_cost
+
+    def beckmann(self, flow: ArrayLike) -> float:
+        """Beckmann's objective, the sum over arcs of the integral of t_a from 0 to x_a.
+
+        sum_a t0 x (1 + b/(power + 1) (x/c)^power) + fixed x; its minimisers are the equilibria.
+        """
+        x = as_flow(flow, self, one=True)
+        return float(np.sum(integrals(self, x) + self.fixed_cost * x))
+
+    def total_cost(self, flow: ArrayLike) -> float:
+        """What all travellers spend together: sum_a t_a(x) x_a."""
+        x = as_flow(flow, self, one=True)
+        return float(self.travel_time(x) @ x)
+
+    def normalized(self, alpha: float = 0.15) -> Network:
+        """The same travel times with b = alpha on every arc that congests.
+
+        Capacities become (alpha/b)^(1/power) c. Networks that fold the capacity into b (c = 1 and
+        b as small as 1e-71) must be rewritten so before b or the power is perturbed.
+        """
+        return self.replace(
+            capacity=normalized_capacity(self, alpha),
+            b=np.where((self.b > 0) & (self.power > 0), alpha, self.b),
+        )
+
+    def scaled_demand(self, factor: float) -> Network:
+        """The network with every demand multiplied by a factor >= 0."""
+        return self.replace(demand=self.demand * factor)
+
+    def replace(self, **changes: Any) -> Network:
+        """A copy with some fields changed, checked like a new network."""
+        known = [f.name for f in fields(self)]
+        for key in changes:
+            if key not in known:
+                raise ValueError(unknown_name("field of a network", key, known))
+        return replace(self, **changes)
+
+    def to_networkx(self) -> nx.MultiDiGraph:
+        """The network as a graph whose nodes are the names; arcs keep their order and fields.
+
+        An arc's key is its index. Nodes carry zone (the index, or None), through and pos; the graph
+        carries name and demand, {(origin, destination): trips}.
+        """
+        return graphs.to_networkx(self)
+
+    @classmethod
+    def from_networkx(
+        cls,
+        graph: Any,
+        demand: Mapping[tuple[Any, Any], float] | None = None,
+        *,
+        capacity: Any = "capacity",
+        free_flow_time: Any = "free_flow_time",
+        b: Any = "b",
+        power: Any = "power",
+        fixed_cost: Any = "fixed_cost",
+        zones: Any = None,
+        through: Any = "through",
+        positions: Any = "pos",
+        name: str | None = None,
+    ) -> Network:
+        """A network from a directed networkx graph and the trips between its nodes.
+
+        demand: {(origin, destination): trips}; the graph's own "demand" if not given.
+        capacity, free_flow_time, b, power, fixed_cost: the name of an edge attribute, or a number
+            for all arcs. Edges without b, power or fixed_cost take 0.15, 4 and 0.
+        zones: the nodes that are zones, in order; those named by the demand if not given.
+        through, positions: names of node attributes; nodes without "through" may be passed.
+        """
+        attributes = {
+            "capacity": capacity,
+            "free_flow_time": free_flow_time,
+            "b": b,
+            "power": power,
+            "fixed_cost": fixed_cost,
+        }
+        return cls(
+            **graphs.fields_of(graph, demand, attributes, zones, through, positions),
+            name=str(graph.name or "network") if name is None else name,
+        )
+
+    def __reduce__(self) -> Any:
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))
+
+    def __repr__(self) -> str:
+        return (
+            f"Network({self.name!r}: {self.n_nodes} nodes, {self.n_arcs} arcs, "
+            f"{self.n_zones} zones, demand {self.total_demand:.10g})"
+        )

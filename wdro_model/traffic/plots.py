@@ -1,0 +1,276 @@
+"""Maps of traffic: arcs coloured by flow over capacity, several assignments side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from wdro_model.traffic.congestion import as_flow
+from wdro_model.traffic.map_shapes import Layout, ribbons
+from wdro_model.traffic.network import Network
+
+Array = np.ndarray
+CONGESTION = ("#1a9850", "#8cc152", "#f6d32d", "#f08c2e", "#d7301f", "#7f0000")
+"""From no flow (green) to the largest flow over capacity (dark red)."""
+CHANGE = ("#2166ac", "#92c5de", "#f2f2f2", "#f4a582", "#b2182b")
+"""From less flow (blue) to more (red)."""
+INK, ROAD = "#262626", "#8a8a8a"
+THINNEST = 0.1
+"""The width of an arc without flow, as a fraction of the widest one."""
+ROOM = 0.2
+"""Around the map, in units of its layout."""
+MOST_LABELS = 60
+"""Networks with more nodes are drawn without their names unless asked for."""
+COLUMNS = 3
+
+
+def plot_flows(
+    network: Network,
+    flow: ArrayLike,
+    path: Any = None,
+    *,
+    title: str | None = None,
+    limit: float | None = None,
+    labels: bool | None = None,
+) -> Any:
+    """A map of one flow (A,): width by flow, colour by flow over capacity, green to red.
+
+    Both directions of a road lie side by side, each on its right. Nodes that are too close to be
+    told apart are moved a little. A network without positions is laid out by networkx, and the map
+    says so.
+
+    Parameters
+    ----------
+    path: where to save the figure; the suffix says the format.
+    title: by default the name of the network.
+    limit: the flow over capacity that the end of the colours stands for; the largest if not given.
+    labels: draw the names of the nodes? By default up to 60 of them.
+    """
+    named = {network.name if title is None else title: flow}
+    return _plot(network, named, path, limit, labels, difference=False)
+
+
+def plot_comparison(
+    network: Network,
+    flows: Mapping[str, ArrayLike],
+    path: Any = None,
+    *,
+    difference: bool = True,
+    limit: float | None = None,
+    labels: bool | None = None,
+) -> Any:
+    """Maps of several flows {name: (A,)} side by side, and what each differs from the first.
+
+    Widths and colours mean the same in all maps of flows; those of differences have a scale of
+    their own: red where there is more flow than in the first, blue where there is less. Other
+    options as in `plot_flows`.
+    """
+    if not isinstance(flows, Mapping) or not flows:
+        raise ValueError(
+            f"flows must be a dict of at least one flow by its name, got {flows!r}; write "
+            '{"ERM": x1, "robust": x2}.'
+        )
+    return _plot(network, flows, path, limit, labels, difference)
+
+
+def _plot(
+    network: Network,
+    named: Mapping[str, ArrayLike],
+    path: Any,
+    limit: float | None,
+    labels: bool | None,
+    difference: bool,
+) -> Any:
+    from wdro_model.evaluation.drawing import new_figure, save
+
+    flows = {str(name): as_flow(flow, network, one=True) for name, flow in named.items()}
+    most = _checked_limit(limit, max(float(_ratio(network, x).max()) for x in flows.values()))
+    first, *others = flows
+    changes = {f"{o} minus {first}": flows[o] - flows[first] for o in others if difference}
+    layout = Layout.of(network)
+    width, height = _panel_size(layout)
+    count = len(flows) + len(changes)
+    columns = min(count, COLUMNS)
+    rows = -(-count // columns)
+    figure = new_figure(width * columns + 0.2, (height + 0.55) * rows + 0.7)
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    congestion = _Map(network, layout, _colours("congestion", CONGESTION, 0.0, most), labels)
+    widest = max(float(x.max()) for x in flows.values())
+    for axes, (name, x) in zip(panels, flows.items()):
+        congestion.draw(axes, x, _ratio(network, x), widest)
+        _entitle(axes, name, _summary(network, x))
+    drawn, rest = panels[: len(flows)], panels[len(flows) :]
+    _bar(figure, congestion.colours, drawn, "flow / capacity", mark=1.0)
+    if changes:
+        _draw_changes(figure, network, layout, changes, rest, labels)
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    if layout.note:
+        figure.supxlabel(layout.note, fontsize=8)
+    return save(figure, path)
+
+
+def _draw_changes(
+    figure: Any,
+    network: Network,
+    layout: Layout,
+    changes: Mapping[str, Array],
+    panels: Array,
+    labels: bool | None,
+) -> None:
+    """Maps of differences of flows, on a scale of their own."""
+    ratios = [_ratio(network, change) for change in changes.values()]
+    end = max(float(np.abs(ratio).max()) for ratio in ratios) or 1.0
+    widest = max(float(np.abs(change).max()) for change in changes.values())
+    drawing = _Map(network, layout, _colours("change", CHANGE, -end, end), labels)
+    for axes, (name, change), ratio in zip(panels, changes.items(), ratios):
+        drawing.draw(axes, np.abs(change), ratio, widest)
+        _entitle(axes, name, _spread(change))
+    _bar(figure, drawing.colours, panels[: len(changes)], "difference / capacity", mark=0.0)
+
+
+@dataclass(frozen=True)
+class Style:
+    """Sizes on a map, in units of its layout."""
+
+    radius: float
+    """Of the nodes."""
+    widest: float
+    """The width of the arc with the largest flow."""
+    outline: float
+    """Around the arcs, in points."""
+
+
+NAMED, DOTS = Style(0.14, 0.17, 0.3), Style(0.05, 0.3, 0.0)
+"""Nodes with their names, and without."""
+
+
+class _Map:
+    """How flows are drawn on a network: the layout and the colours."""
+
+    def __init__(self, network: Network, layout: Layout, colours: Any, labels: bool | None) -> None:
+        self.network, self.layout, self.colours = network, layout, colours
+        self.labelled = network.n_nodes <= MOST_LABELS if labels is None else bool(labels)
+        self.style = NAMED if self.labelled else DOTS
+
+    def draw(self, axes: Any, sizes: Array, colouring: Array, widest: float) -> None:
+        """Arcs with widths by `sizes` (A,) and colours by `colouring` (A,), then the nodes."""
+        from matplotlib.collections import PolyCollection
+
+        shares = sizes / widest if widest > 0 else np.zeros_like(sizes)
+        style, places = self.style, self.layout.places
+        widths = style.widest * (THINNEST + (1.0 - THINNEST) * shares)
+        shapes = ribbons(self.network, places, widths, style.radius, style.widest)
+        # Wide ribbons first, so that they hide nothing.
+        order = np.argsort(-widths, kind="stable")
+        axes.add_collection(
+            PolyCollection(
+                list(shapes[order]),
+                facecolors=self.colours.to_rgba(colouring[order]),
+                edgecolors=ROAD,
+                linewidths=style.outline,
+            )
+        )
+        self._draw_nodes(axes)
+        low, high = places.min(axis=0) - ROOM, places.max(axis=0) + ROOM
+        axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+
+    def _draw_nodes(self, axes: Any) -> None:
+        from matplotlib.collections import EllipseCollection
+
+        places = self.layout.places
+        sides = np.full(len(places), 2.0 * self.style.radius)
+        face = "white" if self.labelled else INK
+        axes.add_collection(
+            EllipseCollection(
+                sides,
+                sides,
+                np.zeros(len(places)),
+                units="xy",
+                offsets=places,
+                offset_transform=axes.transData,
+                facecolors=face,
+                edgecolors=INK,
+                linewidths=0.6,
+                zorder=3,
+            )
+        )
+        if self.labelled:
+            for node, (x, y) in zip(self.network.nodes, places):
+                axes.text(x, y, str(node), ha="center", va="center_baseline", size=7, zorder=4)
+
+
+# ------------------------------------------------------------------ parts
+def _entitle(axes: Any, name: str, summary: str) -> None:
+    """The name of a panel, and under it a line about what it shows."""
+    from wdro_model.evaluation.drawing import plain
+
+    axes.set_title(plain(name), fontsize=11, pad=18)
+    axes.annotate(
+        summary,
+        (0.5, 1.0),
+        xytext=(0, 5),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        ha="center",
+        size=8,
+    )
+
+
+def _ratio(network: Network, flow: Array) -> Array:
+    return flow / network.capacity
+
+
+def _summary(network: Network, flow: Array) -> str:
+    ratio = _ratio(network, flow)
+    over = int(np.sum(ratio > 1.0))
+    return f"{over} of {network.n_arcs} arcs over capacity, at most {ratio.max():.3g} times"
+
+
+def _spread(change: Array) -> str:
+    return f"from {change.min():+.4g} to {change.max():+.4g} on an arc"
+
+
+def _checked_limit(limit: Any, largest: float) -> float:
+    if limit is None:
+        return largest if largest > 0 else 1.0
+    if isinstance(limit, bool) or not isinstance(limit, int | float | np.number):
+        raise ValueError(f"limit must be a positive number, got {limit!r}.")
+    if not 0 < limit < np.inf:
+        raise ValueError(f"limit must be a positive finite number, got {limit!r}.")
+    return float(limit)
+
+
+def _colours(name: str, colours: tuple[str, ...], low: float, high: float) -> Any:
+    from wdro_model.evaluation.drawing import new_figure
+
+    new_figure(1, 1)  # says what to install if matplotlib is missing
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+    scale = LinearSegmentedColormap.from_list(name, colours)
+    return ScalarMappable(Normalize(low, high), scale)
+
+
+def _bar(figure: Any, colours: Any, panels: Any, label: str, mark: float) -> None:
+    """A colour bar under the panels, with a line at `mark` if it is within."""
+    bar = figure.colorbar(
+        colours, ax=list(panels), location="bottom", fraction=0.045, pad=0.01, aspect=30
+    )
+    bar.set_label(label)
+    if colours.norm.vmin < mark < colours.norm.vmax:
+        bar.ax.axvline(mark, color=INK, lw=1.2)
+
+
+def _panel_size(layout: Layout) -> tuple[float, float]:
+    """Inches of a map: about 0.8 for a grid unit, within 3 to 7."""
+    extent = np.ptp(layout.places, axis=0) + 2 * ROOM
+    scale = float(np.clip(0.8 * extent.max(), 3.5, 7.0)) / extent.max()
+    width, height = np.maximum(extent * scale, 2.8)
+    return float(width), float(height)

@@ -1,0 +1,160 @@
+"""The text of a TNTP file: metadata `<KEY> value`, then a body of numbered lines."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wdro_model.traffic.tntp.errors import TNTPError
+
+KEY = re.compile(r"\s*<([^<>]*)>(.*)", re.DOTALL)
+END = "END OF METADATA"
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file cut into its metadata and its body."""
+
+    file: str
+    metadata: dict[str, tuple[str, int]]
+    """Values as text, each with its line."""
+    body: list[tuple[int, str]]
+    """The lines after the metadata with their numbers, comments included."""
+    repairs: tuple[str, ...] = ()
+
+    @property
+    def last_line(self) -> int:
+        return self.body[-1][0] if self.body else 0
+
+    def error(self, line: int | None, field: str, problem: str) -> TNTPError:
+        return TNTPError(self.file, line, field, problem)
+
+    def value(self, key: str) -> float | None:
+        """A number of the metadata; None if it is missing, empty or negative (not known)."""
+        text, line = self.metadata.get(key, ("", 0))
+        words = re.split(r"[~;]", text)[0].replace(",", "").split()
+        if not words:
+            return None
+        value = self.number(words[0], line, f"<{key}>")
+        return None if value < 0 else value
+
+    def count(self, key: str) -> int | None:
+        """A count of the metadata; None if it is not known (missing, empty or negative)."""
+        value = self.value(key)
+        if value is None:
+            return None
+        if value != int(value):
+            line = self.metadata[key][1]
+            raise self.error(line, f"<{key}>", f"expected a whole number, got {value!r}.")
+        return int(value)
+
+    def number(self, text: str, line: int, field: str) -> float:
+        """A number other than NaN."""
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if value != value:
+            raise self.error(line, field, f"expected a number, got {text.strip()!r}.")
+        return value
+
+    def identifier(self, text: str, line: int, field: str) -> int:
+        """The number of a node or zone; 110.0 is read as 110."""
+        if text.isdecimal():
+            return int(text)
+        value = self.number(text, line, field)
+        if value in (float("inf"), float("-inf")) or value != int(value):
+            raise self.error(line, field, f"expected the number of a node, got {text!r}.")
+        return int(value)
+
+
+def is_number(text: str) -> bool:
+    """Can the text be read as a number?"""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def read_document(source: Any, metadata: bool = True) -> Document:
+    """The document at a path (.gz and .zip included) or in an open file.
+
+    metadata: must there be any? If not, a file without it is all body.
+    """
+    file, text = _file_name(source), _text(source)
+    lines = list(enumerate(text.splitlines(), start=1))
+    if not metadata and END not in text.upper():
+        return Document(file, {}, lines)
+    return _cut(file, lines)
+
+
+def _cut(file: str, lines: list[tuple[int, str]]) -> Document:
+    """Metadata end at <END OF METADATA> and nowhere else: not at blank lines, not at comments."""
+    found: dict[str, tuple[str, int]] = {}
+    for i, (number, line) in enumerate(lines):
+        match = KEY.match(line)
+        if match is None:
+            continue
+        key, value = " ".join(match[1].upper().split()), match[2].strip()
+        if key != END:
+            found[key] = (value, number)
+        elif not value or value.startswith("~"):
+            return Document(file, found, [(number, value), *lines[i + 1 :]])
+        else:
+            note = f"{file}: left out {value!r} after <{END}> (line {number})"
+            return Document(file, found, lines[i + 1 :], (note,))
+    raise TNTPError(
+        file,
+        lines[-1][0] if lines else None,
+        f"<{END}>",
+        "the file has no such line, so its data cannot be told from its metadata; it is cut off, "
+        "or not a TNTP file.",
+    )
+
+
+def _file_name(source: Any) -> str:
+    if isinstance(source, str | Path):
+        return str(source)
+    name = getattr(source, "name", None)
+    return name if isinstance(name, str) else "<open file>"
+
+
+def _text(source: Any) -> str:
+    if not isinstance(source, str | Path):
+        if not hasattr(source, "read"):
+            raise ValueError(
+                f"expected a path or an open text file, got {type(source).__name__}: {source!r}."
+            )
+        content = source.read()
+        return content if isinstance(content, str) else _decoded(content)
+    path = Path(source)
+    read = {".gz": _gunzipped, ".zip": _unzipped}.get(path.suffix.lower(), Path.read_bytes)
+    return _decoded(read(path))
+
+
+def _gunzipped(path: Path) -> bytes:
+    with gzip.open(path) as file:
+        return file.read()
+
+
+def _unzipped(path: Path) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        members = [m for m in archive.namelist() if not m.endswith("/") and "__MACOSX" not in m]
+        if len(members) != 1:
+            raise ValueError(
+                f"{path} holds {len(members)} files, not one: {', '.join(members[:5])}; unpack it "
+                "and give the path of the file you mean."
+            )
+        return archive.read(members[0])
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")

@@ -1,0 +1,122 @@
+"""Networks to TNTP files."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wdro_model.traffic.network import Network
+from wdro_model.traffic.tntp.columns import STANDARD
+
+PER_LINE = 5
+"""Demands on a line of a trips file."""
+
+
+def write_tntp(network: Network, net: Any, trips: Any, nodes: Any = None) -> None:
+    """Write a net file, a trips file and, if asked for, a node file with the positions.
+
+    `read_tntp(net, trips, nodes, toll_weight=1)` gives the same network back, to the last bit: the
+    fixed cost is written as the toll. Length, speed and link type are not part of a network and
+    are written as 0, 0 and 1; the name is that of the file. Files are paths (.gz is packed) or open
+    text files.
+
+    The format numbers the nodes, and tells zones and nodes that may not be passed by their numbers.
+    A network that does not fit is refused; `renumbered(network)` fits.
+    """
+    first = _first_through(network)
+    if nodes is not None and network.positions is None:
+        raise ValueError(f"{network!r} has no positions; leave out nodes=.")
+    _write(net, _net_lines(network, first))
+    _write(trips, _trips_lines(network))
+    if nodes is not None:
+        _write(nodes, _node_lines(network))
+
+
+def _net_lines(network: Network, first: int) -> Iterator[str]:
+    yield f"<NUMBER OF ZONES> {network.n_zones}"
+    yield f"<NUMBER OF NODES> {network.n_nodes}"
+    yield f"<FIRST THRU NODE> {first}"
+    yield f"<NUMBER OF LINKS> {network.n_arcs}"
+    yield "<END OF METADATA>"
+    yield ""
+    yield "\t".join(("~", *STANDARD, ";"))
+    columns = (network.capacity, network.free_flow_time, network.b, network.power)
+    for a, (tail, head) in enumerate(network.arcs):
+        capacity, time, b, power = (repr(float(column[a])) for column in columns)
+        toll = repr(float(network.fixed_cost[a]))
+        yield f"\t{tail}\t{head}\t{capacity}\t0\t{time}\t{b}\t{power}\t0\t{toll}\t1\t;"
+
+
+def _trips_lines(network: Network) -> Iterator[str]:
+    yield f"<NUMBER OF ZONES> {network.n_zones}"
+    yield f"<TOTAL OD FLOW> {float(network.demand.sum())!r}"
+    yield "<END OF METADATA>"
+    names = [network.nodes[zone] for zone in network.zones]
+    for origin, row in zip(names, network.demand):
+        yield ""
+        yield f"Origin {origin}"
+        entries = [f"{names[d]} : {trips!r};" for d, trips in enumerate(row.tolist()) if trips]
+        for k in range(0, len(entries), PER_LINE):
+            yield "\t" + " ".join(entries[k : k + PER_LINE])
+
+
+def _node_lines(network: Network) -> Iterator[str]:
+    assert network.positions is not None
+    yield "Node\tX\tY\t;"
+    for node, (x, y) in zip(network.nodes, network.positions.tolist()):
+        yield f"{node}\t{x!r}\t{y!r}\t;"
+
+
+def _first_through(network: Network) -> int:
+    """The number of the first node that may be passed, if the format can express the network."""
+    is_zone = np.isin(np.arange(network.n_nodes), network.zones)
+    if np.any(network.through & is_zone) and np.any(~network.through & ~is_zone):
+        node = network.nodes[int(np.argmax(~network.through & ~is_zone))]
+        raise ValueError(
+            f"TNTP cannot express that node {node!r}, which is no zone, may not be passed while "
+            "some zones may; remove the node, which no trip can use."
+        )
+    problem = _misfit(network, is_zone)
+    if problem is not None:
+        raise ValueError(f"TNTP {problem}; use wdro_model.traffic.renumbered(network).")
+    names, blocked = network.nodes, int(np.count_nonzero(~network.through))
+    if blocked == 0:
+        return 1
+    return names[blocked] if blocked < len(names) else names[-1] + 1
+
+
+def _misfit(network: Network, is_zone: np.ndarray) -> str | None:
+    """What keeps a reader from finding the same nodes and zones, in words."""
+    names = network.nodes
+    for name in names:
+        if isinstance(name, bool) or not isinstance(name, int) or name < 1:
+            return f"numbers the nodes from 1, got a node named {name!r}"
+    if any(u >= v for u, v in pairwise(names)) or np.any(np.diff(network.zones) < 0):
+        return "wants nodes and zones in ascending order of their numbers"
+    counted = names[-1] == len(names)
+    if not counted and len(np.union1d(network.tails, network.heads)) < len(names):
+        return "forgets nodes without arcs unless the nodes are numbered without gaps"
+    first_zones = [names[zone] for zone in network.zones] == list(range(1, network.n_zones + 1))
+    if not first_zones and (counted or set(names) >= set(range(1, network.n_zones + 1))):
+        return f"would take the nodes 1 to {network.n_zones} for the zones"
+    if network.through[: np.count_nonzero(~network.through)].any():
+        return "wants the nodes that may not be passed to come first"
+    if not counted and np.any(~network.through & ~is_zone):
+        return "blocks nodes that are no zones only if the nodes are numbered without gaps"
+    return None
+
+
+def _write(target: Any, lines: Iterator[str]) -> None:
+    text = "\n".join(lines) + "\n"
+    if not isinstance(target, str | Path):
+        target.write(text)
+    elif str(target).endswith(".gz"):
+        with gzip.open(target, "wt", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    else:
+        Path(target).write_text(text, encoding="utf-8", newline="\n")

@@ -1,0 +1,201 @@
+"""The checks of a network: each names the field, the arc, node or zone, and the value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from wdro_model.traffic.network import Network
+
+Array = np.ndarray
+Rule = tuple[str, Callable[[Array], Array]]
+
+POSITIVE: Rule = ("finite and > 0", lambda v: np.isfinite(v) & (v > 0))
+NONNEGATIVE: Rule = ("finite and >= 0", lambda v: np.isfinite(v) & (v >= 0))
+FINITE: Rule = ("finite", np.isfinite)
+
+ARC_FIELDS: dict[str, Rule] = {
+    "capacity": POSITIVE,
+    "free_flow_time": NONNEGATIVE,
+    "b": NONNEGATIVE,
+    "power": NONNEGATIVE,
+    "fixed_cost": FINITE,
+}
+WAYS_OUT = {
+    "capacity": "remove a closed arc; an arc that never congests has b = 0",
+    "free_flow_time": "correct the arc",
+    "b": "0 makes the travel time constant",
+    "power": "correct the arc",
+    "fixed_cost": "remove an arc that may not be used",
+}
+
+
+def validated(network: Network) -> dict[str, Any]:
+    """The fields of a network as they are stored, or a ValueError."""
+    tails, heads = (_indices(getattr(network, end), end) for end in ("tails", "heads"))
+    if tails.shape != heads.shape or tails.size == 0:
+        raise ValueError(
+            f"tails and heads must have one entry per arc and at least one arc, got {tails.size} "
+            f"and {heads.size} entries."
+        )
+    demand = _array(network.demand, "demand")
+    if demand.ndim != 2 or demand.shape[0] != demand.shape[1]:
+        raise ValueError(
+            f"demand must be a square matrix (Z, Z), one row per origin, got shape {demand.shape}."
+        )
+    count = len(demand)
+    zones = np.arange(count) if network.zones is None else _indices(network.zones, "zones")
+    nodes = _nodes(network.nodes, 1 + max(array.max(initial=-1) for array in (tails, heads, zones)))
+    for field, indices in (("tails", tails), ("heads", heads), ("zones", zones)):
+        _check_range(field, indices, len(nodes))
+    arcs = [(nodes[u], nodes[v]) for u, v in zip(tails.tolist(), heads.tolist())]
+    _check_loops(tails, heads, arcs)
+    _check_zones(zones, count, nodes)
+    _check_demand(demand, [nodes[z] for z in zones.tolist()])
+    through = True if network.through is None else network.through
+    stored: dict[str, Any] = {
+        "tails": tails,
+        "heads": heads,
+        **{f: _arc_field(getattr(network, f), f, arcs) for f in ARC_FIELDS},
+        "demand": demand,
+        "zones": zones,
+        "through": _through(through, len(nodes)),
+        "positions": _positions(network.positions, nodes),
+    }
+    frozen = {k: None if v is None else _frozen(v) for k, v in stored.items()}
+    return frozen | {
+        "nodes": nodes,
+        "name": _name(network.name),
+        "repairs": tuple(map(str, network.repairs)),
+    }
+
+
+def _array(given: Any, field: str) -> Array:
+    try:
+        array = np.asarray(given)
+        if array.dtype.kind not in "fiub":
+            raise TypeError(f"it has dtype {array.dtype}")
+        return array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{field} must be real numbers: {error}.") from error
+
+
+def _indices(given: Any, field: str) -> Array:
+    array = np.asarray(given)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(
+            f"{field} must be a vector of node indices (integers from 0), got shape {array.shape} "
+            f"and dtype {array.dtype}; names of nodes belong in nodes=."
+        )
+    return array.astype(np.int64)
+
+
+def _nodes(given: Any, least: int) -> tuple[Any, ...]:
+    if given is None:
+        return tuple(range(1, int(least) + 1))
+    nodes = tuple(node.item() if isinstance(node, np.generic) else node for node in given)
+    seen: set[Any] = set()
+    for node in nodes:
+        if node in seen:
+            raise ValueError(f"nodes must have different names, got {node!r} twice.")
+        seen.add(node)
+    return nodes
+
+
+def _check_range(field: str, indices: Array, count: int) -> None:
+    wrong = (indices < 0) | (indices >= count)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise ValueError(
+            f"{field} must be node indices from 0 to {count - 1} ({count} nodes), got "
+            f"{int(indices[at])} at position {at}; the first node has index 0."
+        )
+
+
+def _check_loops(tails: Array, heads: Array, arcs: list[tuple[Any, Any]]) -> None:
+    if (tails == heads).any():
+        a = int(np.argmax(tails == heads))
+        raise ValueError(
+            f"arc {a} leads from node {arcs[a][0]!r} to itself; no trip uses it: leave it out."
+        )
+
+
+def _check_zones(zones: Array, count: int, nodes: tuple[Any, ...]) -> None:
+    if len(zones) != count:
+        raise ValueError(
+            f"zones has {len(zones)} entries but demand has {count} rows; give one node per zone."
+        )
+    values, repeats = np.unique(zones, return_counts=True)
+    if (repeats > 1).any():
+        node = nodes[int(values[np.argmax(repeats > 1)])]
+        raise ValueError(f"zones must be different nodes, got node {node!r} more than once.")
+
+
+def _check_demand(demand: Array, names: list[Any]) -> None:
+    wrong = ~NONNEGATIVE[1](demand)
+    if wrong.any():
+        o, d = map(int, np.argwhere(wrong)[0])
+        raise ValueError(
+            f"demand must be {NONNEGATIVE[0]}, got {float(demand[o, d])!r} from zone {names[o]!r} "
+            f"to zone {names[d]!r}."
+        )
+
+
+def _arc_field(given: Any, field: str, arcs: list[tuple[Any, Any]]) -> Array:
+    values = _array(given, field)
+    if values.shape not in ((), (len(arcs),)):
+        raise ValueError(
+            f"{field} must be a number or have one entry for each of the {len(arcs)} arcs, got "
+            f"shape {values.shape}."
+        )
+    values = np.broadcast_to(values, (len(arcs),))
+    rule, holds = ARC_FIELDS[field]
+    wrong = ~holds(values)
+    if wrong.any():
+        a = int(np.argmax(wrong))
+        tail, head = arcs[a]
+        raise ValueError(
+            f"{field} must be {rule}, got {float(values[a])!r} on arc {a} ({tail!r} -> {head!r}); "
+            f"{WAYS_OUT[field]}."
+        )
+    return values
+
+
+def _through(given: Any, count: int) -> Array:
+    through = np.asarray(given)
+    if through.dtype != bool or through.shape not in ((), (count,)):
+        raise ValueError(
+            f"through must be one boolean for each of the {count} nodes, got shape "
+            f"{through.shape} and dtype {through.dtype}."
+        )
+    return np.broadcast_to(through, (count,))
+
+
+def _positions(given: Any, nodes: tuple[Any, ...]) -> Array | None:
+    if given is None:
+        return None
+    positions = _array(given, "positions")
+    if positions.shape != (len(nodes), 2):
+        raise ValueError(
+            f"positions must have shape ({len(nodes)}, 2), one row per node, got {positions.shape}."
+        )
+    if np.isinf(positions).any():
+        node = nodes[int(np.argwhere(np.isinf(positions))[0][0])]
+        raise ValueError(f"positions must be finite (NaN: not known), got inf at node {node!r}.")
+    return positions
+
+
+def _name(given: Any) -> str:
+    if not isinstance(given, str):
+        raise ValueError(f"name of a network must be a string, got {given!r}.")
+    return given
+
+
+def _frozen(array: Array) -> Array:
+    """A read-only copy."""
+    copy = np.array(array, order="C")
+    copy.flags.writeable = False
+    return copy
