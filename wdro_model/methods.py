@@ -59,7 +59,7 @@ def automatic(model: Model, solver: Solver | None) -> Plan:
 def erm(model: Model, solver: Solver | None) -> Plan:
     """The mean loss over the samples."""
     formula = "f(x)" if model.joint is None else f"mean of f(x, xi_k), N = {model.joint.size}"
-    program = empirical_program(model)
+    program = empirical_program(model) if _may_be_conic(model, solver) else None
     return _dispatch(
         model, "erm", solver, formula, program, lambda: empirical_with_convexity(model)
     )
@@ -76,9 +76,9 @@ def exact_method(model: Model, solver: Solver | None) -> Plan:
     found = exact.counterpart(model)
     if model.radius == 0:
         return _because(_renamed(erm(model, solver), "exact"), "the radius is 0: this is ERM")
-    program = found.program()
     if not found.has_objective():
-        return _conic_only(model, solver, found.formula, program)
+        return _conic_only(model, solver, found.formula, found.program())
+    program = found.program() if _may_be_conic(model, solver) else None
     objective = cast(Callable[[], Objective], found.objective)
     return _dispatch(model, "exact", solver, found.formula, program, objective)
 
@@ -126,6 +126,11 @@ def empirical_with_convexity(model: Model) -> Empirical:
         hessian = hessian_of_quadratic(model.loss, objective.rows[0])
         objective.convex = is_positive_semidefinite(hessian)
     return objective
+
+
+def _may_be_conic(model: Model, solver: Solver | None) -> bool:
+    """Is a conic program of any use? For oracle sets and Frank-Wolfe none needs to be written."""
+    return isinstance(solver, Conic) or (solver is None and not model.feasible.has_oracle_sets)
 
 
 def _dispatch(

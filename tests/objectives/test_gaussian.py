@@ -146,7 +146,7 @@ def test_draws_farther_than_the_radius_are_reported(rng):
 def test_radius_that_does_not_bind_is_reported(affine):
     wide = affine.with_radius(1e4)
     with pytest.warns(wdro.SamplingWarning, match="radius does not bind"):
-        wide.solve(method="smoothed", epsilon=EPSILON, sigma=0.01)
+        wide.solve(method="smoothed", epsilon=1e6, sigma=40.0)
     assert wide.solution.dual == 0
 
 

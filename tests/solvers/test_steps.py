@@ -176,3 +176,12 @@ def test_open_loop_numbers():
 def test_bad_rules_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_an_adaptive_step_ends_on_a_line_that_is_steep_first_and_flat_then():
+    """Trials near the minimum see hardly more curvature than the estimate that led there."""
+    case = Counted(lambda s: 5 * (1 - s) ** 10 + s**2, lambda s: -50 * (1 - s) ** 9 + 2 * s)
+    step = Adaptive().start()(0, case.line)
+    assert 0.0 < step < 1.0
+    assert case.line.at(step).value < 0.1 * case.line.start.value
+    assert case.count < 20

@@ -21,9 +21,13 @@ class Diagnostics:
     smallest_effective_size: float
     """The same for the worst sample."""
     standard_error: float
-    """Monte Carlo standard error of the value."""
+    """Monte Carlo standard error of the value; infinite where single draws carry all the weight, so
+    that the draws cannot tell it."""
     nearest_cost: float
     """mean_k min_s c(xi_k, zeta_ks): above the radius, the sampled dual is unbounded below."""
+    missed: float = 0.0
+    """How much higher the value may be for modes that the draws miss, as far as that was looked
+    into; part of the standard error."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +55,4 @@ class Objective(Protocol):
 
     def describe(self) -> str:
         """The formula that is minimised, for people."""
-        ...
-
-
-class StochasticObjective(Objective, Protocol):
-    """An objective that is a mean over samples, and can be estimated from a few of them."""
-
-    size: int
-    """The number of samples N."""
-
-    def estimate(
-        self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator
-    ) -> Point:
-        """An estimate of value and gradient from the samples whose indices are in `batch`."""
         ...

@@ -37,6 +37,7 @@ def minimise_dual(
     floor: float = 0.0,
     rounds: int = 200,
     tolerance: float = 1e-9,
+    trust: float = np.inf,
 ) -> DualMinimum:
     """Minimise l * radius + phi(l), phi convex and decreasing, by safeguarded root finding.
 
@@ -44,7 +45,7 @@ def minimise_dual(
     the equation is solved as 1/sqrt(C(l)) = 1/sqrt(radius), nearly linear in l: by Newton's method
     where phi gives a curvature, by secants where it does not. A step that leaves the bracket of the
     root is replaced by the geometric mean of the bracket; an earlier minimiser as `start` saves
-    most of the work.
+    most of the work. The first step changes it by a factor `trust` at most, squared for the next.
     """
     ceiling = min(bound, 1e30)
     dual = start if start and np.isfinite(start) and start > 0 else 1.0
@@ -71,6 +72,8 @@ def minimise_dual(
         if before is not None and np.isinf(bracket.high) and abs(residual) > 0.5 * abs(before[1]):
             trial = max(trial, 4 * dual)  # still left of the root and little nearer: look further
         before = (dual, residual)
+        if np.isfinite(trust):
+            trial, trust = min(max(trial, dual / trust), dual * trust), trust * trust
         dual = min(max(trial, floor), ceiling)
     return DualMinimum(float(dual), float(dual * radius + point.value))
 

@@ -17,6 +17,17 @@ UNBOUNDED = (
 )
 
 
+def refuse_infinite(value: float, dual: float) -> None:
+    """An UnboundedError where the loss outgrows the cost."""
+    if np.isposinf(value):
+        raise UnboundedError(
+            "the smoothed objective is infinite: the loss grows faster than the cost, even at the "
+            f"multiplier {dual:.3g}; give the parameter a compact support, for instance "
+            "support=wdro.supports.Box(lower, upper), a larger epsilon, or a larger weight in the "
+            "cost."
+        )
+
+
 class Smoothed:
     """F(x, l), with the inner integrals left to a strategy and l minimised out or given."""
 
@@ -41,6 +52,11 @@ class Smoothed:
         self.minimum: DualMinimum | None = None
         """Where the dual was minimised last."""
 
+    @property
+    def starts_at_erm(self) -> bool:
+        """Is the ERM decision, and not a vertex of the set, where a run should begin?"""
+        return getattr(self.integration, "starts_at_erm", False)
+
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         """F on the fixed draws of the current stage, all samples."""
         return self._point(self.integration.slice(x, np.arange(self.size), self.stream), dual)
@@ -54,14 +70,18 @@ class Smoothed:
 
     def _point(self, inner: Slice, dual: float | None) -> Point:
         if dual is None:
-            start = self.minimum.dual if self.minimum else None
-            self.minimum = minimise_dual(inner.at, self.radius, start)
+            last = self.minimum.dual if self.minimum else None
+            # Strategies may know better where to look, and how far.
+            start, trust = getattr(inner, "guess", last), getattr(inner, "trust", np.inf)
+            self.minimum = minimise_dual(inner.at, self.radius, start, trust=trust)
+            refuse_infinite(self.minimum.value, self.minimum.dual)
             if self.minimum.at_bound:
                 raise UnboundedError(UNBOUNDED)
             dual, value, slope = self.minimum.dual, self.minimum.value, None
         else:
             point = inner.at(dual)
             value, slope = dual * self.radius + point.value, self.radius + point.slope
+            refuse_infinite(value, dual)
         return Point(
             value,
             inner.gradient(dual),
@@ -100,16 +120,20 @@ class Moving(Smoothed):
 
     def settle(self, x: Array, dual: float) -> float:
         """The dual at x over all samples, the proposals moving with it."""
-        samples = np.arange(self.size)
-        for _ in range(self.ROUNDS):
+        samples, infinite, steps = np.arange(self.size), 0.0, 0
+        for _ in range(10 * self.ROUNDS):
             self.integration.refresh(x, dual)
             point = self.integration.slice(x, samples, self.stream).at(dual)
             cost = -point.slope
-            if not (cost > 0 and np.isfinite(cost)):
+            if np.isposinf(cost):  # the loss outgrows the cost: the dual is larger
+                infinite, dual = dual, (1.2 if steps else 2.0) * dual
+                continue
+            if not (cost > 0 and np.isfinite(cost)) or steps == self.ROUNDS:
                 break
             residual = np.sqrt(self.radius / cost) - 1.0
             rate = 0.5 * (1.0 + residual) * point.curvature / cost
             if abs(residual) <= self.CLOSE or not rate > 0:
                 break
-            dual = float(np.clip(dual - residual / rate, dual / 2, dual * 2))
+            least = max(dual / 2, np.sqrt(infinite * dual))
+            dual, steps = float(np.clip(dual - residual / rate, least, dual * 2)), steps + 1
         return dual

@@ -25,13 +25,14 @@ from wdro_model.objectives.base import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
-from wdro_model.uncertainty.scenarios import CHUNK_ENTRIES
 from wdro_model.uncertainty.supports import Box, Support
 
 ORDINARY = 30.0
 """Data between this and its inverse are left as they are."""
 FAR = 1e8
 """Bounds so many units away act as if they were not there."""
+MEASURED = 32
+"""Samples that tell the size of the losses."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +134,9 @@ def _near(support: Support | None, shape: tuple[int, ...]) -> Support | None:
 
 
 def _loss_unit(model: Model, size: float) -> float:
-    """The smallest spread of the losses over the samples at decisions of order one."""
+    """The smallest spread of the losses over some samples, at decisions of order one."""
     assert model.joint is not None
-    step = max(1, CHUNK_ENTRIES // model.joint.dimension)
+    rows = next(iter(model.joint.blocks(MEASURED)))
     spreads = []
     for level, scalars in ((1.0, 1.0), (1.0, 0.0), (-1.0, -1.0)):
         x = np.concatenate(
@@ -144,12 +145,12 @@ def _loss_unit(model: Model, size: float) -> float:
                 for v in model.feasible.layout.variables
             ]
         )
-        with np.errstate(all="ignore"):
-            losses = np.concatenate(
-                [np.array(model.loss.values(x, rows)) for rows in model.joint.blocks(step)]
-            )
-        if np.isfinite(losses).all():
-            spreads.append(float(np.ptp(losses)))
+        try:
+            losses = np.array(model.loss.values(x, rows))
+        except ArithmeticError:
+            continue  # not defined there, a logarithm for example
+        spreads.append(float(np.ptp(losses) if len(rows) > 1 else np.abs(losses).max()))
+    spreads = [spread for spread in spreads if np.isfinite(spread)]
     found = [spread for spread in spreads if spread > 1e-12 * max(spreads)]
     return float(2.0 ** np.round(np.log2(min(found, default=size))))
 

@@ -1,15 +1,24 @@
-"""What a sampled result can and cannot promise."""
+"""What a smoothed result can and cannot promise."""
 
 from __future__ import annotations
 
 import warnings
 
+import numpy as np
+
 from wdro_model.errors import SamplingWarning
 from wdro_model.model import Model
-from wdro_model.objectives.base import Point
+from wdro_model.objectives.base import Array, Diagnostics, Point
+from wdro_model.objectives.calibration import default_sigma
+from wdro_model.uncertainty.sampling import GaussianSampler
 
 FEW = 0.1
 """Fewer effective draws than this share are not to be trusted."""
+TIMID = 0.05
+"""A reference whose moves cost less than this share of the radius cannot reach its boundary."""
+FRACTION = 1e-6
+MEASURED = 200
+"""Draws that measure the cost of the reference's moves."""
 
 
 def is_reliable(point: Point, radius: float, tolerance: float) -> bool:
@@ -21,22 +30,13 @@ def is_reliable(point: Point, radius: float, tolerance: float) -> bool:
     return many and d.standard_error <= tolerance * abs(point.value)
 
 
-def smoothing_notes(model: Model, point: Point, bound: float | None) -> tuple[str, ...]:
+def smoothing_notes(
+    model: Model, point: Point, bound: float | None, sigma: float | Array, x: Array
+) -> tuple[str, ...]:
     """What the result cannot promise; each note is a warning too."""
-    notes, d = [], point.diagnostics
-    if d is not None and d.effective_size < FEW * d.draws:
-        notes.append(
-            f"the effective sample size is {d.effective_size:.3g} of {d.draws} draws: the estimate "
-            "rests on a few of them; let integration= choose (closed_form, low_rank, tilted), or "
-            "raise epsilon."
-        )
-    if d is not None and d.nearest_cost > model.radius:
-        notes.append(
-            f"the nearest draws cost {d.nearest_cost:.3g} on average, more than the radius "
-            f"{model.radius:.3g}: the sampled dual is unbounded below; lower sigma or draw more."
-        )
+    notes = [] if point.diagnostics is None else sampling_notes(point.diagnostics, model.radius)
     if point.dual == 0:
-        notes.append("the dual variable is 0: the radius does not bind.")
+        notes.append(idle_note(model, sigma))
     if bound is not None and point.dual is not None and point.dual > 0.99 * bound:
         notes.append(
             f"the dual variable {point.dual:.3g} sits at its bound {bound:.3g}, which may exclude "
@@ -44,4 +44,79 @@ def smoothing_notes(model: Model, point: Point, bound: float | None) -> tuple[st
         )
     for note in notes:
         warnings.warn(note, SamplingWarning, stacklevel=5)
-    return tuple(notes)
+    return (*notes, *hull_notes(model, x))
+
+
+def sampling_notes(d: Diagnostics, radius: float) -> list[str]:
+    """What the draws behind a value say about it."""
+    notes = []
+    if d.effective_size < FEW * d.draws:
+        notes.append(
+            f"the effective sample size is {d.effective_size:.3g} of {d.draws} draws: the estimate "
+            "rests on a few of them; let integration= choose (closed_form, separable, low_rank, "
+            "tilted), or raise epsilon."
+        )
+    if np.isinf(d.standard_error):
+        notes.append(
+            "the standard error is not known: for some samples a single one of the "
+            f"{d.draws} draws carries all the weight; let integration= choose, draw more samples, "
+            "or raise epsilon."
+        )
+    if d.missed > 0:
+        notes.append(
+            f"the draws miss modes of the tilted density: the value may be higher by about "
+            f"{d.missed:.3g}, which is part of its standard error; raise epsilon, or write the "
+            "loss as a sum of terms in separate coordinates if it is one."
+        )
+    if d.nearest_cost > radius:
+        notes.append(
+            f"the nearest draws cost {d.nearest_cost:.3g} on average, more than the radius "
+            f"{radius:.3g}: the sampled dual is unbounded below; lower sigma or draw more."
+        )
+    return notes
+
+
+def idle_note(model: Model, sigma: float | Array) -> str:
+    """Why the dual variable is 0: the reference does not get to the radius, or the loss does not
+    ask for it."""
+    assert model.joint is not None
+    assert model.cost is not None
+    reached = reference_cost(model, sigma)
+    if reached >= TIMID * model.radius:
+        return "the dual variable is 0: the radius does not bind."
+    usual = np.unique(np.round(default_sigma(model.cost, model.radius, model.joint), 12))
+    shown = f"{usual[0]:.3g}" if usual.size == 1 else f"{usual[0]:.3g} to {usual[-1]:.3g}"
+    return (
+        f"the dual variable is 0 because sigma is too small for the radius: moves of the reference "
+        f"cost {reached:.3g} on average and the radius allows {model.radius:.3g}, so that the "
+        f"value is not that of the ball; leave sigma out (here {shown})."
+    )
+
+
+def reference_cost(model: Model, sigma: float | Array) -> float:
+    """E c(xi, zeta) for zeta from the reference around a sample, from draws."""
+    assert model.joint is not None
+    assert model.cost is not None
+    sampler = GaussianSampler(model.joint, model.cost.frozen)
+    count = max(1, min(MEASURED, 2**22 // max(1, model.joint.dimension)))
+    some = np.linspace(0, model.joint.size - 1, count).astype(int)
+    origins = model.joint.matrix[some]
+    points = sampler.draw(origins, sigma, np.random.default_rng(0))
+    costs = model.cost(origins, points)
+    return float(costs[np.isfinite(costs)].mean()) if np.isfinite(costs).any() else np.inf
+
+
+def hull_notes(model: Model, x: Array) -> list[str]:
+    """Frank-Wolfe works on the convex hull of integer points."""
+    names = []
+    for variable, value in model.feasible.layout.split(x).items():
+        integer = variable.attributes["integer"] or variable.attributes["boolean"]
+        if integer and np.abs(value - np.round(value)).max(initial=0.0) > FRACTION:
+            names.append(repr(variable.name()))
+    if not names:
+        return []
+    return [
+        f"the integer variables {', '.join(names)} have fractional values: the smoothed method "
+        "works on the convex hull of the feasible points, and its value is a bound for integer "
+        "ones; method='exact' and method='erm' keep them integer where CVXPY has a solver for it."
+    ]

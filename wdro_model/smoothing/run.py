@@ -23,6 +23,7 @@ from wdro_model.objectives.convexity import smoothed_form_is_convex
 from wdro_model.objectives.smoothed import Moving, Smoothed
 from wdro_model.options import Options
 from wdro_model.sets.base import FeasibleSet
+from wdro_model.smoothing.growth import refuse_infinite
 from wdro_model.smoothing.notes import is_reliable, smoothing_notes
 from wdro_model.smoothing.recipe import (
     FirstOrder,
@@ -36,18 +37,24 @@ from wdro_model.smoothing.scales import (
     dual_bound,
     empirical_decision,
     first_dual,
+    good_decision,
     resolve_sigma,
 )
 from wdro_model.smoothing.stages import (
     REPORT_STAGE,
     Result,
     after,
+    audited,
     dual_share,
     run_stages,
 )
 from wdro_model.solution import Solution
-from wdro_model.solvers import MomentumFrankWolfe, Outcome
+from wdro_model.solvers import MomentumFrankWolfe, Outcome, Stop
 from wdro_model.solvers.dual import Tracking
+from wdro_model.solvers.outcome import ABSOLUTE_GAP
+
+QUADRATURES = ("separable", "low_rank")
+"""Strategies whose objective costs more than a good place to begin."""
 
 
 def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Options) -> Solution:
@@ -60,7 +67,12 @@ def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Option
     first = recipe.objective(solver.samples, 0)
     stochastic = isinstance(solver, MomentumFrankWolfe)
     improved = None if stochastic or not first.integration.exact else surrogate(first) or first
-    start = first_point(model, improved, options, rng)
+    if options.start is None and improved is not None and improved.starts_at_erm:
+        start = empirical_decision(model, options)
+    elif options.start is None and not stochastic and first.integration.name in QUADRATURES:
+        start = good_decision(model, options)
+    else:
+        start = first_point(model, improved, options, rng)
     bound = None
     if dual_rule(solver, options) == "vertex":
         bound = dual_bound(recipe, solver, oracle, start)
@@ -86,31 +98,31 @@ def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Option
         result = Result(after(earlier, outcome), outcome.point, outcome.gap, True)
     else:
         if options.start is None:
-            start = empirical_decision(model, options)
+            start = good_decision(model, options)
         if isinstance(first, Moving) and bound is None:
             result = run_stages(recipe, solver, start, run, began)
         else:
             result = judge(
                 recipe, solver.samples, oracle, run(first, start, within(solver, began)), bound
             )
-    point = result.point
+    point, reliable = result.point, is_reliable(result.point, model.radius, solver.gap)
     return report(
         model,
         chosen,
         solver,
-        result.outcome,
+        replace(result.outcome, stop=honest_stop(result, solver.gap, reliable)),
         point,
         result.gap,
         convex=recipe.convex,
         began=began,
         same_objective=result.same_objective,
-        reliable=is_reliable(point, model.radius, solver.gap),
+        reliable=reliable,
         epsilon=recipe.epsilon,
         sigma=recipe.sigma,
         integration=first.integration.describe(),
         dual_bound=bound,
         diagnostics=point.diagnostics,
-        notes=smoothing_notes(model, point, bound),
+        notes=smoothing_notes(model, point, bound, recipe.sigma, result.outcome.x),
     )
 
 
@@ -122,9 +134,20 @@ def within(solver: FirstOrder, began: float, used: int = 0) -> FirstOrder:
     return replace(solver, **limits)
 
 
+def honest_stop(result: Result, tolerance: float, reliable: bool) -> Stop:
+    """Why the run ended; a small gap on its own draws is not one on others, nor a small error."""
+    stop, point = result.outcome.stop, result.point
+    if stop is not Stop.GAP or result.same_objective:
+        return stop
+    if result.gap > max(tolerance * abs(point.value), ABSOLUTE_GAP):
+        return Stop.DRAWS
+    return stop if reliable else Stop.NOISE
+
+
 def prepare(model: Model, solver: FirstOrder, options: Options) -> Recipe:
     """Strategy, scales and convexity."""
     choice = choose_integration(model, solver, options)
+    refuse_infinite(model)
     sigma = resolve_sigma(model, options.sigma)
     epsilon = options.epsilon or derived_epsilon(model, options)
     convex = model.convex_in_decision or smoothed_form_is_convex(model, epsilon, sigma)
@@ -144,4 +167,5 @@ def judge(
     elif dual:
         final.integration.refresh(outcome.x, dual)
     point, gap = certified(final, oracle, outcome.x, dual)
+    point = audited(final, outcome.x, point)
     return Result(outcome, point, gap + dual_share(point, bound), False)

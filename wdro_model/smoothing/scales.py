@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from cvxpy import settings
+from cvxpy.error import SolverError
 
-from wdro_model.execution import run_empirical
+from wdro_model.execution import run_conic, run_empirical
+from wdro_model.methods import plan
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.calibration import (
@@ -21,7 +25,10 @@ from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.options import Options
 from wdro_model.sets.base import FeasibleSet
 from wdro_model.smoothing.recipe import FirstOrder, Recipe
+from wdro_model.solvers import Conic
 
+LARGEST_PROGRAM = 2**17
+"""Numbers in the data up to which the exact counterpart is solved for a place to begin."""
 CALIBRATION_STAGE = 2**62
 """A stream of random numbers that no iteration uses."""
 
@@ -33,11 +40,10 @@ def resolve_sigma(model: Model, sigma: Any) -> float | Array:
     if sigma is None:
         return default_sigma(model.cost, model.radius, model.joint)
     array = np.asarray(sigma, dtype=float)
-    good = np.isfinite(array) & (array > 0)
-    if array.shape not in ((), (model.joint.dimension,)) or not np.all(good):
+    if array.shape not in ((), (model.joint.dimension,)):
         raise ValueError(
             "sigma must be a positive number or one for each of the "
-            f"{model.joint.dimension} coordinates of the data, got {sigma!r}."
+            f"{model.joint.dimension} coordinates of the data, got an array of shape {array.shape}."
         )
     return float(array) if array.ndim == 0 else array
 
@@ -46,7 +52,14 @@ def derived_epsilon(model: Model, options: Options) -> float:
     """kappa sqrt(radius) G / (2 d), G the loss's gradient in the data at the ERM decision."""
     assert model.joint is not None
     assert model.cost is not None
-    scale = model.remember("scale of the loss in the data", lambda: data_scale(model, options))
+    try:
+        scale = model.remember("scale of the loss in the data", lambda: data_scale(model, options))
+    except NotImplementedError as error:
+        raise ValueError(
+            "the default epsilon is derived from the loss's gradient in the data, which the loss "
+            "does not give; pass epsilon=... (the temperature of the smoothing, in the units of "
+            "the loss), or let its pullback return {parameter: (B, *shape)} too."
+        ) from error
     return default_epsilon(scale if scale > 0 else 1.0, model.radius, model.cost, model.joint)
 
 
@@ -62,6 +75,28 @@ def data_scale(model: Model, options: Options) -> float:
 def empirical_decision(model: Model, options: Options) -> Array:
     """The ERM decision, computed once for a model."""
     return model.remember("ERM decision", lambda: run_empirical(model, options))
+
+
+def good_decision(model: Model, options: Options) -> Array:
+    """Where to begin: the exact robust decision where a conic solver gives it, else that of ERM."""
+    found = model.remember(f"robust decision {model.radius!r}", lambda: robust(model, options))
+    return empirical_decision(model, options) if found is None else found
+
+
+def robust(model: Model, options: Options) -> Array | None:
+    """The decision of the exact counterpart; None where there is none, or not by a conic solver."""
+    if model.feasible.is_integer or model.rows.size > LARGEST_PROGRAM:
+        return None
+    layout = model.feasible.layout
+    try:
+        chosen = plan(model, "exact", None)
+        if not isinstance(chosen.solver, Conic):
+            return None
+        with layout.holding():
+            found = run_conic(model, chosen, chosen.solver, replace(options, verbose=False))
+    except (ValueError, SolverError):  # no counterpart, or none that a solver takes
+        return None
+    return layout.join(found.decision) if found.status == settings.OPTIMAL else None
 
 
 def first_dual(model: Model, x: Array) -> float:

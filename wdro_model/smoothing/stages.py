@@ -11,17 +11,20 @@ import numpy as np
 
 from wdro_model.objectives.base import Array, Point
 from wdro_model.objectives.dual import DualMinimum
-from wdro_model.objectives.smoothed import Moving
+from wdro_model.objectives.smoothed import Moving, Smoothed
 from wdro_model.smoothing.recipe import Recipe
 from wdro_model.smoothing.scales import first_dual
 from wdro_model.solvers import FrankWolfe, Outcome, Stop, Trace
 from wdro_model.solvers.directions import ActiveSet
+from wdro_model.solvers.outcome import State
 
 REPORT_STAGE = 2**62 + 1
 """Streams of random numbers from here on are for values that are reported."""
 STAGES = 6
 FIRST_DRAWS = 20
 """Draws that fit each point need not be many to begin with."""
+PATIENCE, CREEP = 8, 0.01
+"""A stage ends when so many iterations gain less than this share of the tolerance."""
 STAGE_ENTRIES = 2**28
 """Draws grow from stage to stage up to so many numbers in all."""
 
@@ -48,9 +51,11 @@ class Candidate:
     active: ActiveSet | None
 
     def error(self) -> float:
-        """Relative standard error of the value."""
-        assert self.point.diagnostics is not None
-        return self.point.diagnostics.standard_error / max(abs(self.point.value), 1e-300)
+        """Relative standard error of the value, without the part that more draws do not reduce."""
+        d = self.point.diagnostics
+        assert d is not None
+        error = np.sqrt(max(d.standard_error**2 - d.missed**2, 0.0))
+        return float(error) / max(abs(self.point.value), 1e-300)
 
 
 def run_stages(
@@ -76,8 +81,12 @@ def run_stages(
         for stage in range(STAGES):
             objective = recipe.objective(draws, stage)
             objective.minimum = DualMinimum(objective.integration.settle(x, dual), np.nan)
+            standstill = Standstill(solver.gap)
             limited = left_over(solver, began, runs)
+            limited = replace(limited, callbacks=(*solver.callbacks, standstill))
             outcome = run(objective, x, solver=limited, active_set=active)
+            if outcome.stop is Stop.CALLBACK and standstill.reached:
+                outcome = replace(outcome, stop=Stop.STALLED)
             runs.append(outcome)
             x, active, dual = outcome.x, outcome.active_set, outcome.dual or dual
             best = judged(recipe, draws, outcome, dual, REPORT_STAGE + stage)
@@ -97,6 +106,22 @@ def run_stages(
     return Result(summary(best, runs, stop, began), best.point, best.gap, False)
 
 
+class Standstill:
+    """Asks a stage to stop that creeps: its draws have told all they know."""
+
+    def __init__(self, gap: float) -> None:
+        self._least = CREEP * gap
+        self._values: list[float] = []
+        self.reached = False
+
+    def __call__(self, state: State) -> bool:
+        self._values.append(state.value)
+        if len(self._values) > PATIENCE:
+            before, now = self._values[-1 - PATIENCE], min(self._values[-PATIENCE:])
+            self.reached = before - now < self._least * abs(now)
+        return self.reached
+
+
 def judged(recipe: Recipe, draws: int, outcome: Outcome, dual: float, stage: int) -> Candidate:
     """The decision of a run, evaluated on draws that are used for nothing else.
 
@@ -105,8 +130,16 @@ def judged(recipe: Recipe, draws: int, outcome: Outcome, dual: float, stage: int
     objective = recipe.objective(draws, stage)
     assert isinstance(objective, Moving)
     dual = objective.settle(outcome.x, dual)
-    point = objective.evaluate(outcome.x, dual)
+    point = audited(objective, outcome.x, objective.evaluate(outcome.x, dual))
     return Candidate(outcome.x, point, outcome.gap, dual, outcome.active_set)
+
+
+def audited(objective: Smoothed, x: Array, point: Point) -> Point:
+    """The point with the error of what its draws may have missed, where the strategy can tell."""
+    audit = getattr(objective.integration, "audited", None)
+    if audit is None or point.diagnostics is None or point.dual is None:
+        return point
+    return replace(point, diagnostics=audit(point.diagnostics, x, point.dual))
 
 
 def left_over(solver: FrankWolfe, began: float, runs: list[Outcome]) -> FrankWolfe:

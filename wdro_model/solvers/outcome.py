@@ -26,6 +26,8 @@ class Stop(Enum):
     TIME = "time limit"
     CALLBACK = "a callback asked to stop"
     INTERRUPT = "interrupted from the keyboard"
+    DRAWS = "the gap is under the tolerance on the draws of the run, not on fresh ones"
+    NOISE = "the gap is under the tolerance, the Monte Carlo error is not"
     STALLED = "no step along the direction improves the objective"
 
 

@@ -134,6 +134,7 @@ class Adaptive:
 
 class _Adaptive:
     TRIALS = 60
+    HARDLY = 1.05
 
     def __init__(self, rule: Adaptive) -> None:
         self.rule = rule
@@ -160,10 +161,13 @@ class _Adaptive:
         return 0.0
 
     def _raised(self, estimate: float, here: Sample, line: Line) -> float:
-        """The curvature that the failed trial has seen, within what `growth` allows."""
+        """The curvature that the failed trial has seen, within what `growth` allows.
+
+        One that is hardly more than the estimate, near the minimum of the line, leads nowhere.
+        """
         seen = (here.slope - line.slope) / (here.step * line.squared_length)
         most = self.rule.growth * estimate
-        return seen if estimate < seen < most else most
+        return seen if self.HARDLY * estimate < seen < most else most
 
     def _is_under_parabola(self, here: Sample, line: Line, estimate: float) -> bool:
         s = here.step

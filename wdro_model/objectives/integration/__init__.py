@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.model import Model
-from wdro_model.objectives.integration.base import Integration, Slice, Stream
+from wdro_model.objectives.integration.base import Integration, Slice, Stream, inputs
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.conditional.strategy import (
     build_conditional,
@@ -21,6 +21,10 @@ from wdro_model.objectives.integration.conditional.strategy import (
 )
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.integration.low_rank.strategy import build_low_rank, low_rank_refusal
+from wdro_model.objectives.integration.separable.strategy import (
+    build_separable,
+    separable_refusal,
+)
 from wdro_model.objectives.integration.tilted import build_tilted, tilted_refusal
 
 __all__ = ["STRATEGIES", "Choice", "Integration", "Scales", "Slice", "Stream", "choose"]
@@ -70,28 +74,16 @@ def closed_form_refusal(model: Model) -> str | None:
 
 
 def build_closed_form(model: Model, scales: Scales) -> ClosedForm:
-    assert model.joint is not None
-    assert model.cost is not None
-    return ClosedForm(
-        model.loss, model.joint, model.cost, epsilon=scales.epsilon, sigma=scales.sigma
-    )
+    return ClosedForm(*inputs(model), epsilon=scales.epsilon, sigma=scales.sigma)
 
 
 def build_gaussian(model: Model, scales: Scales) -> Gaussian:
-    assert model.joint is not None
-    assert model.cost is not None
-    return Gaussian(
-        model.loss,
-        model.joint,
-        model.cost,
-        epsilon=scales.epsilon,
-        sigma=scales.sigma,
-        draws=scales.draws,
-    )
+    return Gaussian(*inputs(model), epsilon=scales.epsilon, sigma=scales.sigma, draws=scales.draws)
 
 
 STRATEGIES: dict[str, Strategy] = {
     "closed_form": Strategy(closed_form_refusal, build_closed_form),
+    "separable": Strategy(separable_refusal, build_separable),
     "low_rank": Strategy(low_rank_refusal, build_low_rank),
     "conditional": Strategy(conditional_refusal, build_conditional),
     "tilted": Strategy(tilted_refusal, build_tilted),

@@ -15,8 +15,12 @@ from typing import Protocol
 
 import numpy as np
 
+from wdro_model.loss.flat import FlatLoss
+from wdro_model.model import Model
 from wdro_model.objectives.base import Array, Diagnostics
 from wdro_model.objectives.dual import DualPoint
+from wdro_model.uncertainty.costs import BoundCost
+from wdro_model.uncertainty.joint import JointSamples
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,33 @@ class Stream:
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
+PILOT = Stream(seed=0, stage=2**63 - 1)
+"""Random numbers that no slice uses."""
+
+
+def inputs(model: Model) -> tuple[FlatLoss, JointSamples, BoundCost]:
+    """What every strategy reads of a model with uncertain data and a ball."""
+    assert model.joint is not None
+    assert model.cost is not None
+    return model.loss, model.joint, model.cost
+
+
+class Given:
+    """What a strategy is built from: loss, data, cost, and the scales of the smoothing."""
+
+    def __init__(
+        self,
+        loss: FlatLoss,
+        joint: JointSamples,
+        cost: BoundCost,
+        *,
+        epsilon: float,
+        sigma: float | Array,
+    ) -> None:
+        self.loss, self.joint, self.cost = loss, joint, cost
+        self.epsilon, self.sigma = epsilon, sigma
+
+
 class Slice(Protocol):
     """l -> mean_k phi_k(x, l) at one x."""
 
@@ -47,6 +78,19 @@ class Slice(Protocol):
     def diagnostics(self, dual: float) -> Diagnostics | None:
         """How far the values can be trusted; None where nothing was sampled."""
         ...
+
+
+class InfiniteSlice:
+    """A slice at a dual variable under which the loss outgrows the cost: F is infinite."""
+
+    def at(self, dual: float) -> DualPoint:
+        return DualPoint(np.inf, -np.inf, np.nan)
+
+    def gradient(self, dual: float) -> Array:
+        raise FloatingPointError("the smoothed objective is infinite here: it has no gradient.")
+
+    def diagnostics(self, dual: float) -> None:
+        return None
 
 
 class Integration(Protocol):

@@ -14,16 +14,14 @@ R^d the samples enter through their mean alone. A Mahalanobis cost is diagonal i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from wdro_model.loss.flat import FlatLoss
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.base import Stream
+from wdro_model.objectives.integration.base import Given, Stream
 from wdro_model.objectives.integration.truncated import truncated_normal
-from wdro_model.uncertainty.costs import BoundCost
-from wdro_model.uncertainty.joint import JointSamples
 
 SURROGATE_ENTRIES = 2**20
 """Truncated integrals per evaluation beyond which a run begins on a surrogate."""
@@ -39,24 +37,15 @@ class Tilt:
     shift: Array
 
 
-class ClosedForm:
+class ClosedForm(Given):
     """Exact integration for affine losses."""
 
     name = "closed_form"
     exact = True
 
-    def __init__(
-        self,
-        loss: FlatLoss,
-        joint: JointSamples,
-        cost: BoundCost,
-        *,
-        epsilon: float,
-        sigma: float | Array,
-        rows: Array | None = None,
-    ) -> None:
-        self.loss, self.joint, self.epsilon, self.sigma = loss, joint, epsilon, sigma
-        self.cost = cost
+    def __init__(self, *inputs: Any, rows: Array | None = None, **settings: Any) -> None:
+        super().__init__(*inputs, **settings)
+        joint, cost = self.joint, self.cost
         self.rows = joint.matrix if rows is None else rows
         """The samples, or nodes that stand for them."""
         self.free = ~cost.frozen
@@ -64,7 +53,7 @@ class ClosedForm:
         self.all_free = bool(self.free.all())
         self.rotation: Array | None = None
         weights = np.ones(joint.dimension) if cost.weights is None else cost.weights
-        spread = np.broadcast_to(np.asarray(sigma, dtype=float) ** 2, (joint.dimension,))
+        spread = np.broadcast_to(np.asarray(self.sigma, dtype=float) ** 2, (joint.dimension,))
         if cost.kind == "mahalanobis":
             # In units of sigma the reference is N(0, I), and any rotation keeps it so.
             assert cost.matrix is not None
@@ -148,6 +137,7 @@ class ClosedForm:
         return mean + (full if self.rotation is None else self.rotation @ full)
 
     def gradient_at(self, x: Array, scenario: Array) -> Array:
+        """The gradient in x of the loss at one scenario."""
         return self.loss(x, scenario[None])[1](np.ones(1))
 
     def reference_log_mass(self, samples: Array) -> Array:

@@ -11,20 +11,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from wdro_model.loss.flat import FlatLoss, FlatPullback
+from wdro_model.loss.flat import FlatPullback
 from wdro_model.objectives.base import Array, Diagnostics
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.base import Stream
-from wdro_model.uncertainty.costs import BoundCost
-from wdro_model.uncertainty.joint import JointSamples
+from wdro_model.objectives.integration.base import Given, Slice, Stream
 
 CHUNK_ENTRIES = 2**24
 """Entries of drawn scenarios that exist at once (128 MiB)."""
 STORED_ENTRIES = 2**25
 """Draws of a whole stage are kept up to this size, and drawn again for each use beyond it."""
+
+LONE, LONE_SHARE = 2.0, 0.05
+"""Where more than this share of the samples has a smaller effective size, no error is known."""
 
 
 @dataclass(frozen=True)
@@ -39,27 +41,14 @@ class Draws:
     """log(reference density / proposal density), (K, S); 0 for draws from the reference."""
 
 
-class SampledIntegration(ABC):
+class SampledIntegration(Given, ABC):
     """A strategy that draws scenarios. The draws of sample k depend on (stream, k) alone."""
 
     name: str
     exact = False
 
-    def __init__(
-        self,
-        loss: FlatLoss,
-        joint: JointSamples,
-        cost: BoundCost,
-        *,
-        epsilon: float,
-        sigma: float | Array,
-        draws: int,
-    ) -> None:
-        self.loss = loss
-        self.joint = joint
-        self.cost = cost
-        self.epsilon = epsilon
-        self.sigma = sigma
+    def __init__(self, *inputs: Any, draws: int, **settings: Any) -> None:
+        super().__init__(*inputs, **settings)
         self.draws = draws
         self._stored: tuple[Stream, Draws] | None = None
 
@@ -70,7 +59,7 @@ class SampledIntegration(ABC):
     @abstractmethod
     def describe(self) -> str: ...
 
-    def refresh(self, x: Array, dual: float) -> None:  # noqa: B027
+    def refresh(self, x: Array, dual: float) -> None:
         """Adapt the proposals to a decision and a dual variable, at the start of a stage."""
 
     def settle(self, x: Array, dual: float) -> float:
@@ -82,7 +71,7 @@ class SampledIntegration(ABC):
         """Drop the stored draws of a stage."""
         self._stored = None
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> SampledSlice:
+    def slice(self, x: Array, samples: Array, stream: Stream) -> Slice:
         return SampledSlice(self, x, samples, stream)
 
     def stored(self, stream: Stream) -> Draws | None:
@@ -168,14 +157,23 @@ class SampledSlice:
     def diagnostics(self, dual: float) -> Diagnostics:
         weights, _ = self.weights(dual)
         sizes = 1.0 / np.einsum("ks,ks->k", weights, weights)
-        draws = self._rule.draws
-        # Delta method: Var(log mean_s w_s) = (1/ESS - 1/S) S/(S - 1).
-        variance = (1.0 / sizes - 1.0 / draws) * draws / max(1, draws - 1)
-        error = self._rule.epsilon * np.sqrt(max(0.0, variance.sum())) / len(sizes)
-        return Diagnostics(
-            draws=draws,
-            effective_size=float(np.median(sizes)),
-            smallest_effective_size=float(sizes.min()),
-            standard_error=float(error),
-            nearest_cost=float(np.where(self.forbidden, np.inf, self.costs).min(axis=1).mean()),
-        )
+        nearest = np.where(self.forbidden, np.inf, self.costs).min(axis=1).mean()
+        return sampling_diagnostics(sizes, self._rule.draws, self._rule.epsilon, float(nearest))
+
+
+def sampling_diagnostics(sizes: Array, draws: int, epsilon: float, nearest: float) -> Diagnostics:
+    """How far eps log mean_s w_s can be trusted, from the effective sizes (K,) of its draws.
+
+    Delta method: Var(log mean_s w_s) = (1/ESS - 1/S) S/(S - 1). Where one draw carries all the
+    weight it says nothing about the rest: the error is then not known, and reported as infinite.
+    """
+    variance = (1.0 / sizes - 1.0 / draws) * draws / max(1, draws - 1)
+    error = epsilon * np.sqrt(max(0.0, float(variance.sum()))) / len(sizes)
+    blind = float(np.mean(sizes < LONE)) > LONE_SHARE
+    return Diagnostics(
+        draws=draws,
+        effective_size=float(np.median(sizes)),
+        smallest_effective_size=float(sizes.min()),
+        standard_error=float("inf") if blind else float(error),
+        nearest_cost=nearest,
+    )

@@ -52,10 +52,13 @@ def truncated_normal(a: Array, b: Array) -> TruncatedNormal:
     from_lower = a + b > 0
     low, high = np.where(from_lower, -b, a), np.where(from_lower, -a, b)
     parts = [np.empty(low.shape) for _ in range(3)]
-    middle = np.where(np.isfinite(low), (low + high) / 2, 0.0)
+    open_ = np.isneginf(low)
+    middle = np.where(open_, 0.0, (low + high) / 2)
     narrow = (high - low) * (1 + np.abs(middle)) < NARROW
-    tail = ~narrow & (high < TAIL)
-    for where, rule in ((narrow, _narrow), (tail, _tail), (~narrow & ~tail, _central)):
+    tail = ~narrow & ~open_ & (high < TAIL)
+    central = ~narrow & ~open_ & ~tail
+    rules = ((narrow, _narrow), (open_, _open), (tail, _tail), (central, _central))
+    for where, rule in rules:
         if where.any():
             for part, values in zip(parts, rule(low[where], high[where])):
                 part[where] = values
@@ -85,6 +88,11 @@ def left_tail(b: Array) -> tuple[Array, Array, Array]:
         depth[far] = 1.0 / (y + 2.0 / inner)
         square[far] = 2.0 / (y * inner + 2.0)
     return log_ndtr(b), depth, square
+
+
+def _open(a: Array, b: Array) -> tuple[Array, Array, Array]:
+    """a = -inf."""
+    return left_tail(b)
 
 
 def _central(a: Array, b: Array) -> tuple[Array, Array, Array]:

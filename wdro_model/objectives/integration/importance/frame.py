@@ -88,7 +88,7 @@ def frame_of(
     joint: JointSamples, cost: BoundCost, sigma: Any, columns: Array | None = None
 ) -> Frame:
     """The frame of a cost and a reference; `columns` restricts it to some coordinates."""
-    lower, upper = _box(joint)
+    lower, upper = box_of(joint)
     moves = ~np.asarray(cost.frozen) & (lower < upper)
     if columns is not None:
         moves &= np.isin(np.arange(joint.dimension), columns)
@@ -128,7 +128,7 @@ def reference_of(frame: Frame, samples: Array) -> Component:
     return component(np.zeros(shape), np.broadcast_to(np.sqrt(frame.spread), shape), bounds)
 
 
-def _box(joint: JointSamples) -> tuple[Array, Array]:
+def box_of(joint: JointSamples) -> tuple[Array, Array]:
     """Bounds (d,) of the coordinates; infinite for supports without coordinate structure."""
     lower, upper = np.full(joint.dimension, -np.inf), np.full(joint.dimension, np.inf)
     for parameter, where in joint.slices.items():

@@ -46,6 +46,14 @@ STRIDES = 2.0 ** np.arange(-1, 8)
 """Points of a ray, in deviations."""
 
 
+FAR = (2.0**16, 2.0**20)
+"""Distances, in deviations, at which a density that can be integrated has begun to fall."""
+
+
+class Divergence(ArithmeticError):
+    """The target rises without end: at this dual variable the loss outgrows the cost."""
+
+
 @dataclass(frozen=True)
 class Ascents:
     """Ends of ascents: moves (K, C, r), h (K, C), gradients (K, C, r), and which ones exist."""
@@ -82,6 +90,8 @@ def cover(target: Target, owners: Array, modes: int = MODES) -> tuple[Mixture, A
         kept.append(one)
         masses.append(mass)
         covered = np.logaddexp(covered, mass[:, None] + one.log_density(found.moves))
+    if not kept:
+        raise Divergence
     return mixture(kept, np.stack(masses, axis=1), FLOOR, WINDOW), found.curved
 
 
@@ -135,6 +145,7 @@ def ascents(target: Target, owners: Array, modes: int) -> Ascents:
             starts.append(clipped(given, bounds))
             alive.append(np.ones(len(owners), dtype=bool))
         directions = rays(target, owners, zero, gradient, np.sqrt(variance))
+        refuse_divergence(target, owners, directions)
         for start, found in rises(target, owners, directions, value, bounds):
             starts.append(start)
             alive.append(found)
@@ -189,6 +200,18 @@ def ascend(target: Target, owners: Array, moves: Array) -> tuple[Array, Array, A
 
 
 # ------------------------------------------------------------------ starts
+def refuse_divergence(target: Target, owners: Array, directions: list[Array]) -> None:
+    """Raise a Divergence where a target still rises far out along some direction (K, r)."""
+    bounds = target.bounds(owners)
+    for direction in (sign * one for one in directions for sign in (1.0, -1.0)):
+        if bounds is not None:
+            stopped = np.isfinite(np.where(direction > 0, bounds[1], bounds[0]))
+            direction = np.where(stopped, 0.0, direction)
+        near, far = (target.values(owners, stride * direction) for stride in FAR)
+        if np.any(far > near):
+            raise Divergence
+
+
 def rays(
     target: Target, owners: Array, zero: Array, gradient: Array, deviation: Array
 ) -> list[Array]:

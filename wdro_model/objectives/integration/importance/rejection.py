@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from wdro_model.objectives.base import Array
+from wdro_model.objectives.integration.base import PILOT, Stream
+from wdro_model.objectives.integration.importance.frame import Frame, reference_of
 from wdro_model.objectives.integration.importance.proposals import Mixture
+from wdro_model.uncertainty.costs import BoundCost
 
 TRIES = 10_000
 """Proposals for each draw; a tenth if none succeeds."""
@@ -75,3 +79,50 @@ def proposed(
     noise = generator.standard_normal((1, count, dimension))
     choice = proposals.choose(generator.random((1, count)))
     return proposals.transport(choice, noise)[0]
+
+
+class Rejection:
+    """Draws inside supports without coordinate structure, or at finite costs of the user."""
+
+    def __init__(self, frame: Frame, cost: BoundCost) -> None:
+        self.frame, self.cost = frame, cost
+        self.needed = bool(frame.coupled) or cost.kind == "callable"
+        self._log_masses: dict[int, float] = {}
+
+    def draw(
+        self, proposals: Mixture, samples: Array, draws: int, stream: Stream
+    ) -> tuple[Array, Array]:
+        """Draws (K, S, r) inside the support, and log(Z_proposal / Z_reference) (K,)."""
+        moves = np.empty((len(samples), draws, self.frame.dimension))
+        log_mass = np.empty(len(samples))
+        for i, k in enumerate(samples):
+            drawn = accepted_draws(
+                proposals.of(np.array([i])),
+                draws,
+                partial(self.allowed, int(k), priced=True),
+                stream.generator(int(k)),
+            )
+            moves[i], log_mass[i] = drawn.moves, drawn.log_mass
+            log_mass[i] -= self._reference_mass(int(k))
+        return moves, log_mass
+
+    def allowed(self, k: int, moves: Array, priced: bool) -> Array:
+        """Moves of sample k into the support; with `priced`, at a finite cost."""
+        owners = np.full(len(moves), k)
+        rows = self.frame.rows(owners, moves)
+        good = self.frame.inside(rows)
+        if priced and self.cost.kind == "callable":
+            origins = self.frame.joint.matrix[owners[good]]
+            good[good] = np.isfinite(self.cost(origins, rows[good]))
+        return good
+
+    def _reference_mass(self, k: int) -> float:
+        """log of the share of the reference inside the support, for one sample; computed once."""
+        if not self.frame.coupled:
+            return 0.0
+        if k not in self._log_masses:
+            reference = Mixture((reference_of(self.frame, np.array([k])),), np.zeros((1, 1)))
+            self._log_masses[k] = log_acceptance(
+                reference, partial(self.allowed, k, priced=False), PILOT.generator(k)
+            )
+        return self._log_masses[k]

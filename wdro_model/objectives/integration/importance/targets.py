@@ -7,6 +7,7 @@ Other costs are kept as they are; a model c ~ sum q_i y_i^2 of them serves to ch
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -34,12 +35,12 @@ class Tilt:
         epsilon: float,
         x: Array,
         dual: float,
-        slopes: Array | None = None,
+        lines: Any = None,
     ) -> None:
         self.loss, self.frame, self.cost = loss, frame, cost
         self.epsilon, self.x, self.dual = epsilon, x, dual
-        self.slopes = slopes
-        """Slopes of the pieces of the loss in y, (J, r)."""
+        self.lines = lines
+        """The affine pieces of the loss (`PieceLines`), where they are known."""
         self.dimension = frame.dimension
         self.walled = bool(frame.coupled)
         self.quadratic = frame.weights is not None
@@ -101,11 +102,11 @@ class Tilt:
         return self.frame.bounds(owners)
 
     def starts(self, owners: Array) -> list[Array]:
-        if self.slopes is None:
+        if self.lines is None:
             return []
         variance = self.variance(owners, np.zeros((len(owners), self.dimension)))
         shape = (len(owners), self.dimension)
-        return [np.broadcast_to(variance * b / self.epsilon, shape) for b in self.slopes]
+        return [np.broadcast_to(variance * b / self.epsilon, shape) for b in self.lines.slopes]
 
     # -------------------------------------------------------------- costs that are not quadratic
     def _model(self, owners: Array, moves: Array, variance: Array) -> Array:

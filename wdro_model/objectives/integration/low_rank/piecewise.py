@@ -17,6 +17,9 @@ from wdro_model.objectives.integration.truncated import truncated_normal
 FARTHEST = 1e100
 """Lines that cross beyond this are parallel."""
 
+NEGLIGIBLE = 45.0
+"""Intervals so far below the others in logarithm are left out."""
+
 
 @dataclass(frozen=True)
 class PieceIntegral:
@@ -36,10 +39,17 @@ class PieceIntegral:
 def integrate_pieces(a: Array, b: Array) -> PieceIntegral:
     """The integrals of max_p (a_kp + b_kp t), a and b of shape (K, P)."""
     a, b = np.broadcast_arrays(a, b)
-    low, high = envelope(a, b)
-    owner, piece = np.nonzero(low < high)
+    return integrate_segments(a, b, *envelope(a, b))
+
+
+def integrate_segments(a: Array, b: Array, low: Array, high: Array) -> PieceIntegral:
+    """The integrals of functions that are a_kp + b_kp t on [low_kp, high_kp], all of shape (K, P).
+
+    An interval with low >= high is empty.
+    """
+    owner, piece = np.nonzero(_carries_mass(a + 0.5 * b**2, low - b, high - b))
     intercept, slope = a[owner, piece], b[owner, piece]
-    part = _interval(low[owner, piece] - slope, high[owner, piece] - slope)
+    part = normal_interval(low[owner, piece] - slope, high[owner, piece] - slope)
     logs = intercept + 0.5 * slope**2 + part.log_mass
     log_mass = log_sum_exp(logs, owner, len(a))
     return PieceIntegral(
@@ -47,8 +57,23 @@ def integrate_pieces(a: Array, b: Array) -> PieceIntegral:
     )
 
 
+def _carries_mass(top: Array, low: Array, high: Array) -> Array:
+    """Which intervals [low, high] matter to the sum of exp(top) P(t in it) over a row, (K, P).
+
+    With u the distance of the interval from 0 and h its length, its probability lies between
+    exp(-u^2/2 - 2.5) min(h, 1/(1 + u)) and exp(-u^2/2).
+    """
+    used = low < high
+    distance = np.where(used, np.maximum(np.maximum(low, -high), 0.0), 0.0)
+    most = np.where(used, top - 0.5 * distance**2, -np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        length = np.where(used, np.minimum(high - low, 1.0 / (1.0 + distance)), 0.0)
+        least = most + np.log(length) - 2.5
+    return used & (most >= least.max(axis=1, keepdims=True) - NEGLIGIBLE)
+
+
 @dataclass(frozen=True)
-class _Interval:
+class NormalInterval:
     """log mass, mean and variance of N(0, 1) on intervals."""
 
     log_mass: Array
@@ -56,7 +81,7 @@ class _Interval:
     variance: Array
 
 
-def _interval(low: Array, high: Array) -> _Interval:
+def normal_interval(low: Array, high: Array) -> NormalInterval:
     """On [low, high], both ends of which may be infinite."""
     whole = np.isneginf(low) & np.isposinf(high)
     log_mass, mean, variance = np.zeros(len(low)), np.zeros(len(low)), np.ones(len(low))
@@ -66,7 +91,7 @@ def _interval(low: Array, high: Array) -> _Interval:
         log_mass[cut] = t.log_mass
         mean[cut] = np.where(t.from_lower, low[cut] + t.depth, high[cut] - t.depth)
         variance[cut] = np.maximum(t.depth_square - t.depth**2, 0.0)
-    return _Interval(log_mass, mean, variance)
+    return NormalInterval(log_mass, mean, variance)
 
 
 def envelope(a: Array, b: Array) -> tuple[Array, Array]:

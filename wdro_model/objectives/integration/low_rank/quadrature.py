@@ -70,7 +70,7 @@ def integrate_lines(
         scan, top = _scan(exponent, size, curvature)
         offsets = top.width[:, None] * (STEP * STEPS)
         t = top.mode.t[:, None] + offsets
-        values = _evaluate(exponent, t)
+        values = evaluate(exponent, t)
         g = values - 0.5 * t * t
         diverges = _diverges(scan) | np.isposinf(values).any(axis=1)
         best = np.maximum(g.max(axis=1), top.mode.height)
@@ -78,7 +78,7 @@ def integrate_lines(
         mass = np.exp(g - best[:, None])
         total = mass.sum(axis=1)
         noise = 1e-15 * (np.abs(values).max(axis=1) + np.abs(best))
-        settled = _resolved(mass, total, np.maximum(tolerance, noise), tolerance)
+        settled = resolved(mass, total, np.maximum(tolerance, noise), tolerance)
         settled &= outside.empty & ~diverges
         if curvature not in RIGOROUS:
             settled &= _shifted_alike(exponent, t, best, total, np.maximum(10 * tolerance, noise))
@@ -96,7 +96,7 @@ def integrate_lines(
 
 
 # ------------------------------------------------------------------ where the mass is
-def _evaluate(exponent: Exponent, t: Array) -> Array:
+def evaluate(exponent: Exponent, t: Array) -> Array:
     """H at points t (size, m), the rows belonging to the functions in order; +inf for NaN."""
     owner = np.repeat(np.arange(len(t)), t.shape[1])
     values = exponent(owner, t.ravel()).reshape(t.shape)
@@ -107,51 +107,51 @@ def _evaluate(exponent: Exponent, t: Array) -> Array:
 class _Top:
     """The highest mode of each function, and the standard deviation of exp(g) there."""
 
-    mode: _Located
+    mode: Located
     width: Array
 
 
-def _scan(exponent: Exponent, size: int, curvature: str) -> tuple[_Located, _Top]:
+def _scan(exponent: Exponent, size: int, curvature: str) -> tuple[Located, _Top]:
     """Points of the scan (size, m) and H there, and the highest mode near them."""
-    scan = _Located(np.tile(SCAN, (size, 1)), _evaluate(exponent, np.tile(SCAN, (size, 1))))
+    scan = Located(np.tile(SCAN, (size, 1)), evaluate(exponent, np.tile(SCAN, (size, 1))))
     if curvature not in RIGOROUS:
         scan = _denser(exponent, scan)
     best = np.clip(scan.height.argmax(axis=1), 1, scan.t.shape[1] - 2)
     rows = np.arange(size)
     low, mode, high = (
-        _Located(scan.t[rows, best + i], scan.value[rows, best + i]) for i in (-1, 0, 1)
+        Located(scan.t[rows, best + i], scan.value[rows, best + i]) for i in (-1, 0, 1)
     )
     for _ in range(SEARCHES):
-        t = _vertex(low, mode, high)
-        new = _Located(t, _evaluate(exponent, t[:, None])[:, 0])
-        low, mode, high = _narrowed(low, mode, high, new)
+        t = vertex(low, mode, high)
+        new = Located(t, evaluate(exponent, t[:, None])[:, 0])
+        low, mode, high = narrowed(low, mode, high, new)
     # The width from differences one unit apart.
-    beside = _evaluate(exponent, mode.t[:, None] + np.array([-1.0, 1.0]))
+    beside = evaluate(exponent, mode.t[:, None] + np.array([-1.0, 1.0]))
     precision = 1.0 - (beside[:, 0] - 2 * mode.value + beside[:, 1])
     width = 1.0 / np.sqrt(np.clip(np.nan_to_num(precision, nan=1.0), 1e-12, 1e12))
     return scan, _Top(mode, width)
 
 
-def _denser(exponent: Exponent, scan: _Located) -> _Located:
+def _denser(exponent: Exponent, scan: Located) -> Located:
     """The scan with equal steps added over the distances that the slopes of H can reach."""
     slopes = np.abs(np.diff(scan.value, axis=1) / np.diff(scan.t, axis=1))
     reach = np.where(np.isfinite(slopes), slopes, 0.0).max(axis=1)
     t = np.clip(1.2 * reach, 8.0, 2.0**20)[:, None] * DENSER
     points = np.concatenate([scan.t, t], axis=1)
-    values = np.concatenate([scan.value, _evaluate(exponent, t)], axis=1)
+    values = np.concatenate([scan.value, evaluate(exponent, t)], axis=1)
     order = np.argsort(points, axis=1)
-    return _Located(
+    return Located(
         np.take_along_axis(points, order, axis=1), np.take_along_axis(values, order, axis=1)
     )
 
 
-def _diverges(scan: _Located) -> Array:
+def _diverges(scan: Located) -> Array:
     """Which functions outgrow t^2/2: g is infinite, or still rises at the ends of the scan."""
     g = scan.height
     return (g[:, 0] > g[:, 1]) | (g[:, -1] > g[:, -2]) | np.isposinf(g).any(axis=1)
 
 
-def _resolved(mass: Array, total: Array, allowed: Array, tolerance: float) -> Array:
+def resolved(mass: Array, total: Array, allowed: Array, tolerance: float) -> Array:
     """Which windows are integrated well by their equal steps.
 
     With steps 4, 2 and 1 the errors of a smooth function fall like e, e^2, e^4; at a kink they
@@ -171,7 +171,7 @@ def _shifted_alike(
     alike = np.ones(len(t), dtype=bool)
     for shift in SHIFTS:
         moved = t + shift * (t[:, 1:2] - t[:, :1])
-        mass = np.exp(_evaluate(exponent, moved) - 0.5 * moved**2 - best[:, None])
+        mass = np.exp(evaluate(exponent, moved) - 0.5 * moved**2 - best[:, None])
         alike &= np.abs(mass.sum(axis=1) - total) <= allowed * total
     return alike
 
@@ -179,9 +179,7 @@ def _shifted_alike(
 class _Outside:
     """The intervals of the scan on both sides of the windows, and bounds of g on them."""
 
-    def __init__(
-        self, scan: _Located, t: Array, values: Array, best: Array, curvature: str
-    ) -> None:
+    def __init__(self, scan: Located, t: Array, values: Array, best: Array, curvature: str) -> None:
         self._t, self._best = t, best
         # Points of the scan beyond the window, those of each row next to it; the farthest one is
         # repeated to fill the row.
@@ -225,7 +223,7 @@ class _Outside:
 
 
 @dataclass(frozen=True)
-class _Located:
+class Located:
     """Points of several functions and H there."""
 
     t: Array
@@ -235,11 +233,11 @@ class _Located:
     def height(self) -> Array:
         return self.value - 0.5 * self.t**2
 
-    def where(self, mask: Array, other: _Located) -> _Located:
-        return _Located(np.where(mask, self.t, other.t), np.where(mask, self.value, other.value))
+    def where(self, mask: Array, other: Located) -> Located:
+        return Located(np.where(mask, self.t, other.t), np.where(mask, self.value, other.value))
 
 
-def _vertex(low: _Located, mode: _Located, high: _Located) -> Array:
+def vertex(low: Located, mode: Located, high: Located) -> Array:
     """The top of g by a parabola for H through three points, inside the bracket."""
     left = (mode.value - low.value) / (mode.t - low.t)
     right = (high.value - mode.value) / (high.t - mode.t)
@@ -253,9 +251,9 @@ def _vertex(low: _Located, mode: _Located, high: _Located) -> Array:
     return np.where(stuck, aside, t)
 
 
-def _narrowed(
-    low: _Located, mode: _Located, high: _Located, new: _Located
-) -> tuple[_Located, _Located, _Located]:
+def narrowed(
+    low: Located, mode: Located, high: Located, new: Located
+) -> tuple[Located, Located, Located]:
     """The bracket of the highest point, with a new point inside."""
     higher, right = new.height > mode.height, new.t > mode.t
     return (

@@ -207,7 +207,9 @@ def forms_moved(projected: Projection, law: TiltedLaw) -> Array:
 def cost_moments(chunk: Chunk) -> tuple[Array, Array]:
     """Mean and variance of the transport cost under the tilted law of each sample, (K,).
 
-    The variance is NaN where the points of the law do not carry fourth moments.
+    The variance is NaN where the points of the law do not carry fourth moments. Where a point
+    stands for an interval, it is taken for a Gaussian of the same variance: close enough for the
+    Newton steps in the dual that the variance is for.
     """
     projected, law = chunk.projection, chunk.law
     t = law.points
@@ -220,16 +222,21 @@ def cost_moments(chunk: Chunk) -> tuple[Array, Array]:
             return np.einsum("mr,mr->m", t @ matrices[0], t)
         return np.einsum("mr,mrs,ms->m", t, matrices[law.owner], t)
 
-    def last(matrices: Array) -> Array | float:
-        corner = matrices[:, -1, -1]
-        return corner[0] if len(corner) == 1 else corner[law.owner]
+    def last(matrices: Array) -> Array:
+        """The last row of the matrices at each point, (M, r)."""
+        row = matrices[:, -1]
+        return np.broadcast_to(row[0], t.shape) if len(row) == 1 else row[law.owner]
 
     square = form(projected.cost)
-    mean = law.mean(square)
+    within = 0.0
     if law.variance is not None:
-        mean = mean + law.mean(last(projected.cost) * law.variance)
-        return projected.mean + mean, np.full(size, np.nan)
+        row = last(projected.cost)
+        square = square + row[:, -1] * law.variance
+        within = 4 * np.einsum("mr,mr->m", row, t) ** 2 * law.variance
+        within = within + 2 * (row[:, -1] * law.variance) ** 2
+        within = within + 4 * last(projected.excess)[:, -1] * law.variance
+    mean = law.mean(square)
     if chunk.outer.quadratic and rank > 2:
         return projected.mean + mean, np.full(size, np.nan)
-    spread = law.mean((square - mean[law.owner]) ** 2) + 4 * law.mean(form(projected.excess))
+    spread = law.mean((square - mean[law.owner]) ** 2 + within + 4 * form(projected.excess))
     return projected.mean + mean, projected.variance + spread

@@ -1,0 +1,1 @@
+"""Losses that are sums of terms in separate coordinates of the data: one integral for each."""

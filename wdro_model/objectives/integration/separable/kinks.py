@@ -1,0 +1,124 @@
+"""Piecewise affine functions of one coordinate, as slopes between kinks.
+
+Each term is plus or minus a maximum of lines; the kinks of a sum are those of its terms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wdro_model.loss.flat import Layout
+from wdro_model.loss.stacked import Stacked
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.integration.low_rank.piecewise import envelope
+from wdro_model.objectives.integration.separable.anatomy import Separation
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Functions of y with slope b_q and value a_q + b_q y between kinks q - 1 and q.
+
+    All arrays are (K, D, ...), K = 1 where the functions are the same for all samples.
+    """
+
+    kinks: Array
+    """(K, D, Q), increasing; +inf where a function has fewer of them."""
+    intercepts: Array
+    """a, (K, D, Q + 1)."""
+    slopes: Array
+    """b, (K, D, Q + 1)."""
+
+
+class Pieces:
+    """The lines of the piecewise affine terms of a loss.
+
+    lines: which lines of the separation are wanted, (D',).
+    """
+
+    def __init__(self, separation: Separation, lines: Array, layout: Layout) -> None:
+        self._coordinates = separation.coordinates[lines]
+        position = np.full(len(separation.coordinates), -1)
+        position[lines] = np.arange(len(lines))
+        expressions: list[Any] = []
+        owner, sign, place, start = [], [], [], 0
+        most = max([1, *(len(block.pieces) for block in separation.blocks)])
+        for block in separation.blocks:
+            wanted = np.flatnonzero(position[block.line] >= 0)
+            count = len(block.line)
+            if block.pieces:
+                # Where a term has fewer pieces than others, its first one is repeated.
+                which = np.r_[np.arange(len(block.pieces)), np.zeros(most, dtype=int)][:most]
+                place.append(start + which * count + wanted[:, None])
+                owner.append(position[block.line[wanted]])
+                sign.append(np.full(len(wanted), float(block.sign)))
+                expressions.extend(block.pieces)
+                start += count * len(block.pieces)
+        self._stacked = Stacked(expressions, layout, separation.affine.columns)
+        self._owner = np.concatenate([np.zeros(0, dtype=int), *owner])
+        self._sign = np.concatenate([np.zeros(0), *sign])
+        self._place = np.concatenate([np.zeros((0, most), dtype=int), *place])
+        self._table = _by_owner(self._owner, len(lines))
+        """The terms of each line (D', R), -1 beyond the last."""
+
+    def at(self, x: Array, rows: Array, reach: Array) -> Segments:
+        """The functions at x of y = zeta - row, for each of the rows (K, d) of held data.
+
+        reach: a length (d,) on the scale of the data, over which slopes are taken.
+        """
+        values = self._stacked(x, rows)
+        moved = self._stacked(x, rows + reach)
+        length = reach[self._coordinates[self._owner]]
+        a = values[:, self._place]
+        b = (moved[:, self._place] - a) / length[:, None]
+        size, _, most = a.shape
+        low, high = (
+            side.reshape(a.shape) for side in envelope(a.reshape(-1, most), b.reshape(-1, most))
+        )
+        kinks = np.where((low < high) & np.isfinite(high), high, np.inf)
+        table = self._table
+        gathered = np.where((table >= 0)[:, :, None], kinks[:, table], np.inf)
+        ordered = np.sort(gathered.reshape(size, len(table), table.shape[1] * most), axis=2)
+        used = np.isfinite(ordered).any(axis=(0, 1)) if ordered.size else np.zeros(0, dtype=bool)
+        ordered = ordered[:, :, : int(used.sum())]
+        inside = _between(ordered)
+        intercepts, slopes = np.zeros(inside.shape), np.zeros(inside.shape)
+        for column in table.T:
+            some = np.flatnonzero(column >= 0)
+            term = column[some]
+            here = a[:, term, None] + b[:, term, None] * inside[:, some, :, None]
+            best = here.argmax(axis=3)[..., None]
+            sign = self._sign[term][:, None]
+            for total, lines in ((intercepts, a), (slopes, b)):
+                chosen = np.take_along_axis(lines[:, term, None], best, axis=3)[..., 0]
+                total[:, some] += sign * chosen
+        return Segments(ordered, intercepts, slopes)
+
+
+def _by_owner(owner: Array, size: int) -> Array:
+    """For each owner the entries that belong to it, in a table filled with -1."""
+    counts = np.bincount(owner, minlength=size)
+    table = np.full((size, int(counts.max(initial=0))), -1)
+    order = np.argsort(owner, kind="stable")
+    first = np.cumsum(counts) - counts
+    table[owner[order], np.arange(len(owner)) - first[owner[order]]] = order
+    return table
+
+
+def _between(kinks: Array) -> Array:
+    """A point of each interval between kinks (K, D, Q): (K, D, Q + 1)."""
+    known = np.where(np.isfinite(kinks), kinks, np.nan)
+    last = np.fmax.accumulate(known, axis=2) if kinks.shape[2] else known
+    filled = np.where(np.isnan(last), 0.0, last)
+    if not kinks.shape[2]:
+        return np.zeros((*kinks.shape[:2], 1))
+    step = 1.0 + np.abs(filled)
+    left = filled[:, :, :1] - step[:, :, :1]
+    right = filled[:, :, -1:] + step[:, :, -1:]
+    middle = 0.5 * (filled[:, :, :-1] + filled[:, :, 1:])
+    # Beyond its last kink a function is on its last interval.
+    beyond = np.isinf(kinks[:, :, 1:])
+    middle = np.where(beyond, filled[:, :, 1:] + step[:, :, 1:], middle)
+    return np.concatenate([left, middle, right], axis=2)

@@ -1,0 +1,68 @@
+"""The tilted laws of single coordinates, t ~ N(0, 1) on an interval tilted by exp(H(t))."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.integration.low_rank.line_panels import Exponent
+from wdro_model.objectives.integration.low_rank.piecewise import (
+    integrate_segments,
+    normal_interval,
+)
+from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw, merged
+from wdro_model.objectives.integration.separable.intervals import integrate_intervals
+
+NODES, WEIGHTS = np.sqrt(3.0) * np.array([-1, 0, 1]), np.array([1, 4, 1]) / 6
+FLAT = 1e-9
+"""A precision under this is taken for a density that is not Gaussian."""
+
+
+def segment_law(a: Array, b: Array, low: Array, high: Array) -> TiltedLaw:
+    """H = a_q + b_q t on [low_q, high_q], all (F, Q)."""
+    found = integrate_segments(a, b, low, high)
+    return TiltedLaw(
+        found.log_mass, found.owner, found.mean[:, None], found.weights, found.variance
+    )
+
+
+def quadratic_law(c: Array, b: Array, bend: Array, low: Array, high: Array) -> TiltedLaw:
+    """H = c + b t + bend t^2/2 on [low, high], all (F,).
+
+    A Gaussian of precision 1 - bend, restricted to the interval, if that is positive; its
+    three points have its mean and variance (and all moments up to the fifth on the whole line).
+    Otherwise the mass sits at the ends: by quadrature.
+    """
+    precision = 1.0 - bend
+    round_ = precision > FLAT
+    rows, rest = np.flatnonzero(round_), np.flatnonzero(~round_)
+    p, mean = precision[rows], b[rows] / precision[rows]
+    root = np.sqrt(p)
+    part = normal_interval((low[rows] - mean) * root, (high[rows] - mean) * root)
+    center, spread = mean + part.mean / root, np.sqrt(part.variance) / root
+    laws = [
+        TiltedLaw(
+            c[rows] + 0.5 * b[rows] * mean - 0.5 * np.log(p) + part.log_mass,
+            np.repeat(rows, 3),
+            (center[:, None] + spread[:, None] * NODES).reshape(-1, 1),
+            np.tile(WEIGHTS, len(rows)),
+            samples=rows,
+        )
+    ]
+    if len(rest):
+
+        def exponent(owner: Array, t: Array) -> Array:
+            who = rest[owner]
+            return c[who] + t * (b[who] + 0.5 * bend[who] * t)
+
+        found = smooth_law(exponent, low[rest], high[rest], "convex")
+        laws.append(
+            TiltedLaw(found.log_mass, rest[found.owner], found.points, found.weights, samples=rest)
+        )
+    return merged(laws, len(c))
+
+
+def smooth_law(exponent: Exponent, low: Array, high: Array, curvature: str) -> TiltedLaw:
+    """Any H, by quadrature."""
+    found = integrate_intervals(exponent, low, high, curvature=curvature)
+    return TiltedLaw(found.log_mass, found.owner, found.nodes[:, None], found.weights)

@@ -1,0 +1,275 @@
+"""mean_k phi_k at one decision as a function of the dual, for a loss of separate terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.dual import DualPoint
+from wdro_model.objectives.integration.base import Stream
+from wdro_model.objectives.integration.low_rank.groups import rows_of
+from wdro_model.objectives.integration.low_rank.line_panels import Exponent
+from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
+from wdro_model.objectives.integration.separable.anatomy import PIECEWISE, QUADRATIC, SMOOTH
+from wdro_model.objectives.integration.separable.laws import (
+    quadratic_law,
+    segment_law,
+    smooth_law,
+)
+from wdro_model.objectives.integration.separable.packing import Packing
+
+if TYPE_CHECKING:
+    from wdro_model.objectives.integration.separable.strategy import Separable
+
+
+@dataclass(frozen=True)
+class Along:
+    """Some lines at one dual variable: zeta_i = xi_ki + s_i t for K samples and D lines."""
+
+    lines: Array
+    """(D,)"""
+    scale: Array
+    """s, (D,)."""
+    slope: Array
+    """B_i s_i/eps, the affine part of the loss, (K or 1, D)."""
+    low: Array
+    """Bounds of t, (K, D)."""
+    high: Array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.low.shape[0], self.low.shape[1]
+
+    def flat(self, values: Array) -> Array:
+        """Values (K or 1, D, ...) for each function: (K D, ...)."""
+        whole = np.broadcast_to(values, (*self.shape, *values.shape[2:]))
+        return whole.reshape(-1, *values.shape[2:])
+
+
+@dataclass(frozen=True)
+class Tilted:
+    """The laws of some lines: function k D + i is line i at sample k."""
+
+    along: Along
+    law: TiltedLaw
+    fourth: bool
+    """Do the points carry fourth moments?"""
+
+    def moves(self) -> Array:
+        """E t, (K, D)."""
+        return self.law.mean(self.law.points[:, 0]).reshape(self.along.shape)
+
+    def costs(self, weights: Array) -> tuple[Array, Array]:
+        """Mean and variance of w_i (zeta_i - xi_i)^2 at each function, (K, D).
+
+        A point that stands for an interval is taken for a Gaussian in the variance, which serves
+        Newton steps in the dual.
+        """
+        law, unit = self.law, weights[self.along.lines] * self.along.scale**2
+        square, within = law.points[:, 0] ** 2, 0.0
+        if law.variance is not None:
+            within = law.variance * (4 * square + 2 * law.variance)
+            square = square + law.variance
+        mean = law.mean(square)
+        spread = np.full(len(mean), np.nan)
+        if self.fourth:
+            spread = law.mean((square - mean[law.owner]) ** 2 + within)
+        shape = self.along.shape
+        return unit * mean.reshape(shape), unit**2 * spread.reshape(shape)
+
+
+class SeparableSlice:
+    """mean_k phi_k at one x."""
+
+    def __init__(self, rule: Separable, x: Array, samples: Array, stream: Stream) -> None:
+        self._rule, self._x = rule, np.asarray(x, dtype=float)
+        self._samples = np.asarray(samples)
+        self._rows = rows_of(rule.joint.matrix, self._samples)
+        parts = rule.parts
+        self._data = self._rows[:, parts.coordinates]
+        self._packing = Packing(parts, self._rows, self._x)
+        self._joint = [part.slice(self._x, samples, stream) for part in rule.joint_groups]
+        base = rule.joint.mean[None] if parts.common else self._rows
+        self._affine = parts.affine(self._x, base)[:, 0]
+        """Of all samples, or of their mean."""
+        self._base = base
+        slopes = parts.affine.in_data(np.ones((len(base), 1)))
+        self._slopes = slopes[:, parts.coordinates]
+        if parts.common and len(samples) != rule.joint.size:
+            shift = self._rows.mean(axis=0) - rule.joint.mean
+            self._affine = self._affine + slopes @ shift
+            self._base = self._rows.mean(axis=0)[None]
+        self._still = float(parts.still(self._x, self._rows).sum()) / len(samples)
+        rule.refuse_undefined(self._affine, self._still)
+        self._segments = rule.pieces.at(self._x, self._held_rows(), rule.reach)
+        self._parabolas = self._fitted()
+        self._last: tuple[float, list[Tilted]] | None = None
+
+    def at(self, dual: float) -> DualPoint:
+        rule, size = self._rule, len(self._samples)
+        log_mass, cost, spread = 0.0, 0.0, 0.0
+        for tilted in self._at(dual):
+            if np.isposinf(tilted.law.log_mass).any():
+                return DualPoint(np.inf, -np.inf, np.nan)
+            mean, variance = tilted.costs(rule.weights)
+            log_mass += float(tilted.law.log_mass.sum()) / size
+            cost += float(mean.sum()) / size
+            spread += float(variance.sum()) / size
+        log_mass += 0.5 * float(np.log(rule.variances(dual) / rule.spread).sum())
+        log_mass -= float(rule.reference(self._samples).sum()) / size
+        affine = float(self._affine.mean())
+        value = affine + self._still + rule.epsilon * log_mass
+        curvature = spread / rule.epsilon
+        for part in self._joint:
+            inner = part.at(dual)
+            if np.isposinf(inner.value):
+                return inner
+            value += inner.value - affine
+            cost -= inner.slope
+            curvature += inner.curvature
+        return DualPoint(value, -cost, curvature)
+
+    def gradient(self, dual: float) -> Array:
+        rule, parts, size = self._rule, self._rule.parts, len(self._samples)
+        moved = np.zeros((len(self._samples), rule.joint.dimension))
+        samples, lines, points, weights = [], [], [], []
+        for tilted in self._at(dual):
+            along, law = tilted.along, tilted.law
+            columns = parts.coordinates[along.lines]
+            moved[:, columns] += along.scale * tilted.moves()
+            sample, line = np.divmod(law.owner, max(1, along.shape[1]))
+            samples.append(sample)
+            lines.append(along.lines[line])
+            points.append(
+                self._data[sample, along.lines[line]] + along.scale[line] * law.points[:, 0]
+            )
+            weights.append(law.weights / size)
+        gradient = self._packing.gradient(
+            *(np.concatenate(part) for part in (samples, lines, points, weights))
+        )
+        scenarios = self._base + (moved.mean(axis=0)[None] if parts.common else moved)
+        gradient += self._affine_gradient(scenarios)
+        if self._joint:
+            still = self._affine_gradient(self._base)
+            for part in self._joint:
+                gradient += part.gradient(dual) - still
+        if parts.still.count:
+            parts.still(self._x, self._rows)
+            gradient += parts.still.in_decision(np.full((size, 1), 1.0 / size))
+        return gradient
+
+    def diagnostics(self, dual: float) -> None:
+        return None
+
+    # -------------------------------------------------------------- parts of a slice
+    def _affine_gradient(self, rows: Array) -> Array:
+        affine = self._rule.parts.affine
+        affine(self._x, rows)
+        return affine.in_decision(np.full((len(rows), 1), 1.0 / len(rows)))
+
+    def _held_rows(self) -> Array:
+        """A scenario for each function that the terms are of: all samples share one or have own."""
+        return self._rows if self._rule.parts.held else self._rule.joint.mean[None]
+
+    def _fitted(self) -> tuple[Array, Array, Array]:
+        """Value, slope and second derivative of quadratic terms at the held rows, (K or 1, D)."""
+        rule = self._rule
+        lines, rows = rule.lines[QUADRATIC], self._held_rows()
+        size = (len(rows), len(lines))
+        if not len(lines):
+            return np.zeros(size), np.zeros(size), np.zeros(size)
+        packing = Packing(rule.parts, rows, self._x)
+        sample = np.repeat(np.arange(len(rows)), len(lines))
+        line = np.tile(lines, len(rows))
+        column = rule.parts.coordinates[line]
+        step = rule.reach[column]
+        middle, right, left = (
+            packing.values(sample, line, rows[sample, column] + shift * step).reshape(size)
+            for shift in (0.0, 1.0, -1.0)
+        )
+        step = step.reshape(size)
+        return middle, (right - left) / (2 * step), (right - 2 * middle + left) / step**2
+
+    def _at(self, dual: float) -> list[Tilted]:
+        """The laws of all lines at a dual variable; those of the last one are kept."""
+        if self._last is None or self._last[0] != dual:
+            found = [self._piecewise(dual), self._quadratic(dual), *self._smooth(dual)]
+            self._last = (dual, [one for one in found if one is not None])
+        return self._last[1]
+
+    def _along(self, lines: Array, dual: float) -> Along:
+        rule = self._rule
+        scale = np.sqrt(rule.variances(dual)[lines])
+        data = self._data[:, lines]
+        return Along(
+            lines,
+            scale,
+            self._slopes[:, lines] * scale / rule.epsilon,
+            (rule.lower[lines] - data) / scale,
+            (rule.upper[lines] - data) / scale,
+        )
+
+    def _offsets(self, lines: Array) -> Array:
+        """xi_ki less the point that pieces and parabolas are counted from, (K, D)."""
+        rule = self._rule
+        if rule.parts.held:
+            return np.zeros((len(self._samples), len(lines)))
+        return self._data[:, lines] - rule.joint.mean[rule.parts.coordinates[lines]]
+
+    def _piecewise(self, dual: float) -> Tilted | None:
+        rule, found = self._rule, self._segments
+        lines = rule.lines[PIECEWISE]
+        if not len(lines):
+            return None
+        along = self._along(lines, dual)
+        offset, scale = self._offsets(lines)[:, :, None], along.scale[:, None]
+        a = (found.intercepts + found.slopes * offset) / rule.epsilon
+        b = found.slopes * scale / rule.epsilon + along.slope[:, :, None]
+        kinks = (found.kinks - offset) / scale
+        ends = np.broadcast_to(np.inf, (*along.shape, 1))
+        low = np.maximum(np.concatenate([-ends, kinks], axis=2), along.low[:, :, None])
+        high = np.minimum(np.concatenate([kinks, ends], axis=2), along.high[:, :, None])
+        law = segment_law(*(along.flat(part) for part in (a, b, low, high)))
+        return Tilted(along, law, fourth=True)
+
+    def _quadratic(self, dual: float) -> Tilted | None:
+        rule, lines = self._rule, self._rule.lines[QUADRATIC]
+        if not len(lines):
+            return None
+        along = self._along(lines, dual)
+        value, slope, bend = self._parabolas
+        offset = self._offsets(lines)
+        c = (value + offset * (slope + 0.5 * offset * bend)) / rule.epsilon
+        b = (slope + bend * offset) * along.scale / rule.epsilon + along.slope
+        scaled = bend * along.scale**2 / rule.epsilon
+        parts = (along.flat(part) for part in (c, b, scaled, along.low, along.high))
+        whole = np.isinf(along.low).all() and np.isinf(along.high).all()
+        return Tilted(along, quadratic_law(*parts), fourth=bool(whole))
+
+    def _smooth(self, dual: float) -> list[Tilted]:
+        rule, parts = self._rule, self._rule.parts
+        found = []
+        for curvature in np.unique(parts.curvatures[rule.lines[SMOOTH]]):
+            lines = rule.lines[SMOOTH][parts.curvatures[rule.lines[SMOOTH]] == curvature]
+            along = self._along(lines, dual)
+            low, high = along.flat(along.low), along.flat(along.high)
+            law = smooth_law(self._exponent(along), low, high, str(curvature))
+            found.append(Tilted(along, law, fourth=True))
+        return found
+
+    def _exponent(self, along: Along) -> Exponent:
+        """H(t) of the functions along some lines, by evaluating their terms."""
+        rule, slope = self._rule, along.flat(along.slope)
+
+        def exponent(owner: Array, t: Array) -> Array:
+            sample, line = np.divmod(owner, along.shape[1])
+            where = along.lines[line]
+            z = self._data[sample, where] + along.scale[line] * t
+            z = np.clip(z, rule.lower[where], rule.upper[where])
+            values = self._packing.values(sample, where, z)
+            return values / rule.epsilon + slope[owner] * t
+
+        return exponent

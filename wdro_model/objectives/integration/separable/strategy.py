@@ -1,0 +1,119 @@
+"""Losses that are sums of terms in separate coordinates: one integral for each coordinate.
+
+With f = A(x, xi) + sum_i T_i(x, xi_i), A affine in the data, a squared cost and a box or all of
+R^d, reference, cost and tilt are products over the coordinates:
+
+    log E exp((f - l c)/eps) = A(x, xi_k)/eps + sum_i log E exp((T_i + B_i y - l w_i y^2)/eps).
+
+A maximum of affine pieces is integrated between its kinks in closed form, a quadratic term as a
+(truncated) Gaussian, anything else by adaptive quadrature along its line. Terms that share
+coordinates form a group, which is integrated through its affine forms (`low_rank`).
+A sum of d terms with two modes each has 2^d modes: draws would miss most of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.integration.base import Stream
+from wdro_model.objectives.integration.importance.frame import box_of
+from wdro_model.objectives.integration.low_rank.piecewise import normal_interval
+from wdro_model.objectives.integration.low_rank.strategy import LowRank
+from wdro_model.objectives.integration.separable.anatomy import (
+    PIECEWISE,
+    QUADRATIC,
+    SMOOTH,
+    separable_refusal,
+    separate,
+)
+from wdro_model.objectives.integration.separable.kinks import Pieces
+from wdro_model.objectives.integration.separable.slice import SeparableSlice
+
+__all__ = ["Separable", "build_separable", "separable_refusal"]
+
+WAYS = {
+    PIECEWISE: "piece by piece in closed form",
+    QUADRATIC: "as truncated Gaussians",
+    SMOOTH: "by quadrature",
+}
+
+
+def build_separable(model: Model, scales: Any) -> Separable:
+    """The strategy for a model that it does not refuse."""
+    return Separable(model, epsilon=scales.epsilon, sigma=scales.sigma)
+
+
+class Separable:
+    """Integration coordinate by coordinate."""
+
+    name = "separable"
+    exact = True
+
+    def __init__(self, model: Model, *, epsilon: float, sigma: float | Array) -> None:
+        assert model.joint is not None
+        assert model.cost is not None
+        self.joint, self.epsilon = model.joint, epsilon
+        self.parts = separate(model)
+        where = self.parts.coordinates
+        self.lines = {kind: np.flatnonzero(self.parts.kinds == kind) for kind in WAYS}
+        self.pieces = Pieces(self.parts, self.lines[PIECEWISE], model.loss.layout)
+        deviation = np.broadcast_to(np.asarray(sigma, dtype=float), (model.joint.dimension,))
+        weights = np.ones(model.joint.dimension)
+        if model.cost.weights is not None:
+            weights = model.cost.weights
+        self.weights, self.spread = weights[where], deviation[where] ** 2
+        self.lower, self.upper = (side[where] for side in box_of(model.joint))
+        self.reach = np.zeros(model.joint.dimension)
+        """Steps over which slopes are taken: as long as the data varies, 0 for data that does not
+        move."""
+        self.reach[where] = 1e-3 + np.abs(self.joint.matrix[:, where] - self.joint.mean[where]).max(
+            axis=0, initial=0.0
+        )
+        self.joint_groups = [
+            LowRank(part, epsilon=epsilon, sigma=sigma) for part in self.parts.joint
+        ]
+        self._reference: Array | None = None
+
+    def slice(self, x: Array, samples: Array, stream: Stream) -> SeparableSlice:
+        return SeparableSlice(self, x, samples, stream)
+
+    def refresh(self, x: Array, dual: float) -> None:
+        """Nothing to adapt."""
+
+    def settle(self, x: Array, dual: float) -> float:
+        """Nothing to adapt."""
+        return dual
+
+    def variances(self, dual: float) -> Array:
+        """v (D,): those of the moves along the lines under the tilt of the cost alone."""
+        return self.spread / (1.0 + 2.0 * dual * self.weights * self.spread / self.epsilon)
+
+    def reference(self, samples: Array) -> Array:
+        """For each sample, the log mass that the reference gives to the box."""
+        if self._reference is None:
+            deviation = np.sqrt(self.spread)
+            self._reference = np.zeros(self.joint.size)
+            bounded = np.flatnonzero(np.isfinite(self.lower) | np.isfinite(self.upper))
+            for i in bounded:
+                data = self.joint.matrix[:, self.parts.coordinates[i]]
+                ends = ((side - data) / deviation[i] for side in (self.lower[i], self.upper[i]))
+                self._reference += normal_interval(*ends).log_mass
+        return self._reference[samples]
+
+    def refuse_undefined(self, *values: Any) -> None:
+        if not all(np.isfinite(value).all() for value in values):
+            raise FloatingPointError(
+                "the loss is not finite at a sample; keep the decision inside its domain (bounds "
+                "on the variables)."
+            )
+
+    def describe(self) -> str:
+        counts = {kind: len(lines) for kind, lines in self.lines.items() if len(lines)}
+        ways = [f"{count} {WAYS[kind]}" for kind, count in counts.items()]
+        if self.joint_groups:
+            ways.append(f"{len(self.joint_groups)} groups of coordinates through affine forms")
+        return f"separable: one integral for each coordinate, {', '.join(ways)}"

@@ -1,0 +1,144 @@
+"""Is the smoothed objective finite? The loss along rays, against the cost of going there.
+
+F averages exp((f - l c)/eps) over a reference that reaches every point of the support. A loss that
+grows faster than the cost makes it infinite for every multiplier l, and so does one that is not
+defined somewhere. Both are seen along rays from the samples, before anything is optimised.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wdro_model.errors import UnboundedError
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+
+SAMPLES, DIRECTIONS, VERTICES = 3, 12, 3
+"""Samples and random directions that are looked at, and vertices whose mean is the decision."""
+STRIDES = 2.0 ** np.arange(-4, 31)
+"""Distances along a ray, in units of the data."""
+FASTER = 1.005
+"""Growth of f/c over a doubling of the distance that counts as faster than the cost."""
+GROWTH, DOMAIN = "growth", "domain"
+BOX = "for instance support=wdro.supports.Box(lower, upper)"
+
+
+def refuse_infinite(model: Model) -> None:
+    """An UnboundedError where the loss outgrows the cost or is not defined on the support."""
+    message = model.remember("growth of the loss", lambda: trouble(model, middle(model)))
+    if message is not None:
+        raise UnboundedError(message)
+
+
+def middle(model: Model) -> Array:
+    """A point in the middle of the feasible set: the mean of some vertices."""
+    oracle, rng = model.feasible.oracle(), np.random.default_rng(0)
+    vertices = []
+    for _ in range(VERTICES):
+        direction = rng.standard_normal(oracle.dimension)
+        direction = np.abs(direction) if oracle.nonnegative_directions else direction
+        vertices.append(oracle.minimize(direction))
+    return np.mean(vertices, axis=0)
+
+
+def trouble(model: Model, x: Array) -> str | None:
+    """What makes F infinite at a decision; None if nothing was found."""
+    assert model.joint is not None
+    if model.affine_in_data or (model.structure is not None and model.structure.pieces is not None):
+        return None  # no faster than linear, and defined everywhere
+    names = ", ".join(repr(p.name()) for p in model.joint.parameters)
+    for origin in model.joint.matrix[:: max(1, model.joint.size // SAMPLES)][:SAMPLES]:
+        for direction in rays(model, x, origin):
+            found = along(model, x, origin, direction)
+            if found is None:
+                continue
+            if found == GROWTH:
+                return (
+                    f"the smoothed objective is infinite: the loss grows faster than the cost in "
+                    f"the data ({names}), on a support without bounds; give the parameter a "
+                    f"compact support, {BOX}, or a cost that grows as fast."
+                )
+            if model.structure is None or model.structure.curvature_in_data != "concave":
+                return (
+                    f"the smoothed objective is infinite: the loss is not defined for all values "
+                    f"that the data ({names}) may take, or infinite at some, and the reference "
+                    f"reaches every point of the support (a logarithm, a root or a quotient that "
+                    f"leaves its domain?); give the parameter a support on which the loss is "
+                    f"defined, {BOX}."
+                )
+    return None
+
+
+def rays(model: Model, x: Array, origin: Array) -> list[Array]:
+    """Directions (d,) to look along: random ones, diagonals, slopes of the loss."""
+    assert model.joint is not None
+    assert model.cost is not None
+    rng = np.random.default_rng(0)
+    scale = np.maximum(model.joint.matrix.std(axis=0), 1e-3 * (1 + np.abs(origin)))
+    found = list(scale * rng.standard_normal((DIRECTIONS, len(origin))))
+    found += [sign * scale for sign in (1.0, -1.0)]
+    try:
+        with np.errstate(all="ignore"):
+            slope = model.loss(x, origin[None])[1].in_data(np.ones(1))[0]
+        if np.isfinite(slope).all() and slope.any():
+            found += [sign * slope * scale / np.abs(slope).max() for sign in (1.0, -1.0)]
+    except (NotImplementedError, ArithmeticError, ValueError):
+        pass
+    free = ~np.asarray(model.cost.frozen)
+    kept = (np.where(free, direction, 0.0) for direction in found)
+    return [direction for direction in kept if direction.any()]
+
+
+def along(model: Model, x: Array, origin: Array, direction: Array) -> str | None:
+    """GROWTH, DOMAIN or None for one ray."""
+    assert model.joint is not None
+    assert model.cost is not None
+    rows = origin + STRIDES[:, None] * direction
+    if model.joint.bounds is not None:
+        rows = np.clip(rows, *model.joint.bounds)
+    unbounded = bool(np.any(rows[-1] != rows[-2]))
+    inside = model.joint.contains(rows)
+    rows = rows[: int(np.argmin(inside)) if not inside.all() else len(rows)]
+    if not len(rows):
+        return None
+    values = raw_values(model, x, np.concatenate([origin[None], rows]))
+    if values is None or not np.isfinite(values[0]):
+        return None
+    rise, moves = values[1:] - values[0], rows - origin
+    # The tails of the reference hold what grows like a square, whatever the cost.
+    pull = model.cost(np.broadcast_to(origin, rows.shape), rows) + (moves**2).sum(axis=1)
+    known = len(rise) if np.isfinite(rise).all() else int(np.argmin(np.isfinite(rise)))
+    ended = known < len(rise)
+    if len(rows) < len(STRIDES) and not ended:
+        return None  # the support ends first
+    last = rise[max(0, known - 3) : known] / pull[max(0, known - 3) : known]
+    growing = len(last) == 3 and last[0] > 0 and bool(np.all(last[1:] > FASTER * last[:-1]))
+    overflows = ended and (np.isposinf(rise[known]) or model.expression is None)
+    if growing and unbounded and (overflows or not ended):
+        return GROWTH
+    return DOMAIN if ended else None
+
+
+def raw_values(model: Model, x: Array, rows: Array) -> Array | None:
+    """The loss at the rows, whatever it is there; None if it cannot be evaluated."""
+    assert model.joint is not None
+    try:
+        with np.errstate(all="ignore"):
+            values, _ = model.loss.loss(model.loss.layout.split(x), model.joint.split(rows))
+    except ArithmeticError:
+        return None
+    except ValueError:
+        return one_by_one(model, x, rows)
+    return np.asarray(values, dtype=float)
+
+
+def one_by_one(model: Model, x: Array, rows: Array) -> Array | None:
+    """The same for a function of the user that refuses some of the rows: NaN for those."""
+    values = np.full(len(rows), np.nan)
+    for i, row in enumerate(rows):
+        try:
+            with np.errstate(all="ignore"):
+                values[i] = model.loss.values(x, row[None])[0]
+        except (ArithmeticError, ValueError):
+            break
+    return None if np.isnan(values[0]) else values
