@@ -32,9 +32,10 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/batched_loss.py
 	$(BIN)/python benchmarks/linear_oracle.py
 	$(BIN)/python benchmarks/all_or_nothing.py
+	$(BIN)/python benchmarks/assignment.py
 	$(BIN)/python benchmarks/smoothed_tree.py
 	$(BIN)/python benchmarks/exact_portfolio.py
 	$(BIN)/python benchmarks/soak.py
 
 clean:
-	rm -rf $(VENV) demo-output build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-output reproduction-output build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,80 +1,13 @@
 """Quadratic spanning trees under uncertain costs: ERM, exact and smoothed decisions compared.
 
-A random graph with 50 nodes and 331 edges; a decision is a point of the spanning-tree polytope, its
-loss x' Xi x for a random 331 x 331 matrix Xi of interaction costs. The decisions are taken from 100
-matrices and judged on those, and on matrices from a shifted distribution.
-
     python examples/quadratic_tree.py [--quick] [--output DIRECTORY]
+
+The same as `python -m wdro_model demo`; what it does is in `wdro_model/reproduction/demo.py`.
 """
 
-from __future__ import annotations
+import sys
 
-import argparse
-import warnings
-from pathlib import Path
-
-import cvxpy as cp
-
-import wdro_model as wdro
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a small graph, in a few seconds")
-    parser.add_argument("--output", type=Path, default=Path("."), help="where the picture goes")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    nodes, edges, count, tests, steps = (
-        (10, 25, 30, 100, 100) if arguments.quick else (50, 331, 100, 500, 50)
-    )
-
-    instance = wdro.datasets.quadratic_tree(nodes, edges, seed=arguments.seed)
-    tree = wdro.sets.SpanningTree(instance.graph)
-    x = cp.Variable(tree.dimension, name="x")
-    costs = wdro.UncertainParameter(
-        (edges, edges),
-        name="costs",
-        samples=instance.training.sample(count, seed=1),
-        support=wdro.supports.Nonnegative(),
-    )
-    problem = wdro.Problem(
-        cp.Minimize(wdro.quadratic_form(x, costs)),
-        [wdro.In(x, tree)],
-        ambiguity=wdro.WassersteinBall(radius=10.0),
-    )
-    paper = {
-        "method": "smoothed",
-        "epsilon": 1e-4,
-        "solver": wdro.solvers.MomentumFrankWolfe(batch_size=10, samples=10, max_iterations=steps),
-    }
-    print(problem.explain(method="smoothed"), "\n")
-
-    shifted = instance.shifted(seed=2)
-    with warnings.catch_warnings():
-        # ERM is not convex here, and the paper's estimator has few effective draws: the statuses
-        # and the notes below say so.
-        warnings.simplefilter("ignore", wdro.ConvexityWarning)
-        warnings.simplefilter("ignore", wdro.SamplingWarning)
-        report = wdro.compare(
-            problem,
-            methods={
-                "erm": {},
-                "exact": {},
-                "smoothed": {"solver": wdro.solvers.FrankWolfe(gap=1e-3)},
-                "sampled": paper,
-            },
-            test={"shifted": shifted.lazy(tests, seed=3)},
-        )
-    print(report, "\n")
-    print(f"sampled: the paper's algorithm, stopped after {steps} of 5000 iterations.")
-    for note in report["sampled"].solution.notes:
-        print("sampled:", note)
-
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    picture = arguments.output / "quadratic_tree.png"
-    report.plot(picture)
-    print(f"\nHistograms of the losses: {picture}")
-
+from wdro_model.command_line import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["demo", *sys.argv[1:]]))

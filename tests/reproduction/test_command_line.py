@@ -1,0 +1,76 @@
+"""The commands, as a user types them."""
+
+import csv
+import json
+
+import pytest
+
+from wdro_model.command_line import main
+from wdro_model.reproduction import EXPERIMENTS
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_quick_reproductions(name, tmp_path, capsys):
+    assert main(["reproduce", name, "--quick", "--output", str(tmp_path)]) == 0
+    folder = tmp_path / name
+    with open(folder / "table.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {"erm", "sampled", "smoothed"} <= {row["method"] for row in rows}
+    for row in rows:
+        assert float(row["cvar95"]) >= float(row["mean"])
+        if row["method"] == "erm":
+            assert float(row["advantage"]) == 0.0
+        if row["method"] == "sampled":
+            assert 1.0 <= float(row["effective_draws"]) <= float(row["draws"])
+    assert (folder / "figure.png").read_bytes()[:4] == b"\x89PNG"
+    about = json.loads((folder / "settings.json").read_text())
+    assert about["settings"]["experiment"] == name
+    assert about["settings"]["seed"] == 0
+    assert len(about["instances"]) == len(EXPERIMENTS[name].quick().keys())
+    printed = capsys.readouterr().out
+    assert name in printed
+    assert str(folder) in printed
+
+
+def test_full_settings_are_those_of_the_paper():
+    trees = EXPERIMENTS["tree-shift"]().settings()
+    assert (trees["trees"]["nodes"], trees["edges"]) == (50, 331)
+    density = EXPERIMENTS["tree-density"]().settings()
+    assert len(density["edges"]) == density["instances"] == 10
+    assert density["edges"][:3] == (75, 203, 331)
+    assert density["edges"][-1] == 1225
+    for settings in (trees["trees"], density["trees"]):
+        chosen = [settings[key] for key in ("radius", "epsilon", "draws", "batch_size")]
+        assert chosen == [10.0, 1e-4, 10, 10]
+        assert settings["iterations"] == 5000
+    traffic = EXPERIMENTS["traffic"]().settings()
+    chosen = [traffic[key] for key in ("radius", "epsilon", "draws", "batch_size", "iterations")]
+    assert chosen == [17.0, 1e-3, 100, 10, 5000]
+
+
+def test_demo(tmp_path, capsys):
+    assert main(["demo", "--quick", "--output", str(tmp_path)]) == 0
+    assert (tmp_path / "quadratic_tree.png").exists()
+    assert "shifted" in capsys.readouterr().out
+
+
+def test_info(capsys):
+    assert main(["info"]) == 0
+    printed = capsys.readouterr().out
+    for word in ("wdro_model", "numpy", "CLARABEL", "SpanningTree", "kruskal"):
+        assert word in printed
+
+
+def test_unknown_experiments_are_refused_with_the_names(capsys):
+    with pytest.raises(SystemExit) as error:
+        main(["reproduce", "tree-shifted"])
+    assert error.value.code == 2
+    printed = capsys.readouterr().err
+    assert all(name in printed for name in EXPERIMENTS)
+
+
+@pytest.mark.parametrize("jobs", ["0", "many"])
+def test_bad_numbers_of_jobs_are_refused(jobs, capsys):
+    with pytest.raises(SystemExit):
+        main(["reproduce", "tree-shift", "--jobs", jobs])
+    assert repr(jobs) in capsys.readouterr().err
