@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -24,8 +26,13 @@ from wdro_model.uncertainty.supports import Box, Nonnegative, Where
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def traffic(links=1, count=3, *, time_support=None, cost=None, radius=0.05, seed=0):
-    """Beckmann's loss: affine in the free-flow times, given alpha and beta."""
+def traffic(
+    links=1, count=3, *, time_support=None, cost=None, radius=0.05, seed=0, atom=False, room=0.8
+):
+    """Beckmann's loss: affine in the free-flow times, given alpha and beta.
+
+    atom: written by the atom of the library instead of CVXPY's own.
+    """
     rng = np.random.default_rng(seed)
     time = wdro.UncertainParameter(
         links,
@@ -40,11 +47,11 @@ def traffic(links=1, count=3, *, time_support=None, cost=None, radius=0.05, seed
         (), samples=rng.uniform(1.5, 2.5, count), support=Box(1.0, 3.0), name="beta"
     )
     x = cp.Variable(links, name="x")
-    capacity = np.full(links, 0.8)
+    capacity = np.full(links, room)
     delay = alpha * cp.multiply(x, cp.power(x / capacity, beta)) / (beta + 1)
+    loss = wdro.traffic.beckmann(x, capacity, time, alpha, beta) if atom else time @ (x + delay)
     ball = wdro.WassersteinBall(radius, cost)
-    problem = wdro.Problem(cp.Minimize(time @ (x + delay)), [x >= 0, x <= 3], ball)
-    return problem._model
+    return wdro.Problem(cp.Minimize(loss), [x >= 0, x <= 3], ball)._model
 
 
 def conditional(model, epsilon, sigma, draws=20) -> Conditional:
@@ -64,10 +71,10 @@ def bounds(model):
     return {"lower": model.joint.bounds[0], "upper": model.joint.bounds[1]}
 
 
-@pytest.mark.parametrize("dual", [0.2, 2.0, 30.0])
+@pytest.mark.parametrize(("dual", "atom"), [(0.2, False), (2.0, True), (30.0, False)])
 @pytest.mark.parametrize("epsilon", [0.5, 0.05])
-def test_traffic_loss_agrees_with_a_grid_over_all_the_data(dual, epsilon):
-    model = traffic()
+def test_traffic_loss_agrees_with_a_grid_over_all_the_data(dual, epsilon, atom):
+    model = traffic(atom=atom)
     x, sigma = np.array([0.9]), 0.25
     truth = brute_force(
         lambda z: model.loss.values(x, z),
@@ -200,6 +207,217 @@ def test_two_far_modes_of_the_rest_are_covered():
     inner = at_point(conditional(model, epsilon, sigma), model, point, dual).at(dual)
     assert inner.value == pytest.approx(truth[0], rel=1e-4)
     assert inner.slope == pytest.approx(truth[1], rel=1e-3)
+
+
+def test_the_atom_and_ordinary_atoms_are_integrated_alike():
+    x, dual = np.array([0.5, 1.5, 2.0, 0.0]), 1.5
+    found = [
+        at_point(conditional(model, 0.1, 0.2), model, x, dual)
+        for model in (traffic(links=4), traffic(links=4, atom=True))
+    ]
+    points = [inner.at(dual) for inner in found]
+    assert points[0].value == pytest.approx(points[1].value, rel=1e-12)
+    assert points[0].slope == pytest.approx(points[1].slope, rel=1e-10)
+    np.testing.assert_allclose(*(inner.gradient(dual) for inner in found), rtol=1e-9)
+
+
+# ------------------------------------------------------------------ modes far from the sample
+def steep(count=2, radius=0.02):
+    """f = t x (1 + exp(6 s) / 40), s in [0, 1]: more than the cost can hold at the edge s = 1."""
+    time = wdro.UncertainParameter(
+        (), samples=np.linspace(1.0, 1.2, count), support=Box(0.2, 2.0), name="t"
+    )
+    state = wdro.UncertainParameter(
+        (), samples=np.linspace(0.1, 0.35, count), support=Box(0.0, 1.0), name="s"
+    )
+    x = cp.Variable(name="x")
+    loss = time * (x + x * cp.exp(6 * state) / 40)
+    return wdro.Problem(cp.Minimize(loss), [x >= 0.1, x <= 3], wdro.WassersteinBall(radius))._model
+
+
+def by_panels(model, x, dual, epsilon, sigma, panels, nodes=6):
+    """mean_k phi_k and its slope, by Gauss-Legendre panels over the box; panels: per coordinate."""
+    t, w = np.polynomial.legendre.leggauss(nodes)
+    axes, weights = [], []
+    for low, high, count in zip(*model.joint.bounds, panels):
+        half = (high - low) / (2 * count)
+        middles = low + half * (2 * np.arange(count) + 1)
+        axes.append((middles[:, None] + half * t).ravel())
+        weights.append(np.tile(half * w, count))
+    points = np.stack([m.ravel() for m in np.meshgrid(*axes, indexing="ij")], axis=1)
+    volume = reduce(np.multiply.outer, weights).ravel()
+    losses, values, slopes = model.loss.values(x, points), [], []
+    for row in model.joint.matrix:
+        reference = volume * np.exp(-0.5 * (((points - row) / sigma) ** 2).sum(axis=1))
+        costs = ((points - row) ** 2).sum(axis=1)
+        exponent = (losses - dual * costs) / epsilon
+        tilted = reference * np.exp(exponent - exponent.max())
+        mass = tilted.sum() / reference.sum()
+        values.append(epsilon * (exponent.max() + np.log(mass)))
+        slopes.append(-(tilted @ costs) / tilted.sum())
+    return np.mean(values), np.mean(slopes)
+
+
+def steep_truth(model, x, dual, epsilon, sigma):
+    return by_panels(model, x, dual, epsilon, sigma, (25, 250))
+
+
+def test_nodes_follow_the_dual_through_far_modes():
+    """One rule, dual variables down and up again: modes at the edge come, win, lose and go."""
+    model = steep()
+    x, epsilon, sigma = np.array([0.7]), 0.05, 0.3
+    rule = conditional(model, epsilon, sigma)
+    rule.refresh(x, 50.0)
+    for dual in (50.0, 12.0, 9.0, 7.5, 6.0, 2.0, 7.0, 8.5, 11.0, 40.0):
+        truth = steep_truth(model, x, dual, epsilon, sigma)
+        point = rule.slice(x, everything(model), Stream(0)).at(dual)
+        assert point.value == pytest.approx(truth[0], abs=5e-3 * epsilon), dual
+        assert point.slope == pytest.approx(truth[1], rel=5e-3), dual
+
+
+def test_nodes_follow_the_decision_through_far_modes():
+    model = steep()
+    dual, epsilon, sigma = 7.0, 0.05, 0.3
+    rule = conditional(model, epsilon, sigma)
+    rule.refresh(np.array([0.3]), dual)
+    for value in (0.3, 0.5, 0.65, 0.7, 0.75, 1.5, 0.72, 0.4):
+        x = np.array([value])
+        truth = steep_truth(model, x, dual, epsilon, sigma)
+        inner = rule.slice(x, everything(model), Stream(0))
+        assert inner.at(dual).value == pytest.approx(truth[0], abs=5e-3 * epsilon), value
+        h = 1e-4
+        ends = [steep_truth(model, x + s * h, dual, epsilon, sigma)[0] for s in (1, -1)]
+        assert inner.gradient(dual)[0] == pytest.approx((ends[0] - ends[1]) / (2 * h), rel=1e-3)
+
+
+def test_a_minimum_where_a_sample_is_torn_between_two_modes():
+    """The cost of the worst case jumps with the dual variable: the radius falls into the jump."""
+    model = steep(radius=0.2)
+    x, epsilon, sigma = np.array([0.7]), 0.02, 0.3
+    rule = conditional(model, epsilon, sigma)
+    inner = rule.slice(x, everything(model), Stream(0))
+    found = minimise_dual(inner.at, model.radius, inner.guess, trust=inner.trust)
+    duals = found.dual * np.linspace(0.94, 1.06, 13)
+    values = [d * model.radius + steep_truth(model, x, d, epsilon, sigma)[0] for d in duals]
+    assert found.value == pytest.approx(min(values), rel=1e-4)
+    assert abs(int(np.argmin(values)) - 6) <= 1
+    # Started near by, in small steps, it is found again.
+    again = minimise_dual(inner.at, model.radius, 1.02 * found.dual, trust=1.01)
+    assert again.dual == pytest.approx(found.dual, rel=1e-5)
+
+
+def test_heavy_congestion_agrees_with_quadrature():
+    """Flows of several capacities: the mode at the largest exponent takes part of the mass."""
+    model = traffic(atom=True, room=0.25, count=2)
+    x, sigma, epsilon = np.array([1.1]), 0.25, 0.5
+    rule = conditional(model, epsilon, sigma)
+    for dual in (20.0, 8.0, 4.0, 12.0):
+        truth = by_panels(model, x, dual, epsilon, sigma, (8, 8, 20), 5)
+        point = rule.slice(x, everything(model), Stream(0)).at(dual)
+        assert point.value == pytest.approx(truth[0], abs=5e-3 * epsilon), dual
+        assert point.slope == pytest.approx(truth[1], rel=5e-3), dual
+
+
+def test_a_loss_that_outgrows_the_cost_is_infinite():
+    time = wdro.UncertainParameter((), samples=[1.0, 1.2], support=Box(0.2, 2.0), name="t")
+    state = wdro.UncertainParameter((), samples=[0.5, 0.4], name="s")
+    x = cp.Variable()
+    loss = time * x * cp.exp(state)
+    problem = wdro.Problem(cp.Minimize(loss), [x >= 1, x <= 2], wdro.WassersteinBall(0.1))
+    rule = conditional(problem._model, 0.1, 0.2)
+    inner = rule.slice(np.array([1.0]), np.arange(2), Stream(0))
+    assert inner.at(1.0).value == np.inf
+    with pytest.raises(FloatingPointError, match="outgrows the cost"):
+        inner.gradient(1.0)
+    with pytest.raises(wdro.UnboundedError):
+        problem.solve(method="smoothed", integration="conditional", epsilon=0.1)
+
+
+# ------------------------------------------------------------------ fewer nodes, many scales
+def test_fewer_nodes_come_close():
+    model = traffic(links=5)
+    x, dual, epsilon = np.full(5, 1.6), 1.0, 0.05
+    rule = conditional(model, epsilon, 0.3)
+    easier = rule.surrogate()
+    assert easier is rule.surrogate()
+    fine, coarse = (at_point(r, model, x, dual) for r in (rule, easier))
+    assert coarse._values.size < fine._values.size / 5
+    assert coarse.at(dual).value == pytest.approx(fine.at(dual).value, abs=0.1 * epsilon)
+    np.testing.assert_allclose(coarse.gradient(dual), fine.gradient(dual), rtol=5e-3)
+
+
+def test_the_dual_of_fewer_nodes_is_taken_over():
+    model = traffic(links=3)
+    rule = conditional(model, 0.05, 0.2)
+    easier, x = rule.surrogate(), np.array([0.5, 1.5, 1.0])
+    first = easier.slice(x, everything(model), Stream(0))
+    dual = minimise_dual(first.at, model.radius, first.guess).dual
+    first.gradient(dual)
+    assert rule.slice(x, everything(model), Stream(0)).guess == dual
+
+
+def test_draws_have_no_surrogate():
+    assert conditional(many_states(), 0.1, 0.2).surrogate() is None
+
+
+@pytest.mark.parametrize("support", [Box(0.3, 1.8), Box(-np.inf, np.inf), Nonnegative()])
+@pytest.mark.parametrize("scales", [2, 20])
+def test_deviations_of_any_kind_agree_with_quadrature_per_coordinate(support, scales):
+    """With alpha and beta frozen the loss is affine in all that moves."""
+    links, rng = 20, np.random.default_rng(5)
+    parameters = {p.name(): p for p in traffic(links, time_support=support).joint.parameters}
+    time, alpha, beta = (parameters[name] for name in ("time", "alpha", "beta"))
+    y = cp.Variable(links, name="y")
+    loss = wdro.traffic.beckmann(y, np.full(links, 0.8), time, alpha, beta)
+    cost = SquaredEuclidean(weights={alpha: np.inf, beta: np.inf})
+    ball = wdro.WassersteinBall(0.05, cost)
+    model = wdro.Problem(cp.Minimize(loss), [y >= 0, y <= 3], ball)._model
+    sigma = np.append(np.resize(rng.uniform(0.1, 0.5, scales), links), [0.2, 0.2])
+    x, dual = rng.uniform(0.2, 1.5, links), 1.2
+    rule = conditional(model, 0.1, sigma)
+    assert len(rule.block.levels) == scales
+    inner = at_point(rule, model, x, dual)
+    rows = model.joint.matrix.copy()
+    values, pullback = model.loss(x, rows)
+    slopes = pullback.in_data(np.ones(len(rows)), (time,))
+    gains, moves = by_coordinates(model.joint, slopes, sigma, dual, 0.1)
+    assert inner.at(dual).value == pytest.approx(np.mean(values + gains), rel=1e-9)
+    rows[:, model.joint.slices[time]] += moves
+    gradient = model.loss(x, rows)[1](np.full(len(rows), 1 / len(rows)))
+    np.testing.assert_allclose(inner.gradient(dual), gradient, rtol=1e-7)
+
+
+def by_coordinates(joint, slopes, sigma, dual, epsilon):
+    """eps log E exp((b y - l y^2)/eps) summed, and the tilted means of y; a quadrature each."""
+    totals, means = np.zeros(len(slopes)), np.zeros(slopes.shape)
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    for k, i in np.ndindex(slopes.shape):
+        low, high = (side[i] - joint.matrix[k, i] for side in joint.bounds)
+        low, high = max(low, -6.0), min(high, 6.0)
+        y = (low + high) / 2 + (high - low) / 2 * nodes
+        reference = weights * np.exp(-0.5 * (y / sigma[i]) ** 2)
+        exponent = (slopes[k, i] * y - dual * y**2) / epsilon
+        tilted = reference * np.exp(exponent - exponent.max())
+        totals[k] += epsilon * (exponent.max() + np.log(tilted.sum() / reference.sum()))
+        means[k, i] = (tilted @ y) / tilted.sum()
+    return totals, means
+
+
+def test_the_smoothed_optimum_is_that_of_a_grid_of_decisions():
+    model = steep(count=4, radius=0.05)
+    x = model.feasible.layout.variables[0]
+    loss = model.expression + 2 * cp.inv_pos(x)
+    problem = wdro.Problem(cp.Minimize(loss), [x >= 0.1, x <= 3], model.ambiguity)
+    value = problem.solve(method="smoothed", epsilon=0.05, sigma=0.3)
+    rule = conditional(problem._model, 0.05, 0.3)
+
+    def objective(point):
+        rule.refresh(np.array([point]), 5.0)
+        inner = rule.slice(np.array([point]), np.arange(4), Stream(0))
+        return minimise_dual(inner.at, 0.05, 5.0).value
+
+    decisions = np.linspace(0.8, 1.25, 16) * float(x.value)
+    assert value == pytest.approx(min(objective(d) for d in decisions), rel=1e-3)
 
 
 def many_states(count=3):

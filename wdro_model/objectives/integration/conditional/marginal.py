@@ -67,8 +67,9 @@ class Marginal:
 
     def _evaluate(self, owners: Array, moves: Array, slopes: bool) -> tuple[Array, Array]:
         values, gradients = np.empty(len(moves)), np.zeros(moves.shape)
-        for some in blocks(len(moves), self.rule.joint.dimension):
-            values[some], gradients[some] = self._block(owners[some], moves[some], slopes)
+        with np.errstate(all="ignore"):
+            for some in blocks(len(moves), self.rule.joint.dimension):
+                values[some], gradients[some] = self._block(owners[some], moves[some], slopes)
         return values, gradients
 
     def _block(self, owners: Array, moves: Array, slopes: bool) -> tuple[Array, Array]:

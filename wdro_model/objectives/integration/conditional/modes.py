@@ -37,6 +37,10 @@ SETTLED = 0.15
 """A mode is found when a step is below this many deviations."""
 FAR = 2.0**14
 """An ascent that goes so many deviations far has no end."""
+OUTWARDS = 2.0 ** np.arange(3, 17)
+"""Distances, in deviations of the reference, at which a density must fall in the end."""
+LARGEST = 1e15
+"""A log density of this size has no digits left."""
 
 
 class Divergence(ArithmeticError):
@@ -136,6 +140,7 @@ def _towards(bound: Array, deviation: float, side: Array, free: Array) -> Array:
 def search(target: Target, samples: Array, spread: Array) -> Modes:
     """The modes of the samples (K,), by ascents from the peaks of a lattice."""
     size = len(samples)
+    refuse_growth(target, samples, spread)
     points = lattice(target.bounds(samples), spread, size, SIDE, FREE_SIDE)
     count = points.shape[1]
     heights = target.values(np.repeat(samples, count), points.reshape(size * count, -1))
@@ -146,6 +151,25 @@ def search(target: Target, samples: Array, spread: Array) -> Modes:
     if len(np.unique(ends.owners)) < size:
         raise Divergence
     return bent(target, ends)
+
+
+def refuse_growth(target: Target, samples: Array, spread: Array) -> None:
+    """Raise Divergence where h still rises far out, in a coordinate without a bound."""
+    bounds = target.bounds(samples)
+    for i, deviation in enumerate(np.sqrt(spread)):
+        for side, sign in enumerate((-1.0, 1.0)):
+            free = samples if bounds is None else samples[np.isinf(bounds[side][:, i])]
+            if len(free) == 0:
+                continue
+            moves = np.zeros((len(free), len(OUTWARDS), len(spread)))
+            moves[:, :, i] = sign * deviation * OUTWARDS
+            owners = np.repeat(free, len(OUTWARDS))
+            h = target.values(owners, moves.reshape(len(owners), -1)).reshape(moves.shape[:2])
+            # Beyond some distance nothing of h is left but rounding: the last steps before tell.
+            defined = np.cumprod(np.abs(np.nan_to_num(h, nan=np.inf)) < LARGEST, axis=1).sum(axis=1)
+            rows = np.flatnonzero(defined > 1)
+            if np.any(h[rows, defined[rows] - 1] > h[rows, defined[rows] - 2]):
+                raise Divergence
 
 
 def climb(target: Target, owners: Array, starts: Array) -> Modes:

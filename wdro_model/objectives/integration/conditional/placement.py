@@ -75,6 +75,10 @@ class Placement:
         other._lag = self._lag.copy()
         return other
 
+    def forget_nodes(self) -> None:
+        """Keep the modes alone: the nodes are made again when they are asked for."""
+        self._nodes = None
+
     def place(self, x: Array, dual: float) -> None:
         """Put the nodes around the modes at this decision and dual, when they are asked for."""
         self.reached(x, dual)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,8 +49,8 @@ class Scouts:
         count = (1 + 2 * len(SIDE)) ** rule.frame.dimension
         return count > 1 and samples * count * max(1, rule.block.frame.dimension) <= entries
 
-    def asked(self, dual: float, heights: Array) -> Array:
-        """The samples that may have a mode which is not known; heights: of those known, (K,).
+    def asked(self, dual: float, peaks: Callable[[float], Array]) -> Array:
+        """The samples that may have a mode which is not known; peaks: heights of those known, (K,).
 
         Samples with two modes are left alone. One with a mode near it, of a height g above its own,
         asks its highest scout, if that is less than g below the sample; one with a mode elsewhere
@@ -58,6 +59,7 @@ class Scouts:
         if abs(dual - self._looked) <= LOOKED * self._looked:
             return self._samples[:0]
         self._looked, middle = dual, self._moves.shape[1] // 2
+        heights = peaks(dual)
         alone, modes = self._placement.single(self._samples)
         size = np.abs(self._moves).max(axis=1, keepdims=True)
         away = np.linalg.norm((self._moves - modes[:, None]) / np.maximum(size, 1e-300), axis=2)

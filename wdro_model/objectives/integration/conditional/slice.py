@@ -120,7 +120,7 @@ class ConditionalSlice:
                 self._prepare()
         searched = samples[:0]
         if self._scouts is not None:
-            searched = self._scouts.asked(dual, self._peaks(dual))
+            searched = self._scouts.asked(dual, self._peaks)
         if (len(searched) or placement.shifts(x, dual, samples)) and placement.follow(
             x, dual, samples, searched=searched
         ):

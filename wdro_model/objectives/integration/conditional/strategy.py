@@ -5,14 +5,17 @@ With zeta = (zeta_A, zeta_C), f affine in zeta_A given zeta_C, at each node s of
     f = f(x, (xi_A, s)) + <B_ks, zeta_A - xi_A>,
     phi_k = eps log sum_s w_ks exp(( f(x, (xi_A, s)) - l c_C(xi_k, s) )/eps + log E_A[...] ),
 
-with E_A in closed form (`affine_block`). Up to two coordinates in C, the nodes are the points of a
-trapezoidal rule of step STEP in normal scores of a mixture that covers the modes of the density of
-zeta_C: for an integrand whose deviation in these scores is u, the rule is accurate to a relative
-exp(-2 (pi u / STEP)^2), about 1e-8 right after a refresh and 4e-4 where the next one is made.
-In more coordinates the nodes are draws from that mixture. Given x, the dual variable needs no
-further evaluation of the loss, unless it moves so far that the grid no longer covers the density:
-the grid is then refreshed, which changes the values by no more than its accuracy. The gradient in
-x is that of f at the tilted mean of zeta_A, node by node: f is affine in it.
+with E_A in closed form (`block_integral`). Up to two coordinates in C, the nodes are the points of
+a trapezoidal rule in normal scores around each mode of the density of zeta_C (`modes`, `nodes`); in
+more coordinates they are draws. Given x, the dual variable needs no further evaluation of the loss,
+unless it moves so far that the nodes no longer cover the density: they then follow the modes
+(`placement`), which changes the values by no more than their accuracy. The gradient in x is that
+of f at the tilted mean of zeta_A, node by node: f is affine in it.
+
+A loss that grows faster than the cost, as traffic does in its exponent, has a second mode at the
+edge of the support. At the dual variable where it overtakes the mode near the sample the cost of
+the worst case jumps, and a radius within the jump leaves the sample torn between both. All modes
+are therefore followed, and looked for where they may come up (`scouts`).
 """
 
 from __future__ import annotations
@@ -163,6 +166,8 @@ class Conditional:
         except Divergence:
             placement.place(x, placement.dual)
         kept = [self._places[i] for i in np.argsort(away)[: REMEMBERED - 1]]
+        for place in kept:
+            place.forget_nodes()
         self._places = [placement, *kept]
 
     def nodes(self, samples: Array, stream: Stream) -> Nodes:
