@@ -180,7 +180,8 @@ def draw(
     )
     chosen = robust[radius]
     maps = {"ERM": erm.flow, "robust": chosen.flow}
-    wdro.traffic.plot_comparison(network, maps, folder / "robust_traffic_map.png")
+    figure = wdro.traffic.plot_comparison(network, maps)
+    figure.savefig(folder / "robust_traffic_map.png", dpi=100)
     draw_curves(experiment, erm, robust, radius, folder / "robust_traffic_curves.png")
     print(f"pictures in {folder}")
 

@@ -10,6 +10,7 @@ import cvxpy as cp
 import mpmath
 import numpy as np
 import pytest
+from cvxpy.atoms.affine.affine_atom import AffAtom
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
@@ -297,13 +298,34 @@ def test_multipliers_far_from_one_do_not_upset_a_conic_solver():
     )
 
 
-def test_numbers_as_exponents_leave_nothing_but_cvxpy_atoms():
+def test_numbers_as_exponents_leave_nothing_but_cvxpys_nonlinear_atoms():
     time = wdro.UncertainParameter(A, support=Nonnegative(), name="t")
     for loss in (
         beckmann(x, CAPACITY, 1.0, 0.15, 4.0),
         beckmann(x, CAPACITY, time, 0.15, [4.0, 1.0, 4.0, 2.5]),
     ):
-        assert all(atom.__module__.startswith("cvxpy") for atom in loss.atoms())
+        assert all(a.__module__.startswith("cvxpy") or issubclass(a, AffAtom) for a in loss.atoms())
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_many_exponents_are_one_power_of_vectors(name):
+    """Values and gradients as for each exponent alone, and a tree that CVXPY evaluates alike."""
+    rng = np.random.default_rng(3)
+    many, count = cp.Variable(60), 60
+    beta = np.append(rng.uniform(0, 6, count - 2), [0.0, 1.0])
+    capacity, flow = rng.uniform(1, 2, count), np.append(rng.uniform(-1, 4, count - 1), 0.0)
+    loss = COSTS[name](many, capacity, 1.0, 0.15, beta)
+    with np.errstate(all="raise", under="ignore"):
+        values, pullback = BatchedLoss(loss)({many: flow}, {})
+        gradient = pullback(np.ones(1))[many]
+    many.value = flow
+    assert values[0] == pytest.approx(loss.value, rel=1e-12)
+    one = cp.Variable(1)
+    for i in range(count):
+        single = BatchedLoss(COSTS[name](one, capacity[i], 1.0, 0.15, float(beta[i])))
+        assert gradient[i] == pytest.approx(
+            single({one: flow[i : i + 1]}, {})[1](np.ones(1))[one][0], rel=1e-12
+        )
 
 
 # ------------------------------------------------------------------ convexity

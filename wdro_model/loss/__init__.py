@@ -14,6 +14,7 @@ from wdro_model.loss.structure import (
     degree,
     pieces,
 )
+from wdro_model.loss.structured import StructuredAtom
 
 __all__ = [
     "AffineParts",
@@ -22,6 +23,7 @@ __all__ = [
     "Loss",
     "Pullback",
     "Structure",
+    "StructuredAtom",
     "affine_parts",
     "analyse",
     "convexity_in_data",

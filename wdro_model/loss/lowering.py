@@ -28,8 +28,11 @@ def operands_of(atom: Any) -> list[Any]:
     """The expressions an atom is a function of.
 
     Those of an entrywise atom get its shape; the exponent of a power, which CVXPY keeps outside
-    of the arguments, comes last.
+    of the arguments, comes last. An atom whose rule reads something simpler than its arguments
+    declares it as `operands`.
     """
+    if (declared := getattr(atom, "operands", None)) is not None:
+        return list(declared)
     arguments = list(atom.args)
     if isinstance(atom, ENTRYWISE):
         arguments = [

@@ -19,6 +19,7 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
+from wdro_model.loss import atoms
 from wdro_model.loss.rules import Kernel, Operand, rule
 from wdro_model.loss.structured import StructuredAtom
 from wdro_model.traffic.bpr_kernels import congestion_kernel, link_cost_kernel
@@ -229,23 +230,46 @@ def _certain_costs(
     odd[odd] = usable
     scale[odd] = moved[usable]
     weight = np.where(odd, time * scale, weight)
-    congested = np.flatnonzero(weight)
-    total = time @ x
-    for p in np.unique(power[congested]):
-        arcs = congested[power[congested] == p]
-        ratio = cp.pos(at(x, arcs) / scale[arcs])
-        total = total + weight[arcs] @ raised(ratio, float(p))
-    return total
+    arcs = np.flatnonzero(weight)
+    if len(arcs) == 0:
+        return time @ x
+    ratio = cp.pos(at(x, arcs) / scale[arcs])
+    return time @ x + weight[arcs] @ powers(ratio, power[arcs])
 
 
 def powers(base: Any, exponents: np.ndarray) -> Any:
-    """base^p entry by entry, p >= 1 given for each: one power per distinct exponent."""
+    """base^p entry by entry, base >= 0 and p >= 1 given for each."""
     distinct = np.unique(exponents)
-    if len(distinct) == 1:
-        return raised(base, float(distinct[0]))
-    groups = [np.flatnonzero(exponents == p) for p in distinct]
-    parts = [raised(at(base, arcs), float(p)) for p, arcs in zip(distinct, groups)]
-    return cp.hstack(parts)[np.argsort(np.concatenate(groups))]
+    return raised(base, float(distinct[0])) if len(distinct) == 1 else Powers(base, exponents)
+
+
+class Powers(atoms.WRAP):
+    """base^p with a number p >= 1 for each entry: for CVXPY, one power per distinct exponent.
+
+    Evaluated on scenarios it is one power of vectors, however many exponents there are.
+    """
+
+    def __init__(self, base: Any, exponents: np.ndarray) -> None:
+        distinct = np.unique(exponents)
+        groups = [np.flatnonzero(exponents == p) for p in distinct]
+        parts = [raised(at(base, arcs), float(p)) for p, arcs in zip(distinct, groups)]
+        self.operands, self.exponents = (base,), exponents
+        super().__init__(cp.hstack(parts)[np.argsort(np.concatenate(groups))])
+
+    def get_data(self) -> list[Any]:
+        return [self.exponents]
+
+    def copy(self, args: Any = None, id_objects: Any = None) -> Any:
+        """Of other arguments the powers of CVXPY themselves: they are the argument."""
+        if id_objects is not None and id(self) in id_objects:
+            return id_objects[id(self)]
+        return self if args is None else args[0]
+
+
+@rule(Powers)
+def _(atom: Any, base: Any) -> tuple[Any, ...]:
+    slope = np.where(base > 0, base, 0.0) ** (atom.exponents - 1.0)
+    return base * slope, lambda g: g * (atom.exponents * slope)
 
 
 def raised(base: Any, p: float) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -34,6 +35,7 @@ class Grid:
     most_outside: float
     """The largest mass beyond extent - step of a density that is covered."""
 
+    @cache  # noqa: B019  (few grids, of a few hundred numbers each)
     def scores(self, dimension: int) -> tuple[Array, Array]:
         """Points (S, r), and the log weights (S,) of the standard normal at them."""
         if dimension == 0:
