@@ -270,3 +270,10 @@ def test_exact_without_a_formula_names_what_was_found():
 def test_conic_solver_for_the_smoothed_objective():
     with pytest.raises(ValueError, match=r"no conic form.*FrankWolfe"):
         model().solve(method="smoothed", solver=wdro.solvers.Conic())
+
+
+def test_a_misspelt_argument_of_solve_is_named_whatever_it_is():
+    x = cp.Variable(2, nonneg=True)
+    problem = wdro.Problem(cp.Minimize(cp.sum(x)), [cp.sum(x) == 1])
+    with pytest.raises(TypeError, match=r"unknown option 'metod'\. Did you mean 'method'"):
+        problem.solve(metod="erm")

@@ -323,7 +323,9 @@ class Problem:
         known = [field.name for field in fields(Options)]
         for name in options:
             if name not in known:
-                raise TypeError(unknown_name("option", name, [*known, "solver", "time_limit"]))
+                raise TypeError(
+                    unknown_name("option", name, [*known, "method", "solver", "time_limit"])
+                )
         return Options(**options)
 
     def _method(self, method: str, options: Options) -> str:

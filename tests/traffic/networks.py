@@ -1,4 +1,4 @@
-"""Random networks for property-based tests."""
+"""Networks for tests: random ones for properties, and one with a known answer."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -40,4 +40,17 @@ def networks(draw, numbered=False):
         nodes=tuple(range(1, n + 1)),
         positions=None if positions is None else np.reshape(positions, (n, 2)),
         name="random",
+    )
+
+
+def braess():
+    """Times 10 x, 50 + x and 10 + x; six trips from node 1 to node 2."""
+    return Network(
+        tails=[0, 0, 2, 2, 3],
+        heads=[2, 3, 1, 3, 1],
+        capacity=1.0,
+        free_flow_time=[1e-8, 50, 50, 10, 1e-8],
+        b=[1e9, 0.02, 0.02, 0.1, 1e9],
+        power=1.0,
+        demand=[[0, 6], [0, 0]],
     )

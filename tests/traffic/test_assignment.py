@@ -4,6 +4,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from tests.traffic.networks import braess
 from tests.traffic.reference import published, published_file
 from wdro_model.datasets import sioux_falls
 from wdro_model.sets import TrafficFlows
@@ -18,18 +19,9 @@ from wdro_model.traffic import (
 )
 
 
-@pytest.fixture(scope="module")
-def braess():
-    """Times 10 x, 50 + x and 10 + x; six trips from node 1 to node 2."""
-    return Network(
-        tails=[0, 0, 2, 2, 3],
-        heads=[2, 3, 1, 3, 1],
-        capacity=1.0,
-        free_flow_time=[1e-8, 50, 50, 10, 1e-8],
-        b=[1e9, 0.02, 0.02, 0.1, 1e9],
-        power=1.0,
-        demand=[[0, 6], [0, 0]],
-    )
+@pytest.fixture(scope="module", name="braess")
+def _braess():
+    return braess()
 
 
 def parallel(times, slopes, demand=1.0, **changes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from wdro_model.traffic.tntp.text import Document
@@ -63,12 +64,10 @@ def _repairs(document: Document, repeated: list[tuple[int, int]]) -> tuple[str, 
 
 def _entry(document: Document, line: int, origin: int, entry: str) -> tuple[int, float]:
     destination, colon, quantity = entry.partition(":")
-    try:
+    with suppress(ValueError):  # what is wrong is found out below, entry by entry
         zone, trips = int(destination), float(quantity)
         if 0 <= trips < float("inf"):
             return zone, trips
-    except ValueError:
-        pass  # Below, where the message is made.
     if not colon:
         raise document.error(
             line, f"demand from {origin}", f"expected 'zone : trips', got {entry.strip()!r}."

@@ -29,7 +29,7 @@ from wdro_model.loss.flat import FlatLoss
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.dual import DualPoint, minimise_dual
-from wdro_model.objectives.integration.base import Stream
+from wdro_model.objectives.integration.base import Given, Stream
 from wdro_model.objectives.integration.conditional.affine_block import affine_block
 from wdro_model.objectives.integration.conditional.block_integral import AffineBlock
 from wdro_model.objectives.integration.conditional.modes import Divergence
@@ -67,7 +67,7 @@ class Columns:
         return gradients if self.chosen is None else gradients[:, self.chosen]
 
 
-class Conditional:
+class Conditional(Given):
     """Closed form over the affine block, nodes over the rest."""
 
     name = "conditional"
@@ -87,8 +87,7 @@ class Conditional:
         radius: float | None = None,
         grid: Grid | None = None,
     ) -> None:
-        self.loss, self.joint, self.cost = loss, joint, cost
-        self.epsilon, self.sigma = epsilon, sigma
+        super().__init__(loss, joint, cost, epsilon=epsilon, sigma=sigma)
         self.draws, self.radius, self.grid = draws, radius, grid or fine()
         self.affine = affine
         self.others = tuple(p for p in joint.parameters if all(p is not a for a in affine))
