@@ -174,7 +174,7 @@ def lipschitz(model: Model, group: Group) -> Any | None:
     rates = []
     for cluster in group.clusters:
         if len(cluster.moving):
-            norms = [moving_norm(model, cluster, piece) for piece in cluster.pieces]
+            norms = [moving_norm(model, cluster, slope) for slope in longest_slopes(cluster)]
             rates.append(norms[0] if len(norms) == 1 else cp.maximum(*norms))
     if not rates:
         return None
@@ -183,11 +183,22 @@ def lipschitz(model: Model, group: Group) -> Any | None:
     )
 
 
-def moving_norm(model: Model, cluster: Cluster, piece: Piece) -> Any:
-    """The dual norm of the slope on the coordinates that move."""
+def longest_slopes(cluster: Cluster) -> list[Any]:
+    """The longest slope along each line: no other one can be the steepest."""
+    found: dict[int, Piece] = {}
+    for piece in cluster.pieces:
+        known = found.get(id(piece.direction))
+        if known is None or abs(piece.scale) > abs(known.scale):
+            found[id(piece.direction)] = piece
+    return [abs(piece.scale) * piece.direction for piece in found.values()]
+
+
+def moving_norm(model: Model, cluster: Cluster, slope: Any) -> Any:
+    """The dual norm of a slope on the coordinates that move."""
     assert model.cost is not None
-    d, where = model.cost.dimension, cluster.moving
-    slope = piece.slope if len(where) == d else piece.slope[where]
+    where = cluster.moving
+    if len(where) < model.cost.dimension:
+        slope = slope[where]
     if model.cost.weights is not None:
         slope = cp.multiply(1.0 / scales(model.cost)[where], slope)
     return cp.norm(slope, conjugate_exponent(model.cost))

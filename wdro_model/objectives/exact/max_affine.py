@@ -39,20 +39,22 @@ class MaxAffineLoss(WrittenOut):
         )
 
     def program(self, model: Model) -> Program | None:
-        groups = pieces_of(model)
-        assert not isinstance(groups, str)
+        groups = self.groups(model)
         dual = cp.Variable(nonneg=True, name="transport_dual")
         total = certain_part(model, groups) + model.radius * dual
+        constraints: list[Any] = []
         for group in groups:
             rows = group_rows(group, model.rows)
             for cluster in group.clusters:
+                bonuses, more = cluster_bonuses(model, cluster, dual)
                 values = [
-                    piece_at(piece, cluster.seen, rows) + bonus(model, cluster, piece, dual)
-                    for piece in cluster.pieces
+                    piece_at(piece, cluster.seen, rows) + bonus
+                    for piece, bonus in zip(cluster.pieces, bonuses)
                 ]
                 best = values[0] if len(values) == 1 else cp.maximum(*values)
                 total = total + summed(best, len(rows)) / len(model.rows)
-        return Program.if_convex(total)
+                constraints += more
+        return Program.if_convex(total, tuple(constraints))
 
     def value(self, model: Model, x: Array) -> float:
         return search(model, x, free_responses(model, self.groups(model), x)).value
@@ -77,16 +79,39 @@ def needs_pieces(model: Model) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def bonus(model: Model, cluster: Cluster, piece: Piece, dual: Any) -> Any:
-    """|b|^2 / (4 l)."""
+def cluster_bonuses(model: Model, cluster: Cluster, dual: Any) -> tuple[list[Any], list[Any]]:
+    """|b_j|^2 / (4 l) for each piece, with constraints: one cone for all pieces along a line."""
+    cones: dict[int, tuple[Any, float]] = {}
+    bonuses, constraints = [], []
+    for piece in cluster.pieces:
+        if not len(cluster.moving) or is_zero(piece):
+            bonuses.append(0.0)
+            continue
+        key = id(piece.direction)
+        if key not in cones:
+            same = [abs(p.scale) for p in cluster.pieces if p.direction is piece.direction]
+            # The longest of the slopes is of the size of the losses, which solvers like.
+            cones[key] = cp.Variable(nonneg=True), max(same)
+            slope = moving_slope(model, cluster, max(same) * piece.direction)
+            constraints.append(cp.quad_over_lin(slope, 4.0 * dual) <= cones[key][0])
+        square, longest = cones[key]
+        bonuses.append((piece.scale / longest) ** 2 * square)
+    return bonuses, constraints
+
+
+def is_zero(piece: Piece) -> bool:
+    """Does the piece not depend on the data?"""
+    constant = piece.direction.is_constant()
+    return piece.scale == 0 or (constant and not piece.direction.value.any())
+
+
+def moving_slope(model: Model, cluster: Cluster, slope: Any) -> Any:
+    """A slope on the coordinates that move, where the cost is the plain squared distance."""
     assert model.cost is not None
     where = cluster.moving
-    if not len(where) or (piece.slope.is_constant() and not piece.slope.value.any()):
-        return 0.0
     if model.cost.kind == "mahalanobis":
-        slope = whitened(model.cost, piece.slope)
-    else:
-        slope = piece.slope if len(where) == model.cost.dimension else piece.slope[where]
-        if model.cost.weights is not None:
-            slope = cp.multiply(1.0 / scales(model.cost)[where], slope)
-    return cp.quad_over_lin(slope, 4.0 * dual)
+        return whitened(model.cost, slope)
+    part = slope if len(where) == model.cost.dimension else slope[where]
+    if model.cost.weights is None:
+        return part
+    return cp.multiply(1.0 / scales(model.cost)[where], part)

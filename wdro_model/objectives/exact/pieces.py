@@ -23,6 +23,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from wdro_model.loss.affine import affine_parts
+from wdro_model.loss.factored import factored
 from wdro_model.loss.piecewise import pieces
 from wdro_model.loss.polynomial import Degrees
 from wdro_model.loss.substitution import substitute
@@ -46,10 +47,17 @@ class Piece:
 
     constant: Any
     """a(x), a CVXPY expression of shape ()."""
-    slope: Any
-    """b(x), a CVXPY expression of shape (d,)."""
+    direction: Any
+    """b(x) but for its scale, a CVXPY expression of shape (d,)."""
+    scale: float = 1.0
+    """b(x) = scale * direction: pieces along one line share the very same direction."""
     memory: dict[str, Any] = field(default_factory=dict, repr=False)
     """The coordinates that the piece sees, once they were asked for."""
+
+    @cached_property
+    def slope(self) -> Any:
+        """b(x), a CVXPY expression of shape (d,)."""
+        return self.direction if self.scale == 1.0 else self.scale * self.direction
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,7 +267,8 @@ def _piece(model: Model, expression: Any) -> Piece:
     assert model.joint is not None
     parts = affine_parts(expression, model.joint.parameters)
     flat = [cp.vec(parts.slopes[p], order="C") for p in model.joint.parameters]
-    return Piece(parts.constant, cp.hstack(flat) if len(flat) > 1 else flat[0])
+    scale, direction = factored(cp.hstack(flat) if len(flat) > 1 else flat[0])
+    return Piece(parts.constant, direction, scale)
 
 
 def as_piece(model: Model, expression: Any) -> tuple[Piece, Array]:
@@ -271,7 +280,10 @@ def as_piece(model: Model, expression: Any) -> tuple[Piece, Array]:
 def _sum(some: tuple[Piece, ...]) -> Piece:
     if len(some) == 1:
         return some[0]
-    return Piece(_total([p.constant for p in some]), _total([p.slope for p in some]))
+    constant, direction = _total([p.constant for p in some]), some[0].direction
+    if all(p.direction is direction for p in some):
+        return Piece(constant, direction, sum(p.scale for p in some))
+    return Piece(constant, _total([p.slope for p in some]))
 
 
 def _total(terms: list[Any]) -> Any:

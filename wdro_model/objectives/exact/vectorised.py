@@ -30,9 +30,9 @@ def piece_at(piece: Piece, seen: Array, rows: Array) -> Any:
     """a(x) + <b(x), xi_k> for each row, a vector of n entries (or one where no data is seen)."""
     if not len(seen):
         return piece.constant
-    if len(seen) == rows.shape[1]:
-        return piece.constant + rows @ piece.slope
-    return piece.constant + rows[:, seen] @ piece.slope[seen]
+    whole = len(seen) == rows.shape[1]
+    scaled = piece.scale * (rows if whole else rows[:, seen])
+    return piece.constant + scaled @ (piece.direction if whole else piece.direction[seen])
 
 
 def group_rows(group: Group, rows: Array) -> Array:

@@ -17,6 +17,9 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
+from wdro_model.loss.additive import additive_terms
+from wdro_model.loss.dependence import dependence
+from wdro_model.loss.entrywise import entry_pieces, selected
 from wdro_model.loss.polynomial import Degrees
 from wdro_model.loss.stacked import Stacked
 from wdro_model.loss.structure import convexity_in_data
@@ -28,9 +31,6 @@ from wdro_model.objectives.integration.low_rank.anatomy import (
     generic_rank,
     low_rank_refusal,
 )
-from wdro_model.objectives.integration.separable.dependence import dependence
-from wdro_model.objectives.integration.separable.entrywise import entry_pieces, selected
-from wdro_model.objectives.integration.separable.terms import additive_terms
 from wdro_model.uncertainty.bound_cost import BoundCost
 
 LARGEST = 20_000
