@@ -1,4 +1,4 @@
-"""Exact counterparts against nature's own linear program on a grid of scenarios."""
+"""Exact counterparts against brute force: nature's moves by search, and her linear program."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.objectives.exact_cases import case
+from tests.objectives.inner import steepest_rate, worst_risk
 from tests.objectives.transport import grid, largest_expectation
 from wdro_model.objectives import exact
 
@@ -28,6 +29,18 @@ RADIUS = {"squared": 0.3, "weighted": 0.3, "mahalanobis": 0.3}
 
 def built(loss, cost, support, seed=1):
     return case(loss, cost, support, RADIUS.get(cost, 0.4), seed)
+
+
+@pytest.mark.parametrize(("loss", "cost", "support"), CASES)
+def test_value_is_that_of_a_search_over_moves_and_prices(loss, cost, support):
+    """At random decisions and data, to 1e-6 of the loss."""
+    some = built(loss, cost, support, seed=11)
+    value = exact.robust_value(some.model, some.flat)
+    if support == "plane" and cost not in QUADRATIC:
+        searched = some.losses(some.rows).mean() + some.model.radius * steepest_rate(some)
+    else:
+        searched = worst_risk(some, support, bracket=(1e-3, 1e3))
+    assert value == pytest.approx(searched, rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize(("loss", "cost", "support"), CASES[::3])

@@ -159,7 +159,8 @@ def test_entries_are_named_in_the_explanation():
         (("cvar", "squared", "plane"), r"|b_j|^2 / (4 l)"),
         (("logistic", "norm1", "plane"), "Lipschitz"),
         (("square", "squared", "plane"), "sqrt(mean_k u_k^2)"),
-        (("cvar", "norm1", "box"), "support {C xi <= h}"),
+        (("cvar", "norm1", "box"), "over the box"),
+        (("cvar", "norm2", "box"), "support {C xi <= h}"),
     ]:
         assert words in case(*which, 0.1).problem.explain("exact")
 

@@ -112,6 +112,7 @@ RULES: dict[Any, Rule] = {
     atoms.PROMOTE: _added,
     atoms.SUM: _sum_of_arguments,
     atoms.RESHAPE: _sum_of_arguments,
+    atoms.WRAP: _sum_of_arguments,
     atoms.TRANSPOSE: _sum_of_arguments,
     atoms.HSTACK: _sum_of_arguments,
     atoms.VSTACK: _sum_of_arguments,

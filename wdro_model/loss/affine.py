@@ -44,11 +44,16 @@ def affine_parts(expression: Any, parameters: Iterable[Any]) -> AffineParts:
             f"'{brief(expression)}' is not affine in {names}: its degree is {found:g}; "
             "see wdro_model.loss.pieces for a maximum of affine pieces."
         )
-    constant = _Constant(degrees)(expression)
     return AffineParts(
-        constant=cp.Constant(0.0) if constant is None else as_scalar(constant),
+        constant=as_scalar(constant_part(expression, degrees)),
         slopes=_slopes(expression, degrees),
     )
+
+
+def constant_part(expression: Any, degrees: Degrees) -> Any:
+    """The value of an expression of degree at most one where the parameters are zero."""
+    found = _Constant(degrees)(expression)
+    return cp.Constant(np.zeros(expression.shape)) if found is None else found
 
 
 def as_scalar(expression: Any) -> Any:

@@ -10,6 +10,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss import atoms
+from wdro_model.loss.affine import as_scalar
 from wdro_model.loss.lowering import ENTRYWISE
 from wdro_model.loss.polynomial import Degrees
 
@@ -27,14 +28,33 @@ def selected(expression: Any, entries: np.ndarray) -> Any:
                 chosen.append(argument)
                 continue
             source = np.arange(argument.size).reshape(argument.shape)
-            spread = np.broadcast_to(source, labels.shape).ravel()
-            chosen.append(selected(argument, spread[entries]))
+            read = np.broadcast_to(source, labels.shape).ravel()
+            chosen.append(selected(argument, read[entries]))
         return expression.copy(chosen)
     flat = cp.reshape(expression, (expression.size,), order="C")
     everything = len(entries) == expression.size and np.array_equal(
         entries, np.arange(expression.size)
     )
     return flat if everything else flat[np.asarray(entries)]
+
+
+def entry(expression: Any, where: int) -> Any:
+    """One entry, counted row by row, as a scalar; entrywise atoms act on their entries alone."""
+    if expression.size == 1:
+        return as_scalar(expression)
+    index = tuple(int(i) for i in np.unravel_index(where, expression.shape))
+    if isinstance(expression, cp.Constant):
+        return cp.Constant(expression.value[index])
+    if isinstance(expression, atoms.PROMOTE):
+        return as_scalar(expression.args[0])
+    if isinstance(expression, ENTRYWISE):
+        chosen = []
+        for argument in expression.args:
+            source = np.arange(argument.size).reshape(argument.shape)
+            read = np.broadcast_to(source, expression.shape)
+            chosen.append(entry(argument, int(read[index])))
+        return expression.copy(chosen)
+    return expression[index]
 
 
 class _NotPiecewise(Exception):
@@ -66,12 +86,17 @@ def _pieces(e: Any, sign: int, degrees: Degrees) -> list[Any]:
     raise _NotPiecewise
 
 
-def _broadcast(e: Any, shape: tuple[int, ...]) -> Any:
-    return e if e.shape == shape else cp.broadcast_to(e, shape)
+def spread(e: Any, shape: tuple[int, ...]) -> Any:
+    """The expression broadcast to a shape, in atoms that all of CVXPY's backends know if it can."""
+    if e.shape == shape:
+        return e
+    if isinstance(e, cp.Constant) and isinstance(e.value, np.ndarray | np.generic):
+        return cp.Constant(np.broadcast_to(e.value, shape))
+    return atoms.PROMOTE(e, shape) if e.shape == () else cp.broadcast_to(e, shape)
 
 
 def _added(e: Any, sign: int, degrees: Degrees) -> list[Any]:
-    choices = [[_broadcast(p, e.shape) for p in _pieces(a, sign, degrees)] for a in e.args]
+    choices = [[spread(p, e.shape) for p in _pieces(a, sign, degrees)] for a in e.args]
     if np.prod([len(choice) for choice in choices]) > PIECES:
         raise _NotPiecewise
     return [sum(rest, first) for first, *rest in product(*choices)]
@@ -83,7 +108,7 @@ def _extreme(kind: int) -> Callable[[Any, int, Degrees], list[Any]]:
     def rule(e: Any, sign: int, degrees: Degrees) -> list[Any]:
         if sign != kind:
             raise _NotPiecewise
-        return [_broadcast(p, e.shape) for a in e.args for p in _pieces(a, sign, degrees)]
+        return [spread(p, e.shape) for a in e.args for p in _pieces(a, sign, degrees)]
 
     return rule
 
@@ -108,7 +133,7 @@ def _scaled(e: Any, sign: int, degrees: Degrees) -> list[Any]:
         divided = isinstance(e, atoms.DIVIDE)
         return piece / positive if divided else cp.multiply(positive, piece)
 
-    return [_broadcast(times(p), e.shape) for p in _pieces(other, turned, degrees)]
+    return [spread(times(p), e.shape) for p in _pieces(other, turned, degrees)]
 
 
 def _rearranged(e: Any, sign: int, degrees: Degrees) -> list[Any]:

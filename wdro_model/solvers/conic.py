@@ -50,7 +50,10 @@ class Conic:
 
     def run(self, problem: cp.Problem, *, verbose: bool = False) -> None:
         """Solve in place; an infeasible or unbounded program is an error that says so."""
-        problem.solve(solver=self.solver or preferred(problem), verbose=verbose, **self.options)
+        chosen = self.solver or preferred(problem)
+        # CVXPY multiplies infinite bounds of variables by zeros of the data, and drops the result.
+        with np.errstate(invalid="ignore"):
+            problem.solve(solver=chosen, verbose=verbose, **self.options)
         if problem.status in (settings.INFEASIBLE, settings.INFEASIBLE_INACCURATE):
             raise InfeasibleError(
                 "the feasible set is empty: no point meets all the constraints; "

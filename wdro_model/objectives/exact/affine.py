@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.structure import affine_parts
@@ -13,8 +12,9 @@ from wdro_model.loss.substitution import substitute
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, unmoved
+from wdro_model.objectives.exact.box import BoxLoss
 from wdro_model.objectives.exact.geometry import dual_norm
-from wdro_model.objectives.exact.polyhedral import PolyhedralLoss
+from wdro_model.objectives.exact.pieces import flat_slope
 from wdro_model.objectives.exact.refusals import first_refusal, needs_affine, needs_cost
 from wdro_model.objectives.exact.support import moves_freely
 from wdro_model.objectives.programs import Program
@@ -48,7 +48,7 @@ class AffineLoss:
         parts = affine_parts(model.expression, model.joint.parameters)
         if not model.joint.everywhere and not signs_stay_inside(model, parts.slopes):
             # Large programs are left to Frank-Wolfe, whose steps need no multipliers.
-            return PolyhedralLoss().program(model) if is_small(model) else None
+            return BoxLoss().program(model) if is_small(model) else None
         mean = substitute(model.expression, model.mean_values())
         norm = dual_norm(model.cost, flat_slope(model, parts.slopes))
         return Program.if_convex(mean + np.sqrt(model.radius) * norm)
@@ -87,13 +87,6 @@ def moved_samples(model: Model, x: Array) -> Extremal:
     found = robust_affine(model, convex=False).moves(x)
     still = unmoved(model)
     return Extremal(still.rows + found.moves, still.weights, still.source, found.dual)
-
-
-def flat_slope(model: Model, slopes: dict[Any, Any]) -> Any:
-    """B(x) as one vector of d entries."""
-    assert model.joint is not None
-    flat = [cp.vec(slopes[p], order="C") for p in model.joint.parameters]
-    return cp.hstack(flat) if len(flat) > 1 else flat[0]
 
 
 def signs_stay_inside(model: Model, slopes: dict[Any, Any]) -> bool:

@@ -14,14 +14,15 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss import atoms
+from wdro_model.loss.additive import additive_terms
 from wdro_model.loss.polynomial import Degrees
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, WrittenOut, unmoved
+from wdro_model.objectives.exact.decomposition import scalars
 from wdro_model.objectives.exact.geometry import dual_norm, dual_norms, steepest_move
 from wdro_model.objectives.exact.pieces import Piece, as_piece, evaluate_piece
 from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
-from wdro_model.objectives.exact.terms import additive_terms
 from wdro_model.objectives.exact.vectorised import piece_at
 from wdro_model.objectives.programs import Program
 
@@ -104,7 +105,8 @@ def residual(model: Model) -> Residual | None:
 def _residual(model: Model) -> Residual | None:
     assert model.joint is not None
     degrees = Degrees(model.joint.parameters)
-    terms = additive_terms(model.expression, degrees)
+    vectors = additive_terms(model.expression, model.joint.parameters)
+    terms = [term for vector in vectors for term in scalars(vector, degrees)]
     uncertain = [t for t in terms if degrees(t) > 0]
     if len(uncertain) != 1:
         return None

@@ -23,13 +23,15 @@ from wdro_model.loss.substitution import substitute
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array, Point
 from wdro_model.objectives.exact.base import Extremal, unmoved
+from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.geometry import (
     conjugate_exponent,
     dual_norms,
     scales,
     steepest_move,
 )
-from wdro_model.objectives.exact.pieces import Cluster, Group, Piece, groups_of, numeric
+from wdro_model.objectives.exact.lines import Lines
+from wdro_model.objectives.exact.pieces import Cluster, Piece, numeric
 from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
 from wdro_model.objectives.exact.vectorised import (
     group_rows,
@@ -176,11 +178,21 @@ def lipschitz(model: Model, group: Group) -> Any | None:
         if len(cluster.moving):
             norms = [moving_norm(model, cluster, slope) for slope in longest_slopes(cluster)]
             rates.append(norms[0] if len(norms) == 1 else cp.maximum(*norms))
+    rates += [line_rates(model, lines) for lines in group.lines]
     if not rates:
         return None
-    return (
-        rates[0] if len(rates) == 1 else cp.norm(cp.hstack(rates), conjugate_exponent(model.cost))
-    )
+    if len(rates) == 1 and rates[0].size == 1:
+        return rates[0]
+    return cp.norm(cp.hstack(rates), conjugate_exponent(model.cost))
+
+
+def line_rates(model: Model, lines: Lines) -> Any:
+    """max_j |b_j| on every line, (m,), where the norm of the cost is the plain one."""
+    assert model.cost is not None
+    weights = 1.0 / scales(model.cost)[lines.where]
+    if lines.fixed_slopes is not None:
+        return cp.Constant(weights * np.abs(lines.fixed_slopes).max(axis=0))
+    return cp.multiply(weights, cp.maximum(*[cp.abs(slope) for slope in lines.slopes]))
 
 
 def longest_slopes(cluster: Cluster) -> list[Any]:
@@ -213,6 +225,10 @@ def steepest_slope(model: Model, groups: tuple[Group, ...], x: Array) -> tuple[f
         for cluster in group.clusters:
             slopes = numeric(model, cluster, x).moving_slopes
             slope += slopes[int(np.argmax(dual_norms(model.cost, slopes)))]
+        for lines in group.lines:
+            slopes = lines.numeric(model, x).slopes
+            steepest = np.argmax(np.abs(slopes), axis=0)
+            slope[lines.where] += slopes[steepest, np.arange(len(steepest))]
         rate = float(dual_norms(model.cost, slope))
         if rate > best[0]:
             best = (rate, slope, group)

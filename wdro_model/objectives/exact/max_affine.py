@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
+import numpy as np
 
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, WrittenOut
+from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.dual_search import search
 from wdro_model.objectives.exact.geometry import scales, whitened
-from wdro_model.objectives.exact.pieces import Cluster, Group, Piece, groups_of
+from wdro_model.objectives.exact.lines import Lines, along
+from wdro_model.objectives.exact.pieces import Cluster, is_flat
 from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
 from wdro_model.objectives.exact.responses import free_responses
 from wdro_model.objectives.exact.vectorised import certain_part, group_rows, piece_at, summed
@@ -54,6 +57,12 @@ class MaxAffineLoss(WrittenOut):
                 best = values[0] if len(values) == 1 else cp.maximum(*values)
                 total = total + summed(best, len(rows)) / len(model.rows)
                 constraints += more
+            for lines in group.lines:
+                bonuses, more = line_bonuses(model, lines, dual)
+                ones = np.ones((len(rows), len(lines.where)))
+                values = [v + along(ones, b) for v, b in zip(lines.values(rows), bonuses)]
+                total = total + cp.sum(cp.maximum(*values)) / len(model.rows)
+                constraints += more
         return Program.if_convex(total, tuple(constraints))
 
     def value(self, model: Model, x: Array) -> float:
@@ -84,7 +93,7 @@ def cluster_bonuses(model: Model, cluster: Cluster, dual: Any) -> tuple[list[Any
     cones: dict[int, tuple[Any, float]] = {}
     bonuses, constraints = [], []
     for piece in cluster.pieces:
-        if not len(cluster.moving) or is_zero(piece):
+        if not len(cluster.moving) or is_flat(piece):
             bonuses.append(0.0)
             continue
         key = id(piece.direction)
@@ -99,10 +108,29 @@ def cluster_bonuses(model: Model, cluster: Cluster, dual: Any) -> tuple[list[Any
     return bonuses, constraints
 
 
-def is_zero(piece: Piece) -> bool:
-    """Does the piece not depend on the data?"""
-    constant = piece.direction.is_constant()
-    return piece.scale == 0 or (constant and not piece.direction.value.any())
+def line_bonuses(model: Model, lines: Lines, dual: Any) -> tuple[list[Any], list[Any]]:
+    """b_ji^2 / (4 l w_i) for each piece as a vector (m,), with constraints."""
+    assert model.cost is not None
+    weights, fixed = 1.0 / scales(model.cost)[lines.where], lines.fixed_slopes
+    if fixed is not None:
+        # Slopes that do not depend on the decision share one number, the largest of them all.
+        steepness = np.abs(fixed * weights)
+        longest = float(steepness.max()) or 1.0
+        square = cp.Variable(nonneg=True)
+        bonuses = [(row / longest) ** 2 * square for row in steepness]
+        return bonuses, [cp.quad_over_lin(longest, 4.0 * dual) <= square]
+    bonuses, constraints = [], []
+    for slope in lines.slopes:
+        bonus = cp.Variable(len(lines.where), nonneg=True)
+        constraints.append(squares_below(cp.multiply(weights, slope), dual, bonus))
+        bonuses.append(bonus)
+    return bonuses, constraints
+
+
+def squares_below(slope: Any, dual: Any, bonus: Any) -> Any:
+    """slope_i^2 <= 4 l bonus_i for every entry, as second-order cones."""
+    stretched = dual * np.ones(bonus.size)
+    return cp.SOC(stretched + bonus, cp.vstack([slope, stretched - bonus]), axis=0)
 
 
 def moving_slope(model: Model, cluster: Cluster, slope: Any) -> Any:

@@ -20,19 +20,12 @@ import scipy.sparse as sp
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, WrittenOut
-from wdro_model.objectives.exact.dual_search import search
+from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.geometry import conjugate_exponent, scales
-from wdro_model.objectives.exact.pieces import (
-    Cluster,
-    Group,
-    constant_cluster,
-    groups_of,
-    numeric,
-)
+from wdro_model.objectives.exact.pieces import Cluster, constant_cluster, numeric
 from wdro_model.objectives.exact.primal import primal_extremal
 from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_polyhedron
-from wdro_model.objectives.exact.responses import box_responses
-from wdro_model.objectives.exact.support import inequalities, reach
+from wdro_model.objectives.exact.support import inequalities
 from wdro_model.objectives.exact.vectorised import certain_part, group_rows, piece_at, summed
 from wdro_model.objectives.programs import Program
 from wdro_model.solvers.conic import Conic
@@ -64,34 +57,15 @@ class PolyhedralLoss(WrittenOut):
         return dual_program(model, self.groups(model))
 
     def value(self, model: Model, x: Array) -> float:
-        if is_separable(model):
-            return search(model, x, box_responses(model, self.groups(model), x)).value
         return conic_value(model, self.groups(model), x)
 
     def extremal(self, model: Model, x: Array) -> Extremal:
-        if is_separable(model):
-            # Where the supremum asks for moves without end, long ones come close to it.
-            answers = box_responses(model, self.groups(model), x, longest=reach(model, 1e7))
-            return search(model, x, answers).extremal(model)
         return primal_extremal(model, self.groups(model), x)
 
     def groups(self, model: Model) -> tuple[Group, ...]:
         found = coupled_pieces(model)
         assert not isinstance(found, str)
         return found
-
-
-def is_separable(model: Model) -> bool:
-    """Do cost and support treat every coordinate on its own?"""
-    assert model.joint is not None
-    assert model.cost is not None
-    plain = model.cost.kind == "squared" or model.cost.p == 1 or len(moving_ones(model)) <= 1
-    return model.joint.bounds is not None and plain and model.cost.kind != "mahalanobis"
-
-
-def moving_ones(model: Model) -> Array:
-    assert model.cost is not None
-    return np.flatnonzero(~model.cost.frozen)
 
 
 def coupled_pieces(model: Model) -> tuple[Group, ...] | str:
@@ -103,7 +77,7 @@ def coupled_pieces(model: Model) -> tuple[Group, ...] | str:
     if model.cost.kind == "mahalanobis" or model.cost.p not in (None, 1.0):
         everything = sp.csr_array((~model.cost.frozen).astype(float)[None])
         couplings = sp.vstack([couplings, everything], format="csr")
-    return groups_of(model, "polyhedral", couplings=couplings)
+    return groups_of(model, "polyhedral", couplings=couplings, vectors=False)
 
 
 def needs_coupled_pieces(model: Model) -> str | None:
@@ -125,12 +99,14 @@ def needs_few_multipliers(model: Model) -> str | None:
     count = len(found[1]) * sum(
         len(g.index) * max((len(c.pieces) for c in g.clusters), default=0) for g in groups
     )
-    if count > LARGEST:
-        return (
-            f"the finite program on the support has {count} multipliers, more than the {LARGEST} "
-            "that are written out"
-        )
-    return None
+    return too_many_multipliers(count) if count > LARGEST else None
+
+
+def too_many_multipliers(count: int) -> str:
+    return (
+        f"the finite program on the support has {count} multipliers, more than the {LARGEST} "
+        "that are written out"
+    )
 
 
 def dual_program(
@@ -210,7 +186,7 @@ def conic_value(model: Model, groups: tuple[Group, ...], x: Array) -> float:
         numbers = [numeric(model, cluster, x) for cluster in group.clusters]
         still += sum(float(c.values(rows).max(axis=1).sum()) for c in numbers)
         clusters = tuple(constant_cluster(n, c.seen) for n, c in zip(numbers, group.clusters))
-        fixed.append(Group(group.index, clusters, (), group.held))
+        fixed.append(Group(group.index, clusters, (), (), group.held))
     certain = float(model.loss.values(x, model.rows).mean()) - still / size
     program = dual_program(model, tuple(fixed), cp.Constant(certain))
     assert program is not None

@@ -7,45 +7,30 @@ sup_zeta max_j a_j + <b_j, zeta> - l c(xi_k, zeta), the cost of a maximiser, and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
+from wdro_model.objectives.exact.answers import Answer, Response
+from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.geometry import dual_norms, scales, whitened_numbers
-from wdro_model.objectives.exact.pieces import Group, NumericCluster, numeric
+from wdro_model.objectives.exact.line_responses import (
+    Mover,
+    clipped_lines,
+    free_lines,
+    line_response,
+    lines_to_the_bounds,
+    room,
+)
+from wdro_model.objectives.exact.pieces import NumericCluster, numeric
 from wdro_model.objectives.exact.vectorised import group_rows
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The best move of each of n samples at one price."""
-
-    values: Array
-    """(n,)."""
-    costs: Array
-    """(n,)."""
-    moves: Callable[[], Array]
-    """(n, d), computed when it is asked for."""
-
-
-@dataclass(frozen=True)
-class Response:
-    """A cluster's answers, for the samples in `index`."""
-
-    index: Array
-    at: Callable[[float], Answer]
-    rate: float
-    """The largest dual norm of a slope."""
-    still: float
-    """Sum over the samples of the largest piece where nothing moves."""
 
 
 def free_responses(model: Model, groups: tuple[Group, ...], x: Array) -> list[Response]:
     """On R^d with a quadratic cost: the move b/(2 l) in the geometry of the cost."""
-    return _responses(model, groups, x, _free)
+    return _responses(model, groups, x, _free, free_lines(model))
 
 
 def box_responses(
@@ -53,14 +38,18 @@ def box_responses(
 ) -> list[Response]:
     """On a box with a separable cost: every coordinate on its own, by moves up to `longest`."""
     assert model.cost is not None
-    answer = _clipped if model.cost.kind == "squared" else partial(_to_the_bounds, longest)
-    return _responses(model, groups, x, answer)
+    if model.cost.kind == "squared":
+        return _responses(model, groups, x, _clipped, clipped_lines(model))
+    answer = partial(_to_the_bounds, longest)
+    return _responses(model, groups, x, answer, lines_to_the_bounds(model, longest))
 
 
 Maker = Callable[[Model, NumericCluster, Array], Callable[[float], Answer]]
 
 
-def _responses(model: Model, groups: tuple[Group, ...], x: Array, maker: Maker) -> list[Response]:
+def _responses(
+    model: Model, groups: tuple[Group, ...], x: Array, maker: Maker, mover: Mover
+) -> list[Response]:
     assert model.cost is not None
     found = []
     for group in groups:
@@ -70,6 +59,8 @@ def _responses(model: Model, groups: tuple[Group, ...], x: Array, maker: Maker) 
             rate = float(dual_norms(model.cost, numbers.moving_slopes).max())
             still = float(numbers.values(rows).max(axis=1).sum())
             found.append(Response(group.index, maker(model, numbers, rows), rate, still))
+        for lines in group.lines:
+            found.append(line_response(model, group.index, lines.numeric(model, x), rows, mover))
     return found
 
 
@@ -98,12 +89,7 @@ def _bounds(model: Model, cluster: NumericCluster, rows: Array) -> tuple[Array, 
     """How far down and up each sample may move in the cluster's coordinates."""
     assert model.joint is not None
     assert model.joint.bounds is not None
-    where = cluster.moving
-    lower, upper = (side[where] for side in model.joint.bounds)
-    return (
-        np.minimum(lower - rows[:, where], 0.0),
-        np.maximum(upper - rows[:, where], 0.0),
-    )
+    return room(model, cluster.moving, rows)
 
 
 def _coordinatewise(

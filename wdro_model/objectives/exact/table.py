@@ -9,6 +9,7 @@ from wdro_model.model import Model
 from wdro_model.objectives.base import Array, Objective
 from wdro_model.objectives.exact.affine import AffineLoss
 from wdro_model.objectives.exact.base import Entry, Extremal
+from wdro_model.objectives.exact.box import BoxLoss
 from wdro_model.objectives.exact.least_squares import LeastSquaresLoss
 from wdro_model.objectives.exact.lipschitz import LipschitzLoss
 from wdro_model.objectives.exact.max_affine import MaxAffineLoss
@@ -23,6 +24,7 @@ ENTRIES: tuple[Entry, ...] = (
     LipschitzLoss(),
     LeastSquaresLoss(),
     MaxAffineLoss(),
+    BoxLoss(),
     PolyhedralLoss(),
 )
 """The cheapest counterparts first."""

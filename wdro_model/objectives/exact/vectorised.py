@@ -11,7 +11,8 @@ from wdro_model.loss import atoms
 from wdro_model.loss.forms import affine_forms
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.exact.pieces import Cluster, Group, Piece, as_piece
+from wdro_model.objectives.exact.decomposition import Group
+from wdro_model.objectives.exact.pieces import Cluster, Piece, as_piece
 
 ENTRYWISE = (
     atoms.ADD,
@@ -58,6 +59,8 @@ def mean_of_maxima(model: Model, groups: tuple[Group, ...]) -> Any:
         rows = group_rows(group, model.rows)
         for cluster in group.clusters:
             total = total + sum_of_maximum(cluster, rows) / len(model.rows)
+        for lines in group.lines:
+            total = total + lines.sum_of_maxima(rows) / len(model.rows)
     return total
 
 

@@ -1,0 +1,231 @@
+"""Maxima of affine pieces on a box, with a cost that adds up over the coordinates.
+
+Nature then moves every coordinate on its own. For one sample, one piece and the cost |delta_i|
+weighed by w_i, a coordinate goes to its bound or stays,
+
+    sup { b delta - l w |delta| : lo <= xi + delta <= hi }
+        = (hi - xi) (b - l w)_+ + (xi - lo) (-b - l w)_+,
+
+with parts (.)_+ that all samples share. A squared cost needs multipliers of both bounds for every
+sample, and a second-order cone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.exact.base import Extremal, WrittenOut
+from wdro_model.objectives.exact.decomposition import Group, groups_of
+from wdro_model.objectives.exact.dual_search import search
+from wdro_model.objectives.exact.geometry import scales
+from wdro_model.objectives.exact.lines import Lines, along
+from wdro_model.objectives.exact.max_affine import squares_below
+from wdro_model.objectives.exact.pieces import Cluster
+from wdro_model.objectives.exact.polyhedral import LARGEST, cluster_values, too_many_multipliers
+from wdro_model.objectives.exact.refusals import first_refusal, needs_cost
+from wdro_model.objectives.exact.responses import box_responses
+from wdro_model.objectives.exact.support import inequalities, reach
+from wdro_model.objectives.exact.vectorised import certain_part, group_rows, piece_at, summed
+from wdro_model.objectives.programs import Program
+
+Values = tuple[list[Any], list[Any]]
+"""For each piece what nature makes of it, a vector, and the constraints that go with them."""
+
+
+@dataclass(frozen=True)
+class BoxLoss(WrittenOut):
+    """A maximum of affine pieces, or a sum of such terms; squared cost or Norm(1); a box."""
+
+    formula = (
+        "min over l of l radius + mean_k max_j a_j + <b_j, xi_k> "
+        "+ sum_i sup of b_ji delta - l c_i(delta) over the box"
+    )
+
+    def refusal(self, model: Model) -> str | None:
+        return first_refusal(
+            model,
+            needs_cost("norm", "squared"),
+            needs_box,
+            needs_separable_cost,
+            needs_pieces,
+            needs_few_multipliers,
+        )
+
+    def program(self, model: Model) -> Program | None:
+        groups = self.groups(model)
+        dual = cp.Variable(nonneg=True, name="transport_dual")
+        total = certain_part(model, groups) + model.radius * dual
+        constraints: list[Any] = []
+        for group in groups:
+            rows = group_rows(group, model.rows)
+            parts: tuple[Cluster | Lines, ...] = (*group.clusters, *group.lines)
+            for part in parts:
+                values, more = values_on_box(model, part, rows, dual)
+                best = values[0] if len(values) == 1 else cp.maximum(*values)
+                added = cp.sum(best) if isinstance(part, Lines) else summed(best, len(rows))
+                total = total + added / len(model.rows)
+                constraints += more
+        return Program.if_convex(total, tuple(constraints))
+
+    def value(self, model: Model, x: Array) -> float:
+        return search(model, x, box_responses(model, self.groups(model), x)).value
+
+    def extremal(self, model: Model, x: Array) -> Extremal:
+        # Where the supremum asks for moves without end, long ones come close to it.
+        answers = box_responses(model, self.groups(model), x, longest=reach(model, 1e7))
+        return search(model, x, answers).extremal(model)
+
+    def groups(self, model: Model) -> tuple[Group, ...]:
+        found = separate_pieces(model)
+        assert not isinstance(found, str)
+        return found
+
+
+def needs_box(model: Model) -> str | None:
+    assert model.joint is not None
+    if model.joint.bounds is None:
+        supports = ", ".join(f"{p.name()} in {p.support!r}" for p in model.joint.parameters)
+        return f"the support is not a box ({supports})"
+    return None
+
+
+def needs_separable_cost(model: Model) -> str | None:
+    assert model.cost is not None
+    alone = int((~model.cost.frozen).sum()) <= 1
+    if model.cost.kind == "norm" and model.cost.p != 1 and not alone:
+        return f"the ground cost couples the coordinates of a box ({model.cost.describe()})"
+    return None
+
+
+def separate_pieces(model: Model) -> tuple[Group, ...] | str:
+    """The pieces of the loss; neither cost nor support couples coordinates."""
+    return groups_of(model, "box")
+
+
+def needs_pieces(model: Model) -> str | None:
+    found = separate_pieces(model)
+    return found if isinstance(found, str) else None
+
+
+def needs_few_multipliers(model: Model) -> str | None:
+    """A squared cost has a multiplier for each bound, sample and piece."""
+    assert model.cost is not None
+    groups, found = separate_pieces(model), inequalities(model)
+    assert not isinstance(groups, str)
+    assert found is not None
+    if model.cost.kind == "norm":
+        return None
+    bounded = np.asarray(abs(found[0]).sum(axis=0)).ravel()
+    count = sum(
+        len(group.index) * len(pieces) * int(bounded[where].sum())
+        for group in groups
+        for pieces, where in (
+            *((cluster.pieces, cluster.moving) for cluster in group.clusters),
+            *((lines.slopes, lines.where) for lines in group.lines),
+        )
+    )
+    return too_many_multipliers(count) if count > LARGEST else None
+
+
+def values_on_box(model: Model, part: Cluster | Lines, rows: Array, dual: Any) -> Values:
+    """sup_zeta a + <b, zeta> - l c(xi_k, zeta) for each piece of a cluster or of lines."""
+    assert model.cost is not None
+    if model.cost.kind == "norm":
+        return to_the_bounds(model, part, rows, dual)
+    if isinstance(part, Lines):
+        return squared_lines(model, part, rows, dual)
+    found = inequalities(model)
+    assert found is not None
+    return cluster_values(model, part, rows, dual, *found)
+
+
+@dataclass(frozen=True)
+class Room:
+    """How far samples may move down and up in some coordinates, (n, m); 0 without a bound."""
+
+    down: Array
+    up: Array
+    below: Array
+    """Which coordinates (m,) have a lower bound."""
+    above: Array
+
+    @classmethod
+    def of(cls, model: Model, where: Array, rows: Array) -> Room:
+        assert model.joint is not None
+        assert model.joint.bounds is not None
+        lower, upper = (side[where] for side in model.joint.bounds)
+        below, above, data = np.isfinite(lower), np.isfinite(upper), rows[:, where]
+        return cls(
+            np.where(below, np.maximum(data - np.where(below, lower, 0.0), 0.0), 0.0),
+            np.where(above, np.maximum(np.where(above, upper, 0.0) - data, 0.0), 0.0),
+            below,
+            above,
+        )
+
+
+def to_the_bounds(model: Model, part: Cluster | Lines, rows: Array, dual: Any) -> Values:
+    """Absolute values as costs: the excess of a slope over its price, times the room."""
+    assert model.cost is not None
+    is_lines = isinstance(part, Lines)
+    where = part.where if isinstance(part, Lines) else part.moving
+    if isinstance(part, Lines):
+        plain, slopes = part.values(rows), list(part.slopes)
+    else:
+        plain = [piece_at(piece, part.seen, rows) for piece in part.pieces]
+        slopes = [piece.slope[where] for piece in part.pieces]
+    if not len(where):
+        return plain, []
+    room, price = Room.of(model, where, rows), scales(model.cost)[where] * dual
+    values, constraints = [], []
+    for value, slope in zip(plain, slopes):
+        for sign, length, bounded in ((1.0, room.up, room.above), (-1.0, room.down, room.below)):
+            # Without a bound no excess is allowed: the price must pay for a move without end.
+            excess = _nonnegative(bounded)
+            constraints.append(sign * slope - price <= excess)
+            if bounded.any():
+                value = value + (along(length, excess) if is_lines else length @ excess)
+        values.append(value)
+    return values, constraints
+
+
+def squared_lines(model: Model, lines: Lines, rows: Array, dual: Any) -> Values:
+    """Squared cost on lines: multipliers of both bounds and a cone for each sample and line."""
+    assert model.cost is not None
+    room = Room.of(model, lines.where, rows)
+    weights = 1.0 / scales(model.cost)[lines.where]
+    values, constraints = [], []
+    for value, slope in zip(lines.values(rows), lines.slopes):
+        left = along(np.ones_like(room.up), slope)
+        for sign, length, bounded in ((1.0, room.up, room.above), (-1.0, room.down, room.below)):
+            if bounded.any():
+                entries = np.flatnonzero(np.tile(bounded, len(rows)))
+                multipliers = cp.Variable(len(entries), nonneg=True)
+                placed = _placement(entries, room.up.size)
+                left = left - sign * (placed @ multipliers)
+                value = value + (placed @ sp.diags_array(length.ravel()[entries])) @ multipliers
+        bonus = cp.Variable(room.up.size, nonneg=True)
+        scaled = sp.diags_array(np.tile(weights, len(rows))) @ left
+        constraints.append(squares_below(scaled, dual, bonus))
+        values.append(value + bonus)
+    return values, constraints
+
+
+def _nonnegative(free: Array) -> Any:
+    """A vector of nonnegative variables in the entries that are free, of zeros elsewhere."""
+    if not free.any():
+        return cp.Constant(np.zeros(len(free)))
+    numbers = cp.Variable(int(free.sum()), nonneg=True)
+    return numbers if free.all() else _placement(np.flatnonzero(free), len(free)) @ numbers
+
+
+def _placement(entries: Array, size: int) -> Any:
+    """The matrix that puts a short vector into these entries of a long one."""
+    ones, columns = np.ones(len(entries)), np.arange(len(entries))
+    return sp.csr_array((ones, (entries, columns)), shape=(size, len(entries)))

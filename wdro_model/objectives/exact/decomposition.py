@@ -1,0 +1,238 @@
+"""A loss as a sum of maxima of affine pieces, in the form the counterparts work on.
+
+    f(x, xi) = g(x) + sum_c max_j ( a_cj(x) + <b_cj(x), xi> )
+
+where no coordinate that moves is seen by two of the clusters c. Terms that share coordinates
+are multiplied out into one cluster; vectors of terms that see one coordinate each are kept as
+vectors (`Lines`); a term that is affine in the data is shared out among all.
+A parameter that is held fixed (infinite weight) may multiply others, as a label does: the samples
+then fall into groups of equal labels, each with pieces of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
+
+from wdro_model.loss.additive import additive_terms
+from wdro_model.loss.affine import as_scalar
+from wdro_model.loss.entrywise import entry
+from wdro_model.loss.piecewise import pieces
+from wdro_model.loss.polynomial import Degrees
+from wdro_model.loss.substitution import substitute
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.exact.lines import Lines, find_lines
+from wdro_model.objectives.exact.pieces import (
+    Cluster,
+    Piece,
+    masked,
+    pattern_of,
+    piece_of,
+    sum_of_pieces,
+    total,
+)
+
+LIMIT = 64
+"""At most so many pieces of one cluster are written out."""
+LARGEST_SUM = 512
+"""Sums are written out entry by entry up to this many."""
+GROUPS = 32
+"""At most so many different values of the parameters that are held fixed."""
+
+
+class NotPiecewise(Exception):
+    """Why a loss is not a sum of maxima of affine pieces."""
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The samples that share one set of pieces."""
+
+    index: Array
+    clusters: tuple[Cluster, ...]
+    lines: tuple[Lines, ...]
+    rest: tuple[Any, ...]
+    """Terms without data."""
+    held: tuple[Any, ...] = ()
+    """Parameters whose value, shared by the samples, was put into the pieces."""
+
+
+def decompose(
+    model: Model,
+    couplings: Any | None = None,
+    simplify: Callable[[Any], Any] = lambda expression: expression,
+    vectors: bool = True,
+) -> tuple[Group, ...]:
+    """The groups of the samples with their clusters; NotPiecewise if there are none.
+
+    couplings: a sparse matrix (rows, d); the coordinates of one row end in one cluster.
+    simplify: applied to the expression before its pieces are sought.
+    vectors: may terms along single coordinates stay vectors?
+    """
+    assert model.joint is not None
+    assert model.cost is not None
+    everything = np.arange(model.joint.size)
+    try:
+        found = _clusters(model, simplify(model.expression), couplings, vectors)
+        return (Group(everything, *found),)
+    except NotPiecewise as reason:
+        held = [p for p, s in model.joint.slices.items() if model.cost.frozen[s].all()]
+        if not held:
+            raise
+        coordinates = np.concatenate([np.r_[model.joint.slices[p]] for p in held])
+        rows, owners = np.unique(model.joint.matrix[:, coordinates], axis=0, return_inverse=True)
+        if len(rows) > GROUPS:
+            names = ", ".join(repr(p.name()) for p in held)
+            raise NotPiecewise(
+                f"{reason}; {names} is held fixed and takes {len(rows)} different values, more "
+                f"than the {GROUPS} that are written out"
+            ) from None
+    groups = []
+    for g in range(len(rows)):
+        index = np.flatnonzero(np.ravel(owners) == g)
+        full = model.joint.split(model.joint.matrix[index[:1]])
+        fixed = substitute(model.expression, {p: full[p][0] for p in held})
+        found = _clusters(model, simplify(fixed), couplings, vectors)
+        groups.append(Group(index, *found, tuple(held)))
+    return tuple(groups)
+
+
+def groups_of(
+    model: Model,
+    name: str,
+    couplings: Any | None = None,
+    simplify: Callable[[Any], Any] = lambda expression: expression,
+    vectors: bool = True,
+) -> tuple[Group, ...] | str:
+    """What `decompose` finds, remembered under a name; the reason as a sentence if nothing."""
+
+    def compute() -> tuple[Group, ...] | str:
+        try:
+            return decompose(model, couplings, simplify, vectors)
+        except NotPiecewise as reason:
+            assert model.structure is not None
+            return f"{reason} ({model.structure.describe()})"
+
+    return model.remember(f"pieces: {name}", compute)
+
+
+def _clusters(
+    model: Model, expression: Any, couplings: Any | None, vectors: bool
+) -> tuple[tuple[Cluster, ...], tuple[Lines, ...], tuple[Any, ...]]:
+    """The clusters, the lines and the terms without data of one expression."""
+    assert model.joint is not None
+    parameters = model.joint.parameters
+    degrees = Degrees(parameters)
+    lines: tuple[Lines, ...] = ()
+    terms = additive_terms(expression, parameters)
+    if vectors:
+        lines, terms = find_lines(model, terms, _tied(model, couplings), LIMIT)
+    certain: list[Any] = []
+    affine: list[Any] = []
+    maxima: list[tuple[Piece, ...]] = []
+    for term in (scalar for vector in terms for scalar in scalars(vector, degrees)):
+        if degrees(term) == 0:
+            certain.append(term)
+            continue
+        found = pieces(term, parameters, LIMIT)
+        if found is None:
+            raise NotPiecewise("the loss is not a maximum of a few pieces affine in the data")
+        if len(found) == 1:
+            affine.append(found[0])
+        else:
+            maxima.append(tuple(piece_of(model, piece) for piece in found))
+    linear = piece_of(model, total(affine)) if affine else None
+    lines = tuple(_tilted(line, linear) for line in lines)
+    left = np.ones(model.joint.dimension)
+    for line in lines:
+        left[line.where] = 0.0
+    clusters: list[Cluster] = []
+    for members, coordinates in _components(model, maxima, couplings) if maxima else ():
+        inside = np.zeros(model.joint.dimension)
+        inside[coordinates] = 1.0
+        left -= inside
+        combined = _multiplied_out([maxima[m] for m in members])
+        if linear is not None:
+            combined = [sum_of_pieces((piece, masked(linear, inside))) for piece in combined]
+        clusters.append(_cluster(model, tuple(combined), coordinates))
+    if linear is not None:
+        remainder = masked(linear, left, linear.constant)
+        clusters.append(_cluster(model, (remainder,), None))
+    return tuple(clusters), lines, tuple(certain)
+
+
+def scalars(term: Any, degrees: Degrees) -> list[Any]:
+    """Scalar expressions that add up to the entries of a term; affine parts stay whole."""
+    if term.size == 1:
+        return [as_scalar(term)]
+    if degrees(term) <= 1 or term.size > LARGEST_SUM:
+        return [cp.sum(term)]
+    return [entry(term, i) for i in range(term.size)]
+
+
+def _tied(model: Model, couplings: Any | None) -> Array:
+    """Which coordinates are held fixed, or coupled with others."""
+    assert model.cost is not None
+    tied = np.array(model.cost.frozen)
+    if couplings is not None:
+        matrix = sp.csr_array(couplings)
+        several = np.flatnonzero(np.diff(matrix.indptr) > 1)
+        tied[matrix[several].indices] = True
+    return tied
+
+
+def _tilted(line: Lines, linear: Piece | None) -> Lines:
+    """The lines with their share of a part that is affine in all the data."""
+    if linear is None:
+        return line
+    share = linear.slope[line.where]
+    return Lines(line.constants, tuple(slope + share for slope in line.slopes), line.where)
+
+
+def _multiplied_out(terms: list[tuple[Piece, ...]]) -> list[Piece]:
+    """The pieces of a sum of maxima: one for each choice of a piece in every term."""
+    count = prod(len(term) for term in terms)
+    if count > LIMIT:
+        raise NotPiecewise(
+            f"{len(terms)} terms of the loss share coordinates of the data and have {count} "
+            f"pieces together, more than the {LIMIT} that are written out"
+        )
+    return [sum_of_pieces(choice) for choice in product(*terms)]
+
+
+def _components(
+    model: Model, terms: list[tuple[Piece, ...]], couplings: Any | None
+) -> list[tuple[list[int], Array]]:
+    """Terms that share coordinates, directly or through a coupling, with the moving ones."""
+    assert model.cost is not None
+    patterns = np.array([pattern_of(model, term) & ~model.cost.frozen for term in terms])
+    if len(terms) == 1 and couplings is None:
+        return [([0], np.flatnonzero(patterns[0]))]
+    links = sp.csr_array(patterns.astype(float))
+    if couplings is not None:
+        links = sp.vstack([links, abs(sp.csr_array(couplings))], format="csr")
+    graph = sp.block_array([[None, links], [links.T, None]], format="csr")
+    _, labels = connected_components(graph, directed=False)
+    found = []
+    for label in dict.fromkeys(labels[: len(terms)]):
+        members = [int(m) for m in np.flatnonzero(labels[: len(terms)] == label)]
+        coordinates = np.flatnonzero((labels[links.shape[0] :] == label) & ~model.cost.frozen)
+        found.append((members, coordinates))
+    return found
+
+
+def _cluster(model: Model, found: tuple[Piece, ...], moving: Array | None) -> Cluster:
+    assert model.cost is not None
+    seen = pattern_of(model, found)
+    if moving is None:
+        moving = np.flatnonzero(seen & ~model.cost.frozen)
+    return Cluster(found, np.flatnonzero(seen), moving)

@@ -1,0 +1,180 @@
+"""Terms along coordinates of their own, many at once: sum_i max_j ( a_ji(x) + b_ji(x) xi_i ).
+
+A newsvendor of a thousand products is a thousand maxima that each see one demand. Written as
+vectors they are one expression for CVXPY, where one by one they would be thousands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+from wdro_model.loss.affine import affine_parts, constant_part
+from wdro_model.loss.dependence import dependence
+from wdro_model.loss.entrywise import entry_pieces, selected, spread
+from wdro_model.loss.polynomial import Degrees
+from wdro_model.model import Model
+from wdro_model.objectives.base import Array
+from wdro_model.objectives.exact.pieces import flat_slope
+
+FEWEST = 2
+"""Fewer maxima than this are not worth the vectors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """m maxima of J pieces, each along a coordinate of its own."""
+
+    constants: tuple[Any, ...]
+    """a_j(x) for each piece, CVXPY expressions of shape (m,)."""
+    slopes: tuple[Any, ...]
+    """b_j(x) for each piece, CVXPY expressions of shape (m,)."""
+    where: Array
+    """The coordinate of the data that each maximum sees, (m,)."""
+
+    @cached_property
+    def fixed_slopes(self) -> Array | None:
+        """The slopes (J, m) where they do not depend on the decision."""
+        if any(slope.variables() for slope in self.slopes):
+            return None
+        return np.array([slope.value for slope in self.slopes], dtype=float)
+
+    def values(self, rows: Array) -> list[Any]:
+        """Each piece at each sample, flat vectors of n m entries, sample by sample."""
+        data = rows[:, self.where]
+        ones = np.ones_like(data)
+        return [along(ones, a) + along(data, b) for a, b in zip(self.constants, self.slopes)]
+
+    def sum_of_maxima(self, rows: Array) -> Any:
+        """sum_k sum_i max_j a_ji + b_ji xi_ki."""
+        values = self.values(rows)
+        return cp.sum(values[0] if len(values) == 1 else cp.maximum(*values))
+
+    def numeric(self, model: Model, x: Array) -> NumericLines:
+        """The lines at the decision x."""
+        with model.feasible.layout.holding(x):
+            constants, slopes = (
+                np.array([np.broadcast_to(e.value, self.where.shape) for e in some], dtype=float)
+                for some in (self.constants, self.slopes)
+            )
+        return NumericLines(constants, slopes, self.where)
+
+
+@dataclass(frozen=True, eq=False)
+class NumericLines:
+    """The same at one decision."""
+
+    constants: Array
+    """(J, m)."""
+    slopes: Array
+    """(J, m)."""
+    where: Array
+
+    def values(self, rows: Array) -> Array:
+        """Each piece at each sample, (J, n, m)."""
+        return self.constants[:, None] + rows[:, self.where] * self.slopes[:, None]
+
+
+def along(numbers: Array, vector: Any) -> Any:
+    """numbers (n, m) times a vector (m,), entry by entry, as a flat vector of n m entries."""
+    if not vector.variables():
+        return cp.Constant((numbers * vector.value).ravel())
+    n, m = numbers.shape
+    starts = np.arange(n * m + 1)
+    columns = np.tile(np.arange(m), n)
+    return sp.csr_array((numbers.ravel(), columns, starts), shape=(n * m, m)) @ vector
+
+
+def find_lines(
+    model: Model, terms: list[Any], tied: Array, limit: int
+) -> tuple[tuple[Lines, ...], list[Any]]:
+    """The lines among additive terms (expressions whose entries add up), and the other terms.
+
+    tied: which coordinates (d,) cost or support couple with others, or hold fixed.
+    limit: at most so many pieces of one maximum.
+    """
+    assert model.joint is not None
+    degrees = Degrees(model.joint.parameters)
+    bent = [i for i, term in enumerate(terms) if degrees(term) > 1]
+    if not any(terms[i].size >= FEWEST for i in bent):
+        return (), terms
+    columns, d = model.joint.slices, model.joint.dimension
+    patterns = [dependence(terms[i], columns, d) for i in bent]
+    entries = np.array([_only_entry(pattern) for pattern in patterns])
+    clean = ~tied & np.all(entries != SHARED, axis=0)
+    taken: dict[int, list[Array]] = {}
+    lines = []
+    signatures, owner = np.unique(entries[:, clean] >= 0, axis=1, return_inverse=True)
+    for s, signature in enumerate(signatures.T):
+        where = np.flatnonzero(clean)[np.ravel(owner) == s]
+        if not signature.any() or len(where) < FEWEST:
+            continue
+        members = np.flatnonzero(signature)
+        parts = [selected(terms[bent[m]], entries[m, where]) for m in members]
+        found = _lines(model, parts, where, degrees, limit)
+        if found is not None:
+            lines.append(found)
+            for m in members:
+                taken.setdefault(bent[m], []).append(entries[m, where])
+    rest = [_without(term, taken.get(i)) for i, term in enumerate(terms)]
+    return tuple(lines), [term for term in rest if term is not None]
+
+
+SHARED = -2
+
+
+def _only_entry(pattern: Any) -> Array:
+    """For each coordinate the one entry that sees it, and it alone; -1 for none, SHARED else."""
+    found = np.full(pattern.shape[1], -1)
+    for_column = sp.csc_array(pattern)
+    seen_by = np.diff(for_column.indptr)
+    once = np.flatnonzero(seen_by == 1)
+    entry = for_column.indices[for_column.indptr[once]]
+    alone = np.diff(sp.csr_array(pattern).indptr)[entry] == 1
+    found[once] = np.where(alone, entry, SHARED)
+    found[seen_by > 1] = SHARED
+    return found
+
+
+def _lines(
+    model: Model, parts: list[Any], where: Array, degrees: Degrees, limit: int
+) -> Lines | None:
+    """The sum of vectors of maxima that see the same coordinates in the same order."""
+    choices = []
+    for part in parts:
+        found = entry_pieces(part, degrees)
+        if found is None or found[0] < 0:
+            return None
+        choices.append(found[1])
+    if prod(len(choice) for choice in choices) > limit:
+        return None
+    pieces = [sum(rest, first) for first, *rest in product(*choices)]
+    assert model.joint is not None
+    slopes = []
+    for piece in pieces:
+        # No two entries see one coordinate: the slopes of their sum are those of the entries.
+        summed = affine_parts(cp.sum(piece), model.joint.parameters).slopes
+        slopes.append(_settled(flat_slope(model, summed)[where]))
+    shape = where.shape
+    constants = [_settled(spread(constant_part(piece, degrees), shape)) for piece in pieces]
+    return Lines(tuple(constants), tuple(slopes), where)
+
+
+def _settled(e: Any) -> Any:
+    """The expression as a constant, where it is one."""
+    return e if e.variables() else cp.Constant(e.value)
+
+
+def _without(term: Any, taken: list[Array] | None) -> Any | None:
+    """The entries of a term that are not taken; None if all are."""
+    if taken is None:
+        return term
+    left = np.setdiff1d(np.arange(term.size), np.concatenate(taken))
+    return selected(term, left) if len(left) else None
