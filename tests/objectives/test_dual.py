@@ -103,6 +103,16 @@ def test_a_radius_that_does_not_bind(curvature, start):
     assert found.value == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("curvature", [True, False])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_radius_that_just_does_not_bind_is_seen_at_once(scale, curvature):
+    """The cost is all but flat from a small start down to zero: no crawling along it."""
+    phi = random_soft_maximum(0, 0.01, scale, curvature)
+    found = minimise_dual(phi, 1.04 * -phi(0.0).slope, start=1e-9)
+    assert found.at_floor
+    assert phi.count <= 10
+
+
 def test_a_radius_that_only_just_binds():
     def phi(dual):
         return DualPoint(2 * np.exp(-dual), -2 * np.exp(-dual), 2 * np.exp(-dual))

@@ -69,8 +69,12 @@ def minimise_dual(
         if not slope > 0 and dual > 0:
             slope = secant_slope(dual, residual, before)
         trial = bracket.next(dual, residual, slope)
-        if before is not None and np.isinf(bracket.high) and abs(residual) > 0.5 * abs(before[1]):
-            trial = max(trial, 4 * dual)  # still left of the root and little nearer: look further
+        if before is not None and abs(residual) > 0.5 * abs(before[1]):
+            # Still on the same side of the root and little nearer: look further.
+            if np.isinf(bracket.high):
+                trial = max(trial, 4 * dual)
+            elif bracket.low == 0.0 and np.isinf(bracket.low_value):
+                trial = min(trial, dual / 4)
         before = (dual, residual)
         if np.isfinite(trust):
             trial, trust = min(max(trial, dual / trust), dual * trust), trust * trust
