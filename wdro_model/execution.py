@@ -18,6 +18,7 @@ from wdro_model.objectives import exact
 from wdro_model.objectives.ascent import climb
 from wdro_model.objectives.base import Array, Point
 from wdro_model.options import Options
+from wdro_model.rescaling import solve_in_units
 from wdro_model.sets.base import FeasibleSet
 from wdro_model.solution import STATIONARY, Solution
 from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe, Outcome
@@ -29,15 +30,11 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
     """Hand the convex program to a conic solver."""
     began = time.perf_counter()
     assert chosen.program is not None
-    program, layout = chosen.program(), model.feasible.layout
-    problem = cp.Problem(
-        cp.Minimize(program.expression),
-        [*model.feasible.conic_constraints(), *program.constraints],
-    )
+    layout = model.feasible.layout
     try:
-        answer = solver.run_in_units(problem, layout.variables, verbose=options.verbose)
+        answer = solve_in_units(model, chosen.program, solver, verbose=options.verbose)
     except SolverError as error:
-        if not problem.is_mixed_integer():
+        if not model.feasible.is_integer:
             raise
         raise ValueError(
             "no installed solver takes this mixed-integer program (installed: "
@@ -45,7 +42,7 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
             "keep the program linear (a cost such as Norm(1)), or drop integer=True."
         ) from error
     x = layout.join({v: v.value for v in layout.variables if v.value is not None})
-    value = program.unit * answer.value
+    value = answer.value
     return Solution(
         method=chosen.method,
         status=answer.status,

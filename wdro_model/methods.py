@@ -14,9 +14,12 @@ from wdro_model.objectives.base import Objective
 from wdro_model.objectives.convexity import LARGEST, hessian_of_quadratic, is_positive_semidefinite
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.programs import Program, empirical_program
+from wdro_model.objectives.units import Scale
 from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe
 
 Solver = Conic | FrankWolfe | MomentumFrankWolfe
+Writer = Callable[[Scale | None], Program]
+"""Writes a program, in other units of the decision and the loss where they are given."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Plan:
     solver: Solver
     formula: str
     reasons: tuple[str, ...]
-    program: Callable[[], Program] | None = None
+    program: Writer | None = None
     """The objective as a convex CVXPY program, for `Conic`."""
     objective: Callable[[], Objective] | None = None
     """The objective as a smooth function, for the Frank-Wolfe methods."""
@@ -59,10 +62,8 @@ def automatic(model: Model, solver: Solver | None) -> Plan:
 def erm(model: Model, solver: Solver | None) -> Plan:
     """The mean loss over the samples."""
     formula = "f(x)" if model.joint is None else f"mean of f(x, xi_k), N = {model.joint.size}"
-    program = empirical_program(model) if _may_be_conic(model, solver) else None
-    return _dispatch(
-        model, "erm", solver, formula, program, lambda: empirical_with_convexity(model)
-    )
+    writer = _writer(model, solver, lambda scale: empirical_program(model, scale))
+    return _dispatch(model, "erm", solver, formula, writer, lambda: empirical_with_convexity(model))
 
 
 def exact_method(model: Model, solver: Solver | None) -> Plan:
@@ -77,10 +78,10 @@ def exact_method(model: Model, solver: Solver | None) -> Plan:
     if model.radius == 0:
         return _because(_renamed(erm(model, solver), "exact"), "the radius is 0: this is ERM")
     if not found.has_objective():
-        return _conic_only(model, solver, found.formula, found.program())
-    program = found.program() if _may_be_conic(model, solver) else None
+        return _conic_only(model, solver, found.formula, _written(found.program))
+    writer = _writer(model, solver, found.program)
     objective = cast(Callable[[], Objective], found.objective)
-    return _dispatch(model, "exact", solver, found.formula, program, objective)
+    return _dispatch(model, "exact", solver, found.formula, writer, objective)
 
 
 def smoothed(model: Model, solver: Solver | None) -> Plan:
@@ -138,7 +139,7 @@ def _dispatch(
     method: str,
     solver: Solver | None,
     formula: str,
-    program: Program | None,
+    program: Writer | None,
     objective: Callable[[], Objective],
 ) -> Plan:
     """A conic program for CVXPY constraints, Frank-Wolfe for oracles, or what the user says."""
@@ -146,7 +147,7 @@ def _dispatch(
     if solver is None:
         if program is not None and conic and not model.feasible.has_oracle_sets:
             reason = "convex by CVXPY's rules, over CVXPY constraints"
-            return Plan(method, Conic(), formula, (reason,), _always(program), objective)
+            return Plan(method, Conic(), formula, (reason,), program, objective)
         reason = (
             "the feasible set has an oracle"
             if model.feasible.has_oracle_sets
@@ -164,11 +165,11 @@ def _dispatch(
                 "the feasible set has no CVXPY form (an oracle set without constraints=); use "
                 "solver=FrankWolfe() instead."
             )
-        return Plan(method, solver, formula, ("solver given",), _always(program), objective)
+        return Plan(method, solver, formula, ("solver given",), program, objective)
     return Plan(method, solver, formula, ("solver given",), None, objective)
 
 
-def _conic_only(model: Model, solver: Solver | None, formula: str, program: Program | None) -> Plan:
+def _conic_only(model: Model, solver: Solver | None, formula: str, program: Writer | None) -> Plan:
     """An exact counterpart that is not smooth in the decision: by a conic solver or not at all."""
     if program is None:
         raise NoReformulationError(
@@ -188,11 +189,26 @@ def _conic_only(model: Model, solver: Solver | None, formula: str, program: Prog
             "asks for; use solver=Conic(), or method='smoothed'."
         )
     reason = "convex by CVXPY's rules, not smooth" if solver is None else "solver given"
-    return Plan("exact", solver or Conic(), formula, (reason,), _always(program), _not_smooth)
+    return Plan("exact", solver or Conic(), formula, (reason,), program, _not_smooth)
 
 
-def _always(program: Program) -> Callable[[], Program]:
-    return lambda: program
+def _writer(
+    model: Model, solver: Solver | None, write: Callable[[Scale | None], Program | None]
+) -> Writer | None:
+    """Writes the program; None where none is of use, or where CVXPY sees no convexity."""
+    return _written(write) if _may_be_conic(model, solver) else None
+
+
+def _written(write: Callable[[Scale | None], Program | None]) -> Writer | None:
+    """The program as it is is written at once: whether there is one decides on the solver."""
+    first = write(None)
+    if first is None:
+        return None
+
+    def again(scale: Scale | None) -> Program:
+        return first if scale is None else write(scale) or first
+
+    return again
 
 
 def _not_smooth() -> Objective:

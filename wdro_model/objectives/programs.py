@@ -11,7 +11,7 @@ from wdro_model.loss.homogeneous import times
 from wdro_model.loss.structure import affine_parts
 from wdro_model.loss.substitution import substitute
 from wdro_model.model import Model
-from wdro_model.objectives.units import loss_unit
+from wdro_model.objectives.units import Scale, in_units, loss_unit
 from wdro_model.objectives.vectorised import vectorised
 
 COPIES = 300
@@ -26,6 +26,8 @@ class Program:
     constraints: tuple[Any, ...] = ()
     unit: float = 1.0
     """The objective is this many times the expression."""
+    scale: Scale | None = None
+    """The units that the variables of the decision are measured in; None for their own."""
 
     def measured_in(self, unit: float) -> Program:
         """The same objective as `unit` times a smaller or larger expression."""
@@ -40,8 +42,15 @@ class Program:
         return cls(expression, constraints) if convex else None
 
 
-def empirical_program(model: Model) -> Program | None:
-    """mean_k f(x, xi_k) as a CVXPY program, or None where there is none that CVXPY solves."""
+def empirical_program(model: Model, scale: Scale | None = None) -> Program | None:
+    """mean_k f(x, xi_k) as a CVXPY program, or None where there is none that CVXPY solves.
+
+    scale: other units of the decision and the loss.
+    """
+    if scale is not None:
+        units = in_units(model, scale)
+        found = _plain_program(units.model)
+        return None if found is None else replace(found, unit=units.loss, scale=scale)
     program = _plain_program(model)
     return None if program is None else program.measured_in(loss_unit(model))
 

@@ -11,6 +11,7 @@ The decision is the same in both.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from wdro_model.loss.batched import BatchedLoss
 from wdro_model.loss.flat import FlatLoss
 from wdro_model.loss.homogeneous import times
+from wdro_model.loss.magnitudes import is_scalable, power_of_two
 from wdro_model.loss.structure import analyse
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
@@ -33,6 +35,18 @@ FAR = 1e8
 """Bounds so many units away act as if they were not there."""
 MEASURED = 32
 """Samples that tell the size of the losses."""
+GRADIENTS = 4
+"""Samples that tell how steep the loss is in the decision."""
+LEVELS = (
+    (1.0, 1.0, 0.0),
+    (1.0, 0.0, 0.0),
+    (-1.0, -1.0, 0.0),
+    (1.0, 0.5, 0.5),
+    (-1.0, 0.5, 0.5),
+)
+"""Decisions of order one: the sum of a vector, the value of a scalar, and the noise on both."""
+ROUNDING = 1e-9
+"""A spread of the losses below this share of their size is rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +67,23 @@ class Units:
         return cls(model, np.ones(model.loss.data_dimension), 1.0, 1.0)
 
 
-def in_units(model: Model) -> Units:
-    """The model in units of its own; as it is where its numbers are of order one anyway."""
-    return model.remember(f"units: {model.radius!r}", lambda: _measured(model))
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """Units of the decision and of the loss."""
+
+    decision: Mapping[Any, float]
+    """Of some of the variables; the others keep their own."""
+    loss: float
+
+
+def in_units(model: Model, scale: Scale | None = None) -> Units:
+    """The model in units of its own; as it is where its numbers are of order one anyway.
+
+    scale: units of the decision and the loss. The variables then stand for multiples of them.
+    """
+    if scale is not None:
+        return _measured(model, scale)
+    return model.remember(f"units: {model.radius!r}", lambda: _measured(model, None))
 
 
 def loss_unit(model: Model) -> float:
@@ -66,25 +94,28 @@ def loss_unit(model: Model) -> float:
     return 1.0 if 1.0 / ORDINARY <= unit <= ORDINARY else unit
 
 
-def _measured(model: Model) -> Units:
+def _measured(model: Model, scale: Scale | None) -> Units:
     unchanged = Units.of(model)
     if model.joint is None or model.expression is None:
         return unchanged
     samples = model.joint.split(model.joint.matrix)
     sizes = {p: _size(values) for p, values in samples.items()}
-    if not _is_extraordinary(model, sizes):
+    if scale is None and not _is_extraordinary(model, sizes):
         return unchanged
     twins: dict[Any, UncertainParameter] = {}
     for p, u in sizes.items():
         twin = _twin(p, samples[p] / u, u)
         if twin is None:
-            return unchanged
+            return unchanged if scale is None else _decision_in_units(model, scale)
         twins[p] = twin
     replaced = {id(p): sizes[p] * twin for p, twin in twins.items()}
+    if scale is not None:
+        replaced |= {id(v): unit * v for v, unit in scale.decision.items()}
     expression = model.expression.tree_copy(replaced)
     if set(expression.parameters()) & set(sizes):
-        return unchanged  # hidden inside an atom, such as an exponent
-    unit = _loss_unit(model, max(sizes.values()))
+        # Some parameter is hidden inside an atom, such as an exponent.
+        return unchanged if scale is None else _decision_in_units(model, scale)
+    unit = _loss_unit(model, max(sizes.values())) if scale is None else scale.loss
     data = np.concatenate([np.full(p.size, u) for p, u in sizes.items()])
     return Units(
         _rescaled(model, times(expression, 1.0 / unit), tuple(twins.values()), data),
@@ -94,11 +125,23 @@ def _measured(model: Model) -> Units:
     )
 
 
+def _decision_in_units(model: Model, scale: Scale) -> Units:
+    """The data as it is, decision and loss in other units."""
+    assert model.joint is not None
+    replaced = {id(v): unit * v for v, unit in scale.decision.items()}
+    expression = times(model.expression.tree_copy(replaced), 1.0 / scale.loss)
+    parameters = model.joint.parameters
+    loss = FlatLoss(BatchedLoss(expression, parameters), model.loss.layout, model.joint)
+    structure = analyse(expression, parameters)
+    changed = replace(model, expression=expression, loss=loss, structure=structure, memory={})
+    return replace(Units.of(changed), loss=scale.loss)
+
+
 def _size(values: Array) -> float:
     """The root mean square of the samples, as a power of two so that nothing is rounded."""
     size = float(np.sqrt(np.mean(np.square(values / (np.abs(values).max() or 1.0)))))
     size *= float(np.abs(values).max())
-    return float(2.0 ** np.round(np.log2(size))) if size > 0 else 1.0
+    return power_of_two(size)
 
 
 def _is_extraordinary(model: Model, sizes: dict[Any, float]) -> bool:
@@ -133,26 +176,91 @@ def _near(support: Support | None, shape: tuple[int, ...]) -> Support | None:
     return Box(np.where(lower < -FAR, -np.inf, lower), np.where(upper > FAR, np.inf, upper))
 
 
-def _loss_unit(model: Model, size: float) -> float:
-    """The smallest spread of the losses over some samples, at decisions of order one."""
-    assert model.joint is not None
-    rows = next(iter(model.joint.blocks(MEASURED)))
-    spreads = []
-    for level, scalars in ((1.0, 1.0), (1.0, 0.0), (-1.0, -1.0)):
+def decision_units(model: Model, x: Array | None = None) -> Scale:
+    """The size of each variable that changes the loss as much as the samples do, and of the loss.
+
+    At the decision x, or at decisions of order one. Variables that the loss does not see, and those
+    that cannot be measured in another unit, are left out.
+    """
+    if model.joint is None or model.expression is None:
+        return Scale({}, 1.0)
+    if x is None:
+        return model.remember(
+            "units of the decision", lambda: _decision_units(model, probes(model))
+        )
+    found = _probe(model, x)
+    return Scale({}, 1.0) if found is None else _decision_units(model, [found])
+
+
+def _decision_units(model: Model, some: list[Probe]) -> Scale:
+    units = {}
+    for variable, where in model.feasible.layout.slices.items():
+        found = [
+            probe.size / steepness
+            for probe in some
+            if (steepness := float(np.abs(probe.gradients[:, where]).max(initial=0.0))) > 0
+        ]
+        if found and is_scalable(variable):
+            units[variable] = power_of_two(float(np.median(found)))
+    return Scale(units, power_of_two(min((probe.size for probe in some), default=1.0)))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The loss at one decision."""
+
+    size: float
+    """The spread of the losses over some samples; their size where they do not differ."""
+    varies: bool
+    """Do the losses differ from sample to sample?"""
+    gradients: Array
+    """In the decision, for a few of the samples, (s, n)."""
+
+
+def probes(model: Model) -> list[Probe]:
+    """The loss at a few decisions of order one, generic ones among them."""
+    return model.remember("probes of the loss", lambda: _look(model))
+
+
+def _look(model: Model) -> list[Probe]:
+    rng, found = np.random.default_rng(0), []
+    for level, scalars, noise in LEVELS:
         x = np.concatenate(
             [
                 np.full(v.size, scalars if v.ndim == 0 else level / v.size)
                 for v in model.feasible.layout.variables
             ]
         )
-        try:
-            losses = np.array(model.loss.values(x, rows))
-        except ArithmeticError:
-            continue  # not defined there, a logarithm for example
-        spreads.append(float(np.ptp(losses) if len(rows) > 1 else np.abs(losses).max()))
-    spreads = [spread for spread in spreads if np.isfinite(spread)]
-    found = [spread for spread in spreads if spread > 1e-12 * max(spreads)]
-    return float(2.0 ** np.round(np.log2(min(found, default=size))))
+        found.append(_probe(model, x * (1.0 + noise * rng.uniform(-1, 1, size=x.shape))))
+    some = [probe for probe in found if probe is not None]
+    # A decision at which the data does not count says little, if there are others.
+    some = [probe for probe in some if probe.varies] or some
+    # Where all losses cancel, as rows of one sum do at equal weights, what is left is rounding.
+    largest = max((probe.size for probe in some), default=0.0)
+    return [probe for probe in some if probe.size > ROUNDING * largest]
+
+
+def _probe(model: Model, x: Array) -> Probe | None:
+    """The size and steepness of the loss at x; None where it is zero or not defined."""
+    assert model.joint is not None
+    rows = next(iter(model.joint.blocks(MEASURED)))
+    some = np.unique(np.linspace(0, len(rows) - 1, GRADIENTS).astype(int))
+    try:
+        values, pullback = model.loss(x, rows)
+        losses = np.array(values)
+        gradients = np.array([pullback(np.eye(1, len(rows), k)[0]) for k in some])
+    except ArithmeticError:
+        return None  # a logarithm of something negative, for example
+    size, spread = float(np.abs(losses).max()), float(np.ptp(losses))
+    varies = spread > ROUNDING * size
+    measure = spread if varies else size
+    known = np.isfinite(measure) and measure > 0 and np.isfinite(gradients).all()
+    return Probe(measure, varies, gradients) if known else None
+
+
+def _loss_unit(model: Model, size: float) -> float:
+    """The smallest spread of the losses over some samples, at decisions of order one."""
+    return power_of_two(min((probe.size for probe in probes(model)), default=size))
 
 
 def _cost_unit(model: Model) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +11,6 @@ import numpy as np
 from cvxpy import settings
 
 from wdro_model.errors import InfeasibleError, UnboundedError
-
-FAR = 1e3
-"""Decisions within this factor of one are left in their units."""
-SCALABLE = ("nonneg", "nonpos", "pos", "neg", "bounds")
-"""Attributes of a variable that mean the same in another unit."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +23,10 @@ class Answer:
     iterations: int | None
 
     @classmethod
-    def of(cls, problem: cp.Problem) -> Answer:
+    def of(cls, problem: cp.Problem, unit: float = 1.0) -> Answer:
+        """unit: what the objective of the problem is measured in."""
         stats = problem.solver_stats
-        return cls(float(problem.value), problem.status, stats.solver_name, stats.num_iters)
+        return cls(unit * float(problem.value), problem.status, stats.solver_name, stats.num_iters)
 
 
 @dataclass(frozen=True)
@@ -71,31 +67,6 @@ class Conic:
                 "that losses and radius are of order 1, or use another solver."
             )
 
-    def run_in_units(
-        self, problem: cp.Problem, variables: Sequence[cp.Variable], *, verbose: bool = False
-    ) -> Answer:
-        """Solve, and again in units of the answer where it is far from order one.
-
-        Solvers stop at absolute tolerances; a decision in millions is found as if in ones.
-        """
-        self.run(problem, verbose=verbose)
-        units = {v: _unit(v) for v in variables}
-        if all(unit == 1.0 for unit in units.values()):
-            return Answer.of(problem)
-        twins = {v: _in_units(v, unit) for v, unit in units.items() if unit != 1.0}
-        scaled = {id(v): units[v] * twin for v, twin in twins.items()}
-        again = cp.Problem(
-            cp.Minimize(problem.objective.expr.tree_copy(scaled)),
-            [constraint.tree_copy(scaled) for constraint in problem.constraints],
-        )
-        try:
-            self.run(again, verbose=verbose)
-        except (cp.error.SolverError, InfeasibleError, UnboundedError):
-            return Answer.of(problem)
-        for variable, twin in twins.items():
-            variable.save_value(units[variable] * twin.value)
-        return Answer.of(again)
-
     def describe(self) -> str:
         return f"conic solver {self.solver or 'CLARABEL (mixed-integer: chosen by CVXPY)'}"
 
@@ -103,26 +74,3 @@ class Conic:
 def preferred(problem: cp.Problem) -> str | None:
     """An interior-point solver for continuous programs, accurate where first-order ones are not."""
     return None if problem.is_mixed_integer() else cp.CLARABEL
-
-
-def _unit(variable: cp.Variable) -> float:
-    """The size of the variable's value, as a power of two; 1 where it is ordinary or fixed."""
-    size = 0.0 if variable.value is None else float(np.abs(variable.value).max())
-    plain = set(_declared(variable)) <= set(SCALABLE)
-    if not plain or not np.isfinite(size) or size == 0.0 or 1.0 / FAR <= size <= FAR:
-        return 1.0
-    return float(2.0 ** np.round(np.log2(size)))
-
-
-def _in_units(variable: cp.Variable, unit: float) -> cp.Variable:
-    declared = _declared(variable)
-    if "bounds" in declared:
-        declared["bounds"] = [
-            None if bound is None else np.asarray(bound, dtype=float) / unit
-            for bound in declared["bounds"]
-        ]
-    return cp.Variable(variable.shape, variable.name(), **declared)
-
-
-def _declared(variable: cp.Variable) -> dict[str, Any]:
-    return {k: v for k, v in variable.attributes.items() if v is not None and v is not False}

@@ -15,6 +15,7 @@ import numpy as np
 
 from wdro_model.loss import atoms
 from wdro_model.loss.additive import additive_terms
+from wdro_model.loss.homogeneous import times
 from wdro_model.loss.polynomial import Degrees
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
@@ -55,7 +56,7 @@ class LeastSquaresLoss(WrittenOut):
         u = piece_at(found.piece, found.seen, model.rows)
         size = cp.norm(u, 2) / np.sqrt(len(model.rows))
         reach = np.sqrt(model.radius) * dual_norm(model.cost, found.piece.slope)
-        total = found.factor * cp.square(size + reach)
+        total = times(cp.square(size + reach), found.factor) if found.factor else cp.Constant(0.0)
         return Program.if_convex(sum(found.rest, total))
 
     def value(self, model: Model, x: Array) -> float:

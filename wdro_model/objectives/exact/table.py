@@ -16,7 +16,7 @@ from wdro_model.objectives.exact.max_affine import MaxAffineLoss
 from wdro_model.objectives.exact.polyhedral import PolyhedralLoss
 from wdro_model.objectives.exact.quadratic_form import QuadraticFormLoss
 from wdro_model.objectives.programs import Program
-from wdro_model.objectives.units import Units, in_units, loss_unit
+from wdro_model.objectives.units import Scale, Units, in_units, loss_unit
 
 ENTRIES: tuple[Entry, ...] = (
     QuadraticFormLoss(),
@@ -61,8 +61,12 @@ class Counterpart:
     def formula(self) -> str:
         return self.entry.formula
 
-    def program(self) -> Program | None:
+    def program(self, scale: Scale | None = None) -> Program | None:
         """The worst-case risk as a convex CVXPY program, if CVXPY sees that it is."""
+        if scale is not None:
+            units = in_units(self.model, scale)
+            found = find_entry(units.model).program(units.model)
+            return None if found is None else replace(found, unit=units.loss, scale=scale)
         units = self._units()
         found = self.entry.program(units.model)
         if found is None:
