@@ -15,7 +15,7 @@ from wdro_model.model import Model
 from wdro_model.objectives.programs import Program
 from wdro_model.objectives.units import Scale, decision_units
 from wdro_model.solvers.conic import Answer, Conic
-from wdro_model.solvers.scaling import better_units, unusual, version
+from wdro_model.solvers.scaling import are_right, sizes_of, unusual, version
 
 ROUNDS = 3
 """At most so many solves after the first answer."""
@@ -28,17 +28,20 @@ def solve_in_units(model: Model, write: Writer, solver: Conic, *, verbose: bool)
     Most problems are of order one, and are solved once. Where the loss at ordinary decisions
     suggests other units of the variables, these are tried first.
     """
-    run = _Run(model, write, solver, verbose)
+    run, variables = _Run(model, write, solver, verbose), model.feasible.layout.variables
     units, answer = run.first()
     for k in range(ROUNDS):
-        here = run.look()
-        found = better_units(model.feasible.layout.variables, units, here.decision, first=k == 0)
-        if found is None:
+        if are_right(variables, units):
             break
+        # An answer in wrong units may itself be wrong: the loss there is asked before its size.
+        here, sizes = run.look(), sizes_of(variables)
+        found = unusual({**sizes, **here.decision} if k == 0 else {**here.decision, **sizes})
+        if found == units:
+            continue
         try:
             units, answer = found, run.attempt(found, here.loss)
         except FAILURES:
-            break
+            continue
     return answer
 
 

@@ -140,3 +140,82 @@ def test_radius_far_from_the_data_is_measured_too():
         )
         value = problem.solve(method="exact")
         assert problem.robust_value() == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
+@pytest.mark.parametrize("unit", [1e-8, 1e-4, 1e5, 1e6, 1e8])
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("loss", ["square", "abs", "pinball", "huber", "insensitive"])
+def test_regression_with_labels_in_dollars(loss, bounded, unit):
+    """Coefficients are in the unit of the labels, which nothing in the data of order one tells."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(40, 3)) + 0.5
+    labels = features @ [1.0, -1.0, 0.5] + 0.3 * rng.normal(size=40)
+
+    def value(u):
+        f = wdro.UncertainParameter(3, samples=features)
+        y = wdro.UncertainParameter(samples=u * labels)
+        theta, b = cp.Variable(3), cp.Variable()
+        residual = y - f @ theta - b
+        written = {
+            "square": cp.square(residual),
+            "abs": cp.abs(residual),
+            "pinball": cp.maximum(0.9 * residual, -0.1 * residual),
+            "huber": cp.huber(residual / u),
+            "insensitive": cp.pos(cp.abs(residual) - 0.1 * u),
+        }[loss]
+        metric = wdro.costs.SquaredEuclidean if loss == "square" else wdro.costs.Norm
+        ball = wdro.WassersteinBall(0.1, metric(weights={f: 1.0, y: np.inf}))
+        constraints = [cp.abs(theta) <= 3 * u] if bounded else []
+        problem = wdro.Problem(cp.Minimize(written), constraints, ball)
+        return problem.solve(method="exact") / {"square": u**2, "huber": 1.0}.get(loss, u)
+
+    assert value(unit) == pytest.approx(value(1.0), rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
+@pytest.mark.parametrize("budget", [1e4, 1e6, 1e8])
+@pytest.mark.parametrize("method", ["exact", "erm"])
+def test_a_budget_in_cents(budget, method):
+    """The constraints alone tell how large the decision is."""
+    data = np.random.default_rng(1).normal(0.05, 0.2, size=(30, 4))
+
+    def value(total):
+        r = wdro.UncertainParameter(4, samples=data)
+        x, t = cp.Variable(4, nonneg=True), cp.Variable()
+        loss = t + cp.pos(-r @ x - t) / 0.1
+        problem = wdro.Problem(cp.Minimize(loss), [cp.sum(x) == total], wdro.WassersteinBall(0.01))
+        return problem.solve(method=method) / total
+
+    assert value(budget) == pytest.approx(value(1.0), rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
+@pytest.mark.parametrize("unit", [1e-6, 1e5, 1e7])
+@pytest.mark.parametrize("cost", ["squared", "l1", "l2"])
+@pytest.mark.parametrize("support", ["everywhere", "box"])
+def test_constraints_in_the_unit_of_the_data(cost, support, unit):
+    """A row in millions does not loosen the others."""
+
+    def value(u):
+        problem = cvar(u, cost, support)
+        x, level = problem.variables()
+        x, level = (x, level) if level.ndim == 0 else (level, x)
+        constraints = [cp.sum(x) == 1.3, x >= 0.1, cp.abs(level) <= 3 * u]
+        return wdro.Problem(problem.objective, constraints, problem.ambiguity).solve("exact") / u
+
+    assert value(unit) == pytest.approx(value(1.0), rel=1e-5)
+
+
+@pytest.mark.parametrize("data", ["shares", "zero-sum"])
+@pytest.mark.parametrize("method", ["exact", "erm"])
+def test_rows_of_one_sum(data, method):
+    """At equal weights all losses cancel: what is left of them is rounding, and no unit."""
+    rng = np.random.default_rng(1)
+    rows = rng.dirichlet(np.ones(3), 8) if data == "shares" else rng.normal(size=(8, 3))
+    rows = rows if data == "shares" else rows - rows.mean(axis=1, keepdims=True)
+    z, x = wdro.UncertainParameter(3, samples=rows), cp.Variable(3, nonneg=True)
+    constraints = [np.array([1.0, 2.0, 3.0]) @ x >= 2, x <= 1]
+    value = wdro.Problem(cp.Minimize(z @ x), constraints, wdro.WassersteinBall(0.05)).solve(method)
+    by_hand = rows.mean(axis=0) @ x + (0.05**0.5 * cp.norm(x, 2) if method == "exact" else 0)
+    assert value == pytest.approx(cp.Problem(cp.Minimize(by_hand), constraints).solve(), rel=1e-6)

@@ -35,8 +35,6 @@ FAR = 1e8
 """Bounds so many units away act as if they were not there."""
 MEASURED = 32
 """Samples that tell the size of the losses."""
-GRADIENTS = 4
-"""Samples that tell how steep the loss is in the decision."""
 LEVELS = (
     (1.0, 1.0, 0.0),
     (1.0, 0.0, 0.0),
@@ -198,7 +196,7 @@ def _decision_units(model: Model, some: list[Probe]) -> Scale:
         found = [
             probe.size / steepness
             for probe in some
-            if (steepness := float(np.abs(probe.gradients[:, where]).max(initial=0.0))) > 0
+            if (steepness := float(probe.gradient[where].max(initial=0.0))) > 0
         ]
         if found and is_scalable(variable):
             units[variable] = power_of_two(float(np.median(found)))
@@ -213,8 +211,8 @@ class Probe:
     """The spread of the losses over some samples; their size where they do not differ."""
     varies: bool
     """Do the losses differ from sample to sample?"""
-    gradients: Array
-    """In the decision, for a few of the samples, (s, n)."""
+    gradient: Array
+    """How fast the loss of a sample changes with each entry of the decision, (n,)."""
 
 
 def probes(model: Model) -> list[Probe]:
@@ -244,18 +242,20 @@ def _probe(model: Model, x: Array) -> Probe | None:
     """The size and steepness of the loss at x; None where it is zero or not defined."""
     assert model.joint is not None
     rows = next(iter(model.joint.blocks(MEASURED)))
-    some = np.unique(np.linspace(0, len(rows) - 1, GRADIENTS).astype(int))
+    # Random weights beside the mean: gradients that cancel in one do not in the other.
+    random = np.random.default_rng(1).standard_normal(len(rows)) / np.sqrt(len(rows))
+    weights = (random, np.full(len(rows), 1.0 / len(rows)))
     try:
         values, pullback = model.loss(x, rows)
         losses = np.array(values)
-        gradients = np.array([pullback(np.eye(1, len(rows), k)[0]) for k in some])
+        gradient = np.max([np.abs(pullback(w)) for w in weights], axis=0)
     except ArithmeticError:
         return None  # a logarithm of something negative, for example
     size, spread = float(np.abs(losses).max()), float(np.ptp(losses))
     varies = spread > ROUNDING * size
     measure = spread if varies else size
-    known = np.isfinite(measure) and measure > 0 and np.isfinite(gradients).all()
-    return Probe(measure, varies, gradients) if known else None
+    known = np.isfinite(measure) and measure > 0 and np.isfinite(gradient).all()
+    return Probe(measure, varies, gradient) if known else None
 
 
 def _loss_unit(model: Model, size: float) -> float:

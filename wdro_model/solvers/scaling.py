@@ -54,25 +54,15 @@ def version(
     return Version(cp.Problem(cp.Minimize(objective), rows), units, twins)
 
 
-def better_units(
-    variables: Sequence[cp.Variable],
-    units: Mapping[cp.Variable, float],
-    suggested: Mapping[cp.Variable, float],
-    first: bool,
-) -> dict[cp.Variable, float] | None:
-    """The units for another solve after an answer; None where those of the last one were right.
+def are_right(variables: Sequence[cp.Variable], units: Mapping[cp.Variable, float]) -> bool:
+    """Are the values of the variables of the size of their units?"""
+    sizes = sizes_of(variables)
+    return all(is_ordinary(size / units.get(v, 1.0)) for v, size in sizes.items())
 
-    An answer in wrong units may itself be wrong: after the first one the loss is asked, at the
-    decision found, and only later the sizes of the variables.
-    """
-    sizes = {v: _size(v) for v in variables if is_scalable(v)}
-    if all(is_ordinary(size / units.get(v, 1.0)) for v, size in sizes.items() if size):
-        return None
-    new = dict(suggested)
-    if not first:
-        new |= {v: size for v, size in sizes.items() if size}
-    found = unusual(new)
-    return None if found == dict(units) else found
+
+def sizes_of(variables: Sequence[cp.Variable]) -> dict[cp.Variable, float]:
+    """The largest entries of the variables' values, where they are not zero and can be scaled."""
+    return {v: size for v in variables if is_scalable(v) and (size := _size(v)) > 0}
 
 
 def unusual(units: Mapping[cp.Variable, float]) -> dict[cp.Variable, float]:
