@@ -1,4 +1,4 @@
-"""Which coordinates of the data each entry of an expression can see, by the shape of its tree."""
+"""Which numbers each entry of an expression can see, by the shape of its tree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Pattern = Any
 def dependence(expression: Any, columns: Mapping[Any, slice], dimension: int) -> Pattern:
     """For each entry, counted row by row, the coordinates it may depend on: sparse (size, d).
 
-    columns: where each parameter sits among the d coordinates, flattened row by row.
+    columns: where each parameter (or variable) sits among the d coordinates, flattened row by row.
     """
     pattern = _Dependence(columns, dimension)(expression)
     order = np.arange(expression.size).reshape(expression.shape, order="F").ravel()
@@ -44,7 +44,7 @@ class _Dependence:
     def _of(self, e: Any) -> Pattern:
         if isinstance(e, Leaf):
             return self._leaf(e)
-        if not any(p.id in self.columns for p in e.parameters()):
+        if not any(leaf.id in self.columns for leaf in (*e.parameters(), *e.variables())):
             return self._nothing(e.size)
         if any(p.id in self.columns for p in hidden_parameters(e)):
             return self._everything(e, e.parameters())

@@ -166,7 +166,8 @@ def _clusters(
         clusters.append(_cluster(model, tuple(combined), coordinates))
     if linear is not None:
         remainder = masked(linear, left, linear.constant)
-        clusters.append(_cluster(model, (remainder,), None))
+        seen = pattern_of(model, (remainder,))
+        clusters.append(_cluster(model, (remainder,), _tied_to(model, seen, couplings)))
     return tuple(clusters), lines, tuple(certain)
 
 
@@ -230,9 +231,16 @@ def _components(
     return found
 
 
-def _cluster(model: Model, found: tuple[Piece, ...], moving: Array | None) -> Cluster:
+def _cluster(model: Model, found: tuple[Piece, ...], moving: Array) -> Cluster:
+    return Cluster(found, np.flatnonzero(pattern_of(model, found)), moving)
+
+
+def _tied_to(model: Model, seen: Array, couplings: Any | None) -> Array:
+    """The coordinates that move where some are seen: those, and all that are coupled with them."""
     assert model.cost is not None
-    seen = pattern_of(model, found)
-    if moving is None:
-        moving = np.flatnonzero(seen & ~model.cost.frozen)
-    return Cluster(found, np.flatnonzero(seen), moving)
+    free = ~np.asarray(model.cost.frozen)
+    if couplings is None:
+        return np.flatnonzero(seen & free)
+    links = abs(sp.csr_array(couplings))
+    _, labels = connected_components(links.T @ links, directed=False)
+    return np.flatnonzero(np.isin(labels, labels[seen & free]) & free)

@@ -41,7 +41,9 @@ from wdro_model.objectives.exact.vectorised import (
 from wdro_model.objectives.programs import Program, empirical_program
 
 ATTAINED = 1e-7
-"""How close to the supremum an extremal distribution must come, relative to its size."""
+"""How close to the supremum an extremal distribution must come, relative to the margin."""
+SHARES = 24
+"""Shares of a sample that are tried, each a quarter of the one before."""
 
 
 @dataclass(frozen=True)
@@ -241,15 +243,18 @@ def escaping(model: Model, x: Array, move: Array, rate: float, movable: Array) -
     size, radius = len(still.rows), model.radius
     before = model.loss.values(x, still.rows).copy()
     target = float(before.mean()) + radius * rate
-    tolerance = ATTAINED * max(1.0, abs(target))
+    tolerance = ATTAINED * radius * rate + 1e-14 * abs(target)
     everyone = still.rows + radius * move
     if target - float(model.loss.values(x, everyone).mean()) <= tolerance:
         return Extremal(everyone, still.weights, still.source, rate)
-    far = still.rows[movable] + size * radius * move
-    deficits = before[movable] + size * radius * rate - model.loss.values(x, far)
-    chosen = movable[int(np.argmin(deficits))]
-    # A share p of the sample moves radius N / p: what it lacks counts p / N times.
-    share = min(1.0, tolerance * size / max(float(deficits.min()), 1e-300))
+    # A share p of one sample moves radius N / p: the smaller the share, the nearer to the supremum.
+    share, chosen = 1.0, movable[0]
+    for share in 4.0 ** -np.arange(SHARES):
+        far = still.rows[movable] + size * radius / share * move
+        gains = share * (model.loss.values(x, far) - before[movable]) / size
+        chosen = movable[int(np.argmax(gains))]
+        if target - float(before.mean()) - float(gains.max()) <= tolerance:
+            break
     rows, weights, source = still.rows.copy(), still.weights.copy(), still.source
     weights[chosen] = (1.0 - share) / size
     moved = rows[chosen] + radius * size / share * move

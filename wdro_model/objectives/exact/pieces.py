@@ -10,6 +10,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.affine import affine_parts
+from wdro_model.loss.dependence import dependence
 from wdro_model.loss.factored import factored
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
@@ -91,12 +92,22 @@ def evaluate_piece(model: Model, piece: Piece, x: Array) -> tuple[float, Array]:
 
 
 def pattern_of(model: Model, found: tuple[Piece, ...]) -> Array:
-    """Which slopes are not identically zero in x: those that are not at two generic decisions."""
+    """Which slopes are not identically zero in x, (d,).
+
+    Slopes that are affine in the decision are those that are not zero at a generic one; of others,
+    such as z * pos(x - 2), every entry counts that sees a variable at all.
+    """
+    assert model.joint is not None
     points = np.random.default_rng(0).uniform(0.5, 1.5, size=(2, model.loss.dimension))
     for piece in found:
         if "pattern" not in piece.memory:
             slopes = [evaluate_piece(model, piece, x)[1] != 0 for x in points]
-            piece.memory["pattern"] = slopes[0] | slopes[1]
+            seen = slopes[0] | slopes[1]
+            if piece.scale != 0 and not piece.direction.is_affine():
+                layout = model.feasible.layout
+                entries = dependence(piece.direction, layout.slices, layout.dimension)
+                seen = seen | (np.diff(entries.indptr) > 0)
+            piece.memory["pattern"] = seen
     return np.any([piece.memory["pattern"] for piece in found], axis=0)
 
 

@@ -30,6 +30,10 @@ from wdro_model.solvers.conic import Conic
 
 SMALLEST = 1e-7
 """Shares below this are rounding."""
+LONG, FARTHER = 30.0, 1e4
+"""Moves that cost so many times the radius escape, and how much farther they go."""
+SWEEPS, CLOSE = 100, 1e-12
+"""Projections that set a move right, and how far outside it may stay."""
 
 
 def primal_extremal(model: Model, groups: tuple[Group, ...], x: Array) -> Extremal:
@@ -56,11 +60,40 @@ def primal_extremal(model: Model, groups: tuple[Group, ...], x: Array) -> Extrem
         rows.append(row + moves)
         weights.append(shares / len(model.rows))
         source.append(np.full(len(shares), k))
-    return Extremal(
+    found = Extremal(
         np.concatenate(rows),
         np.concatenate(weights),
         np.concatenate(source),
         float(abs(budget.dual_value)),
+    )
+    return escaping(model, found)
+
+
+def escaping(model: Model, found: Extremal) -> Extremal:
+    """Atoms far away, a smaller share of them still farther where the support lets them go.
+
+    The loss is convex in the data: a share p at xi + delta is worth no more than a share p / t at
+    xi + t delta, the rest staying at xi, for the same cost if the cost is a norm. What is left of
+    the budget takes them farther still.
+    """
+    assert model.joint is not None
+    assert model.cost is not None
+    origins = model.rows[found.source]
+    moves = found.rows - origins
+    costs = model.cost(origins, found.rows)
+    farther = origins + FARTHER * moves
+    gone = (costs > LONG * model.radius) & model.joint.contains(farther)
+    if model.cost.kind != "norm" or not gone.any():
+        return found
+    weights = np.where(gone, found.weights / FARTHER, found.weights)
+    spent = float(found.weights @ costs)
+    stretch = 1.0 + max(0.0, model.radius - spent) / float(found.weights[gone] @ costs[gone])
+    rows = np.where(gone[:, None], origins + stretch * FARTHER * moves, found.rows)
+    return Extremal(
+        np.concatenate([rows, origins[gone]]),
+        np.concatenate([weights, (found.weights - weights)[gone]]),
+        np.concatenate([found.source, found.source[gone]]),
+        found.dual,
     )
 
 
@@ -122,20 +155,34 @@ class _Part:
         for j, move in enumerate(self.moves):
             with np.errstate(divide="ignore", invalid="ignore"):
                 delta = np.where(shares[:, j, None] > 0, move.value / shares[:, j, None], 0.0)
-            moves[j][:, self.where] = self.shorten(delta, self.slack)
+            moves[j][:, self.where] = self.inside_support(delta, self.slack)
         found = {}
         for i, k in enumerate(self.index):
             used = shares[i] > 0
             found[int(k)] = (shares[i, used], moves[used, i])
         return found
 
-    def shorten(self, delta: Array, slack: Array) -> Array:
-        """The moves, cut where rounding takes them out of the support."""
+    def inside_support(self, delta: Array, slack: Array) -> Array:
+        """The moves, set right where rounding takes them out of the support.
+
+        Row by row of the support, the worst first, a move is projected onto it; what is left after
+        that is shortened.
+        """
         if not slack.shape[1]:
             return delta
-        used = np.maximum((self.inside @ delta.T).T, 0.0)
+        rows, delta = np.asarray(self.inside.todense()), delta.copy()
+        lengths = np.maximum(np.einsum("ri,ri->r", rows, rows), 1e-300)
+        size = 1.0 + np.abs(self.slack).max(initial=0.0)
+        for _ in range(SWEEPS):
+            excess = delta @ rows.T - slack
+            worst = np.argmax(excess, axis=1)
+            amount = np.take_along_axis(excess, worst[:, None], axis=1)[:, 0]
+            if np.all(amount <= CLOSE * size):
+                return delta
+            delta -= (np.maximum(amount, 0.0) / lengths[worst])[:, None] * rows[worst]
+        used = delta @ rows.T
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = np.where(used > slack, slack / used, 1.0)
+            ratios = np.where(used - slack > CLOSE * size, slack / used, 1.0)
         return delta * ratios.min(axis=1)[:, None]
 
 
