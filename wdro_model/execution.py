@@ -173,22 +173,27 @@ def first_point(model: Model, objective: Any, options: Options, rng: np.random.G
     return x if objective is None else oracle.minimize(objective.evaluate(x).gradient)
 
 
-def user_start(model: Model, start: Any) -> Array:
-    """A starting point from {variable: value}, or from a solution."""
+def user_start(model: Model, start: Any, name: str = "start") -> Array:
+    """A decision of the user, {variable: value} or a solution, as a flat vector."""
     layout = model.feasible.layout
     values = start.decision if isinstance(start, Solution) else start
     if not hasattr(values, "items"):
         raise ValueError(
-            f"start must be a dict {{variable: value}} or a solution, got {type(start).__name__}."
+            f"{name} must be a dict {{variable: value}} or a solution, got {type(start).__name__}."
         )
     for variable in layout.variables:
         if variable not in values:
-            raise ValueError(f"start has no value for the variable {variable.name()!r}.")
+            raise ValueError(f"{name} has no value for the variable {variable.name()!r}.")
         value = np.asarray(values[variable], dtype=float)
-        if value.shape != variable.shape or not np.isfinite(value).all():
+        if value.shape != variable.shape:
             raise ValueError(
-                f"start for {variable.name()!r} must be finite with shape {variable.shape}, "
-                f"got shape {value.shape}."
+                f"{name} for {variable.name()!r} must have shape {variable.shape}, "
+                f"got {value.shape}."
+            )
+        if not np.isfinite(value).all():
+            where = tuple(map(int, np.argwhere(~np.isfinite(value))[0]))
+            raise ValueError(
+                f"{name} for {variable.name()!r} must be finite, got {value[where]} at {where}."
             )
     return layout.join(values)
 

@@ -74,9 +74,9 @@ def exact_method(model: Model, solver: Solver | None) -> Plan:
             "MomentumFrankWolfe samples the smoothed objective, an exact counterpart needs no "
             "sampling; use solver=FrankWolfe() or Conic(), or method='smoothed'."
         )
-    found = exact.counterpart(model)
     if model.radius == 0:
         return _because(_renamed(erm(model, solver), "exact"), "the radius is 0: this is ERM")
+    found = exact.counterpart(model)
     if not found.has_objective():
         return _conic_only(model, solver, found.formula, _written(found.program))
     writer = _writer(model, solver, found.program)
@@ -112,7 +112,7 @@ METHODS: dict[str, Callable[[Model, Solver | None], Plan]] = {
 def empirical(model: Model) -> Empirical:
     """Empirical risk as a smooth objective."""
     affine = model.affine_in_data
-    return Empirical(model.loss, model.joint, affine=affine, convex=model.convex_in_decision)
+    return Empirical(model.loss, model.joint, affine=affine, convex=model.convex_on_samples)
 
 
 def empirical_with_convexity(model: Model) -> Empirical:
@@ -174,8 +174,7 @@ def _conic_only(model: Model, solver: Solver | None, formula: str, program: Writ
     if program is None:
         raise NoReformulationError(
             f"the exact counterpart ({formula}) is not convex in the decision by CVXPY's rules: "
-            "the slopes of the loss in the data are not affine in the decision. "
-            "What applies: method='smoothed' or method='erm'."
+            f"{_why_not_convex(model)}. What applies: method='smoothed' or method='erm'."
         )
     if not model.feasible.has_conic_form:
         raise NoReformulationError(
@@ -190,6 +189,13 @@ def _conic_only(model: Model, solver: Solver | None, formula: str, program: Writ
         )
     reason = "convex by CVXPY's rules, not smooth" if solver is None else "solver given"
     return Plan("exact", solver or Conic(), formula, (reason,), program, _not_smooth)
+
+
+def _why_not_convex(model: Model) -> str:
+    """What stands in the way of a convex program."""
+    if not model.convex_in_decision:
+        return "the loss itself is not"
+    return "the slopes of the loss in the data are not affine in the decision"
 
 
 def _writer(

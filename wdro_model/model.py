@@ -65,6 +65,12 @@ class Model:
         loss = self.loss.loss
         return isinstance(loss, CallableLoss) and loss.convex
 
+    @property
+    def convex_on_samples(self) -> bool:
+        """Is the loss convex in x for scenarios like the samples? What ERM asks for."""
+        known = self.structure is not None and self.structure.convex_on_samples
+        return known or self.convex_in_decision
+
     def remember(self, name: str, compute: Callable[[], Any]) -> Any:
         """A result computed once for the current values of the certain parameters."""
         certain = [] if self.expression is None else self.expression.parameters()

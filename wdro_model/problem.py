@@ -34,6 +34,7 @@ from wdro_model.validation import (
     check_ambiguity,
     check_constraints,
     check_solver,
+    check_time_limit,
     compiled_loss,
     refuse_uncertain_constraints,
     with_time_limit,
@@ -112,7 +113,7 @@ class Problem:
         verbose, progress : bool
             Print a table; show a bar on a terminal.
         """
-        checked = self._options(options)
+        checked, time_limit = self._options(options), check_time_limit(time_limit)
         model, method = self._current_model(), self._method(method, checked)
         chosen = plan(model, method, with_time_limit(check_solver(solver), time_limit))
         if time_limit is not None and solver is None and not isinstance(chosen.solver, Conic):
@@ -147,7 +148,7 @@ class Problem:
         from wdro_model.evaluation.statistics import LossStatistics
 
         model = self._current_model()
-        x = self._decision() if decision is None else user_start(model, decision)
+        x = self._decision() if decision is None else user_start(model, decision, "decision")
         return LossStatistics.of(losses_at(model, x, scenarios))
 
     def robust_value(self, decision: Any = None) -> float | None:
@@ -156,7 +157,7 @@ class Problem:
         None where no exact formula is known for the loss, the cost and the support.
         """
         model = self._current_model()
-        x = self._decision() if decision is None else user_start(model, decision)
+        x = self._decision() if decision is None else user_start(model, decision, "decision")
         if model.radius == 0:
             return float(self._model.loss.values(x, model.rows).mean())
         return exact.robust_value(model, x)

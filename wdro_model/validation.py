@@ -65,12 +65,27 @@ def check_solver(solver: Any) -> Solver | None:
     """None or one of the library's solvers."""
     if solver is None or isinstance(solver, (Conic, FrankWolfe, MomentumFrankWolfe)):
         return solver
-    if isinstance(solver, str) and solver in cp.installed_solvers():
+    installed = cp.installed_solvers()
+    if isinstance(solver, str) and solver.upper() in installed:
         return Conic(solver)
     raise ValueError(
         f"solver must be FrankWolfe(...), MomentumFrankWolfe(...), Conic(...) or the name of a "
-        f"CVXPY solver, got {solver!r}."
+        f"CVXPY solver (installed: {', '.join(installed)}), got {solver!r}."
     )
+
+
+def check_time_limit(seconds: Any) -> float | None:
+    """None or a positive number of seconds."""
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number):
+        raise ValueError(f"time_limit must be a positive number of seconds, got {seconds!r}.")
+    if not seconds > 0:
+        raise ValueError(
+            f"time_limit must be a positive number of seconds, got {seconds!r}; "
+            "leave it out for none."
+        )
+    return float(seconds)
 
 
 def with_time_limit(solver: Solver | None, seconds: float | None) -> Solver | None:

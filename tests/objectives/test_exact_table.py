@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -133,7 +135,9 @@ def test_integer_decisions_go_to_a_mixed_integer_solver():
     loss = cp.maximum(x - z[0], 4 * (z[0] - x))
     ball = wdro.WassersteinBall(0.3, wdro.costs.Norm(1))
     problem = wdro.Problem(cp.Minimize(loss), [x >= 0, x <= 5], ambiguity=ball)
-    value = problem.solve(method="exact")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        value = problem.solve(method="exact")
     choices = [exact.robust_value(problem._model, np.array([float(k)])) for k in range(6)]
     assert value == pytest.approx(min(choices), rel=1e-6)
     assert float(x.value) == pytest.approx(int(np.argmin(choices)))
@@ -147,11 +151,10 @@ def test_integer_decisions_with_cones_and_no_solver_for_them_say_so():
     problem = wdro.Problem(
         cp.Minimize(cp.pos(x @ z)), [cp.sum(x) == 1], ambiguity=wdro.WassersteinBall(0.1)
     )
-    with (
-        pytest.warns(UserWarning, match="mixed-integer"),
-        pytest.raises(ValueError, match=r"mixed-integer .* Norm\(1\)"),
-    ):
-        problem.solve(method="exact")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match=r"mixed-integer .* Norm\(1\)"):
+            problem.solve(method="exact")
 
 
 def test_entries_are_named_in_the_explanation():

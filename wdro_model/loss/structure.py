@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import cvxpy as cp
+
 from wdro_model.loss.affine import AffineParts, affine_parts
 from wdro_model.loss.curvature import convexity_in_data
 from wdro_model.loss.piecewise import pieces
@@ -30,7 +32,9 @@ class Structure:
     degree: float
     """Joint polynomial degree in the data: 0, 1, 2, ... or math.inf."""
     convex_in_decision: bool
-    """Is f convex in x for every scenario, by CVXPY's rules?"""
+    """Is f convex in x for every scenario that nature may choose, by CVXPY's rules?"""
+    convex_on_samples: bool
+    """The same for scenarios like the samples, which may be definite where nature is free."""
     curvature_in_data: str
     """ "affine", "convex", "concave" or "unknown", for every decision."""
     pieces: tuple[Any, ...] | None
@@ -65,8 +69,22 @@ def analyse(expression: Any, parameters: Iterable[Any], limit: int = 64) -> Stru
     parameters = tuple(parameters)
     return Structure(
         degree=degree(expression, parameters),
-        convex_in_decision=bool(expression.is_convex()),
+        convex_in_decision=bool(_without_definiteness(expression, parameters).is_convex()),
+        convex_on_samples=bool(expression.is_convex()),
         curvature_in_data=convexity_in_data(expression, parameters),
         pieces=pieces(expression, parameters, limit),
         parameters=parameters,
+    )
+
+
+def _without_definiteness(expression: Any, parameters: tuple[Any, ...]) -> Any:
+    """The expression with plain symmetric parameters in place of definite ones.
+
+    PSD and NSD say something of the samples; the worst case may leave the cone.
+    """
+    definite = [p for p in parameters if p.attributes.get("PSD") or p.attributes.get("NSD")]
+    if not definite:
+        return expression
+    return expression.tree_copy(
+        {id(p): cp.Parameter(p.shape, p.name(), symmetric=True) for p in definite}
     )

@@ -1,21 +1,24 @@
 """Convexity of quadratic objectives, where CVXPY's rules do not see it.
 
-For the loss x' Xi x + g(x) and a squared cost with one weight, robust and smoothed objectives are
+For the loss a x' Xi x + g(x), a > 0, and a squared cost with one weight, robust and smoothed
+objectives are
 
-    x' M x + psi(|x|^2) + g(x),   M the mean of the samples, psi convex and increasing,
+    a x' M x + psi(a |x|^2) + g(x),   M the mean of the samples, psi convex and increasing,
 
-whose Hessian is at least 2 sym(M) + 2 psi'(|x|^2) I. They are convex over a set on which
-psi'(|x|^2) outweighs the smallest eigenvalue of M, although x' Xi x alone is not.
+whose Hessian is at least 2 a (sym(M) + psi'(a |x|^2) I). They are convex over a set on which
+psi'(a |x|^2) outweighs the smallest eigenvalue of M, although x' Xi x alone is not.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 from cvxpy.atoms.affine.add_expr import AddExpression
 
+from wdro_model.loss.factored import factored
 from wdro_model.loss.flat import FlatLoss
 from wdro_model.loss.quadratic_form import QuadraticForm
 from wdro_model.loss.structure import degree
@@ -47,20 +50,34 @@ def is_positive_semidefinite(matrix: Array, tolerance: float = 1e-9) -> bool:
     return smallest_eigenvalue(matrix) >= -tolerance * scale * len(matrix)
 
 
-def quadratic_term(model: Model) -> tuple[Any, Any | None] | None:
-    """The loss as (quadratic_form(x, Xi), g(x) or None), x a variable and Xi the only data."""
+@dataclass(frozen=True)
+class QuadraticTerm:
+    """A loss factor * x' Xi x + g(x), x a variable and Xi the only data."""
+
+    variable: Any
+    factor: float
+    """Positive."""
+    rest: Any | None
+    """g(x), None for zero."""
+
+
+def quadratic_term(model: Model) -> QuadraticTerm | None:
+    """The loss as a multiple of quadratic_form(x, Xi) and terms without data, if it is one."""
     if model.joint is None or model.expression is None or len(model.joint.parameters) != 1:
         return None
     expression = model.expression
     terms = list(expression.args) if isinstance(expression, AddExpression) else [expression]
     uncertain = [t for t in terms if degree(t, model.joint.parameters) > 0]
     rest = [t for t in terms if degree(t, model.joint.parameters) == 0]
-    if len(uncertain) != 1 or not isinstance(uncertain[0], QuadraticForm):
+    if len(uncertain) != 1:
         return None
-    variable, matrix = uncertain[0].args
+    factor, form = factored(uncertain[0])
+    if factor <= 0 or not isinstance(form, QuadraticForm):
+        return None
+    variable, matrix = form.args
     if not isinstance(variable, cp.Variable) or matrix is not model.joint.parameters[0]:
         return None
-    return uncertain[0], sum(rest[1:], rest[0]) if rest else None
+    return QuadraticTerm(variable, factor, sum(rest[1:], rest[0]) if rest else None)
 
 
 def has_one_weight(model: Model) -> bool:
@@ -83,10 +100,10 @@ def smoothed_form_is_convex(model: Model, epsilon: float, sigma: float | Array) 
         return False
     assert model.joint is not None
     assert model.cost is not None
-    variable, rest = term[0].args[0], term[1]
+    variable = term.variable
     if not model.joint.everywhere or variable.size > LARGEST:
         return False
-    if rest is not None and not rest.is_convex():
+    if term.rest is not None and not term.rest.is_convex():
         return False
     (mean,) = model.mean_values().values()
     smallest = model.remember("smallest eigenvalue", lambda: smallest_eigenvalue(mean))
@@ -95,7 +112,7 @@ def smoothed_form_is_convex(model: Model, epsilon: float, sigma: float | Array) 
     spread = sigma**2
     weight = 1.0 if model.cost.weights is None else float(model.cost.weights[0])
     where = model.feasible.layout.slices[variable]
-    length = model.remember("shortest", lambda: shortest_squared(model, where))
+    length = term.factor * model.remember("shortest", lambda: shortest_squared(model, where))
     if length <= 0:
         return False
     product, d = weight * spread, model.joint.dimension

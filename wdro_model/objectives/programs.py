@@ -76,7 +76,7 @@ def sum_of_losses(model: Model) -> Any | None:
     scenarios = model.joint.split(model.joint.matrix)
     if (losses := vectorised(model.expression, scenarios)) is not None:
         return cp.sum(losses) / model.joint.size
-    if not model.structure.convex_in_decision or model.joint.size > COPIES:
+    if not model.structure.convex_on_samples or model.joint.size > COPIES:
         return None
     copies = [
         substitute(model.expression, {p: rows[k] for p, rows in scenarios.items()})

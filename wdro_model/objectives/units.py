@@ -24,6 +24,7 @@ from wdro_model.loss.magnitudes import is_scalable, power_of_two
 from wdro_model.loss.structure import analyse
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
+from wdro_model.objectives.geometry import dual_norms, scales
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
@@ -88,7 +89,7 @@ def loss_unit(model: Model) -> float:
     """The size of the losses, as a power of two; 1 where it is of order one anyway."""
     if model.joint is None or model.expression is None:
         return 1.0
-    unit = model.remember("unit of the loss", lambda: _loss_unit(model, 1.0))
+    unit = model.remember(f"unit of the loss: {model.radius!r}", lambda: _loss_unit(model, 1.0))
     return 1.0 if 1.0 / ORDINARY <= unit <= ORDINARY else unit
 
 
@@ -97,7 +98,7 @@ def _measured(model: Model, scale: Scale | None) -> Units:
     if model.joint is None or model.expression is None:
         return unchanged
     samples = model.joint.split(model.joint.matrix)
-    sizes = {p: _size(values) for p, values in samples.items()}
+    sizes = {p: max(_size(values), _distance(model, p)) for p, values in samples.items()}
     if scale is None and not _is_extraordinary(model, sizes):
         return unchanged
     twins: dict[Any, UncertainParameter] = {}
@@ -140,6 +141,26 @@ def _size(values: Array) -> float:
     size = float(np.sqrt(np.mean(np.square(values / (np.abs(values).max() or 1.0)))))
     size *= float(np.abs(values).max())
     return power_of_two(size)
+
+
+def _distance(model: Model, parameter: Any) -> float:
+    """How far the budget takes the parameter, as a power of two; 0 where its support ends first."""
+    assert model.joint is not None
+    if model.cost is None or model.radius == 0 or model.cost.kind == "callable":
+        return 0.0
+    box = parameter.support.bounds(parameter.shape)
+    if box is not None and np.isfinite(np.subtract(*box)).all():
+        return 0.0
+    where = model.joint.slices[parameter]
+    if model.cost.kind == "mahalanobis":
+        assert model.cost.matrix is not None
+        weight = float(np.sqrt(np.mean(np.diag(model.cost.matrix)[where])))
+    else:
+        weight = float(np.median(scales(model.cost)[where]))
+    if not np.isfinite(weight) or weight <= 0:
+        return 0.0
+    length = model.radius if model.cost.kind == "norm" else np.sqrt(model.radius)
+    return power_of_two(length / weight)
 
 
 def _is_extraordinary(model: Model, sizes: dict[Any, float]) -> bool:
@@ -200,7 +221,7 @@ def _decision_units(model: Model, some: list[Probe]) -> Scale:
         ]
         if found and is_scalable(variable):
             units[variable] = power_of_two(float(np.median(found)))
-    return Scale(units, power_of_two(min((probe.size for probe in some), default=1.0)))
+    return Scale(units, _unit_of_loss(some, 1.0))
 
 
 @dataclass(frozen=True)
@@ -211,13 +232,15 @@ class Probe:
     """The spread of the losses over some samples; their size where they do not differ."""
     varies: bool
     """Do the losses differ from sample to sample?"""
+    reach: float
+    """What a move of the whole budget adds to the loss of a sample."""
     gradient: Array
     """How fast the loss of a sample changes with each entry of the decision, (n,)."""
 
 
 def probes(model: Model) -> list[Probe]:
     """The loss at a few decisions of order one, generic ones among them."""
-    return model.remember("probes of the loss", lambda: _look(model))
+    return model.remember(f"probes of the loss: {model.radius!r}", lambda: _look(model))
 
 
 def _look(model: Model) -> list[Probe]:
@@ -255,12 +278,29 @@ def _probe(model: Model, x: Array) -> Probe | None:
     varies = spread > ROUNDING * size
     measure = spread if varies else size
     known = np.isfinite(measure) and measure > 0 and np.isfinite(gradient).all()
-    return Probe(measure, varies, gradient) if known else None
+    return Probe(measure, varies, _reach(model, x, rows[0]), gradient) if known else None
+
+
+def _reach(model: Model, x: Array, row: Array) -> float:
+    """radius |grad f| for a norm as cost, sqrt(radius) |grad f| for a quadratic one."""
+    if model.cost is None or model.cost.kind == "callable" or model.radius == 0:
+        return 0.0
+    try:
+        slope = np.array(model.loss(x, row[None])[1].in_data(np.ones(1))[0])
+    except (ArithmeticError, NotImplementedError):
+        return 0.0
+    budget = model.radius if model.cost.kind == "norm" else np.sqrt(model.radius)
+    found = float(budget * dual_norms(model.cost, np.where(model.cost.frozen, 0.0, slope)))
+    return found if np.isfinite(found) else 0.0
 
 
 def _loss_unit(model: Model, size: float) -> float:
-    """The smallest spread of the losses over some samples, at decisions of order one."""
-    return power_of_two(min((probe.size for probe in probes(model)), default=size))
+    """The smallest size of the losses at decisions of order one, as a power of two."""
+    return _unit_of_loss(probes(model), size)
+
+
+def _unit_of_loss(some: list[Probe], otherwise: float) -> float:
+    return power_of_two(min((max(p.size, p.reach) for p in some), default=otherwise))
 
 
 def _cost_unit(model: Model) -> float:

@@ -69,6 +69,21 @@ def trouble(model: Model, x: Array) -> str | None:
     return None
 
 
+def risk_is_infinite(model: Model, x: Array) -> bool:
+    """Does the loss outgrow the cost alone, so that the worst-case risk over the ball is infinite?
+
+    The smoothed objective may be finite all the same: its reference has thin tails.
+    """
+    assert model.joint is not None
+    if model.affine_in_data or (model.structure is not None and model.structure.pieces is not None):
+        return False
+    origin = model.joint.matrix[0]
+    return any(
+        along(model, x, origin, direction, tails=False) == GROWTH
+        for direction in rays(model, x, origin)
+    )
+
+
 def rays(model: Model, x: Array, origin: Array) -> list[Array]:
     """Directions (d,) to look along: random ones, diagonals, slopes of the loss."""
     assert model.joint is not None
@@ -89,8 +104,10 @@ def rays(model: Model, x: Array, origin: Array) -> list[Array]:
     return [direction for direction in kept if direction.any()]
 
 
-def along(model: Model, x: Array, origin: Array, direction: Array) -> str | None:
-    """GROWTH, DOMAIN or None for one ray."""
+def along(
+    model: Model, x: Array, origin: Array, direction: Array, tails: bool = True
+) -> str | None:
+    """GROWTH, DOMAIN or None for one ray; tails: is growth compared with the reference as well?"""
     assert model.joint is not None
     assert model.cost is not None
     rows = origin + STRIDES[:, None] * direction
@@ -105,8 +122,9 @@ def along(model: Model, x: Array, origin: Array, direction: Array) -> str | None
     if values is None or not np.isfinite(values[0]):
         return None
     rise, moves = values[1:] - values[0], rows - origin
-    # The tails of the reference hold what grows like a square, whatever the cost.
-    pull = model.cost(np.broadcast_to(origin, rows.shape), rows) + (moves**2).sum(axis=1)
+    pull = model.cost(np.broadcast_to(origin, rows.shape), rows)
+    if tails:  # those of the reference hold what grows like a square, whatever the cost
+        pull = pull + (moves**2).sum(axis=1)
     known = len(rise) if np.isfinite(rise).all() else int(np.argmin(np.isfinite(rise)))
     ended = known < len(rise)
     if len(rows) < len(STRIDES) and not ended:

@@ -10,6 +10,7 @@ from wdro_model.errors import SamplingWarning
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array, Diagnostics, Point
 from wdro_model.objectives.calibration import default_sigma
+from wdro_model.smoothing.growth import risk_is_infinite
 from wdro_model.uncertainty.sampling import GaussianSampler
 
 FEW = 0.1
@@ -41,6 +42,12 @@ def smoothing_notes(
         notes.append(
             f"the dual variable {point.dual:.3g} sits at its bound {bound:.3g}, which may exclude "
             "the optimum; give a larger MomentumFrankWolfe(dual_bound=...)."
+        )
+    if risk_is_infinite(model, x):
+        notes.append(
+            "the worst-case risk over the ball is infinite: the loss grows faster than the cost in "
+            "the data; the value is that of the smoothed objective alone. Use a cost that grows as "
+            "fast, such as SquaredEuclidean(), or a bounded support."
         )
     for note in notes:
         warnings.warn(note, SamplingWarning, stacklevel=5)

@@ -9,8 +9,12 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 from cvxpy import settings
+from cvxpy.error import SolverError
 
 from wdro_model.errors import InfeasibleError, UnboundedError
+
+MIXED_INTEGER = ("HIGHS", "SCIP", "GUROBI", "MOSEK", "COPT", "XPRESS", "CPLEX")
+"""Solvers for integer variables: the one for linear programs first, those for cones after it."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,11 @@ class Conic:
     """Passed to `cvxpy.Problem.solve`."""
 
     def __post_init__(self) -> None:
-        if self.solver is not None and self.solver not in cp.installed_solvers():
+        if self.solver is None:
+            return
+        if self.solver.upper() in cp.installed_solvers():
+            object.__setattr__(self, "solver", self.solver.upper())
+        elif self.solver not in cp.installed_solvers():
             raise ValueError(
                 f"the solver {self.solver!r} is not installed; installed: "
                 f"{', '.join(cp.installed_solvers())}."
@@ -46,10 +54,7 @@ class Conic:
 
     def run(self, problem: cp.Problem, *, verbose: bool = False) -> None:
         """Solve in place; an infeasible or unbounded program is an error that says so."""
-        chosen = self.solver or preferred(problem)
-        # CVXPY multiplies infinite bounds of variables by zeros of the data, and drops the result.
-        with np.errstate(invalid="ignore"):
-            problem.solve(solver=chosen, verbose=verbose, **self.options)
+        self._solve(problem, verbose)
         if problem.status in (settings.INFEASIBLE, settings.INFEASIBLE_INACCURATE):
             raise InfeasibleError(
                 "the feasible set is empty: no point meets all the constraints; "
@@ -62,15 +67,31 @@ class Conic:
             )
 
         if problem.status == settings.UNBOUNDED_INACCURATE:
-            raise cp.error.SolverError(
+            raise SolverError(
                 "the solver could not tell whether the objective is bounded; rescale the data, so "
                 "that losses and radius are of order 1, or use another solver."
             )
 
+    def _solve(self, problem: cp.Problem, verbose: bool) -> None:
+        """By the solver that was named, or the first of the preferred ones that can."""
+        names = [self.solver] if self.solver is not None else preferred(problem)
+        failure = SolverError("no installed solver takes a mixed-integer program with cones.")
+        for name in names:
+            try:
+                # CVXPY multiplies infinite bounds by zeros of the data, and drops the result.
+                with np.errstate(invalid="ignore"):
+                    problem.solve(solver=name, verbose=verbose, **self.options)
+                return
+            except SolverError as error:
+                failure = error
+        raise failure
+
     def describe(self) -> str:
-        return f"conic solver {self.solver or 'CLARABEL (mixed-integer: chosen by CVXPY)'}"
+        return f"conic solver {self.solver or 'CLARABEL (mixed-integer: HIGHS, or one for cones)'}"
 
 
-def preferred(problem: cp.Problem) -> str | None:
-    """An interior-point solver for continuous programs, accurate where first-order ones are not."""
-    return None if problem.is_mixed_integer() else cp.CLARABEL
+def preferred(problem: cp.Problem) -> list[str]:
+    """Interior points for continuous programs, accurate where first-order solvers are not."""
+    if not problem.is_mixed_integer():
+        return [cp.CLARABEL]
+    return [name for name in MIXED_INTEGER if name in cp.installed_solvers()]

@@ -13,10 +13,10 @@ from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, unmoved
 from wdro_model.objectives.exact.box import BoxLoss
-from wdro_model.objectives.exact.geometry import dual_norm
 from wdro_model.objectives.exact.pieces import flat_slope
 from wdro_model.objectives.exact.refusals import first_refusal, needs_affine, needs_cost
 from wdro_model.objectives.exact.support import moves_freely
+from wdro_model.objectives.geometry import dual_norm
 from wdro_model.objectives.programs import Program
 from wdro_model.objectives.robust_affine import RobustAffine
 

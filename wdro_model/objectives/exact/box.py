@@ -24,7 +24,6 @@ from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, WrittenOut
 from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.dual_search import search
-from wdro_model.objectives.exact.geometry import scales
 from wdro_model.objectives.exact.lines import Lines, along
 from wdro_model.objectives.exact.max_affine import squares_below
 from wdro_model.objectives.exact.pieces import Cluster
@@ -33,6 +32,7 @@ from wdro_model.objectives.exact.refusals import first_refusal, needs_cost
 from wdro_model.objectives.exact.responses import box_responses
 from wdro_model.objectives.exact.support import inequalities, reach
 from wdro_model.objectives.exact.vectorised import certain_part, group_rows, piece_at, summed
+from wdro_model.objectives.geometry import scales
 from wdro_model.objectives.programs import Program
 
 Values = tuple[list[Any], list[Any]]
@@ -182,13 +182,15 @@ def to_the_bounds(model: Model, part: Cluster | Lines, rows: Array, dual: Any) -
         slopes = [piece.slope[where] for piece in part.pieces]
     if not len(where):
         return plain, []
-    room, price = Room.of(model, where, rows), scales(model.cost)[where] * dual
+    room, weights = Room.of(model, where, rows), scales(model.cost)[where]
+    sides = ((1.0, weights * room.up, room.above), (-1.0, weights * room.down, room.below))
     values, constraints = [], []
     for value, slope in zip(plain, slopes):
-        for sign, length, bounded in ((1.0, room.up, room.above), (-1.0, room.down, room.below)):
+        rate = slope if np.all(weights == 1.0) else cp.multiply(1.0 / weights, slope)
+        for sign, length, bounded in sides:
             # Without a bound no excess is allowed: the price must pay for a move without end.
             excess = _nonnegative(bounded)
-            constraints.append(sign * slope - price <= excess)
+            constraints.append(sign * rate - dual <= excess)
             if bounded.any():
                 value = value + (along(length, excess) if is_lines else length @ excess)
         values.append(value)

@@ -21,10 +21,10 @@ from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, WrittenOut, unmoved
 from wdro_model.objectives.exact.decomposition import scalars
-from wdro_model.objectives.exact.geometry import dual_norm, dual_norms, steepest_move
 from wdro_model.objectives.exact.pieces import Piece, as_piece, evaluate_piece
 from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
 from wdro_model.objectives.exact.vectorised import piece_at
+from wdro_model.objectives.geometry import dual_norm, dual_norms, steepest_move
 from wdro_model.objectives.programs import Program
 
 

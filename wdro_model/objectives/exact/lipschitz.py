@@ -24,12 +24,6 @@ from wdro_model.model import Model
 from wdro_model.objectives.base import Array, Point
 from wdro_model.objectives.exact.base import Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import Group, groups_of
-from wdro_model.objectives.exact.geometry import (
-    conjugate_exponent,
-    dual_norms,
-    scales,
-    steepest_move,
-)
 from wdro_model.objectives.exact.lines import Lines
 from wdro_model.objectives.exact.pieces import Cluster, Piece, numeric
 from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
@@ -37,6 +31,12 @@ from wdro_model.objectives.exact.vectorised import (
     group_rows,
     mean_of_maxima,
     sum_through_forms,
+)
+from wdro_model.objectives.geometry import (
+    conjugate_exponent,
+    dual_norms,
+    scales,
+    steepest_move,
 )
 from wdro_model.objectives.programs import Program, empirical_program
 

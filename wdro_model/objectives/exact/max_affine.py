@@ -21,12 +21,12 @@ from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, WrittenOut
 from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.dual_search import search
-from wdro_model.objectives.exact.geometry import scales, whitened
 from wdro_model.objectives.exact.lines import Lines, along
 from wdro_model.objectives.exact.pieces import Cluster, is_flat
 from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
 from wdro_model.objectives.exact.responses import free_responses
 from wdro_model.objectives.exact.vectorised import certain_part, group_rows, piece_at, summed
+from wdro_model.objectives.geometry import scales, whitened
 from wdro_model.objectives.programs import Program
 
 

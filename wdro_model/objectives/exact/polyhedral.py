@@ -21,12 +21,12 @@ from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, WrittenOut
 from wdro_model.objectives.exact.decomposition import Group, groups_of
-from wdro_model.objectives.exact.geometry import conjugate_exponent, scales
 from wdro_model.objectives.exact.pieces import Cluster, constant_cluster, numeric
 from wdro_model.objectives.exact.primal import primal_extremal
 from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_polyhedron
 from wdro_model.objectives.exact.support import inequalities
 from wdro_model.objectives.exact.vectorised import certain_part, group_rows, piece_at, summed
+from wdro_model.objectives.geometry import conjugate_exponent, scales
 from wdro_model.objectives.programs import Program
 from wdro_model.solvers.conic import Conic
 

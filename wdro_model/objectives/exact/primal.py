@@ -22,10 +22,10 @@ from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import Group
-from wdro_model.objectives.exact.geometry import scales
 from wdro_model.objectives.exact.pieces import NumericCluster, numeric
 from wdro_model.objectives.exact.support import inequalities, reach
 from wdro_model.objectives.exact.vectorised import group_rows
+from wdro_model.objectives.geometry import scales
 from wdro_model.solvers.conic import Conic
 
 SMALLEST = 1e-7

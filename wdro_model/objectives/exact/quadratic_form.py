@@ -24,16 +24,16 @@ from wdro_model.objectives.robust_affine import RobustAffine
 
 @dataclass(frozen=True)
 class QuadraticFormLoss:
-    """x' Xi x + g(x), squared cost with one weight w, R^d (or orthant, for x of one sign)."""
+    """a x' Xi x + g(x), squared cost with one weight w, R^d (or orthant, for x of one sign)."""
 
-    formula = "x' (mean + sqrt(radius/w) I) x + g(x)"
+    formula = "a x' (mean + sqrt(radius/w) I) x + g(x)"
 
     def refusal(self, model: Model) -> str | None:
         reason = first_refusal(model, needs_affine, needs_cost("squared", "mahalanobis"))
         if reason is not None:
             return reason
         if quadratic_term(model) is None:
-            return "the loss is not quadratic_form(x, Xi) plus terms without data"
+            return "the loss is not a multiple of quadratic_form(x, Xi) plus terms without data"
         if not has_one_weight(model):
             return "the cost does not weigh all entries of the matrix alike"
         if not moves_stay_inside(model):
@@ -52,11 +52,11 @@ class QuadraticFormLoss:
         matrix = self.matrix(model)
         if not is_positive_semidefinite(matrix):
             return None
-        term, rest = quadratic_term(model) or (None, None)
+        term = quadratic_term(model)
         assert term is not None
         # The shift makes the form convex up to rounding; CVXPY need not look at it again.
-        quadratic = cp.quad_form(term.args[0], cp.psd_wrap(matrix))
-        return Program.if_convex(quadratic if rest is None else quadratic + rest)
+        quadratic = cp.quad_form(term.variable, cp.psd_wrap(term.factor * matrix))
+        return Program.if_convex(quadratic if term.rest is None else quadratic + term.rest)
 
     def writes_samples(self, model: Model) -> bool:
         return False
@@ -66,11 +66,12 @@ class QuadraticFormLoss:
 
     def objective(self, model: Model) -> RobustAffine:
         small = model.loss.dimension <= LARGEST
-        _, rest = quadratic_term(model) or (None, None)
+        term = quadratic_term(model)
+        assert term is not None
         convex = model.convex_in_decision or (
             small
             and is_positive_semidefinite(self.matrix(model))
-            and (rest is None or rest.is_convex())
+            and (term.rest is None or term.rest.is_convex())
         )
         return robust_affine(model, convex)
 
@@ -88,9 +89,9 @@ def moves_stay_inside(model: Model) -> bool:
         return True
     if model.joint.bounds is None:
         return False
-    term, _ = quadratic_term(model) or (None, None)
+    term = quadratic_term(model)
     assert term is not None
     lower, upper = model.feasible.bounds()
-    where = model.feasible.layout.slices[term.args[0]]
+    where = model.feasible.layout.slices[term.variable]
     one_sign = bool(np.all(lower[where] >= 0) or np.all(upper[where] <= 0))
     return one_sign and bool(np.all(np.isposinf(model.joint.bounds[1])))
