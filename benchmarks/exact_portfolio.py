@@ -1,20 +1,27 @@
 """Exact mean-CVaR portfolios: building and solving, against a model vectorised by hand.
 
-    python benchmarks/exact_portfolio.py [--sizes 100 1000 10000] [--repeats 3]
+    python benchmarks/exact_portfolio.py [--sizes 100 1000 10000] [--repeats 7] [--limit 300]
 
 The loss is max_j a_j <x, xi> + b_j tau over the simplex, d = 10, for a 1-Wasserstein ball (l1
-ground norm) and a 2-Wasserstein ball. RSOME and PICOS are timed on the first where they are
-installed, once, at N = 100 (PICOS with the Euclidean norm, the one it knows: another value). Other
-times are medians of repeats taken in turn, after a warm-up; in seconds, build and solve.
+ground norm) and a 2-Wasserstein ball. Times are medians of repeats taken in turn, after a warm-up;
+in seconds, build and solve.
+
+RSOME and PICOS are run on the first, where they are installed: once for each size, in a process of
+their own that is stopped after --limit seconds (PICOS with the Euclidean norm, the one it knows:
+another value). Newsvendors with d products, a sum of d maxima, follow: their hand-written model is
+a matrix of N x d.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import time
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from queue import Empty
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -23,7 +30,6 @@ import wdro_model as wdro
 
 SLOPES, TAILS = (-1.0, -51.0), (10.0, -40.0)
 DISTANCE = 0.05
-SLOW, PEERS = 100, ("rsome", "picos")
 
 
 def returns(size: int, assets: int = 10) -> np.ndarray:
@@ -90,41 +96,118 @@ def by_picos(data: np.ndarray, order: int) -> float:
     return float(bound)
 
 
+PEERS = {"rsome": by_rsome, "picos": by_picos}
+
+
+def newsvendor(demand: np.ndarray, cost: Any) -> float:
+    """Overage 1 and underage 3 for every product, demand in [0, 10] with the l1 norm, else free."""
+    products = demand.shape[1]
+    support = wdro.supports.Box(0, 10) if cost is not None else None
+    x = cp.Variable(products, nonneg=True)
+    z = wdro.UncertainParameter(products, samples=demand, support=support)
+    loss = cp.sum(cp.maximum(x - z, 3 * (z - x)))
+    ball = wdro.WassersteinBall(4.0, cost)
+    return wdro.Problem(cp.Minimize(loss), [x <= 20], ambiguity=ball).solve(method="exact")
+
+
+def newsvendor_by_hand(demand: np.ndarray, cost: Any) -> float:
+    size, products = demand.shape
+    x, dual = cp.Variable(products, nonneg=True), cp.Variable(nonneg=True)
+    order = np.ones((size, 1)) @ cp.reshape(x, (1, products), order="C")
+    over, under = order - demand, 3 * (demand - order)
+    ones = np.ones((size, products))
+    if cost is None:
+        square = cp.quad_over_lin(1, 4 * dual)
+        worst = cp.maximum(over + square, under + 9 * square)
+    else:
+        over = over + cp.multiply(demand, cp.pos(1 - dual) * ones)
+        worst = cp.maximum(over, under + cp.multiply(10 - demand, cp.pos(3 - dual) * ones))
+    objective = 4.0 * dual + cp.sum(worst) / size
+    return cp.Problem(cp.Minimize(objective), [x <= 20]).solve(solver=cp.CLARABEL)
+
+
 def seconds_of(run: Callable[[], float]) -> tuple[float, float]:
     began = time.perf_counter()
     value = run()
     return time.perf_counter() - began, value
 
 
+def in_child(queue: Any, name: str, size: int) -> None:
+    queue.put(seconds_of(partial(PEERS[name], returns(size), 1)))
+
+
+def with_limit(name: str, size: int, limit: float) -> tuple[float, float] | None:
+    """Seconds and value of a peer, run once in a process of its own; None if it takes too long."""
+    queue: Any = multiprocessing.get_context("spawn").Queue()
+    child = multiprocessing.get_context("spawn").Process(
+        target=in_child, args=(queue, name, size), daemon=True
+    )
+    child.start()
+    try:
+        return queue.get(timeout=limit)
+    except Empty:
+        return None
+    finally:
+        child.kill()
+
+
+def medians(
+    methods: dict[str, Callable[[], float]], repeats: int
+) -> dict[str, tuple[float, float]]:
+    """Median seconds and value of each method, the methods taken in turn after a warm-up."""
+    times: dict[str, list[float]] = {name: [] for name in methods}
+    values: dict[str, float] = {}
+    for repeat in range(repeats + 1):
+        for name, method in methods.items():
+            seconds, values[name] = seconds_of(method)
+            if repeat:
+                times[name].append(seconds)
+    return {name: (float(np.median(times[name])), values[name]) for name in methods}
+
+
+def row(*cells: Any) -> None:
+    size, what, name, seconds, ratio, value = cells
+    print(f"{size:>6} {what:<12} {name:<10} {seconds:>8} {ratio:>8} {value:>16}", flush=True)
+
+
+def report(size: int, what: str, found: dict[str, tuple[float, float]]) -> float:
+    base = found["by hand"][0]
+    for name, (seconds, value) in found.items():
+        row(size, what, name, f"{seconds:.3f}", f"{seconds / base:.2f}", f"{value:.8f}")
+    return base
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--sizes", type=int, nargs="+", default=[100, 1000, 10000])
+    options.add_argument("--products", type=int, nargs="+", default=[20, 300])
     options.add_argument("--repeats", type=int, default=7)
+    options.add_argument("--limit", type=float, default=300.0)
     given = options.parse_args()
-    print(f"{'N':>6} {'order':>5} {'method':<10} {'seconds':>8} {'of hand':>8} {'value':>14}")
+    row("N", "problem", "method", "seconds", "of hand", "value")
     for size in given.sizes:
         data = returns(size)
         for order in (1, 2):
-            rows = {"by hand": by_hand, "wdro_model": ours}
-            if order == 1 and size <= SLOW:
-                rows |= {"rsome": by_rsome} if find_spec("rsome") else {}
-                rows |= {"picos": by_picos} if find_spec("picos") else {}
-            times: dict[str, list[float]] = {name: [] for name in rows}
-            values: dict[str, float] = {}
-            for repeat in range(given.repeats + 1):
-                for name, method in rows.items():
-                    if name in PEERS and repeat:
-                        continue
-                    seconds, values[name] = seconds_of(partial(method, data, order))
-                    if repeat or name in PEERS:
-                        times[name].append(seconds)
-            base = np.median(times["by hand"])
-            for name in rows:
-                middle = np.median(times[name])
-                print(
-                    f"{size:>6} {order:>5} {name:<10} {middle:>8.3f} {middle / base:>8.2f} "
-                    f"{values[name]:>14.8f}"
-                )
+            methods = {"by hand": partial(by_hand, data, order), "ours": partial(ours, data, order)}
+            base = report(size, f"order {order}", medians(methods, given.repeats))
+            for name in PEERS if order == 1 else ():
+                if find_spec(name) is None:
+                    continue
+                found = with_limit(name, size, given.limit)
+                if found is None:
+                    row(size, "order 1", name, f">{given.limit:.0f}", "", "stopped")
+                else:
+                    ratio = f"{found[0] / base:.1f}"
+                    row(size, "order 1", name, f"{found[0]:.2f}", ratio, f"{found[1]:.8f}")
+    for products in given.products:
+        for name, cost in (("squared", None), ("box, l1", wdro.costs.Norm(1))):
+            demand = np.random.default_rng(0).uniform(0, 10, size=(100, products))
+            methods = {
+                "by hand": partial(newsvendor_by_hand, demand, cost),
+                "ours": partial(newsvendor, demand, cost),
+            }
+            found = medians(methods, max(1, given.repeats // 2))
+            report(100, f"{products} {name}", found)
 
 
 if __name__ == "__main__":
