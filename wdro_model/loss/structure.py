@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import cvxpy as cp
@@ -25,22 +26,41 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Structure:
-    """What is known of f(x, xi)."""
+    """What is known of f(x, xi); each fact is worked out when it is first asked for."""
 
-    degree: float
-    """Joint polynomial degree in the data: 0, 1, 2, ... or math.inf."""
-    convex_in_decision: bool
-    """Is f convex in x for every scenario that nature may choose, by CVXPY's rules?"""
-    convex_on_samples: bool
-    """The same for scenarios like the samples, which may be definite where nature is free."""
-    curvature_in_data: str
-    """ "affine", "convex", "concave" or "unknown", for every decision."""
-    pieces: tuple[Any, ...] | None
-    """Scalar expressions, affine in the data, whose maximum is f; None if there are none known."""
+    expression: Any
+    """f, of one entry."""
     parameters: tuple[Any, ...]
     """The uncertain parameters."""
+    limit: int = 64
+    """At most so many affine pieces are written out."""
+
+    @cached_property
+    def degree(self) -> float:
+        """Joint polynomial degree in the data: 0, 1, 2, ... or math.inf."""
+        return degree(self.expression, self.parameters)
+
+    @cached_property
+    def convex_in_decision(self) -> bool:
+        """Is f convex in x for every scenario that nature may choose, by CVXPY's rules?"""
+        return bool(_without_definiteness(self.expression, self.parameters).is_convex())
+
+    @cached_property
+    def convex_on_samples(self) -> bool:
+        """The same for scenarios like the samples, which may be definite where nature is free."""
+        return bool(self.expression.is_convex())
+
+    @cached_property
+    def curvature_in_data(self) -> str:
+        """ "affine", "convex", "concave" or "unknown", for every decision."""
+        return convexity_in_data(self.expression, self.parameters)
+
+    @cached_property
+    def pieces(self) -> tuple[Any, ...] | None:
+        """Scalar expressions, affine in the data, whose maximum is f; None if none are known."""
+        return pieces(self.expression, self.parameters, self.limit)
 
     def describe(self) -> str:
         """One line: the loss in x, and in the data."""
@@ -66,15 +86,7 @@ def analyse(expression: Any, parameters: Iterable[Any], limit: int = 64) -> Stru
 
     limit: at most so many affine pieces are written out.
     """
-    parameters = tuple(parameters)
-    return Structure(
-        degree=degree(expression, parameters),
-        convex_in_decision=bool(_without_definiteness(expression, parameters).is_convex()),
-        convex_on_samples=bool(expression.is_convex()),
-        curvature_in_data=convexity_in_data(expression, parameters),
-        pieces=pieces(expression, parameters, limit),
-        parameters=parameters,
-    )
+    return Structure(expression, tuple(parameters), limit)
 
 
 def _without_definiteness(expression: Any, parameters: tuple[Any, ...]) -> Any:

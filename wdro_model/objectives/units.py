@@ -36,14 +36,8 @@ FAR = 1e8
 """Bounds so many units away act as if they were not there."""
 MEASURED = 32
 """Samples that tell the size of the losses."""
-LEVELS = (
-    (1.0, 1.0, 0.0),
-    (1.0, 0.0, 0.0),
-    (-1.0, -1.0, 0.0),
-    (1.0, 0.5, 0.5),
-    (-1.0, 0.5, 0.5),
-)
-"""Decisions of order one: the sum of a vector, the value of a scalar, and the noise on both."""
+LEVELS = ((1.0, 1.0), (1.0, 0.0), (-1.0, -1.0))
+"""Decisions of order one, but for noise: the sum of a vector and the value of a scalar."""
 ROUNDING = 1e-9
 """A spread of the losses below this share of their size is rounding."""
 
@@ -204,14 +198,14 @@ def decision_units(model: Model, x: Array | None = None) -> Scale:
     if model.joint is None or model.expression is None:
         return Scale({}, 1.0)
     if x is None:
-        return model.remember(
-            "units of the decision", lambda: _decision_units(model, probes(model))
-        )
+        loss = model.remember(f"unit of the loss: {model.radius!r}", lambda: _loss_unit(model, 1.0))
+        return Scale(_decision_units(model, probes(model)), loss)
     found = _probe(model, x)
-    return Scale({}, 1.0) if found is None else _decision_units(model, [found])
+    some = [] if found is None else [found]
+    return Scale(_decision_units(model, some), _unit_of_loss(model, some, 1.0))
 
 
-def _decision_units(model: Model, some: list[Probe]) -> Scale:
+def _decision_units(model: Model, some: list[Probe]) -> dict[Any, float]:
     units = {}
     for variable, where in model.feasible.layout.slices.items():
         found = [
@@ -221,7 +215,7 @@ def _decision_units(model: Model, some: list[Probe]) -> Scale:
         ]
         if found and is_scalable(variable):
             units[variable] = power_of_two(float(np.median(found)))
-    return Scale(units, _unit_of_loss(some, 1.0))
+    return units
 
 
 @dataclass(frozen=True)
@@ -232,8 +226,8 @@ class Probe:
     """The spread of the losses over some samples; their size where they do not differ."""
     varies: bool
     """Do the losses differ from sample to sample?"""
-    reach: float
-    """What a move of the whole budget adds to the loss of a sample."""
+    x: Array
+    """The decision, (n,)."""
     gradient: Array
     """How fast the loss of a sample changes with each entry of the decision, (n,)."""
 
@@ -245,14 +239,14 @@ def probes(model: Model) -> list[Probe]:
 
 def _look(model: Model) -> list[Probe]:
     rng, found = np.random.default_rng(0), []
-    for level, scalars, noise in LEVELS:
+    for level, scalars in LEVELS:
         x = np.concatenate(
             [
                 np.full(v.size, scalars if v.ndim == 0 else level / v.size)
                 for v in model.feasible.layout.variables
             ]
         )
-        found.append(_probe(model, x * (1.0 + noise * rng.uniform(-1, 1, size=x.shape))))
+        found.append(_probe(model, x * rng.uniform(0.5, 1.5, size=x.shape)))
     some = [probe for probe in found if probe is not None]
     # A decision at which the data does not count says little, if there are others.
     some = [probe for probe in some if probe.varies] or some
@@ -265,42 +259,49 @@ def _probe(model: Model, x: Array) -> Probe | None:
     """The size and steepness of the loss at x; None where it is zero or not defined."""
     assert model.joint is not None
     rows = next(iter(model.joint.blocks(MEASURED)))
-    # Random weights beside the mean: gradients that cancel in one do not in the other.
-    random = np.random.default_rng(1).standard_normal(len(rows)) / np.sqrt(len(rows))
-    weights = (random, np.full(len(rows), 1.0 / len(rows)))
+    # Random weights: gradients that cancel in the mean do not in them.
+    weights = (1.0 + np.random.default_rng(1).standard_normal(len(rows))) / len(rows)
     try:
         values, pullback = model.loss(x, rows)
         losses = np.array(values)
-        gradient = np.max([np.abs(pullback(w)) for w in weights], axis=0)
+        gradient = np.abs(pullback(weights))
     except ArithmeticError:
         return None  # a logarithm of something negative, for example
     size, spread = float(np.abs(losses).max()), float(np.ptp(losses))
     varies = spread > ROUNDING * size
     measure = spread if varies else size
     known = np.isfinite(measure) and measure > 0 and np.isfinite(gradient).all()
-    return Probe(measure, varies, _reach(model, x, rows[0]), gradient) if known else None
+    return Probe(measure, varies, x, gradient) if known else None
 
 
-def _reach(model: Model, x: Array, row: Array) -> float:
-    """radius |grad f| for a norm as cost, sqrt(radius) |grad f| for a quadratic one."""
+def _loss_unit(model: Model, size: float) -> float:
+    """The smallest size of the losses at decisions of order one, as a power of two."""
+    return _unit_of_loss(model, probes(model), size)
+
+
+def _unit_of_loss(model: Model, some: list[Probe], otherwise: float) -> float:
+    if not some:
+        return power_of_two(otherwise)
+    smallest = min(some, key=lambda probe: probe.size)
+    return power_of_two(max(smallest.size, _reach(model, smallest.x)))
+
+
+def _reach(model: Model, x: Array) -> float:
+    """What the whole budget adds to the loss of a sample.
+
+    radius |grad f| for a norm as cost, sqrt(radius) |grad f| for a quadratic one.
+    """
     if model.cost is None or model.cost.kind == "callable" or model.radius == 0:
         return 0.0
+    assert model.joint is not None
+    row = next(iter(model.joint.blocks(1)))
     try:
-        slope = np.array(model.loss(x, row[None])[1].in_data(np.ones(1))[0])
+        slope = np.array(model.loss(x, row)[1].in_data(np.ones(1))[0])
     except (ArithmeticError, NotImplementedError):
         return 0.0
     budget = model.radius if model.cost.kind == "norm" else np.sqrt(model.radius)
     found = float(budget * dual_norms(model.cost, np.where(model.cost.frozen, 0.0, slope)))
     return found if np.isfinite(found) else 0.0
-
-
-def _loss_unit(model: Model, size: float) -> float:
-    """The smallest size of the losses at decisions of order one, as a power of two."""
-    return _unit_of_loss(probes(model), size)
-
-
-def _unit_of_loss(some: list[Probe], otherwise: float) -> float:
-    return power_of_two(min((max(p.size, p.reach) for p in some), default=otherwise))
 
 
 def _cost_unit(model: Model) -> float:

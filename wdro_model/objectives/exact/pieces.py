@@ -92,23 +92,28 @@ def evaluate_piece(model: Model, piece: Piece, x: Array) -> tuple[float, Array]:
 
 
 def pattern_of(model: Model, found: tuple[Piece, ...]) -> Array:
-    """Which slopes are not identically zero in x, (d,).
-
-    Slopes that are affine in the decision are those that are not zero at a generic one; of others,
-    such as z * pos(x - 2), every entry counts that sees a variable at all.
-    """
-    assert model.joint is not None
-    points = np.random.default_rng(0).uniform(0.5, 1.5, size=(2, model.loss.dimension))
+    """Which slopes are not identically zero in x, (d,)."""
     for piece in found:
         if "pattern" not in piece.memory:
-            slopes = [evaluate_piece(model, piece, x)[1] != 0 for x in points]
-            seen = slopes[0] | slopes[1]
-            if piece.scale != 0 and not piece.direction.is_affine():
-                layout = model.feasible.layout
-                entries = dependence(piece.direction, layout.slices, layout.dimension)
-                seen = seen | (np.diff(entries.indptr) > 0)
-            piece.memory["pattern"] = seen
+            piece.memory["pattern"] = _pattern(model, piece)
     return np.any([piece.memory["pattern"] for piece in found], axis=0)
+
+
+def _pattern(model: Model, piece: Piece) -> Array:
+    """Slopes that are affine in the decision are those that are not zero at a generic one.
+
+    Of others, such as z * pos(x - 2), every entry counts that sees a variable at all.
+    """
+    assert model.joint is not None
+    if isinstance(piece.direction, cp.Variable):
+        return np.full(model.joint.dimension, piece.scale != 0)
+    generic = np.random.default_rng(0).uniform(0.5, 1.5, size=model.loss.dimension)
+    seen = evaluate_piece(model, piece, generic)[1] != 0
+    if piece.scale != 0 and not piece.direction.is_affine():
+        layout = model.feasible.layout
+        entries = dependence(piece.direction, layout.slices, layout.dimension)
+        seen = seen | (np.diff(entries.indptr) > 0)
+    return seen
 
 
 def piece_of(model: Model, expression: Any) -> Piece:
