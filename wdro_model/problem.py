@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
 import numpy as np
-from cvxpy.error import ParameterError
 from cvxpy.lin_ops import lin_utils
 
+from wdro_model.compilation import compiled, refuse_empty_set, refuse_missing_values
 from wdro_model.errors import ConvexityWarning, unknown_name
 from wdro_model.execution import run_conic, run_first_order, user_start
 from wdro_model.explanation import explain
-from wdro_model.feasible import Feasible, parameters_of
-from wdro_model.loss import analyse
-from wdro_model.loss.flat import FlatLoss
 from wdro_model.methods import Plan, Solver, plan
 from wdro_model.model import Model
 from wdro_model.objectives import exact
@@ -26,17 +23,14 @@ from wdro_model.smoothing import run_smoothed
 from wdro_model.solution import STATIONARY, Solution
 from wdro_model.solvers import Conic
 from wdro_model.uncertainty.ambiguity import WassersteinBall
-from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.scenarios import as_rows
 from wdro_model.validation import (
-    all_variables,
     check_ambiguity,
     check_constraints,
     check_solver,
     check_time_limit,
     compiled_loss,
-    refuse_uncertain_constraints,
     with_time_limit,
 )
 
@@ -77,12 +71,12 @@ class Problem:
         self.ambiguity = check_ambiguity(ambiguity)
         self.assume_convex = bool(assume_convex)
         self._loss = compiled_loss(objective)
-        self._model = self._compile()
+        self._model = compiled(self._loss, self.constraints, self.ambiguity, self.assume_convex)
         self._warned = False
         self.value: float | None = None
         self.status: str | None = None
         self.solution: Solution | None = None
-        self._refuse_empty_set()
+        refuse_empty_set(self._model)
 
     # -------------------------------------------------------------- solving
     def solve(
@@ -273,52 +267,11 @@ class Problem:
         counter.count = max(counter.count, state.pop("_next_id"))
         self.__dict__.update(state)
 
-    # -------------------------------------------------------------- compiling
-    def _compile(self) -> Model:
-        loss, expression = self._loss, getattr(self._loss, "expression", None)
-        uncertain = tuple(loss.parameters)
-        refuse_uncertain_constraints(self.constraints)
-        for parameter in uncertain:
-            if parameter.samples is None:
-                raise ValueError(
-                    f"the uncertain parameter {parameter.name()!r} has no samples; declare it as "
-                    f"UncertainParameter({parameter.shape}, samples=array of shape (N, ...))."
-                )
-        feasible = Feasible(self.constraints, all_variables(loss.variables, self.constraints))
-        joint = JointSamples(uncertain) if uncertain else None
-        ball = self.ambiguity
-        return Model(
-            expression=expression,
-            loss=FlatLoss(loss, feasible.layout, joint),
-            structure=None if expression is None else analyse(expression, uncertain),
-            joint=joint,
-            ambiguity=ball,
-            cost=ball.cost.bind(joint) if ball is not None and joint is not None else None,
-            feasible=feasible,
-            assume_convex=self.assume_convex,
-        )
-
+    # -------------------------------------------------------------- checking
     def _current_model(self) -> Model:
         """The model, after a look at the certain parameters."""
-        expression = self._model.expression
-        parameters = [] if expression is None else expression.parameters()
-        for constraint in self._model.feasible.constraints:
-            parameters = [*parameters, *parameters_of(constraint)]
-        for parameter in parameters:
-            if not isinstance(parameter, UncertainParameter) and parameter.value is None:
-                raise ParameterError(
-                    f"the parameter {parameter.name()!r} has no value; set its .value, or declare "
-                    "it as an UncertainParameter with samples."
-                )
+        refuse_missing_values(self._model)
         return self._model
-
-    def _refuse_empty_set(self) -> None:
-        """An empty feasible set is an error here rather than in the middle of a solve."""
-        feasible = self._model.feasible
-        certain = [p for c in feasible.constraints for p in parameters_of(c)]
-        if not feasible.constraints or feasible.is_integer or any(p.value is None for p in certain):
-            return
-        feasible.check_nonempty()
 
     def _options(self, options: dict[str, Any]) -> Options:
         known = [field.name for field in fields(Options)]

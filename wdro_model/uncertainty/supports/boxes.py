@@ -1,0 +1,162 @@
+"""Supports that bound each entry on its own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wdro_model.uncertainty.supports.base import (
+    Array,
+    Shape,
+    Support,
+    first_index,
+    numbers,
+    slack,
+)
+
+
+class _Coordinatewise(Support):
+    """A support that bounds each entry on its own."""
+
+    @abstractmethod
+    def bounds(self, shape: Shape) -> tuple[Array, Array]:
+        """Lower and upper bound of each entry, as read-only arrays of that shape."""
+
+    def contains(self, points: Array) -> Array:
+        lower, upper = (slack(side, sign) for side, sign in zip(self._sides(), (-1.0, 1.0)))
+        entries = tuple(range(1, np.ndim(points)))
+        inside = np.ones(len(points), dtype=bool)
+        if np.any(lower > -np.inf):
+            inside &= np.all(points >= lower, axis=entries)
+        if np.any(upper < np.inf):
+            inside &= np.all(points <= upper, axis=entries)
+        return inside
+
+    def why_outside(self, point: Array) -> str:
+        lower, upper = self.bounds(np.shape(point))
+        for word, bound, wrong in (
+            ("below its lower bound", lower, point < slack(lower, -1.0)),
+            ("above its upper bound", upper, point > slack(upper, 1.0)),
+        ):
+            if np.any(wrong):
+                at = first_index(wrong)
+                entry = f"entry {list(at)}" if at else "it"
+                return f"{entry} is {float(point[at])!r}, {word} {float(bound[at])!r}"
+        return super().why_outside(point)
+
+    def restrict(self, lower: Any, upper: Any) -> Support:
+        own_lower, own_upper = self._sides()
+        return Box(np.maximum(own_lower, lower), np.minimum(own_upper, upper))
+
+    def scaled(self, factor: float) -> Support:
+        lower, upper = self._sides()
+        return Box(lower * factor, upper * factor)
+
+    @abstractmethod
+    def _sides(self) -> tuple[Array, Array]:
+        """The bounds as declared, not yet broadcast to a shape."""
+
+
+@dataclass(frozen=True)
+class Everywhere(_Coordinatewise):
+    """The whole space R^d."""
+
+    def bounds(self, shape: Shape) -> tuple[Array, Array]:
+        return np.broadcast_to(-np.inf, shape), np.broadcast_to(np.inf, shape)
+
+    def validate(self, shape: Shape) -> None:
+        """Fits every shape."""
+
+    def restrict(self, lower: Any, upper: Any) -> Support:
+        if np.all(np.equal(lower, 0.0)) and np.all(np.equal(upper, np.inf)):
+            return Nonnegative()
+        return Box(lower, upper)
+
+    def scaled(self, factor: float) -> Everywhere:
+        return self
+
+    def _sides(self) -> tuple[Array, Array]:
+        return np.array(-np.inf), np.array(np.inf)
+
+
+@dataclass(frozen=True)
+class Nonnegative(_Coordinatewise):
+    """The nonnegative orthant: every entry is at least zero."""
+
+    def bounds(self, shape: Shape) -> tuple[Array, Array]:
+        return np.broadcast_to(0.0, shape), np.broadcast_to(np.inf, shape)
+
+    def validate(self, shape: Shape) -> None:
+        """Fits every shape."""
+
+    def scaled(self, factor: float) -> Nonnegative:
+        return self
+
+    def _sides(self) -> tuple[Array, Array]:
+        return np.array(0.0), np.array(np.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Box(_Coordinatewise):
+    """Entries between bounds: {z : lower <= z <= upper}.
+
+    lower, upper: numbers or arrays that broadcast to the parameter's shape; infinite values leave
+    that side of an entry open.
+    """
+
+    lower: Any = -np.inf
+    upper: Any = np.inf
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lower", _bound(self.lower, "lower", forbidden=np.inf))
+        object.__setattr__(self, "upper", _bound(self.upper, "upper", forbidden=-np.inf))
+
+    def bounds(self, shape: Shape) -> tuple[Array, Array]:
+        return _fit(self.lower, "lower", shape), _fit(self.upper, "upper", shape)
+
+    def validate(self, shape: Shape) -> None:
+        lower, upper = self.bounds(shape)
+        if np.any(lower > upper):
+            at = first_index(lower > upper)
+            where = f" at entry {list(at)}" if at else ""
+            raise ValueError(
+                f"the box is empty: its lower bound {float(lower[at])!r} exceeds its upper bound "
+                f"{float(upper[at])!r}{where}; exchange or correct the bounds."
+            )
+
+    def _sides(self) -> tuple[Array, Array]:
+        return self.lower, self.upper
+
+    def __repr__(self) -> str:
+        return f"Box(lower={_brief(self.lower)}, upper={_brief(self.upper)})"
+
+
+def _bound(given: Any, side: str, forbidden: float) -> Array:
+    array = numbers(given, side)
+    if np.any(np.isnan(array)) or np.any(array == forbidden):
+        value = np.nan if np.any(np.isnan(array)) else forbidden
+        raise ValueError(
+            f"{side} bound of a Box cannot be {value}; use {-forbidden} for an entry without "
+            f"a {side} bound."
+        )
+    return array
+
+
+def _fit(bound: Array, side: str, shape: Shape) -> Array:
+    """The bound as a read-only array of the parameter's shape."""
+    try:
+        return np.broadcast_to(bound.reshape(()) if bound.size == 1 else bound, shape)
+    except ValueError:
+        raise ValueError(
+            f"{side} bound of shape {bound.shape} does not fit a parameter of shape {shape}; give "
+            "a number or an array that broadcasts to it."
+        ) from None
+
+
+def _brief(array: Array) -> str:
+    if array.ndim == 0:
+        return repr(float(array))
+    return repr(array.tolist()) if array.size <= 6 else f"array of shape {array.shape}"

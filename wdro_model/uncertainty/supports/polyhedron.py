@@ -1,0 +1,84 @@
+"""Supports given by linear inequalities."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import linprog
+
+from wdro_model.uncertainty.supports.base import Array, Shape, Support, numbers, slack
+
+
+@dataclass(frozen=True, eq=False)
+class Polyhedron(Support):
+    """Linear inequalities on the flattened (row-major) parameter: {z : A z <= b}.
+
+    A: (k, d) array or SciPy sparse matrix, b: (k,), both finite.
+    """
+
+    A: Any
+    b: Any
+
+    def __post_init__(self) -> None:
+        matrix = sparse.csr_array(self.A) if sparse.issparse(self.A) else numbers(self.A, "A")
+        vector = np.atleast_1d(numbers(self.b, "b"))
+        if matrix.ndim != 2 or vector.shape != (matrix.shape[0],):
+            raise ValueError(
+                f"Polyhedron(A, b) needs A of shape (k, d) and b of shape (k,), got shapes "
+                f"{matrix.shape} and {vector.shape}; write one row of A and one entry of b per "
+                "inequality."
+            )
+        entries = matrix.data if sparse.issparse(matrix) else matrix
+        if not (np.all(np.isfinite(entries)) and np.all(np.isfinite(vector))):
+            raise ValueError(
+                "Polyhedron(A, b) needs finite entries; drop the rows without a bound."
+            )
+        object.__setattr__(self, "A", matrix)
+        object.__setattr__(self, "b", vector)
+
+    def contains(self, points: Array) -> Array:
+        rows = np.reshape(points, (len(points), -1))
+        products = (self.A @ rows.T).T
+        return np.all(products <= slack(self.b, 1.0), axis=1)
+
+    def bounds(self, shape: Shape) -> None:
+        return None
+
+    def validate(self, shape: Shape) -> None:
+        size = math.prod(shape)
+        if self.A.shape[1] != size:
+            raise ValueError(
+                f"Polyhedron has {self.A.shape[1]} columns in A but the parameter of shape {shape} "
+                f"has {size} entries; A acts on the flattened (row-major) parameter."
+            )
+        result = linprog(np.zeros(size), A_ub=self.A, b_ub=self.b, bounds=(None, None))
+        if result.status == 2:
+            raise ValueError(
+                f"the polyhedron is empty: no point satisfies its {len(self.b)} inequalities "
+                "A z <= b; check their signs."
+            )
+
+    def restrict(self, lower: Any, upper: Any) -> Polyhedron:
+        size = self.A.shape[1]
+        sides = [np.broadcast_to(np.ravel(side), size) for side in (lower, upper)]
+        keep = [np.isfinite(side) for side in sides]
+        identity = sparse.eye_array(size, format="csr")
+        rows = sparse.vstack([self.A, -identity[keep[0]], identity[keep[1]]], format="csr")
+        limits = np.concatenate([self.b, -sides[0][keep[0]], sides[1][keep[1]]])
+        return Polyhedron(rows if sparse.issparse(self.A) else rows.toarray(), limits)
+
+    def scaled(self, factor: float) -> Polyhedron:
+        return Polyhedron(self.A, self.b * factor)
+
+    def why_outside(self, point: Array) -> str:
+        excess = self.A @ np.ravel(point) - self.b
+        row = int(np.argmax(excess - slack(self.b, 1.0) + self.b))
+        return f"row {row} of A z <= b is violated by {float(excess[row]):.3g}"
+
+    def __repr__(self) -> str:
+        rows, columns = self.A.shape
+        return f"Polyhedron({rows} inequalities on {columns} entries)"
