@@ -168,6 +168,27 @@ def test_many_products_by_hand():
     assert value == pytest.approx(cp.Problem(cp.Minimize(risk), [x <= 20]).solve(), rel=1e-6)
 
 
+@pytest.mark.parametrize("support", [None, wdro.supports.Box(0, 10), wdro.supports.Nonnegative()])
+@pytest.mark.parametrize("cost", [None, wdro.costs.Norm(1)])
+def test_a_python_sum_over_products_is_gathered(support, cost):
+    """Ten scalar maxima, with slopes that are numbers and slopes that are decided."""
+    data = np.random.default_rng(2).uniform(0, 10, size=(12, 10))
+    x, ball = cp.Variable(10, nonneg=True), wdro.WassersteinBall(4.0, cost)
+    z = wdro.UncertainParameter(10, samples=data, support=support)
+    vector = cp.sum(cp.maximum(x - z, 3 * (z - x), cp.multiply(0.1 * x, z) - 5))
+    scalar = sum(
+        cp.maximum(x[i] - z[i], 3 * (z[i] - x[i]), 0.1 * x[i] * z[i] - 5) for i in range(10)
+    )
+    problems = [wdro.Problem(cp.Minimize(f), [x <= 20], ball) for f in (vector, scalar)]
+    for problem in problems:
+        (group,) = decompose(problem._model)
+        assert [len(lines.where) for lines in group.lines] == [10]
+        assert not group.clusters
+    values = [problem.solve(method="exact") for problem in problems]
+    assert values[1] == pytest.approx(values[0], rel=1e-6)
+    assert problems[1].robust_value() == pytest.approx(values[1], rel=1e-6)
+
+
 def test_lines_of_several_parameters_and_shapes():
     rng = np.random.default_rng(3)
     demand = wdro.UncertainParameter((2, 3), name="demand", samples=rng.uniform(0, 5, (9, 2, 3)))

@@ -13,6 +13,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 from cvxpy.expressions.leaf import Leaf
 
 from wdro_model.loss import atoms
@@ -152,12 +153,28 @@ def _pulls(node: Any) -> list[Any]:
         return [lambda g: g.T]
     if isinstance(node, atoms.SUM) and node.shape == ():
         return [lambda g: _times(g, cp.Constant(np.ones(args[0].shape)))]
+    if isinstance(node, atoms.INDEX | atoms.SPECIAL_INDEX):
+        return [lambda g: _scattered(g, node)]
     return _linear_pulls(node)
 
 
 def _structured_pulls(node: StructuredAtom) -> list[Any]:
     """A structured atom of one entry, by its slopes; they are asked for where they are needed."""
     return [lambda g, k=k: _times(g, node.slope(k)) for k in range(len(node.args))]
+
+
+def _scattered(g: Any, node: Any) -> Any:
+    """The entries of g where the index took its own from, zeros elsewhere."""
+    source = node.args[0]
+    labels = np.arange(source.size).reshape(source.shape)
+    taken = np.ravel(node.numeric([labels])).astype(int)
+    if isinstance(g, cp.Constant) and not sp.issparse(g.value):
+        out = np.zeros(source.size)
+        np.add.at(out, taken, np.ravel(g.value))
+        return cp.Constant(out.reshape(source.shape))
+    ones = np.ones(len(taken))
+    matrix = sp.csr_array((ones, (taken, np.arange(len(taken)))), (source.size, len(taken)))
+    return cp.reshape(matrix @ cp.vec(g, order="C"), source.shape, order="C")
 
 
 def _linear_pulls(node: Any) -> list[Any]:

@@ -30,7 +30,7 @@ from wdro_model.loss.polynomial import Degrees
 from wdro_model.loss.substitution import substitute
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.exact.lines import Lines, find_lines
+from wdro_model.objectives.exact.lines import Lines, find_lines, gather_lines
 from wdro_model.objectives.exact.pieces import (
     Cluster,
     Piece,
@@ -168,6 +168,9 @@ def _clusters(
         remainder = masked(linear, left, linear.constant)
         seen = pattern_of(model, (remainder,))
         clusters.append(_cluster(model, (remainder,), _tied_to(model, seen, couplings)))
+    if vectors:
+        clusters, gathered = gather_lines(model, clusters)
+        lines += gathered
     return tuple(clusters), lines, tuple(certain)
 
 

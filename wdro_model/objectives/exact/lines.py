@@ -22,10 +22,10 @@ from wdro_model.loss.entrywise import entry_pieces, selected, spread
 from wdro_model.loss.polynomial import Degrees
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.exact.pieces import flat_slope
+from wdro_model.objectives.exact.pieces import Cluster, flat_slope
 
-FEWEST = 2
-"""Fewer maxima than this are not worth the vectors."""
+FEWEST, MANY = 2, 8
+"""Fewer maxima than this are not worth the vectors, where they are written as such or not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +125,38 @@ def find_lines(
                 taken.setdefault(bent[m], []).append(entries[m, where])
     rest = [_without(term, taken.get(i)) for i, term in enumerate(terms)]
     return tuple(lines), [term for term in rest if term is not None]
+
+
+def gather_lines(model: Model, clusters: list[Cluster]) -> tuple[list[Cluster], tuple[Lines, ...]]:
+    """Many clusters of one coordinate each, as a Python sum over products has them, as lines."""
+    alone: dict[int, list[Cluster]] = {}
+    for cluster in clusters:
+        if len(cluster.moving) == 1 and np.array_equal(cluster.seen, cluster.moving):
+            alone.setdefault(len(cluster.pieces), []).append(cluster)
+    many = [some for some in alone.values() if len(some) >= MANY]
+    taken = {id(cluster) for some in many for cluster in some}
+    lines = tuple(_gathered(some) for some in many)
+    return [cluster for cluster in clusters if id(cluster) not in taken], lines
+
+
+def _gathered(clusters: list[Cluster]) -> Lines:
+    where = np.array([cluster.moving[0] for cluster in clusters])
+    columns = [[c.pieces[j] for c in clusters] for j in range(len(clusters[0].pieces))]
+    return Lines(
+        tuple(_stacked([piece.constant for piece in column]) for column in columns),
+        tuple(
+            _stacked([piece.scale * piece.direction[int(i)] for piece, i in zip(column, where)])
+            for column in columns
+        ),
+        where,
+    )
+
+
+def _stacked(scalars: list[Any]) -> Any:
+    """Some scalars as a vector, a constant where all of them are."""
+    if not any(e.variables() for e in scalars):
+        return cp.Constant(np.array([float(e.value) for e in scalars]))
+    return cp.hstack(scalars)
 
 
 SHARED = -2
