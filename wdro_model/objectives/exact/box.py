@@ -24,19 +24,16 @@ from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, WrittenOut
 from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.dual_search import search
+from wdro_model.objectives.exact.duality import Part, Values, dual_program
 from wdro_model.objectives.exact.lines import Lines, along
 from wdro_model.objectives.exact.max_affine import squares_below
-from wdro_model.objectives.exact.pieces import Cluster
 from wdro_model.objectives.exact.polyhedral import LARGEST, cluster_values, too_many_multipliers
 from wdro_model.objectives.exact.refusals import first_refusal, needs_cost
 from wdro_model.objectives.exact.responses import box_responses
 from wdro_model.objectives.exact.support import inequalities, reach
-from wdro_model.objectives.exact.vectorised import certain_part, group_rows, piece_at, summed
+from wdro_model.objectives.exact.vectorised import piece_at
 from wdro_model.objectives.geometry import scales
 from wdro_model.objectives.programs import Program
-
-Values = tuple[list[Any], list[Any]]
-"""For each piece what nature makes of it, a vector, and the constraints that go with them."""
 
 
 @dataclass(frozen=True)
@@ -59,20 +56,7 @@ class BoxLoss(WrittenOut):
         )
 
     def program(self, model: Model) -> Program | None:
-        groups = self.groups(model)
-        dual = cp.Variable(nonneg=True, name="transport_dual")
-        total = certain_part(model, groups) + model.radius * dual
-        constraints: list[Any] = []
-        for group in groups:
-            rows = group_rows(group, model.rows)
-            parts: tuple[Cluster | Lines, ...] = (*group.clusters, *group.lines)
-            for part in parts:
-                values, more = values_on_box(model, part, rows, dual)
-                best = values[0] if len(values) == 1 else cp.maximum(*values)
-                added = cp.sum(best) if isinstance(part, Lines) else summed(best, len(rows))
-                total = total + added / len(model.rows)
-                constraints += more
-        return Program.if_convex(total, tuple(constraints))
+        return dual_program(model, self.groups(model), values_on_box)
 
     def value(self, model: Model, x: Array) -> float:
         return search(model, x, box_responses(model, self.groups(model), x)).value
@@ -134,16 +118,14 @@ def needs_few_multipliers(model: Model) -> str | None:
     return too_many_multipliers(count) if count > LARGEST else None
 
 
-def values_on_box(model: Model, part: Cluster | Lines, rows: Array, dual: Any) -> Values:
+def values_on_box(model: Model, part: Part, rows: Array, dual: Any) -> Values:
     """sup_zeta a + <b, zeta> - l c(xi_k, zeta) for each piece of a cluster or of lines."""
     assert model.cost is not None
     if model.cost.kind == "norm":
         return to_the_bounds(model, part, rows, dual)
     if isinstance(part, Lines):
         return squared_lines(model, part, rows, dual)
-    found = inequalities(model)
-    assert found is not None
-    return cluster_values(model, part, rows, dual, *found)
+    return cluster_values(model, part, rows, dual)
 
 
 @dataclass(frozen=True)
@@ -170,15 +152,13 @@ class Room:
         )
 
 
-def to_the_bounds(model: Model, part: Cluster | Lines, rows: Array, dual: Any) -> Values:
+def to_the_bounds(model: Model, part: Part, rows: Array, dual: Any) -> Values:
     """Absolute values as costs: the excess of a slope over its price, times the room."""
     assert model.cost is not None
-    is_lines = isinstance(part, Lines)
-    where = part.where if isinstance(part, Lines) else part.moving
     if isinstance(part, Lines):
-        plain, slopes = part.values(rows), list(part.slopes)
+        where, plain, slopes = part.where, part.values(rows), list(part.slopes)
     else:
-        plain = [piece_at(piece, part.seen, rows) for piece in part.pieces]
+        where, plain = part.moving, [piece_at(piece, part.seen, rows) for piece in part.pieces]
         slopes = [piece.slope[where] for piece in part.pieces]
     if not len(where):
         return plain, []
@@ -192,7 +172,9 @@ def to_the_bounds(model: Model, part: Cluster | Lines, rows: Array, dual: Any) -
             excess = _nonnegative(bounded)
             constraints.append(sign * rate - dual <= excess)
             if bounded.any():
-                value = value + (along(length, excess) if is_lines else length @ excess)
+                value = value + (
+                    along(length, excess) if isinstance(part, Lines) else length @ excess
+                )
         values.append(value)
     return values, constraints
 

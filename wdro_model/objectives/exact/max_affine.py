@@ -21,11 +21,12 @@ from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, WrittenOut
 from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.dual_search import search
+from wdro_model.objectives.exact.duality import Part, Values, dual_program
 from wdro_model.objectives.exact.lines import Lines, along
 from wdro_model.objectives.exact.pieces import Cluster, is_flat
 from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
 from wdro_model.objectives.exact.responses import free_responses
-from wdro_model.objectives.exact.vectorised import certain_part, group_rows, piece_at, summed
+from wdro_model.objectives.exact.vectorised import piece_at
 from wdro_model.objectives.geometry import scales, whitened
 from wdro_model.objectives.programs import Program
 
@@ -42,28 +43,7 @@ class MaxAffineLoss(WrittenOut):
         )
 
     def program(self, model: Model) -> Program | None:
-        groups = self.groups(model)
-        dual = cp.Variable(nonneg=True, name="transport_dual")
-        total = certain_part(model, groups) + model.radius * dual
-        constraints: list[Any] = []
-        for group in groups:
-            rows = group_rows(group, model.rows)
-            for cluster in group.clusters:
-                bonuses, more = cluster_bonuses(model, cluster, dual)
-                values = [
-                    piece_at(piece, cluster.seen, rows) + bonus
-                    for piece, bonus in zip(cluster.pieces, bonuses)
-                ]
-                best = values[0] if len(values) == 1 else cp.maximum(*values)
-                total = total + summed(best, len(rows)) / len(model.rows)
-                constraints += more
-            for lines in group.lines:
-                bonuses, more = line_bonuses(model, lines, dual)
-                ones = np.ones((len(rows), len(lines.where)))
-                values = [v + along(ones, b) for v, b in zip(lines.values(rows), bonuses)]
-                total = total + cp.sum(cp.maximum(*values)) / len(model.rows)
-                constraints += more
-        return Program.if_convex(total, tuple(constraints))
+        return dual_program(model, self.groups(model), free_values)
 
     def value(self, model: Model, x: Array) -> float:
         return search(model, x, free_responses(model, self.groups(model), x)).value
@@ -86,6 +66,17 @@ def pieces_of(model: Model) -> tuple[Group, ...] | str:
 def needs_pieces(model: Model) -> str | None:
     found = pieces_of(model)
     return found if isinstance(found, str) else None
+
+
+def free_values(model: Model, part: Part, rows: Array, dual: Any) -> Values:
+    """a + <b, xi_k> + |b|^2 / (4 l) for each piece."""
+    if isinstance(part, Lines):
+        bonuses, constraints = line_bonuses(model, part, dual)
+        ones = np.ones((len(rows), len(part.where)))
+        return [v + along(ones, b) for v, b in zip(part.values(rows), bonuses)], constraints
+    bonuses, constraints = cluster_bonuses(model, part, dual)
+    plain = [piece_at(piece, part.seen, rows) for piece in part.pieces]
+    return [value + bonus for value, bonus in zip(plain, bonuses)], constraints
 
 
 def cluster_bonuses(model: Model, cluster: Cluster, dual: Any) -> tuple[list[Any], list[Any]]:

@@ -21,11 +21,12 @@ from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, WrittenOut
 from wdro_model.objectives.exact.decomposition import Group, groups_of
+from wdro_model.objectives.exact.duality import Part, Values, dual_program
 from wdro_model.objectives.exact.pieces import Cluster, constant_cluster, numeric
 from wdro_model.objectives.exact.primal import primal_extremal
 from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_polyhedron
 from wdro_model.objectives.exact.support import inequalities
-from wdro_model.objectives.exact.vectorised import certain_part, group_rows, piece_at, summed
+from wdro_model.objectives.exact.vectorised import group_rows, piece_at
 from wdro_model.objectives.geometry import conjugate_exponent, scales
 from wdro_model.objectives.programs import Program
 from wdro_model.solvers.conic import Conic
@@ -54,7 +55,7 @@ class PolyhedralLoss(WrittenOut):
         )
 
     def program(self, model: Model) -> Program | None:
-        return dual_program(model, self.groups(model))
+        return dual_program(model, self.groups(model), cluster_values)
 
     def value(self, model: Model, x: Array) -> float:
         return conic_value(model, self.groups(model), x)
@@ -109,30 +110,12 @@ def too_many_multipliers(count: int) -> str:
     )
 
 
-def dual_program(
-    model: Model, groups: tuple[Group, ...], certain: Any | None = None
-) -> Program | None:
-    """The finite convex program; `certain` in place of the terms without data."""
+def cluster_values(model: Model, cluster: Part, rows: Array, dual: Any) -> Values:
+    """For each piece sup_zeta a + <b, zeta> - l c(xi_k, zeta) as an n-vector, and constraints."""
+    assert isinstance(cluster, Cluster)
     found = inequalities(model)
     assert found is not None
-    dual = cp.Variable(nonneg=True, name="transport_dual")
-    total = certain_part(model, groups) if certain is None else certain
-    total = total + model.radius * dual
-    constraints: list[Any] = []
-    for group in groups:
-        rows = group_rows(group, model.rows)
-        for cluster in group.clusters:
-            values, more = cluster_values(model, cluster, rows, dual, *found)
-            best = values[0] if len(values) == 1 else cp.maximum(*values)
-            total = total + summed(best, len(rows)) / len(model.rows)
-            constraints += more
-    return Program.if_convex(total, tuple(constraints))
-
-
-def cluster_values(
-    model: Model, cluster: Cluster, rows: Array, dual: Any, matrix: Any, limits: Array
-) -> tuple[list[Any], list[Any]]:
-    """For each piece sup_zeta a + <b, zeta> - l c(xi_k, zeta) as an n-vector, and constraints."""
+    matrix, limits = found
     where = cluster.moving
     if not len(where):
         return [piece_at(piece, cluster.seen, rows) for piece in cluster.pieces], []
@@ -188,7 +171,7 @@ def conic_value(model: Model, groups: tuple[Group, ...], x: Array) -> float:
         clusters = tuple(constant_cluster(n, c.seen) for n, c in zip(numbers, group.clusters))
         fixed.append(Group(group.index, clusters, (), (), group.held))
     certain = float(model.loss.values(x, model.rows).mean()) - still / size
-    program = dual_program(model, tuple(fixed), cp.Constant(certain))
+    program = dual_program(model, tuple(fixed), cluster_values, cp.Constant(certain))
     assert program is not None
     problem = cp.Problem(cp.Minimize(program.expression), list(program.constraints))
     Conic().run(problem)

@@ -28,6 +28,10 @@ def inequalities(model: Model) -> Inequalities | None:
 
     Rows that see only coordinates held fixed are left out: the samples meet them already.
     """
+    return model.remember("inequalities of the support", lambda: _inequalities(model))
+
+
+def _inequalities(model: Model) -> Inequalities | None:
     assert model.joint is not None
     assert model.cost is not None
     blocks, limits = [], []
