@@ -76,13 +76,14 @@ def escaping(model: Model, found: Extremal) -> Extremal:
     xi + t delta, the rest staying at xi, for the same cost if the cost is a norm. What is left of
     the budget takes them farther still.
     """
-    assert model.joint is not None
+    support = inequalities(model)
+    assert support is not None
     assert model.cost is not None
     origins = model.rows[found.source]
     moves = found.rows - origins
     costs = model.cost(origins, found.rows)
-    farther = origins + FARTHER * moves
-    gone = (costs > LONG * model.radius) & model.joint.contains(farther)
+    endless = np.all((support[0] @ moves.T).T <= 0.0, axis=1)
+    gone = (costs > LONG * model.radius) & endless
     if model.cost.kind != "norm" or not gone.any():
         return found
     weights = np.where(gone, found.weights / FARTHER, found.weights)
