@@ -46,7 +46,7 @@ class LeastSquaresLoss(WrittenOut):
 
     def refusal(self, model: Model) -> str | None:
         return first_refusal(
-            model, needs_cost("squared", "mahalanobis"), needs_residual, needs_free_moves
+            model, needs_cost("squared", "mahalanobis"), needs_free_moves, needs_residual
         )
 
     def program(self, model: Model) -> Program | None:

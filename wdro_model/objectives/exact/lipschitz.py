@@ -56,8 +56,8 @@ class LipschitzLoss:
         return first_refusal(
             model,
             needs_cost("norm"),
-            needs_far_pieces,
             needs_free_moves,
+            needs_far_pieces,
         )
 
     def program(self, model: Model) -> Program | None:

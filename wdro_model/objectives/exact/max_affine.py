@@ -39,7 +39,7 @@ class MaxAffineLoss(WrittenOut):
 
     def refusal(self, model: Model) -> str | None:
         return first_refusal(
-            model, needs_cost("squared", "mahalanobis"), needs_pieces, needs_free_moves
+            model, needs_cost("squared", "mahalanobis"), needs_free_moves, needs_pieces
         )
 
     def program(self, model: Model) -> Program | None:
