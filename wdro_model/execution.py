@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +33,8 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
     assert chosen.program is not None
     layout = model.feasible.layout
     try:
-        answer = solve_in_units(model, chosen.program, solver, verbose=options.verbose)
+        judge = judge_of(model, chosen.method)
+        answer = solve_in_units(model, chosen.program, solver, judge, verbose=options.verbose)
     except SolverError as error:
         if not model.feasible.is_integer:
             raise
@@ -55,6 +57,14 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
         iterations=answer.iterations,
         **evaluations(model, x, value if chosen.method == "exact" else None),
     )
+
+
+def judge_of(model: Model, method: str) -> Callable[[Array], float]:
+    """The true objective of a decision: the mean loss, or its worst-case risk."""
+    if method == "exact" and model.radius > 0:
+        found = exact.counterpart(model)
+        return found.value
+    return lambda x: empirical(model).evaluate(x).value
 
 
 def run_first_order(

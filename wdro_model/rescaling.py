@@ -2,47 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cvxpy as cp
+import numpy as np
+from cvxpy import settings
 from cvxpy.error import SolverError
 
 from wdro_model.errors import InfeasibleError, UnboundedError
+from wdro_model.loss.magnitudes import is_ordinary
 from wdro_model.methods import Writer
 from wdro_model.model import Model
+from wdro_model.objectives.base import Array
 from wdro_model.objectives.programs import Program
 from wdro_model.objectives.units import Scale, decision_units
 from wdro_model.solvers.conic import Answer, Conic
-from wdro_model.solvers.scaling import are_right, sizes_of, unusual, version
+from wdro_model.solvers.scaling import Answers, sizes_of, unusual, version
 
+FAILURES = (SolverError, InfeasibleError, UnboundedError)
 ROUNDS = 3
 """At most so many solves after the first answer."""
-FAILURES = (SolverError, InfeasibleError, UnboundedError)
+NOISE = 1e-7
+"""Values below this share of their unit are what a solver leaves of zero."""
+HONEST = 1e-5
+"""How far the value of a solver may be from that of its decision, relative to both."""
+Judge = Callable[[Array], float]
+"""The true objective of a decision."""
 
 
-def solve_in_units(model: Model, write: Writer, solver: Conic, *, verbose: bool) -> Answer:
+def solve_in_units(
+    model: Model, write: Writer, solver: Conic, judge: Judge, *, verbose: bool
+) -> Answer:
     """Solve, and again in better units while the answer asks for them; sets the variables.
 
     Most problems are of order one, and are solved once. Where the loss at ordinary decisions
-    suggests other units of the variables, these are tried first.
+    suggests other units of the variables, these are tried first. Of several answers the one whose
+    decision is the best is kept.
     """
-    run, variables = _Run(model, write, solver, verbose), model.feasible.layout.variables
-    units, answer = run.first()
+    run = _Run(model, write, solver, verbose)
+    attempts = [run.first()]
     for k in range(ROUNDS):
-        if are_right(variables, units):
+        scale = run.better(attempts[-1], by_loss=k == 0)
+        if scale is None:
             break
-        # An answer in wrong units may itself be wrong: the loss there is asked before its size.
-        here, sizes = run.look(), sizes_of(variables)
-        found = unusual({**sizes, **here.decision} if k == 0 else {**here.decision, **sizes})
-        if found == units:
+        if scale.decision == attempts[-1].units:
             continue
         try:
-            units, answer = found, run.attempt(found, here.loss)
+            attempts.append(run.attempt(scale))
         except FAILURES:
             continue
-    return answer
+    best = attempts[0] if len(attempts) == 1 else run.best(attempts, judge)
+    for variable, value in model.feasible.layout.split(best.decision).items():
+        variable.save_value(np.array(value))
+    best.multipliers.save()
+    return best.answer
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """An answer and the units that led to it."""
+
+    units: Mapping[Any, float]
+    answer: Answer
+    decision: Array
+    multipliers: Answers
 
 
 @dataclass(frozen=True)
@@ -52,44 +77,91 @@ class _Run:
     solver: Conic
     verbose: bool
 
-    def first(self) -> tuple[Mapping[Any, float], Answer]:
-        """The first answer, and the units that led to it."""
+    def first(self) -> _Attempt:
+        """The first answer: in units that are guessed, as written, or in those of some point."""
         guess = decision_units(self.model)
         units = unusual(guess.decision)
         if units:
             try:
-                return units, self.attempt(units, guess.loss)
+                return self.attempt(Scale(units, guess.loss))
             except FAILURES:
                 pass  # the guess was no good: as the user wrote it
         try:
-            return {}, self.attempt({}, guess.loss)
-        except SolverError:
+            return self.attempt(Scale({}, guess.loss))
+        except FAILURES as error:
             if self.model.feasible.is_integer:
                 raise
-            here = self.somewhere()
-            units = unusual(here.decision)
-            if not units:
+            scale = self.somewhere()
+            if scale is None or not scale.decision:
                 raise
-            return units, self.attempt(units, here.loss)
+            try:
+                return self.attempt(scale)
+            except FAILURES:
+                raise error from None
 
-    def attempt(self, units: Mapping[Any, float], loss: float) -> Answer:
+    def attempt(self, scale: Scale) -> _Attempt:
         """Solve in some units of the decision and the loss."""
-        program = self.write(Scale(units, loss) if units else None)
+        program = self.write(scale if scale.decision else None)
         constraints = self.model.feasible.conic_constraints()
-        done = version(program, constraints, {} if program.scale is None else units)
+        done = version(program, constraints, {} if program.scale is None else scale.decision)
         self.solver.run(done.problem, verbose=self.verbose)
-        done.save()
-        return Answer.of(done.problem, program.unit)
+        multipliers = done.answers()
+        answer = Answer.of(done.problem, program.unit)
+        return _Attempt(done.units, answer, self._decision(), multipliers)
 
-    def look(self) -> Scale:
-        """The units that the loss suggests at the variables' values."""
-        layout = self.model.feasible.layout
-        values = {v: v.value for v in layout.variables if v.value is not None}
-        return decision_units(self.model, layout.join(values))
+    def better(self, last: _Attempt, by_loss: bool) -> Scale | None:
+        """The units for another solve; None where those of the last one were right.
 
-    def somewhere(self) -> Scale:
+        by_loss: an answer in wrong units may itself be wrong, and the loss there is asked first for
+            what changes it; later the sizes of the variables.
+        """
+        sizes = sizes_of(self.model.feasible.layout.variables)
+        used = {v: last.units.get(v, 1.0) for v in sizes}
+        if all(is_ordinary(size / used[v]) for v, size in sizes.items() if size > 0):
+            return None
+        here = decision_units(self.model, last.decision)
+        told = {v: here.decision.get(v, used[v]) for v in sizes}
+        # What a solver leaves of zero is no size; zero is right if the loss asks for no other unit.
+        known = {v: s if s > NOISE * used[v] else max(s, told[v]) for v, s in sizes.items()}
+        if all(is_ordinary(size / used[v]) for v, size in known.items()):
+            return None
+        return Scale(unusual({**known, **here.decision} if by_loss else known), here.loss)
+
+    def best(self, attempts: list[_Attempt], judge: Judge) -> _Attempt:
+        """The attempt with the best decision, its value checked against that of the decision."""
+        judged = [judge(attempt.decision) for attempt in attempts]
+        feasible = [self._violation(attempt.decision) for attempt in attempts]
+        least = max(1e-6, 10 * min(feasible))
+        order = sorted(range(len(attempts)), key=lambda i: (feasible[i] > least, judged[i]))
+        chosen, value = attempts[order[0]], judged[order[0]]
+        claimed = chosen.answer.value
+        if abs(value - claimed) <= HONEST * (abs(value) + abs(claimed)):
+            return chosen
+        unsure = replace(chosen.answer, value=value, status=settings.OPTIMAL_INACCURATE)
+        return replace(chosen, answer=unsure)
+
+    def somewhere(self) -> Scale | None:
         """The units that the loss suggests at some feasible decision."""
         program = Program(cp.Constant(0.0))
         done = version(program, self.model.feasible.conic_constraints(), {})
-        self.solver.run(done.problem)
-        return self.look()
+        try:
+            self.solver.run(done.problem)
+        except FAILURES:
+            return None
+        here = decision_units(self.model, self._decision())
+        return Scale(unusual(here.decision), here.loss)
+
+    def _decision(self) -> Array:
+        layout = self.model.feasible.layout
+        return layout.join({v: v.value for v in layout.variables if v.value is not None})
+
+    def _violation(self, x: Array) -> float:
+        """The largest violation of a constraint, relative to the size of the decision."""
+        size = max(1.0, float(abs(x).max(initial=0.0)))
+        with self.model.feasible.layout.holding(x):
+            found = [
+                float(abs(c.violation()).max())
+                for c in self.model.feasible.constraints
+                if not isinstance(c, bool)
+            ]
+        return max(found, default=0.0) / size

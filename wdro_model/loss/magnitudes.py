@@ -8,7 +8,7 @@ import numpy as np
 
 ORDINARY = 1e3
 """Numbers within this factor of one are left in their units."""
-SCALABLE = {"nonneg", "nonpos", "pos", "neg", "bounds"}
+SCALABLE = {"nonneg", "nonpos", "pos", "neg", "bounds", "symmetric", "diag", "PSD", "NSD"}
 """Attributes of a variable that mean the same in another unit."""
 
 

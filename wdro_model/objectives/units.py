@@ -138,13 +138,12 @@ def _size(values: Array) -> float:
 
 
 def _distance(model: Model, parameter: Any) -> float:
-    """How far the budget takes the parameter, as a power of two; 0 where its support ends first."""
+    """How far the budget takes the parameter within its support, as a power of two."""
     assert model.joint is not None
     if model.cost is None or model.radius == 0 or model.cost.kind == "callable":
         return 0.0
     box = parameter.support.bounds(parameter.shape)
-    if box is not None and np.isfinite(np.subtract(*box)).all():
-        return 0.0
+    width = np.inf if box is None else float(np.max(np.subtract(*box[::-1]), initial=0.0))
     where = model.joint.slices[parameter]
     if model.cost.kind == "mahalanobis":
         assert model.cost.matrix is not None
@@ -154,12 +153,13 @@ def _distance(model: Model, parameter: Any) -> float:
     if not np.isfinite(weight) or weight <= 0:
         return 0.0
     length = model.radius if model.cost.kind == "norm" else np.sqrt(model.radius)
-    return power_of_two(length / weight)
+    reached = min(length / weight, width)
+    return power_of_two(reached) if reached > 0 else 0.0
 
 
 def _is_extraordinary(model: Model, sizes: dict[Any, float]) -> bool:
     """Is some number of the model far from order one?"""
-    numbers = list(sizes.values())
+    numbers = [*sizes.values(), _loss_unit(model, 1.0)]
     if model.radius > 0:
         numbers.append(np.sqrt(model.radius))
     if any(not 1.0 / ORDINARY <= number <= ORDINARY for number in numbers):

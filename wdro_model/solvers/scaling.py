@@ -1,4 +1,4 @@
-"""A CVXPY problem in other units of its variables, its rows and its objective.
+"""A CVXPY problem in other units of its variables and its rows.
 
 Solvers stop at absolute tolerances, relative to the largest right-hand side at best: a row in
 millions loosens all others, a decision in millions is found as if in ones.
@@ -21,18 +21,50 @@ Rows = Equality | Inequality | Zero
 
 
 @dataclass(frozen=True)
+class Row:
+    """A constraint of the user, and what it became."""
+
+    original: Any
+    solved: Any
+    factor: Any
+    """What its rows were multiplied by, a number or one for each."""
+
+    def multipliers(self, unit: float) -> list[Any]:
+        """Those of the original constraint, for an objective in its own unit."""
+        found = [dual.value for dual in self.solved.dual_variables]
+        return [None if value is None else unit * self.factor * value for value in found]
+
+
+@dataclass(frozen=True)
 class Version:
     """A program in some units, ready to be solved, and how its answers are read."""
 
     problem: cp.Problem
+    unit: float
+    """Of the objective."""
     units: Mapping[cp.Variable, float]
     twins: Mapping[cp.Variable, cp.Variable]
     """The variables in their units, for those that were replaced."""
+    rows: tuple[Row, ...]
 
-    def save(self) -> None:
-        """Write the values into the original variables."""
+    def answers(self) -> Answers:
+        """What the solver found, in the user's units."""
         for variable, twin in self.twins.items():
             variable.save_value(None if twin.value is None else self.units[variable] * twin.value)
+        return Answers(tuple((row.original, row.multipliers(self.unit)) for row in self.rows))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Multipliers of the user's constraints."""
+
+    rows: tuple[tuple[Any, list[Any]], ...]
+
+    def save(self) -> None:
+        """Write them into the constraints."""
+        for constraint, values in self.rows:
+            for dual, value in zip(constraint.dual_variables, values):
+                dual.save_value(None if value is None else np.asarray(value))
 
 
 def version(
@@ -45,24 +77,20 @@ def version(
     """
     objective, own = program.expression, list(program.constraints)
     twins = {v: _twin(v, size) for v, size in units.items()}
+    multiples = {id(v): units[v] * twin for v, twin in twins.items()}
     if twins:
         plain = {id(v): twin for v, twin in twins.items()}
         objective, own = objective.tree_copy(plain), [c.tree_copy(plain) for c in own]
-        multiples = {id(v): units[v] * twin for v, twin in twins.items()}
-        constraints = [c if isinstance(c, bool) else c.tree_copy(multiples) for c in constraints]
-    rows = [_ordinary_rows(c) for c in (*constraints, *own)]
-    return Version(cp.Problem(cp.Minimize(objective), rows), units, twins)
-
-
-def are_right(variables: Sequence[cp.Variable], units: Mapping[cp.Variable, float]) -> bool:
-    """Are the values of the variables of the size of their units?"""
-    sizes = sizes_of(variables)
-    return all(is_ordinary(size / units.get(v, 1.0)) for v, size in sizes.items())
+    rows = tuple(
+        _ordinary_row(c, multiples) for c in constraints if not isinstance(c, bool | np.bool_)
+    )
+    problem = cp.Problem(cp.Minimize(objective), [*(row.solved for row in rows), *own])
+    return Version(problem, program.unit, units, twins, rows)
 
 
 def sizes_of(variables: Sequence[cp.Variable]) -> dict[cp.Variable, float]:
-    """The largest entries of the variables' values, where they are not zero and can be scaled."""
-    return {v: size for v in variables if is_scalable(v) and (size := _size(v)) > 0}
+    """The largest entries of the values of those variables that can be scaled."""
+    return {v: _size(v) for v in variables if is_scalable(v)}
 
 
 def unusual(units: Mapping[cp.Variable, float]) -> dict[cp.Variable, float]:
@@ -72,7 +100,10 @@ def unusual(units: Mapping[cp.Variable, float]) -> dict[cp.Variable, float]:
 
 def _size(variable: cp.Variable) -> float:
     """The largest entry of the variable's value; 0 without one."""
-    size = 0.0 if variable.value is None else float(np.abs(variable.value).max(initial=0.0))
+    if variable.value is None:
+        return 0.0
+    value = variable.value.data if hasattr(variable.value, "tocsr") else variable.value
+    size = float(np.abs(value).max(initial=0.0))
     return size if np.isfinite(size) else 0.0
 
 
@@ -86,33 +117,39 @@ def _twin(variable: cp.Variable, unit: float) -> cp.Variable:
     return cp.Variable(variable.shape, variable.name(), **attributes)
 
 
-def _ordinary_rows(constraint: Any) -> Any:
-    """An equality or inequality with constants of order one; others are left alone."""
+def _ordinary_row(constraint: Any, multiples: Mapping[int, Any]) -> Row:
+    """The constraint in the units of its variables, with coefficients of order one."""
+    solved = constraint.tree_copy(multiples) if multiples else constraint
     if not isinstance(constraint, Rows):
-        return constraint
-    sizes = _constants(constraint.expr)
-    if sizes is None or all(is_ordinary(size) for size in sizes[sizes > 0]):
-        return constraint
+        return Row(constraint, solved, 1.0)
+    sizes = _coefficients(solved.expr)
+    if sizes is None or all(is_ordinary(size) for size in np.ravel(sizes[sizes > 0])):
+        return Row(constraint, solved, 1.0)
     sizes = np.where(sizes > 0, sizes, 1.0)
-    if not is_ordinary(float(sizes.max() / sizes.min())):
-        expression = cp.multiply(1.0 / sizes, constraint.expr)
+    if is_ordinary(float(sizes.max() / sizes.min())):
+        factor: Any = 1.0 / power_of_two(float(sizes.max()))
+        expression = times(solved.expr, factor)
     else:
-        expression = times(constraint.expr, 1.0 / power_of_two(float(sizes.max())))
-    return expression <= 0 if isinstance(constraint, Inequality) else expression == 0
+        factor = 1.0 / sizes
+        expression = cp.multiply(factor, solved.expr)
+    changed = expression <= 0 if isinstance(constraint, Inequality) else expression == 0
+    return Row(constraint, changed, factor)
 
 
-def _constants(expression: Any) -> np.ndarray | None:
-    """The size of each row where all variables are zero; None where it is not defined there."""
-    variables = expression.variables()
+def _coefficients(expression: Any) -> np.ndarray | None:
+    """How much each row changes with variables of order one; None where it is not defined."""
+    variables, rng = expression.variables(), np.random.default_rng(0)
     kept = [v.value for v in variables]
     try:
-        for v in variables:
-            v.save_value(np.zeros(v.shape))
-        with np.errstate(all="ignore"):
-            value = expression.value
+        found = []
+        for noise in (0.0, 1.0):
+            for v in variables:
+                v.save_value(v.project(noise * rng.uniform(0.5, 1.5, size=v.shape)))
+            with np.errstate(all="ignore"):
+                found.append(expression.value)
     finally:
         for v, old in zip(variables, kept):
             v.save_value(old)
-    if value is None or not np.all(np.isfinite(value)):
+    if any(value is None or not np.all(np.isfinite(value)) for value in found):
         return None
-    return np.abs(np.asarray(value, dtype=float))
+    return np.abs(np.asarray(found[1], dtype=float) - np.asarray(found[0], dtype=float))

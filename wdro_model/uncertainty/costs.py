@@ -181,8 +181,11 @@ def _positive_definite(given: Any, name: str) -> np.ndarray:
             "pass (M + M.T) / 2."
         )
     matrix = (matrix + matrix.T) / 2
-    smallest, largest = np.linalg.eigvalsh(matrix)[[0, -1]]
-    if smallest <= 1e-14 * max(largest, 0.0):
+    smallest = np.linalg.eigvalsh(matrix)[0]
+    # A price beside a volume: definiteness is judged in units in which the diagonal is one.
+    scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+    definite = bool(np.all(scale > 0))
+    if not definite or np.linalg.eigvalsh(matrix / np.outer(scale, scale))[0] <= 1e-14:
         raise ValueError(
             f"{name} of Mahalanobis must be positive definite, its smallest eigenvalue is "
             f"{smallest:.3g}; add a multiple of the identity."

@@ -46,7 +46,7 @@ class AffineLoss:
         assert model.joint is not None
         assert model.cost is not None
         parts = affine_parts(model.expression, model.joint.parameters)
-        if not model.joint.everywhere and not signs_stay_inside(model, parts.slopes):
+        if not moves_freely(model) and not signs_stay_inside(model, parts.slopes):
             # Large programs are left to Frank-Wolfe, whose steps need no multipliers.
             return BoxLoss().program(model) if is_small(model) else None
         mean = substitute(model.expression, model.mean_values())

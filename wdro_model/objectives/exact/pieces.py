@@ -60,6 +60,10 @@ class NumericCluster:
         """Each piece at each sample, (n, J)."""
         return self.constants + rows @ self.slopes.T
 
+    def over(self, unit: float) -> NumericCluster:
+        """The pieces in another unit."""
+        return NumericCluster(self.constants / unit, self.slopes / unit, self.moving)
+
     @cached_property
     def moving_slopes(self) -> Array:
         """The slopes with zeros for coordinates that do not move."""

@@ -19,6 +19,7 @@ import scipy.sparse as sp
 
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
+from wdro_model.objectives.exact.at_decision import run_patiently, size_at
 from wdro_model.objectives.exact.base import Extremal, WrittenOut
 from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.duality import Part, Values, dual_program
@@ -29,7 +30,6 @@ from wdro_model.objectives.exact.support import inequalities
 from wdro_model.objectives.exact.vectorised import group_rows, piece_at
 from wdro_model.objectives.geometry import conjugate_exponent, scales
 from wdro_model.objectives.programs import Program
-from wdro_model.solvers.conic import Conic
 
 LARGEST = 5_000_000
 """At most so many multipliers of the support, over all samples and pieces."""
@@ -161,18 +161,20 @@ def conjugate(model: Model, where: Array, left: Any, dual: Any) -> tuple[Any | N
 
 
 def conic_value(model: Model, groups: tuple[Group, ...], x: Array) -> float:
-    """The same program with the decision held fixed."""
+    """The same program with the decision held fixed, the loss in units of what it is there."""
     size, still = len(model.rows), 0.0
-    fixed = []
+    fixed, unit = [], size_at(model, groups, x)
     for group in groups:
         rows = group_rows(group, model.rows)
         numbers = [numeric(model, cluster, x) for cluster in group.clusters]
         still += sum(float(c.values(rows).max(axis=1).sum()) for c in numbers)
-        clusters = tuple(constant_cluster(n, c.seen) for n, c in zip(numbers, group.clusters))
+        clusters = tuple(
+            constant_cluster(n.over(unit), c.seen) for n, c in zip(numbers, group.clusters)
+        )
         fixed.append(Group(group.index, clusters, (), (), group.held))
     certain = float(model.loss.values(x, model.rows).mean()) - still / size
-    program = dual_program(model, tuple(fixed), cluster_values, cp.Constant(certain))
+    program = dual_program(model, tuple(fixed), cluster_values, cp.Constant(0.0))
     assert program is not None
     problem = cp.Problem(cp.Minimize(program.expression), list(program.constraints))
-    Conic().run(problem)
-    return float(problem.value)
+    run_patiently(problem)
+    return certain + unit * float(problem.value)

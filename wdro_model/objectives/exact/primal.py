@@ -20,26 +20,30 @@ import scipy.sparse as sp
 
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
+from wdro_model.objectives.exact.at_decision import run_patiently, size_at
 from wdro_model.objectives.exact.base import Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.pieces import NumericCluster, numeric
 from wdro_model.objectives.exact.support import inequalities, reach
 from wdro_model.objectives.exact.vectorised import group_rows
 from wdro_model.objectives.geometry import scales
-from wdro_model.solvers.conic import Conic
 
 SMALLEST = 1e-7
 """Shares below this are rounding."""
 LONG, FARTHER = 30.0, 1e4
 """Moves that cost so many times the radius escape, and how much farther they go."""
+HALVINGS = 60
+SLIGHT, ASIDE = 1e-6, 1e-2
+"""The share of a move that counts as rounding, and as a step aside on a long way."""
 SWEEPS, CLOSE = 100, 1e-12
 """Projections that set a move right, and how far outside it may stay."""
 
 
 def primal_extremal(model: Model, groups: tuple[Group, ...], x: Array) -> Extremal:
     """Solve nature's program and read its atoms."""
+    unit = size_at(model, groups, x)
     parts = [
-        _Part(model, group, numeric(model, cluster, x))
+        _Part(model, group, numeric(model, cluster, x).over(unit))
         for group in groups
         for cluster in group.clusters
         if len(cluster.moving)
@@ -51,7 +55,7 @@ def primal_extremal(model: Model, groups: tuple[Group, ...], x: Array) -> Extrem
     problem = cp.Problem(
         cp.Maximize(gain / len(model.rows)), [budget, *(c for p in parts for c in p.constraints)]
     )
-    Conic().run(problem)
+    run_patiently(problem)
     answers = [part.answers() for part in parts]
     rows, weights, source = [], [], []
     for k, row in enumerate(model.rows):
@@ -64,38 +68,81 @@ def primal_extremal(model: Model, groups: tuple[Group, ...], x: Array) -> Extrem
         np.concatenate(rows),
         np.concatenate(weights),
         np.concatenate(source),
-        float(abs(budget.dual_value)),
+        unit * float(abs(budget.dual_value)),
     )
-    return escaping(model, found)
+    return spending(model, escaping(model, found))
+
+
+def spending(model: Model, found: Extremal) -> Extremal:
+    """The shares of the atoms that move, such that they spend the budget in spite of rounding.
+
+    The shares of all samples change by one factor, where a sample has as much to give.
+    """
+    assert model.cost is not None
+    size = len(model.rows)
+    spent = found.weights * model.cost(model.rows[found.source], found.rows)
+    moved = spent > SLIGHT * spent.sum()
+    if not moved.any():
+        return found
+    away, costs = (
+        np.bincount(found.source[moved], some[moved], minlength=size)
+        for some in (found.weights, spent)
+    )
+    room = np.divide(1.0 / size, away, out=np.zeros(size), where=away > 0)
+    low, high = 0.0, float(room.max())
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        small = np.minimum(middle, room) @ costs <= model.radius
+        low, high = (middle, high) if small else (low, middle)
+    weights = np.minimum(low, room)[found.source] * found.weights
+    rest = 1.0 / size - np.bincount(found.source[moved], weights[moved], minlength=size)
+    at_home = np.flatnonzero(rest > CLOSE / size)
+    return Extremal(
+        np.concatenate([found.rows[moved], model.rows[at_home]]),
+        np.concatenate([weights[moved], rest[at_home]]),
+        np.concatenate([found.source[moved], at_home]),
+        found.dual,
+    )
 
 
 def escaping(model: Model, found: Extremal) -> Extremal:
     """Atoms far away, a smaller share of them still farther where the support lets them go.
 
     The loss is convex in the data: a share p at xi + delta is worth no more than a share p / t at
-    xi + t delta, the rest staying at xi, for the same cost if the cost is a norm. What is left of
-    the budget takes them farther still.
+    xi + t delta, the rest staying at xi, for the same cost if the cost is a norm.
     """
     support = inequalities(model)
     assert support is not None
+    assert model.joint is not None
     assert model.cost is not None
     origins = model.rows[found.source]
     moves = found.rows - origins
     costs = model.cost(origins, found.rows)
-    endless = np.all((support[0] @ moves.T).T <= 0.0, axis=1)
+    along = _along_the_support(moves, np.asarray(support[0].todense()))
+    farther = origins + (moves - along) + FARTHER * along
+    endless = np.all(along @ support[0].T <= 0.0, axis=1) & model.joint.contains(farther)
     gone = (costs > LONG * model.radius) & endless
     if model.cost.kind != "norm" or not gone.any():
         return found
     weights = np.where(gone, found.weights / FARTHER, found.weights)
-    spent = float(found.weights @ costs)
-    stretch = 1.0 + max(0.0, model.radius - spent) / float(found.weights[gone] @ costs[gone])
-    rows = np.where(gone[:, None], origins + stretch * FARTHER * moves, found.rows)
     return Extremal(
-        np.concatenate([rows, origins[gone]]),
+        np.concatenate([np.where(gone[:, None], farther, found.rows), origins[gone]]),
         np.concatenate([weights, (found.weights - weights)[gone]]),
         np.concatenate([found.source, found.source[gone]]),
         found.dual,
     )
+
+
+def _along_the_support(moves: Array, rows: Array) -> Array:
+    """The moves without their small steps towards sides of the support that they run along."""
+    lengths = np.maximum(np.einsum("ri,ri->r", rows, rows), 1e-300)
+    sizes = np.linalg.norm(moves, axis=1)
+    moves = moves.copy()
+    for row, length in zip(rows, lengths):
+        across = moves @ row
+        slight = (across > 0) & (across <= ASIDE * np.sqrt(length) * sizes)
+        moves[slight] -= np.outer((across[slight] + CLOSE * sizes[slight]) / length, row)
+    return moves
 
 
 def coupled(answers: list[tuple[Array, Array]], dimension: int) -> tuple[Array, Array]:
