@@ -234,3 +234,81 @@ def test_time_limits_are_checked_for_every_solver(portfolio, limit):
     problem, _, _ = portfolio
     with pytest.raises(ValueError, match="time_limit must be a positive number of seconds"):
         problem.solve(time_limit=limit)
+
+
+@pytest.mark.parametrize("seed", [0, 12, 13])
+def test_risk_on_a_polyhedron_with_many_pieces(seed):
+    """64 pieces on a random polyhedron: the risk at the decision that was just found."""
+    rng = np.random.default_rng(seed)
+    data, rows, root = (rng.normal(size=(k, 5)) for k in (4, 2, 5))
+    support = wdro.supports.Polyhedron(rows, (data @ rows.T).max(axis=0) + 0.5)
+    x, t, z = (
+        cp.Variable(5),
+        cp.Variable(),
+        wdro.UncertainParameter(5, samples=data, support=support),
+    )
+    loss = t + 3 * cp.pos(-z @ x - t) + cp.sum(cp.pos(cp.multiply(x, z) - 1))
+    cost = wdro.costs.Mahalanobis(precision=root @ root.T + 0.2 * np.eye(5))
+    constraints = [cp.abs(x) <= 2, cp.abs(t) <= 2]
+    problem = wdro.Problem(cp.Minimize(loss), constraints, wdro.WassersteinBall(0.02, cost))
+    value = problem.solve(method="exact")
+    assert problem.robust_value() == pytest.approx(value, rel=1e-5)
+    assert problem.worst_case().expected_loss == pytest.approx(value, rel=1e-4)
+
+
+@pytest.mark.parametrize("cost", [None, wdro.costs.Norm(1), wdro.costs.Norm(2)])
+@pytest.mark.parametrize("scale", [1e-7, 1e-3, 1e3])
+def test_risk_of_small_and_large_decisions(cost, scale):
+    """A homogeneous loss has a homogeneous risk."""
+    data = np.random.default_rng(0).normal(1, 1, size=(8, 3))
+    support = wdro.supports.Polyhedron(np.ones((1, 3)), np.array([8.0]))
+    x, t, z = (
+        cp.Variable(3),
+        cp.Variable(),
+        wdro.UncertainParameter(3, samples=data, support=support),
+    )
+    problem = wdro.Problem(
+        cp.Minimize(t + 5 * cp.pos(-z @ x - t)), [], wdro.WassersteinBall(0.1, cost)
+    )
+
+    def risk(s):
+        return problem.robust_value({x: s * np.array([0.2, 0.3, 0.5]), t: np.array(0.3 * s)}) / s
+
+    assert risk(scale) == pytest.approx(risk(1.0), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", [49, 90, 153])
+def test_worst_case_stays_in_a_box_at_tiny_radii(seed):
+    rng = np.random.default_rng(seed)
+    data = rng.normal(size=(6, 2))
+    radius, weight = 10 ** rng.uniform(-10, -5), 10 ** rng.uniform(-4, 0)
+    box = wdro.supports.Box(data.min(axis=0) - 1, data.max(axis=0) + 1)
+    x, z = cp.Variable(2), wdro.UncertainParameter(2, samples=data, support=box)
+    ball = wdro.WassersteinBall(radius, wdro.costs.Norm(2, weights=weight))
+    problem = wdro.Problem(cp.Minimize(cp.maximum(-z @ x, -0.2 * (z @ x) - 0.1)), [], ball)
+    x.value = np.array([-0.4, -2.0])
+    found = problem.worst_case("exact")
+    assert box.contains(found.scenarios[z]).all()
+    assert found.transport_cost <= radius * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e-4, 1e-6])
+def test_worst_case_of_small_losses(factor):
+    data = np.random.default_rng(0).normal(1, 1, size=(8, 3))
+    x, t = cp.Variable(3, nonneg=True), cp.Variable()
+    z = wdro.UncertainParameter(3, samples=data, support=wdro.supports.Box(-6, 6))
+    loss = factor * (t + 5 * cp.pos(-z @ x - t))
+    problem = wdro.Problem(cp.Minimize(loss), [], wdro.WassersteinBall(5, wdro.costs.Norm(2)))
+    x.value, t.value = np.array([0.2, 0.3, 0.5]), 0.3
+    found = problem.worst_case("exact")
+    assert found.expected_loss == pytest.approx(problem.robust_value(), rel=1e-6)
+
+
+def test_covariances_in_mixed_units_are_definite():
+    """A price around 1e-3 beside a volume around 1e4."""
+    cost = wdro.costs.Mahalanobis(covariance=np.diag([1e-6, 1e8]))
+    z, x = wdro.UncertainParameter(2, samples=np.ones((3, 2))), cp.Variable(2, nonneg=True)
+    problem = wdro.Problem(cp.Minimize(z @ x), [cp.sum(x) == 1], wdro.WassersteinBall(1.0, cost))
+    assert problem.solve(method="exact") == pytest.approx(1.001, rel=1e-6)
+    with pytest.raises(ValueError, match="positive definite"):
+        wdro.costs.Mahalanobis(covariance=np.ones((2, 2)))

@@ -12,6 +12,7 @@ held below a long reach.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
@@ -70,7 +71,21 @@ def primal_extremal(model: Model, groups: tuple[Group, ...], x: Array) -> Extrem
         np.concatenate(source),
         unit * float(abs(budget.dual_value)),
     )
-    return spending(model, escaping(model, found))
+    return lengthened(model, spending(model, escaping(model, found)))
+
+
+def lengthened(model: Model, found: Extremal) -> Extremal:
+    """What rounding left of the budget, spent on longer moves where the support has room."""
+    assert model.joint is not None
+    assert model.cost is not None
+    origins = model.rows[found.source]
+    spent = float(found.weights @ model.cost(origins, found.rows))
+    if not 0 < spent < model.radius:
+        return found
+    ratio = model.radius / spent
+    longer = (ratio if model.cost.kind == "norm" else np.sqrt(ratio)) * (found.rows - origins)
+    inside = model.joint.contains(origins + longer)
+    return replace(found, rows=np.where(inside[:, None], origins + longer, found.rows))
 
 
 def spending(model: Model, found: Extremal) -> Extremal:

@@ -1,0 +1,194 @@
+"""Solves in units of their own: the answer of plain units, wherever those are right."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import wdro_model as wdro
+from wdro_model import rescaling
+
+pytestmark = pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
+RETURNS = np.random.default_rng(0).normal(0.05, 0.2, size=(20, 5))
+
+
+@pytest.fixture
+def attempts(monkeypatch):
+    """The attempts that a solve makes."""
+    made, plain = [], rescaling._Run.attempt
+
+    def attempt(self, scale):
+        made.append(scale)
+        return plain(self, scale)
+
+    monkeypatch.setattr(rescaling._Run, "attempt", attempt)
+    return made
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e4, 1e6])
+@pytest.mark.parametrize("support", [None, wdro.supports.Box([-5] * 3, [np.inf] * 3)])
+@pytest.mark.parametrize(
+    "cost",
+    [
+        wdro.costs.SquaredEuclidean(),
+        wdro.costs.Norm(1),
+        wdro.costs.Norm(2),
+        wdro.costs.Mahalanobis(precision=np.eye(3) + 0.3),
+    ],
+)
+def test_a_multiple_of_the_loss_has_the_multiple_of_the_value(cost, support, factor):
+    """Data of order one, losses in millions: multipliers and prices have the size of the loss."""
+    data = np.random.default_rng(0).normal(1, 1, size=(8, 3))
+
+    def value(v):
+        x, t = cp.Variable(3, nonneg=True), cp.Variable()
+        z = wdro.UncertainParameter(3, samples=data, support=support)
+        loss = v * (t + 5 * cp.pos(-z @ x - t))
+        constraints = [cp.sum(x) == 1, cp.abs(t) <= 5]
+        problem = wdro.Problem(cp.Minimize(loss), constraints, wdro.WassersteinBall(0.1, cost))
+        found = problem.solve(method="exact")
+        assert problem.robust_value() == pytest.approx(found, rel=1e-5)
+        return found / v
+
+    assert value(factor) == pytest.approx(value(1.0), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize(("unit", "factor"), [(1, 1), (1.5e-3, 1), (1.5e-3, 250), (1, 3e5)])
+def test_boxes_of_data_that_is_held_fixed_do_not_count(unit, factor):
+    data = np.random.default_rng(1).uniform(0.3, 3.0, size=(5, 2))
+    x = cp.Variable(2, bounds=[-2 * unit, 2 * unit])
+    a = wdro.UncertainParameter(samples=data[:, 0])
+    b = wdro.UncertainParameter(samples=data[:, 1], support=wdro.supports.Box(0.3, 3.2))
+    y = x / unit
+
+    def loss(first, second):
+        return factor * (first * (4 - 0.07 * y[1]) + second * (1.8 * y[0] + y[1]) - 0.7 * y[0])
+
+    cost = wdro.costs.SquaredEuclidean(weights={a: 4.5e-3, b: np.inf})
+    problem = wdro.Problem(cp.Minimize(loss(a, b)), [], wdro.WassersteinBall(7.8e-4, cost))
+    margin = factor * np.sqrt(7.8e-4 / 4.5e-3) * (4 - 0.07 * y[1])
+    expected = cp.Problem(cp.Minimize((loss(*data.mean(axis=0)) + margin) / factor)).solve()
+    assert problem.solve(method="exact") / factor == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("size", "unit"), [(1, 1), (1e5, 1e5), (1e6, 1)])
+def test_semidefinite_variables_are_measured_too(size, unit):
+    def value(n, u):
+        matrix, x = cp.Variable((2, 2), PSD=True), cp.Variable(2)
+        z = wdro.UncertainParameter(2, samples=u * RETURNS[:, :2])
+        constraints = [cp.trace(matrix) == n, x == cp.diag(matrix), x[0] >= 0.2 * n]
+        ball = wdro.WassersteinBall((0.1 * u) ** 2)
+        loss = -z @ x + u * matrix[0, 1]
+        return wdro.Problem(cp.Minimize(loss), constraints, ball).solve(method="exact") / (n * u)
+
+    assert value(size, unit) == pytest.approx(value(1, 1), rel=1e-5)
+
+
+@pytest.mark.parametrize("least", [0.0, 5.6e-17, 1e-12, 1e-9])
+def test_right_hand_sides_that_are_next_to_nothing(least):
+    z, x = wdro.UncertainParameter(5, samples=RETURNS), cp.Variable(5)
+    constraints = [cp.sum(x) == 1, x >= least]
+    problem = wdro.Problem(cp.Minimize(-z @ x), constraints, wdro.WassersteinBall(0.01))
+    by_hand = cp.Minimize(-RETURNS.mean(axis=0) @ x + 0.1 * cp.norm(x))
+    expected = cp.Problem(by_hand, constraints).solve(solver=cp.CLARABEL)
+    assert problem.solve(method="exact") == pytest.approx(expected, rel=1e-7)
+    assert problem.status == "optimal"
+
+
+def test_large_constants_alone_make_no_set_empty():
+    x = cp.Variable(2)
+    problem = wdro.Problem(cp.Minimize(cp.sum_squares(x - 1e6)), [x <= 5e5])
+    assert problem.solve() == pytest.approx(5e11, rel=1e-6)
+    y, z = cp.Variable(5, nonneg=True), wdro.UncertainParameter(5, samples=1e-6 * RETURNS)
+    constraints = [cp.sum(y) == 1e6, y <= 1e6]
+    tiny = wdro.Problem(cp.Minimize(-z @ y), constraints, wdro.WassersteinBall(1e-14))
+    w = cp.Variable(5, nonneg=True)
+    by_hand = cp.Minimize(-RETURNS.mean(axis=0) @ w + 0.1 * cp.norm(w))
+    expected = cp.Problem(by_hand, [cp.sum(w) == 1, w <= 1]).solve(solver=cp.CLARABEL)
+    assert tiny.solve(method="exact") == pytest.approx(expected, rel=1e-5)
+
+
+def test_ordinary_problems_are_solved_once(attempts):
+    z, x = wdro.UncertainParameter(5, samples=RETURNS), cp.Variable(5, nonneg=True)
+    loss = cp.maximum(-z @ x, -0.5 * (z @ x))
+    wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1], wdro.WassersteinBall(0.01)).solve("exact")
+    assert len(attempts) == 1
+
+
+def test_zero_is_not_chased(attempts):
+    """The optimum is w = 0: what the solver leaves of it is no unit."""
+    rng = np.random.default_rng(0)
+    z = wdro.UncertainParameter(4, samples=rng.normal(size=(50, 4)))
+    y = wdro.UncertainParameter(samples=rng.normal(size=50))
+    w = cp.Variable(4)
+    ball = wdro.WassersteinBall(2.0, wdro.costs.Norm(2, weights={z: 1.0, y: np.inf}))
+    problem = wdro.Problem(cp.Minimize(cp.abs(y - w @ z)), [], ball)
+    value = problem.solve(method="exact")
+    assert value == pytest.approx(np.abs(y.samples).mean(), rel=1e-6)
+    assert len(attempts) == 1
+
+
+def test_the_best_answer_is_kept_and_judged(monkeypatch):
+    """Of two attempts the second claims less than its decision is worth."""
+    data, plain, made = 1e6 * np.abs(RETURNS), rescaling._Run.attempt, []
+
+    def attempt(self, scale):
+        found = plain(self, scale)
+        if made:
+            found = rescaling.replace(
+                found,
+                decision=found.decision * 0 + found.decision.mean(),
+                answer=rescaling.replace(found.answer, value=-1e9),
+            )
+        made.append(found)
+        return found
+
+    better = rescaling._Run.better
+    monkeypatch.setattr(rescaling._Run, "attempt", attempt)
+    monkeypatch.setattr(
+        rescaling._Run,
+        "better",
+        lambda self, last, by_loss: (
+            rescaling.Scale({x: 4096.0}, 1.0) if len(made) == 1 else better(self, last, by_loss)
+        ),
+    )
+    z, x = wdro.UncertainParameter(5, samples=data), cp.Variable(5, nonneg=True)
+    problem = wdro.Problem(
+        cp.Minimize(z @ x), [cp.sum(x) == 1], wdro.WassersteinBall(1e8, wdro.costs.Norm(1))
+    )
+    value = problem.solve(method="exact")
+    assert len(made) > 1
+    assert value == pytest.approx(made[0].answer.value)
+    assert value == pytest.approx(problem.robust_value(), rel=1e-6)
+
+
+@pytest.mark.parametrize("total", [1.0, 1e5])
+@pytest.mark.parametrize("unit", [1.0, 1e6])
+def test_multipliers_are_in_the_users_units(total, unit):
+    """The loss is homogeneous: the multiplier of the budget is the value for one unit of it."""
+    z, x = wdro.UncertainParameter(5, samples=unit * RETURNS), cp.Variable(5, nonneg=True)
+    budget = cp.sum(x) == total
+    ball = wdro.WassersteinBall(0.01 * unit**2)
+    problem = wdro.Problem(cp.Minimize(cp.pos(-z @ x)), [budget], ball)
+    value = problem.solve(method="exact")
+    assert abs(float(budget.dual_value)) == pytest.approx(value / total, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("unit", "bound", "radius", "cost"),
+    [
+        (1e-6, 1e3, 1e4, wdro.costs.Norm(1)),
+        (1e-6, 1e3, 1e8, wdro.costs.SquaredEuclidean()),
+        (1.0, 1e9, 1e12, wdro.costs.Norm(1)),
+    ],
+)
+def test_far_bounds_within_reach_of_the_radius_count(unit, bound, radius, cost):
+    box = wdro.supports.Box(0, bound)
+    z = wdro.UncertainParameter(samples=unit * np.array([1.0, 2.0, 3.0]), support=box)
+    x = cp.Variable()
+    loss = cp.maximum(z, 0.5 * z) + x
+    problem = wdro.Problem(cp.Minimize(loss), [x >= 0, x <= 1], wdro.WassersteinBall(radius, cost))
+    assert problem.solve(method="exact") == pytest.approx(bound, rel=1e-6)
+    assert problem.robust_value({x: 0.0}) == pytest.approx(bound, rel=1e-6)
+    assert box.contains(problem.worst_case().scenarios[z]).all()
