@@ -53,7 +53,8 @@ def solve_in_units(
             attempts.append(run.attempt(scale))
         except FAILURES:
             continue
-    best = attempts[0] if len(attempts) == 1 else run.best(attempts, judge)
+    ordinary = len(attempts) == 1 and not attempts[0].rescaled
+    best = attempts[0] if ordinary else run.best(attempts, judge)
     for variable, value in model.feasible.layout.split(best.decision).items():
         variable.save_value(np.array(value))
     best.multipliers.save()
@@ -68,6 +69,8 @@ class _Attempt:
     answer: Answer
     decision: Array
     multipliers: Answers
+    rescaled: bool
+    """Was anything measured in other units than the user's?"""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,8 @@ class _Run:
         self.solver.run(done.problem, verbose=self.verbose)
         multipliers = done.answers()
         answer = Answer.of(done.problem, program.unit)
-        return _Attempt(done.units, answer, self._decision(), multipliers)
+        rescaled = program.unit != 1.0 or program.scale is not None
+        return _Attempt(done.units, answer, self._decision(), multipliers, rescaled)
 
     def better(self, last: _Attempt, by_loss: bool) -> Scale | None:
         """The units for another solve; None where those of the last one were right.
@@ -117,12 +121,17 @@ class _Run:
         """
         sizes = sizes_of(self.model.feasible.layout.variables)
         used = {v: last.units.get(v, 1.0) for v in sizes}
-        if all(is_ordinary(size / used[v]) for v, size in sizes.items() if size > 0):
+        guessed = decision_units(self.model).decision
+        unseen = [v for v in sizes if v not in guessed] if by_loss else []
+        plain = all(is_ordinary(size / used[v]) for v, size in sizes.items() if size > 0)
+        if plain and not unseen:
             return None
         here = decision_units(self.model, last.decision)
         told = {v: here.decision.get(v, used[v]) for v in sizes}
         # What a solver leaves of zero is no size; zero is right if the loss asks for no other unit.
         known = {v: s if s > NOISE * used[v] else max(s, told[v]) for v, s in sizes.items()}
+        # A variable that the loss did not see at ordinary decisions may be seen here.
+        known |= {v: max(known[v], told[v]) for v in unseen}
         if all(is_ordinary(size / used[v]) for v, size in known.items()):
             return None
         return Scale(unusual({**known, **here.decision} if by_loss else known), here.loss)

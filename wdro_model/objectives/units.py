@@ -83,7 +83,7 @@ def loss_unit(model: Model) -> float:
     """The size of the losses, as a power of two; 1 where it is of order one anyway."""
     if model.joint is None or model.expression is None:
         return 1.0
-    unit = model.remember(f"unit of the loss: {model.radius!r}", lambda: _loss_unit(model, 1.0))
+    unit = _known_loss_unit(model)
     return 1.0 if 1.0 / ORDINARY <= unit <= ORDINARY else unit
 
 
@@ -159,7 +159,7 @@ def _distance(model: Model, parameter: Any) -> float:
 
 def _is_extraordinary(model: Model, sizes: dict[Any, float]) -> bool:
     """Is some number of the model far from order one?"""
-    numbers = [*sizes.values(), _loss_unit(model, 1.0)]
+    numbers = [*sizes.values(), _known_loss_unit(model)]
     if model.radius > 0:
         numbers.append(np.sqrt(model.radius))
     if any(not 1.0 / ORDINARY <= number <= ORDINARY for number in numbers):
@@ -198,8 +198,7 @@ def decision_units(model: Model, x: Array | None = None) -> Scale:
     if model.joint is None or model.expression is None:
         return Scale({}, 1.0)
     if x is None:
-        loss = model.remember(f"unit of the loss: {model.radius!r}", lambda: _loss_unit(model, 1.0))
-        return Scale(_decision_units(model, probes(model)), loss)
+        return Scale(_decision_units(model, probes(model)), _known_loss_unit(model))
     found = _probe(model, x)
     some = [] if found is None else [found]
     return Scale(_decision_units(model, some), _unit_of_loss(model, some, 1.0))
@@ -272,6 +271,11 @@ def _probe(model: Model, x: Array) -> Probe | None:
     measure = spread if varies else size
     known = np.isfinite(measure) and measure > 0 and np.isfinite(gradient).all()
     return Probe(measure, varies, x, gradient) if known else None
+
+
+def _known_loss_unit(model: Model) -> float:
+    """The same, looked at once."""
+    return model.remember(f"unit of the loss: {model.radius!r}", lambda: _loss_unit(model, 1.0))
 
 
 def _loss_unit(model: Model, size: float) -> float:

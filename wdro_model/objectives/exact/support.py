@@ -60,7 +60,10 @@ def reach(model: Model, factor: float) -> float:
 def _of_support(support: Any, shape: tuple[int, ...]) -> Inequalities | None:
     size = int(np.prod(shape))
     if isinstance(support, Polyhedron):
-        return sp.csr_array(support.A), np.asarray(support.b)
+        rows = sp.csr_array(support.A)
+        lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+        scale = 1.0 / np.where(lengths > 0, lengths, 1.0)  # rows of length one, in any unit
+        return sp.csr_array(sp.diags_array(scale) @ rows), scale * np.asarray(support.b)
     box = support.bounds(shape)
     if box is None:
         return None
