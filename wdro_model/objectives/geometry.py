@@ -89,3 +89,14 @@ def steepest_move(cost: BoundCost, slope: Array) -> Array:
         move = np.sign(plain) * (np.abs(plain) / size) ** (q - 1.0)
         move[cost.frozen] = 0.0
     return move / scales(cost)
+
+
+def largest_gains(cost: BoundCost, slopes: Array, radius: float, width: Array | None) -> Array:
+    """What the budget can add along slopes (..., d), within a box of some width (d,)."""
+    budget = radius if cost.kind == "norm" else np.sqrt(radius)
+    gains = budget * dual_norms(cost, slopes)
+    if width is None:
+        return gains
+    with np.errstate(invalid="ignore"):
+        across = np.where(slopes == 0, 0.0, np.abs(slopes) * width).sum(axis=-1)
+    return np.minimum(gains, across)

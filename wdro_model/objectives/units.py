@@ -24,7 +24,7 @@ from wdro_model.loss.magnitudes import is_scalable, power_of_two
 from wdro_model.loss.structure import analyse
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
-from wdro_model.objectives.geometry import dual_norms, scales
+from wdro_model.objectives.geometry import largest_gains, scales
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
@@ -291,10 +291,7 @@ def _unit_of_loss(model: Model, some: list[Probe], otherwise: float) -> float:
 
 
 def _reach(model: Model, x: Array) -> float:
-    """What the whole budget adds to the loss of a sample.
-
-    radius |grad f| for a norm as cost, sqrt(radius) |grad f| for a quadratic one.
-    """
+    """What the whole budget adds to the loss of a sample, by its slope there."""
     if model.cost is None or model.cost.kind == "callable" or model.radius == 0:
         return 0.0
     assert model.joint is not None
@@ -303,8 +300,8 @@ def _reach(model: Model, x: Array) -> float:
         slope = np.array(model.loss(x, row)[1].in_data(np.ones(1))[0])
     except (ArithmeticError, NotImplementedError):
         return 0.0
-    budget = model.radius if model.cost.kind == "norm" else np.sqrt(model.radius)
-    found = float(budget * dual_norms(model.cost, np.where(model.cost.frozen, 0.0, slope)))
+    slope = np.where(model.cost.frozen, 0.0, slope)
+    found = float(largest_gains(model.cost, slope, model.radius, model.joint.width))
     return found if np.isfinite(found) else 0.0
 
 

@@ -89,6 +89,11 @@ class JointSamples:
         return read_only(np.concatenate(lower)), read_only(np.concatenate(upper))
 
     @cached_property
+    def width(self) -> np.ndarray | None:
+        """The width (d,) of the joint support, infinite where it has no bound; None if no box."""
+        return None if self.bounds is None else read_only(self.bounds[1] - self.bounds[0])
+
+    @cached_property
     def everywhere(self) -> bool:
         """Is the joint support all of R^d?"""
         if all(isinstance(parameter.support, Everywhere) for parameter in self.parameters):

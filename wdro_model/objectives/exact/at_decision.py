@@ -12,30 +12,39 @@ from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.pieces import numeric
 from wdro_model.objectives.exact.vectorised import group_rows
-from wdro_model.objectives.geometry import dual_norms
+from wdro_model.objectives.geometry import largest_gains
 from wdro_model.solvers.conic import Conic
 
-LOOSE = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-7)
+TOLERANCES = ("tol_gap_abs", "tol_gap_rel", "tol_feas")
+LOOSER = (1e-8, 1e-7, 1e-5)
+"""The solver's own tolerance, and what is tried after it."""
 
 
 def size_at(model: Model, groups: tuple[Group, ...], x: Array) -> float:
     """The size of the pieces at a decision: their spread over the samples, and nature's reach."""
+    assert model.joint is not None
     assert model.cost is not None
     found = 0.0
-    budget = model.radius if model.cost.kind == "norm" else np.sqrt(model.radius)
+    width = model.joint.width
     for group in groups:
         rows = group_rows(group, model.rows)
         for cluster in group.clusters:
             numbers = numeric(model, cluster, x)
             best = numbers.values(rows).max(axis=1)
-            rate = float(dual_norms(model.cost, numbers.moving_slopes).max())
-            found = max(found, float(np.ptp(best)), budget * rate)
+            gains = largest_gains(model.cost, numbers.moving_slopes, model.radius, width)
+            found = max(found, float(np.ptp(best)), float(gains.max()))
     return power_of_two(found)
 
 
 def run_patiently(problem: cp.Problem) -> None:
     """Solve; with looser tolerances where the solver gets stuck on its way to the usual ones."""
-    try:
-        Conic().run(problem)
-    except SolverError:
-        Conic("CLARABEL", LOOSE).run(problem)
+    for tolerance in LOOSER:
+        try:
+            Conic("CLARABEL", dict.fromkeys(TOLERANCES, tolerance)).run(problem)
+            return
+        except SolverError:
+            continue
+    raise SolverError(
+        "nature's problem at this decision could not be solved: its numbers are of too many "
+        "sizes; measure the data, or its cost, in units in which they are of order one."
+    )
