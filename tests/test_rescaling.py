@@ -192,3 +192,16 @@ def test_far_bounds_within_reach_of_the_radius_count(unit, bound, radius, cost):
     assert problem.solve(method="exact") == pytest.approx(bound, rel=1e-6)
     assert problem.robust_value({x: 0.0}) == pytest.approx(bound, rel=1e-6)
     assert box.contains(problem.worst_case().scenarios[z]).all()
+
+
+def test_a_loss_that_a_parameter_switches_off():
+    """Nothing is left to measure: the value is that of the decision, not what a solver leaves."""
+    switch = cp.Parameter(nonneg=True, value=1.0)
+    data = np.random.default_rng(3).normal(size=(3, 5)) * 1e5
+    z, x = wdro.UncertainParameter(5, samples=data), cp.Variable(5)
+    loss = switch * cp.abs(z @ x) + switch * cp.pos(z[0])
+    problem = wdro.Problem(cp.Minimize(loss), [cp.abs(x) <= 5e-6], wdro.WassersteinBall(1e-6))
+    assert problem.solve(method="exact") > 0
+    switch.value = 0.0
+    assert problem.solve(method="exact") == pytest.approx(0.0, abs=1e-6)
+    assert problem.robust_value() == pytest.approx(0.0, abs=1e-12)

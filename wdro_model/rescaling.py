@@ -17,7 +17,7 @@ from wdro_model.methods import Writer
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.programs import Program
-from wdro_model.objectives.units import Scale, decision_units
+from wdro_model.objectives.units import Scale, decision_units, probes
 from wdro_model.solvers.conic import Answer, Conic
 from wdro_model.solvers.scaling import Answers, sizes_of, unusual, version
 
@@ -53,7 +53,7 @@ def solve_in_units(
             attempts.append(run.attempt(scale))
         except FAILURES:
             continue
-    ordinary = len(attempts) == 1 and not attempts[0].rescaled
+    ordinary = len(attempts) == 1 and not attempts[0].unsure
     best = attempts[0] if ordinary else run.best(attempts, judge)
     for variable, value in model.feasible.layout.split(best.decision).items():
         variable.save_value(np.array(value))
@@ -69,8 +69,8 @@ class _Attempt:
     answer: Answer
     decision: Array
     multipliers: Answers
-    rescaled: bool
-    """Was anything measured in other units than the user's?"""
+    unsure: bool
+    """Are numbers far from order one, or not known?"""
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,9 @@ class _Run:
         self.solver.run(done.problem, verbose=self.verbose)
         multipliers = done.answers()
         answer = Answer.of(done.problem, program.unit)
-        rescaled = program.unit != 1.0 or program.scale is not None
-        return _Attempt(done.units, answer, self._decision(), multipliers, rescaled)
+        unsure = program.scale is not None or not is_ordinary(program.unit)
+        unsure = unsure or (self.model.joint is not None and not probes(self.model))
+        return _Attempt(done.units, answer, self._decision(), multipliers, unsure)
 
     def better(self, last: _Attempt, by_loss: bool) -> Scale | None:
         """The units for another solve; None where those of the last one were right.
