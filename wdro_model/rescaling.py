@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,10 +86,8 @@ class _Run:
         guess = decision_units(self.model)
         units = unusual(guess.decision)
         if units:
-            try:
+            with suppress(*FAILURES):  # a guess that is no good: as the user wrote it
                 return self.attempt(Scale(units, guess.loss))
-            except FAILURES:
-                pass  # the guess was no good: as the user wrote it
         try:
             return self.attempt(Scale({}, guess.loss))
         except FAILURES as error:
