@@ -138,7 +138,7 @@ class _Run:
 
     def best(self, attempts: list[_Attempt], judge: Judge) -> _Attempt:
         """The attempt with the best decision, its value checked against that of the decision."""
-        judged = [judge(attempt.decision) for attempt in attempts]
+        judged = [_judged(attempt, judge) for attempt in attempts]
         feasible = [self._violation(attempt.decision) for attempt in attempts]
         least = max(1e-6, 10 * min(feasible))
         order = sorted(range(len(attempts)), key=lambda i: (feasible[i] > least, judged[i]))
@@ -174,3 +174,11 @@ class _Run:
                 if not isinstance(c, bool)
             ]
         return max(found, default=0.0) / size
+
+
+def _judged(attempt: _Attempt, judge: Judge) -> float:
+    """The true objective of an attempt; what its solver says where that cannot be computed."""
+    try:
+        return judge(attempt.decision)
+    except SolverError:
+        return attempt.answer.value
