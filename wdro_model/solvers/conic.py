@@ -35,7 +35,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Conic:
-    """CVXPY's own solve: `Conic()` lets CVXPY choose, `Conic("CLARABEL", {...})` does not."""
+    """A solver behind CVXPY: `Conic("SCS", {...})` names one.
+
+    `Conic()` is Clarabel for continuous programs; with integer variables HiGHS, or the first
+    installed solver that takes cones as well.
+    """
 
     solver: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
