@@ -17,7 +17,6 @@ from wdro_model.methods import Plan, empirical, plan
 from wdro_model.model import Model
 from wdro_model.objectives import exact
 from wdro_model.objectives.ascent import climb
-from wdro_model.objectives.base import Array, Point
 from wdro_model.options import Options
 from wdro_model.rescaling import solve_in_units
 from wdro_model.sets.base import FeasibleSet
@@ -25,6 +24,7 @@ from wdro_model.solution import STATIONARY, Solution
 from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe, Outcome
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.driver import ABSOLUTE_GAP
+from wdro_model.solvers.objective import Array, Point
 
 
 def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> Solution:

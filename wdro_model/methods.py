@@ -10,12 +10,12 @@ from wdro_model.errors import NoReformulationError, unknown_name
 from wdro_model.loss.structure import degree
 from wdro_model.model import Model
 from wdro_model.objectives import exact
-from wdro_model.objectives.base import Objective
 from wdro_model.objectives.convexity import LARGEST, hessian_of_quadratic, is_positive_semidefinite
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.programs import Program, empirical_program
 from wdro_model.objectives.units import Scale
 from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe
+from wdro_model.solvers.objective import Objective
 
 Solver = Conic | FrankWolfe | MomentumFrankWolfe
 Writer = Callable[[Scale | None], Program]

@@ -16,10 +16,10 @@ from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.loss.magnitudes import is_ordinary
 from wdro_model.methods import Writer
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.programs import Program
 from wdro_model.objectives.units import Scale, decision_units, probes
-from wdro_model.solvers.conic import Answer, Conic
+from wdro_model.solvers.cone_solver import Answer, Conic
+from wdro_model.solvers.objective import Array
 from wdro_model.solvers.scaling import Answers, sizes_of, unusual, version
 
 FAILURES = (SolverError, InfeasibleError, UnboundedError)

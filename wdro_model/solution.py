@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.objectives.base import Diagnostics
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.driver import relative_gap
+from wdro_model.solvers.objective import Diagnostics
 from wdro_model.solvers.trace import Trace
 
 STATIONARY = "stationary"

@@ -7,8 +7,8 @@ import cvxpy as cp
 import networkx as nx
 import numpy as np
 
-from wdro_model.objectives.base import Point
 from wdro_model.sets import Oracle, SpanningTree
+from wdro_model.solvers.objective import Point
 
 
 @dataclass

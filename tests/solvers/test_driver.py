@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from tests.solvers.problems import Smooth, box, quadratic, random_quadratic, simplex
-from wdro_model.objectives.base import Point
 from wdro_model.sets import Oracle
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, OpenLoop, Stop
 from wdro_model.solvers.directions import BlendedPairwise, Move, Plain
 from wdro_model.solvers.driver import Limits, Rules, relative_gap, run
-from wdro_model.solvers.dual import Exact
+from wdro_model.solvers.dual_rules import Exact
 from wdro_model.solvers.gradients import Full, Momentum
+from wdro_model.solvers.objective import Point
 from wdro_model.solvers.steps import LineSearch
 
 MATRIX, LINEAR = random_quadratic(8, seed=0)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.solvers.problems import simplex
-from wdro_model.objectives.base import Point
 from wdro_model.solvers import MomentumFrankWolfe, Stop
 from wdro_model.solvers.gradients import Momentum
+from wdro_model.solvers.objective import Point
 
 
 class Samples:

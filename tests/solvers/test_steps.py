@@ -1,5 +1,6 @@
 """Steps: where they land on a line, and what they cost."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from tests.solvers.problems import quadratic, random_quadratic, simplex, tree_quadratic
-from wdro_model.objectives.base import Point
 from wdro_model.solvers import Adaptive, FrankWolfe, LineSearch, OpenLoop
 from wdro_model.solvers.line import Line
+from wdro_model.solvers.objective import Point
+from wdro_model.solvers.steps import STEPS, register_step
 
 
 class Counted:
@@ -185,3 +187,69 @@ def test_an_adaptive_step_ends_on_a_line_that_is_steep_first_and_flat_then():
     assert 0.0 < step < 1.0
     assert case.line.at(step).value < 0.1 * case.line.start.value
     assert case.count < 20
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The register, as it was after the test."""
+    monkeypatch.setattr(STEPS, "_things", dict(STEPS._things))
+    return STEPS
+
+
+def test_a_step_rule_needs_one_method(steps):
+    """A rule that is nothing but its formula; what it does not say has a default."""
+
+    @register_step("harmonic")
+    @dataclass(frozen=True)
+    class Harmonic:
+        offset: float = 7.0
+
+        def __call__(self, t, _line):
+            return 2.0 / (t + self.offset)
+
+    objective, start = quadratic(*random_quadratic(6, seed=0)), np.eye(6)[0]
+    runs = [
+        FrankWolfe(step=step, gap=1e-3, max_iterations=5000).run(
+            objective, simplex(6), start, rng=np.random.default_rng(0), progress=False
+        )
+        for step in ("harmonic", Harmonic(), OpenLoop(offset=7.0))
+    ]
+    assert runs[0].gap <= 1e-3 * abs(runs[0].point.value)
+    for run in runs[1:]:
+        np.testing.assert_array_equal(run.x, runs[0].x)
+
+
+def test_a_function_is_a_step_rule(steps):
+    register_step("constant", lambda t, line: 0.5)
+    assert FrankWolfe(step="constant").direction_name(simplex(3)) == "plain"
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (3.0, "must be a name or a rule object, got float; .* define __call__"),
+        (lambda t: 0.1, r"must take \(t, line\)"),
+        (type("Needy", (), {"__init__": lambda self, a: None}), "needs defaults for all its fie"),
+    ],
+)
+def test_a_step_rule_is_checked_when_it_is_registered(steps, rule, message):
+    with pytest.raises(ValueError, match=message):
+        register_step("wrong", rule)
+    assert "wrong" not in steps
+
+
+def test_a_name_is_taken_once(steps):
+    with pytest.raises(ValueError, match="already; choose another name or pass replace=True"):
+        register_step("open_loop", OpenLoop())
+
+
+def test_a_step_that_is_no_number_names_its_rule():
+    solver = FrankWolfe(step=lambda t, line: None)
+    with pytest.raises(ValueError, match="answered None; it must return a number"):
+        solver.run(
+            quadratic(*random_quadratic(3, seed=0)),
+            simplex(3),
+            np.eye(3)[0],
+            rng=np.random.default_rng(0),
+            progress=False,
+        )

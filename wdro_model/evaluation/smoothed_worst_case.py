@@ -16,9 +16,9 @@ import numpy as np
 
 from wdro_model.evaluation.worst_case import WorstCase
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream
 from wdro_model.solution import Solution
+from wdro_model.solvers.objective import Array
 
 MOST_DRAWS = 100
 """Draws for each sample."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 
 LARGEST = 2**18

@@ -9,10 +9,10 @@ import numpy as np
 from scipy.special import gamma
 
 from wdro_model.loss.flat import FlatLoss
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.robust_affine import Ellipsoid
+from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 

@@ -23,9 +23,9 @@ from wdro_model.loss.flat import FlatLoss
 from wdro_model.loss.quadratic_form import QuadraticForm
 from wdro_model.loss.structure import degree
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array, Point
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration.closed_form import isotropic
+from wdro_model.solvers.objective import Array, Point
 
 LARGEST = 1500
 """Eigenvalues are computed up to this many variables."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wdro_model.loss.flat import FlatLoss
-from wdro_model.objectives.base import Array, Point
+from wdro_model.solvers.objective import Array, Point
 from wdro_model.uncertainty.joint import JointSamples
 
 BATCH_ENTRIES = 2**24

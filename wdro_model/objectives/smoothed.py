@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from wdro_model.errors import UnboundedError
-from wdro_model.objectives.base import Array, Point
 from wdro_model.objectives.dual import DualMinimum, minimise_dual
 from wdro_model.objectives.integration.base import Integration, Slice, Stream
+from wdro_model.solvers.objective import Array, Point
 
 UNBOUNDED = (
     "the sampled dual is unbounded below: every draw costs more than the radius allows; lower "

@@ -23,8 +23,8 @@ from wdro_model.loss.homogeneous import times
 from wdro_model.loss.magnitudes import is_scalable, power_of_two
 from wdro_model.loss.structure import analyse
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.geometry import largest_gains, scales
+from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter

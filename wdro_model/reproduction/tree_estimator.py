@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.objectives.base import Array, Diagnostics
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.closed_form import isotropic
 from wdro_model.objectives.integration.sampled import SampledSlice
 from wdro_model.reproduction.tree_products import MovingProducts
+from wdro_model.solvers.objective import Array, Diagnostics
 
 NO_WEIGHT = 2.0**-60
 """The directions of draws that weigh less than this, of a total of 1, are not drawn."""

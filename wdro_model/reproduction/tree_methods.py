@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from scipy.sparse.linalg import eigsh
 
-from wdro_model.objectives.base import Array, Point
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.closed_form import isotropic
@@ -29,6 +28,7 @@ from wdro_model.reproduction.tree_estimator import (
 )
 from wdro_model.sets import SpanningTree
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
+from wdro_model.solvers.objective import Array, Point
 from wdro_model.solvers.outcome import Outcome, Stop, relative_gap
 
 CALIBRATION, REPORT = 1, 2

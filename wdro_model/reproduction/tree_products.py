@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 
 NEGLIGIBLE = 1e-14
 """Changes of an entry below this fraction of the largest entry are rounding."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from wdro_model.errors import UnboundedError
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 
 SAMPLES, DIRECTIONS, VERTICES = 3, 12, 3
 """Samples and random directions that are looked at, and vertices whose mean is the decision."""

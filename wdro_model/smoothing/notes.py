@@ -8,9 +8,9 @@ import numpy as np
 
 from wdro_model.errors import SamplingWarning
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array, Diagnostics, Point
 from wdro_model.objectives.calibration import default_sigma
 from wdro_model.smoothing.growth import risk_is_infinite
+from wdro_model.solvers.objective import Array, Diagnostics, Point
 from wdro_model.uncertainty.sampling import GaussianSampler
 
 FEW = 0.1

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from wdro_model.model import Model
 from wdro_model.objectives import integration
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.smoothed import Moving, Smoothed
 from wdro_model.options import Options
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
+from wdro_model.solvers.objective import Array
 
 REPORT_DRAWS = 1000
 REPORT_ENTRIES = 2**26

@@ -18,7 +18,6 @@ from wdro_model.execution import (
 )
 from wdro_model.methods import Plan
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.convexity import smoothed_form_is_convex
 from wdro_model.objectives.smoothed import Moving, Smoothed
 from wdro_model.options import Options
@@ -50,7 +49,8 @@ from wdro_model.smoothing.stages import (
 )
 from wdro_model.solution import Solution
 from wdro_model.solvers import MomentumFrankWolfe, Outcome, Stop
-from wdro_model.solvers.dual import Tracking
+from wdro_model.solvers.dual_rules import Tracking
+from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import ABSOLUTE_GAP
 
 QUADRATURES = ("separable", "low_rank")

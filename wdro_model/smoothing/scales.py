@@ -12,7 +12,6 @@ from cvxpy.error import SolverError
 from wdro_model.execution import run_conic, run_empirical
 from wdro_model.methods import plan
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.calibration import (
     calibrate_dual,
     default_epsilon,
@@ -26,6 +25,7 @@ from wdro_model.options import Options
 from wdro_model.sets.base import FeasibleSet
 from wdro_model.smoothing.recipe import FirstOrder, Recipe
 from wdro_model.solvers import Conic
+from wdro_model.solvers.objective import Array
 
 LARGEST_PROGRAM = 2**17
 """Numbers in the data up to which the exact counterpart is solved for a place to begin."""

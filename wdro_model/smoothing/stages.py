@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.objectives.base import Array, Point
 from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.smoothed import Moving, Smoothed
 from wdro_model.smoothing.recipe import Recipe
 from wdro_model.smoothing.scales import first_dual
 from wdro_model.solvers import FrankWolfe, Outcome, Stop, Trace
 from wdro_model.solvers.directions import ActiveSet
+from wdro_model.solvers.objective import Array, Point
 from wdro_model.solvers.outcome import State
 
 REPORT_STAGE = 2**62 + 1

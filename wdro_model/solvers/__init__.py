@@ -1,6 +1,6 @@
 """How a model is solved: two Frank-Wolfe methods on one driver, and conic solvers by CVXPY."""
 
-from wdro_model.solvers.conic import Conic
+from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.directions import (
     ActiveSet,
     BlendedConjugate,
@@ -10,7 +10,7 @@ from wdro_model.solvers.directions import (
 )
 from wdro_model.solvers.frank_wolfe import FrankWolfe, MomentumFrankWolfe
 from wdro_model.solvers.outcome import Outcome, State, Stop
-from wdro_model.solvers.steps import Adaptive, LineSearch, OpenLoop
+from wdro_model.solvers.steps import Adaptive, LineSearch, OpenLoop, register_step
 from wdro_model.solvers.trace import Record, Trace
 
 __all__ = [
@@ -30,4 +30,5 @@ __all__ = [
     "State",
     "Stop",
     "Trace",
+    "register_step",
 ]

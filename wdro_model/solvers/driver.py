@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.sets.base import FeasibleSet
 from wdro_model.solvers.directions import ActiveSet
-from wdro_model.solvers.loop import Loop
+from wdro_model.solvers.loop import Limits, Loop, Rules
+from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import ABSOLUTE_GAP, Outcome, State, Stop, relative_gap
-from wdro_model.solvers.rules import Limits, Rules
 from wdro_model.solvers.trace import Display
 
 __all__ = [

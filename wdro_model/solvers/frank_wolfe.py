@@ -10,20 +10,15 @@ from typing import Any
 import numpy as np
 
 from wdro_model.errors import unknown_name
-from wdro_model.objectives.base import Array
 from wdro_model.sets.base import FeasibleSet
-from wdro_model.solvers import directions, dual, gradients
+from wdro_model.solvers import directions, dual_rules, gradients
 from wdro_model.solvers.directions import ActiveSet, DirectionRule
 from wdro_model.solvers.driver import Limits, Rules, run
+from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import Outcome, State
-from wdro_model.solvers.steps import Adaptive, LineSearch, OpenLoop, StepRule
+from wdro_model.solvers.steps import STEPS, OpenLoop, StepRule, check_step, looks_along
 
 Callback = Callable[[State], bool | None]
-STEPS: dict[str, StepRule] = {
-    "line_search": LineSearch(),
-    "adaptive": Adaptive(),
-    "open_loop": OpenLoop(),
-}
 ON_POLYTOPES = "blended_conjugate"
 """The direction of "auto" on polytopes: a half to a fifth of the iterations of pairwise steps."""
 
@@ -65,11 +60,12 @@ class FrankWolfe:
             raise ValueError(unknown_name("direction", self.direction, ["auto", *directions.RULES]))
         if isinstance(self.step, str) and self.step not in STEPS:
             raise ValueError(unknown_name("step", self.step, STEPS))
-        check_rule("direction", self.direction, "needs_line_search")
-        check_rule("step", self.step, "needs_line")
+        check_direction(self.direction)
+        if not isinstance(self.step, str):
+            check_step("step", self.step)
         given = self.direction
         rule = directions.RULES.get(given) if isinstance(given, str) else given
-        if rule is not None and rule.needs_line_search and not self.step_rule.needs_line:
+        if rule is not None and rule.needs_line_search and not looks_along(self.step_rule):
             raise ValueError(
                 f"direction={self.direction!r} needs a step rule that looks along the line; use "
                 "step='line_search' or 'adaptive', or direction='plain' with an open-loop step."
@@ -85,7 +81,7 @@ class FrankWolfe:
             return str(self.direction)
         if self.direction != "auto":
             return self.direction
-        if not self.step_rule.needs_line:
+        if not looks_along(self.step_rule):
             return "plain"
         preferred = feasible.preferred_direction
         if preferred is None:
@@ -123,7 +119,7 @@ class FrankWolfe:
             direction=directions.Plain() if plain else self.direction_rule(feasible),
             step=self.step_rule,
             gradient=gradients.Full(),
-            dual=dual.Exact() if dual_bound is None else dual.Vertex(dual_bound),
+            dual=dual_rules.on_interval(dual_bound),
         )
         limits = Limits(self.max_iterations, self.gap, self.time_limit)
         return run(
@@ -182,7 +178,7 @@ class MomentumFrankWolfe:
         *,
         rng: np.random.Generator,
         dual_bound: float | None = None,
-        tracking: dual.Tracking | None = None,
+        tracking: dual_rules.Tracking | None = None,
         **display: Any,
     ) -> Outcome:
         """Minimise the objective; the dual takes vertex steps, or tracks the batches."""
@@ -190,7 +186,8 @@ class MomentumFrankWolfe:
             direction=directions.Plain(),
             step=OpenLoop(offset=7.0),
             gradient=gradients.Momentum(self.batch_size),
-            dual=tracking or (dual.Exact() if dual_bound is None else dual.Vertex(dual_bound)),
+            dual=tracking
+            or (dual_rules.Exact() if dual_bound is None else dual_rules.Vertex(dual_bound)),
         )
         limits = Limits(self.max_iterations, 0.0, self.time_limit)
         return run(
@@ -218,12 +215,13 @@ def check_positive(name: str, value: object, zero: bool = False) -> None:
         raise ValueError(f"{name} must be {kind} finite number, got {value!r}.")
 
 
-def check_rule(name: str, value: object, attribute: str) -> None:
-    """Refuse what is neither a name nor a rule."""
-    if not isinstance(value, str) and not (hasattr(value, attribute) and hasattr(value, "start")):
+def check_direction(value: object) -> None:
+    """Refuse what is neither a name nor a direction rule."""
+    good = hasattr(value, "needs_line_search") and hasattr(value, "start")
+    if not isinstance(value, str) and not good:
         raise ValueError(
-            f"{name} must be a name or a rule object, got {type(value).__name__}; see "
-            "wdro_model.solvers for the rules."
+            f"direction must be a name or a rule object, got {type(value).__name__}; a rule has "
+            "needs_line_search and start(x, gradient_at): see wdro_model.solvers."
         )
 
 

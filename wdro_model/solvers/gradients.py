@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wdro_model.objectives.base import Array, Point
+from wdro_model.solvers.objective import Array, Point
 
 
 class GradientState(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.objectives.base import Array, Point
+from wdro_model.solvers.objective import Array, Point
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,51 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from wdro_model.objectives.base import Array, Point
 from wdro_model.sets.base import FeasibleSet
-from wdro_model.solvers.directions import ActiveSet, Move
+from wdro_model.solvers.directions import ActiveSet, DirectionRule, Move
+from wdro_model.solvers.dual_rules import DualRule
+from wdro_model.solvers.gradients import GradientRule
 from wdro_model.solvers.line import Line
+from wdro_model.solvers.objective import Array, Point
 from wdro_model.solvers.outcome import ABSOLUTE_GAP, Outcome, State, Stop
-from wdro_model.solvers.rules import Limits, Rules
+from wdro_model.solvers.steps import StepRule, begun, looks_along
 from wdro_model.solvers.trace import Record, Trace
+
+
+@dataclass(frozen=True)
+class Rules:
+    """One choice for each part of the loop."""
+
+    direction: DirectionRule
+    step: StepRule
+    gradient: GradientRule
+    dual: DualRule
+
+    def __post_init__(self) -> None:
+        if self.direction.needs_line_search and not looks_along(self.step):
+            raise ValueError(
+                f"{self.direction} needs a step rule that looks along the line, got {self.step}; "
+                "use step='line_search' or 'adaptive', or direction='plain'."
+            )
+        if looks_along(self.step) and not self.gradient.certified:
+            raise ValueError(
+                f"{self.step} needs full gradients, got {self.gradient}; use an open-loop step."
+            )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop."""
+
+    iterations: int
+    gap: float
+    """Relative Frank-Wolfe gap, gap / max(|value|, tiny); checked where the gap is certified."""
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +104,7 @@ class Loop:
     def prepare(self, rng: np.random.Generator, active: ActiveSet | None) -> None:
         """Start the rules; one that keeps an active set goes on from the given one."""
         self.gradient_at = self.rules.gradient.start(self.objective, rng)
-        self.step_rule = self.rules.step.start()
+        self.step_rule = begun(self.rules.step)
         rule: Any = self.rules.direction
         if active is not None and hasattr(rule, "resume"):
             self.direction = rule.resume(active)
@@ -131,9 +165,10 @@ class Loop:
             return self.evaluate(x + s * move.direction, rule.step(point, s))
 
         line = Line(evaluate, point, move.direction, move.longest, rule.direction(point))
-        step = self.step_rule(here.state.iteration, line)
+        step = checked_step(self.step_rule(here.state.iteration, line), self.rules.step)
         if step <= 0:
             return None
+        step = min(step, move.longest)
         reached = self.clipped(x + step * move.direction)
         return Stride(step, reached, rule.step(point, step), line.point(step))
 
@@ -170,6 +205,16 @@ class Loop:
         return Outcome(
             self.x, point, np.inf, -np.inf, Stop.INTERRUPT, 0, now, 0, self.trace, point.dual
         )
+
+
+def checked_step(step: Any, rule: StepRule) -> float:
+    """The answer of a step rule, if it is a number."""
+    if not isinstance(step, Real) or np.isnan(float(step)):
+        raise ValueError(
+            f"the step rule {rule} answered {step!r}; it must return a number, the length of the "
+            "step, in [0, line.longest]."
+        )
+    return float(step)
 
 
 def check_finite(point: Point, iteration: int) -> None:

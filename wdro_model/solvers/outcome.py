@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from wdro_model.objectives.base import Array, Point
 from wdro_model.solvers.directions import ActiveSet
+from wdro_model.solvers.objective import Array, Point
 from wdro_model.solvers.trace import Trace
 
 ABSOLUTE_GAP = 1e-12

@@ -1,17 +1,23 @@
 """Step rules: how far to go along a direction.
 
-A rule is a small frozen object; `start()` returns what one run remembers of it, which is called
-with the iteration t and a `Line` and answers with a step in [0, line.longest]. The answer 0 means
-that no step along the line improves the objective.
+A rule is called with the iteration t and a `Line`, and answers with a step in [0, line.longest].
+The answer 0 means that no step along the line improves the objective. That is all it needs; it may
+also say
+
+    needs_line = True   that it evaluates the objective along the line, so that any direction suits
+                        it (without this, Frank-Wolfe takes plain directions)
+    start()             what one run remembers of it, which is then called in its place.
 """
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from wdro_model.registry import Register
 from wdro_model.solvers.line import Line, Sample
 
 ROUNDING = 1e-12
@@ -24,33 +30,80 @@ class StepState(Protocol):
     def __call__(self, t: int, line: Line) -> float: ...
 
 
-class StepRule(Protocol):
-    """A choice of step."""
+StepRule = Any
+"""A choice of step: a StepState, or something whose start() returns one."""
 
-    needs_line: bool
+
+def looks_along(rule: StepRule) -> bool:
     """Does the rule evaluate the objective along the line? (It then needs exact gradients.)"""
+    return bool(getattr(rule, "needs_line", False))
 
-    def start(self) -> StepState: ...
+
+def begun(rule: StepRule) -> StepState:
+    """The rule as it is called during one run."""
+    return rule.start() if hasattr(rule, "start") else rule
 
 
+def check_step(name: str, rule: Any) -> StepRule:
+    """A step rule, or a class of one that needs no arguments."""
+    if isinstance(rule, type):
+        try:
+            rule = rule()
+        except TypeError as error:
+            raise ValueError(
+                f"the rule {name} needs defaults for all its fields, so that it can be "
+                f"chosen by name: {error}; or register an instance."
+            ) from error
+    called = getattr(rule, "start", rule)
+    if not callable(called):
+        raise ValueError(
+            f"{name} must be a name or a rule object, got {type(rule).__name__}; a rule is called "
+            "as rule(t, line) -> step: define __call__(self, t, line)."
+        )
+    if called is rule:
+        try:
+            inspect.signature(rule).bind(0, None)
+        except TypeError as error:
+            raise ValueError(
+                f"the rule {name} must take (t, line), the iteration and the line: {error}."
+            ) from None
+        except ValueError:
+            pass  # a function in C, whose signature is not known
+    return rule
+
+
+STEPS: Register[StepRule] = Register("step", "wdro_model.steps", check_step)
+"""Step rules by name."""
+
+
+def register_step(name: str, rule: Any = None, *, replace: bool = False) -> Any:
+    """Offer a step rule as `FrankWolfe(step=name)`: a class, an object or a function of (t, line).
+
+    As a decorator, `@register_step("harmonic")` above a class or a function. An entry point in the
+    group `wdro_model.steps` does the same from another package.
+    """
+    if rule is None:
+        return lambda given: register_step(name, given, replace=replace) and given
+    STEPS.add(name, rule, replace=replace)
+    return rule
+
+
+@register_step("open_loop")
 @dataclass(frozen=True)
 class OpenLoop:
     """Step 2/(t + offset): no line search, no Lipschitz constant."""
 
     offset: float = 2.0
-    needs_line = False
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.offset) and self.offset > 0):
             raise ValueError(f"offset must be a positive finite number, got {self.offset!r}.")
 
-    def start(self) -> StepState:
-        return self
-
     def __call__(self, t: int, line: Line) -> float:
-        return min(line.longest, 2.0 / (t + self.offset))
+        return 2.0 / (t + self.offset)
 
 
+@register_step("line_search")
 @dataclass(frozen=True)
 class LineSearch:
     """Exact line search: |phi'(s)| <= tolerance |phi'(0)|, or the longest step.
@@ -91,7 +144,7 @@ class _LineSearch:
         return found.step
 
     def _search(self, line: Line) -> Sample:
-        bracket = Bracket(line)
+        bracket = StepBracket(line)
         trial = quadratic_step(line, self.curvature)
         for _ in range(self.rule.evaluations):
             here = line.at(trial)
@@ -107,6 +160,7 @@ class _LineSearch:
         return bracket.best()
 
 
+@register_step("adaptive")
 @dataclass(frozen=True)
 class Adaptive:
     """Short steps from a local Lipschitz constant M, found by backtracking.
@@ -195,7 +249,7 @@ def middle(low: float, high: float) -> float:
     return float(np.sqrt(low) * np.sqrt(high)) if high > 10 * low else 0.5 * (low + high)
 
 
-class Bracket:
+class StepBracket:
     """Steps low < high around a minimiser: phi falls at low, and has risen at high."""
 
     REACH = 100.0

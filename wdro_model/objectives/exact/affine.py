@@ -10,7 +10,6 @@ import numpy as np
 from wdro_model.loss.structure import affine_parts
 from wdro_model.loss.substitution import substitute
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, unmoved
 from wdro_model.objectives.exact.box import BoxLoss
 from wdro_model.objectives.exact.pieces import flat_slope
@@ -19,6 +18,7 @@ from wdro_model.objectives.exact.support import moves_freely
 from wdro_model.objectives.geometry import dual_norm
 from wdro_model.objectives.programs import Program
 from wdro_model.objectives.robust_affine import RobustAffine
+from wdro_model.solvers.objective import Array
 
 LARGEST = 50_000
 """On a box, a conic program is written for at most so many entries N d of the data."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True)

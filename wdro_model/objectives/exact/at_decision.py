@@ -8,12 +8,12 @@ from cvxpy.error import SolverError
 
 from wdro_model.loss.magnitudes import power_of_two
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.pieces import numeric
 from wdro_model.objectives.exact.vectorised import group_rows
 from wdro_model.objectives.geometry import largest_gains
-from wdro_model.solvers.conic import Conic
+from wdro_model.solvers.cone_solver import Conic
+from wdro_model.solvers.objective import Array
 
 TOLERANCES = ("tol_gap_abs", "tol_gap_rel", "tol_feas")
 LOOSER = (1e-8, 1e-7, 1e-5)

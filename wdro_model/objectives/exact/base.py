@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array, Objective
 from wdro_model.objectives.programs import Program
+from wdro_model.solvers.objective import Array, Objective
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, WrittenOut
 from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.dual_search import search
@@ -34,6 +33,7 @@ from wdro_model.objectives.exact.support import inequalities, reach
 from wdro_model.objectives.exact.vectorised import piece_at
 from wdro_model.objectives.geometry import scales
 from wdro_model.objectives.programs import Program
+from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ from wdro_model.loss.piecewise import pieces
 from wdro_model.loss.polynomial import Degrees
 from wdro_model.loss.substitution import substitute
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.lines import Lines, find_lines, gather_lines
 from wdro_model.objectives.exact.pieces import (
     Cluster,
@@ -40,6 +39,7 @@ from wdro_model.objectives.exact.pieces import (
     sum_of_pieces,
     total,
 )
+from wdro_model.solvers.objective import Array
 
 LIMIT = 64
 """At most so many pieces of one cluster are written out."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.answers import Answer, Response
 from wdro_model.objectives.exact.base import Extremal, unmoved
+from wdro_model.solvers.objective import Array
 
 ROUNDS = 200
 CLOSED = 4e-16

@@ -13,12 +13,12 @@ from typing import Any
 import cvxpy as cp
 
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.lines import Lines
 from wdro_model.objectives.exact.pieces import Cluster
 from wdro_model.objectives.exact.vectorised import certain_part, group_rows, summed
 from wdro_model.objectives.programs import Program
+from wdro_model.solvers.objective import Array
 
 Part = Cluster | Lines
 Values = tuple[list[Any], list[Any]]

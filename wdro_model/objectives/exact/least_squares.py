@@ -18,7 +18,6 @@ from wdro_model.loss.additive import additive_terms
 from wdro_model.loss.homogeneous import times
 from wdro_model.loss.polynomial import Degrees
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, WrittenOut, unmoved
 from wdro_model.objectives.exact.decomposition import scalars
 from wdro_model.objectives.exact.pieces import Piece, as_piece, evaluate_piece
@@ -26,6 +25,7 @@ from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, need
 from wdro_model.objectives.exact.vectorised import piece_at
 from wdro_model.objectives.geometry import dual_norm, dual_norms, steepest_move
 from wdro_model.objectives.programs import Program
+from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import numpy as np
 
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.answers import Answer, Response
 from wdro_model.objectives.exact.lines import NumericLines
 from wdro_model.objectives.geometry import dual_norms, scales
+from wdro_model.solvers.objective import Array
 
 Mover = Callable[[NumericLines, Array], Callable[[float], tuple[Array, Array]]]
 """For lines and samples: at a price, the moves of every piece and what each costs, (J, n, m)."""

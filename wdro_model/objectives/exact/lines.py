@@ -21,8 +21,8 @@ from wdro_model.loss.dependence import dependence
 from wdro_model.loss.entrywise import entry_pieces, selected, spread
 from wdro_model.loss.polynomial import Degrees
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.pieces import Cluster, flat_slope
+from wdro_model.solvers.objective import Array
 
 FEWEST, MANY = 2, 8
 """Fewer maxima than this are not worth the vectors, where they are written as such or not."""

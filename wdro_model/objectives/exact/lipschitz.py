@@ -21,7 +21,6 @@ from cvxpy.expressions.leaf import Leaf
 from wdro_model.loss import atoms
 from wdro_model.loss.substitution import substitute
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array, Point
 from wdro_model.objectives.exact.base import Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.lines import Lines
@@ -39,6 +38,7 @@ from wdro_model.objectives.geometry import (
     steepest_move,
 )
 from wdro_model.objectives.programs import Program, empirical_program
+from wdro_model.solvers.objective import Array, Point
 
 ATTAINED = 1e-7
 """How close to the supremum an extremal distribution must come, relative to the margin."""

@@ -17,7 +17,6 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, WrittenOut
 from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.dual_search import search
@@ -29,6 +28,7 @@ from wdro_model.objectives.exact.responses import free_responses
 from wdro_model.objectives.exact.vectorised import piece_at
 from wdro_model.objectives.geometry import scales, whitened
 from wdro_model.objectives.programs import Program
+from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True)

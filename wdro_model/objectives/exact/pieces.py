@@ -13,7 +13,7 @@ from wdro_model.loss.affine import affine_parts
 from wdro_model.loss.dependence import dependence
 from wdro_model.loss.factored import factored
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True, eq=False)

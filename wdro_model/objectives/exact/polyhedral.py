@@ -18,7 +18,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.at_decision import run_patiently, size_at
 from wdro_model.objectives.exact.base import Extremal, WrittenOut
 from wdro_model.objectives.exact.decomposition import Group, groups_of
@@ -30,6 +29,7 @@ from wdro_model.objectives.exact.support import inequalities
 from wdro_model.objectives.exact.vectorised import group_rows, piece_at
 from wdro_model.objectives.geometry import conjugate_exponent, scales
 from wdro_model.objectives.programs import Program
+from wdro_model.solvers.objective import Array
 
 LARGEST = 5_000_000
 """At most so many multipliers of the support, over all samples and pieces."""

@@ -20,7 +20,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.at_decision import run_patiently, size_at
 from wdro_model.objectives.exact.base import Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import Group
@@ -28,6 +27,7 @@ from wdro_model.objectives.exact.pieces import NumericCluster, numeric
 from wdro_model.objectives.exact.support import inequalities, reach
 from wdro_model.objectives.exact.vectorised import group_rows
 from wdro_model.objectives.geometry import scales
+from wdro_model.solvers.objective import Array
 
 SMALLEST = 1e-7
 """Shares below this are rounding."""

@@ -8,7 +8,6 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.convexity import (
     LARGEST,
     has_one_weight,
@@ -20,6 +19,7 @@ from wdro_model.objectives.exact.base import Extremal
 from wdro_model.objectives.exact.refusals import first_refusal, needs_affine, needs_cost
 from wdro_model.objectives.programs import Program
 from wdro_model.objectives.robust_affine import RobustAffine
+from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from functools import partial
 import numpy as np
 
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.answers import Answer, Response
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.line_responses import (
@@ -26,6 +25,7 @@ from wdro_model.objectives.exact.line_responses import (
 from wdro_model.objectives.exact.pieces import NumericCluster, numeric
 from wdro_model.objectives.exact.vectorised import group_rows
 from wdro_model.objectives.geometry import dual_norms, scales, whitened_numbers
+from wdro_model.solvers.objective import Array
 
 
 def free_responses(model: Model, groups: tuple[Group, ...], x: Array) -> list[Response]:

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.supports import Everywhere, Polyhedron
 
 Inequalities = tuple[Any, Array]

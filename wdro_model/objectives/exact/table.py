@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from wdro_model.errors import NoReformulationError
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array, Objective
 from wdro_model.objectives.exact.affine import AffineLoss
 from wdro_model.objectives.exact.base import Entry, Extremal
 from wdro_model.objectives.exact.box import BoxLoss
@@ -17,6 +16,7 @@ from wdro_model.objectives.exact.polyhedral import PolyhedralLoss
 from wdro_model.objectives.exact.quadratic_form import QuadraticFormLoss
 from wdro_model.objectives.programs import Program
 from wdro_model.objectives.units import Scale, Units, in_units, loss_unit
+from wdro_model.solvers.objective import Array, Objective
 
 ENTRIES: tuple[Entry, ...] = (
     QuadraticFormLoss(),

@@ -10,9 +10,9 @@ import cvxpy as cp
 from wdro_model.loss import atoms
 from wdro_model.loss.forms import affine_forms
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.pieces import Cluster, Piece, as_piece
+from wdro_model.solvers.objective import Array
 
 ENTRYWISE = (
     atoms.ADD,

@@ -17,8 +17,8 @@ import numpy as np
 
 from wdro_model.loss.flat import FlatLoss
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array, Diagnostics
 from wdro_model.objectives.dual import DualPoint
+from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 

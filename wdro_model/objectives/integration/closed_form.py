@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.base import Given, Stream
 from wdro_model.objectives.integration.truncated import truncated_normal
+from wdro_model.solvers.objective import Array
 
 SURROGATE_ENTRIES = 2**20
 """Truncated integrals per evaluation beyond which a run begins on a surrogate."""

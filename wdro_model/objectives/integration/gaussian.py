@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.sampled import Draws, SampledIntegration
+from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.sampling import GaussianSampler
 
 

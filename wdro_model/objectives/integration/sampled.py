@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from wdro_model.loss.flat import FlatPullback
-from wdro_model.objectives.base import Array, Diagnostics
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.base import Given, Slice, Stream
+from wdro_model.solvers.objective import Array, Diagnostics
 
 CHUNK_ENTRIES = 2**24
 """Entries of drawn scenarios that exist at once (128 MiB)."""

@@ -25,7 +25,6 @@ import numpy as np
 from wdro_model.loss.batched import BatchedLoss
 from wdro_model.loss.flat import FlatLoss
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array, Diagnostics
 from wdro_model.objectives.dual import DualPoint, minimise_dual
 from wdro_model.objectives.integration.base import (
     PILOT,
@@ -45,6 +44,7 @@ from wdro_model.objectives.integration.importance.rejection import Rejection
 from wdro_model.objectives.integration.importance.scales import affine_dual, typical_radius
 from wdro_model.objectives.integration.importance.targets import Tilt
 from wdro_model.objectives.integration.sampled import Draws, SampledIntegration
+from wdro_model.solvers.objective import Array, Diagnostics
 
 KEPT_ENTRIES = 2**24
 """Proposals of all samples are kept up to this many numbers, and found again for each use beyond

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx, log_ndtr
 
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 
 SHORT_NODES, SHORT_WEIGHTS = np.polynomial.legendre.leggauss(16)
 LONG_NODES, LONG_WEIGHTS = np.polynomial.legendre.leggauss(64)

@@ -1,9 +1,9 @@
 """Direction rules: where to go from an iterate, given the gradient and the oracle's vertex."""
 
 from wdro_model.solvers.directions.active_set import ActiveSet
-from wdro_model.solvers.directions.base import DirectionRule, DirectionState, Move, Plain
 from wdro_model.solvers.directions.blended import BlendedConjugate, BlendedPairwise
 from wdro_model.solvers.directions.conjugate import Conjugate
+from wdro_model.solvers.directions.plain import DirectionRule, DirectionState, Move, Plain
 
 RULES: dict[str, DirectionRule] = {
     "plain": Plain(),

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.solvers.directions.active_set import ActiveSet
-from wdro_model.solvers.directions.base import DirectionState, GradientAt, Move
+from wdro_model.solvers.directions.plain import DirectionState, GradientAt, Move
+from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class BlendedConjugate:
 
 
 @dataclass(frozen=True)
-class Shift:
+class WeightShift:
     """A change of weights per unit of step, and the weight that it uses up first."""
 
     where: slice | list[int]
@@ -72,7 +72,7 @@ class _Blended:
 
     def __init__(self, active: ActiveSet) -> None:
         self.active = active
-        self._pending: Shift | Array | None = None
+        self._pending: WeightShift | Array | None = None
         self._known: int | None = None
         """The index of the oracle's vertex in the active set, if it is there."""
         self._steps = 0
@@ -92,7 +92,7 @@ class _Blended:
         return Move(vertex - x, is_plain=True)
 
     def accept(self, step: float) -> Array | None:
-        if isinstance(self._pending, Shift):
+        if isinstance(self._pending, WeightShift):
             self._move_weight(self._pending, step)
         else:
             assert self._pending is not None
@@ -100,21 +100,21 @@ class _Blended:
         dropped = np.flatnonzero(self.active.weights <= self.DROP)
         for index in dropped[::-1]:
             self.active.remove(int(index))
-        self._note(changed=dropped.size > 0 or not isinstance(self._pending, Shift))
+        self._note(changed=dropped.size > 0 or not isinstance(self._pending, WeightShift))
         self._steps += 1
         if self._steps % self.REFRESH:
             return None
         self.active.normalise()
         return self.active.x
 
-    def _shift(self, scores: Array, away: int, local: int) -> Shift:
+    def _shift(self, scores: Array, away: int, local: int) -> WeightShift:
         """A descent direction in the weights; scores are <gradient, vertex>."""
         raise NotImplementedError
 
     def _note(self, changed: bool) -> None:
         """Hear of a step, and whether the active set is another."""
 
-    def _move_weight(self, shift: Shift, step: float) -> None:
+    def _move_weight(self, shift: WeightShift, step: float) -> None:
         weights = self.active.weights
         weights[shift.where] += step * shift.change
         if step == shift.longest:
@@ -141,8 +141,8 @@ class _Blended:
 class _Pairwise(_Blended):
     PAIR = np.array([-1.0, 1.0])
 
-    def _shift(self, scores: Array, away: int, local: int) -> Shift:
-        return Shift([away, local], self.PAIR, away, float(self.active.weights[away]))
+    def _shift(self, scores: Array, away: int, local: int) -> WeightShift:
+        return WeightShift([away, local], self.PAIR, away, float(self.active.weights[away]))
 
 
 class _Conjugate(_Blended):
@@ -155,7 +155,7 @@ class _Conjugate(_Blended):
         """Steepest descent and change of the last shift, on the same vertices."""
         self._proposed: tuple[Array, Array] | None = None
 
-    def _shift(self, scores: Array, away: int, local: int) -> Shift:
+    def _shift(self, scores: Array, away: int, local: int) -> WeightShift:
         steepest = scores.mean() - scores
         steepest -= steepest.mean()
         change = self._conjugate(steepest)
@@ -163,7 +163,7 @@ class _Conjugate(_Blended):
         falling = np.flatnonzero(change < 0)
         lasts = self.active.weights[falling] / -change[falling]
         first = int(lasts.argmin())
-        return Shift(slice(None), change, int(falling[first]), float(lasts[first]))
+        return WeightShift(slice(None), change, int(falling[first]), float(lasts[first]))
 
     def _conjugate(self, steepest: Array) -> Array:
         """steepest + beta * last change, beta by Hestenes and Stiefel, or the steepest descent."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wdro_model.objectives.base import Array
-from wdro_model.solvers.directions.base import DirectionState, GradientAt, Move
+from wdro_model.solvers.directions.plain import DirectionState, GradientAt, Move
+from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Conjugate:
 
 
 @dataclass(frozen=True)
-class Step:
+class PastStep:
     """A step of the past."""
 
     aim: Array
@@ -56,7 +56,7 @@ class _Conjugate:
 
     def __init__(self, memory: int) -> None:
         self.memory = memory
-        self._past: list[Step] = []
+        self._past: list[PastStep] = []
         """The last steps, latest first."""
         self._pending: tuple[Array, float] | None = None
         """Aim and length of a step whose effect on the gradient is not known yet."""
@@ -86,7 +86,7 @@ class _Conjugate:
     def _note_change(self, gradient: Array) -> None:
         """Complete the last step by the change of the gradient along it."""
         if self._pending is not None and self._gradient is not None:
-            step = Step(*self._pending, gradient - self._gradient)
+            step = PastStep(*self._pending, gradient - self._gradient)
             self._past = [step, *self._past][: self.memory]
         self._pending, self._gradient = None, gradient
 

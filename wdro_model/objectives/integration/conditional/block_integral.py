@@ -18,10 +18,10 @@ from functools import cached_property
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.importance.frame import Frame
 from wdro_model.objectives.integration.importance.proposals import Bounds
 from wdro_model.objectives.integration.truncated import TruncatedNormal, truncated_normal
+from wdro_model.solvers.objective import Array
 
 VISIBLE = 6.5
 """A bound this many deviations away takes a mass of 4e-11."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.importance.frame import Frame
 from wdro_model.objectives.integration.importance.proposals import Bounds
 from wdro_model.objectives.integration.importance.targets import blocks, probe
+from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.conditional.strategy import Columns, Conditional

@@ -13,7 +13,6 @@ from typing import Protocol
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.importance.curvature import Target, clipped
 from wdro_model.objectives.integration.importance.modes import ascend
 from wdro_model.objectives.integration.importance.proposals import (
@@ -22,6 +21,7 @@ from wdro_model.objectives.integration.importance.proposals import (
     component,
     reachable,
 )
+from wdro_model.solvers.objective import Array
 
 SIDE = np.array([0.25, 0.5, 0.75, 1.0])
 """Points of the lattice between a sample and a bound, as shares of the distance."""

@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.importance.proposals import HALF_LOG_2PI
+from wdro_model.solvers.objective import Array
 
 STEP = 0.8
 EXTENT = 5.5

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.conditional.marginal import Marginal
 from wdro_model.objectives.integration.conditional.modes import (
@@ -33,6 +32,7 @@ from wdro_model.objectives.integration.importance.frame import reference_of
 from wdro_model.objectives.integration.importance.modes import cover
 from wdro_model.objectives.integration.importance.noise import noise
 from wdro_model.objectives.integration.importance.proposals import Mixture, defended
+from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.conditional.strategy import Conditional

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.conditional.marginal import Marginal, scenarios
 from wdro_model.objectives.integration.conditional.modes import lattice
 from wdro_model.objectives.integration.conditional.placement import Placement
 from wdro_model.objectives.integration.importance.targets import blocks
+from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.conditional.strategy import Conditional

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wdro_model.objectives.base import Array, Diagnostics
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral, Slopes
@@ -15,6 +14,7 @@ from wdro_model.objectives.integration.conditional.marginal import evaluated, sc
 from wdro_model.objectives.integration.conditional.modes import Divergence
 from wdro_model.objectives.integration.conditional.placement import TOLERATED, Placement
 from wdro_model.objectives.integration.conditional.scouts import Scouts
+from wdro_model.solvers.objective import Array, Diagnostics
 
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.conditional.strategy import Conditional

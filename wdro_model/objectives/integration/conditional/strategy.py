@@ -27,7 +27,6 @@ import numpy as np
 
 from wdro_model.loss.flat import FlatLoss
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.dual import DualPoint, minimise_dual
 from wdro_model.objectives.integration.base import Given, Stream
 from wdro_model.objectives.integration.conditional.affine_block import affine_block
@@ -37,6 +36,7 @@ from wdro_model.objectives.integration.conditional.nodes import COARSE, Grid, No
 from wdro_model.objectives.integration.conditional.placement import Placement
 from wdro_model.objectives.integration.conditional.slice import ConditionalSlice
 from wdro_model.objectives.integration.importance.frame import Frame, frame_of
+from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.importance.proposals import Bounds
+from wdro_model.solvers.objective import Array
 
 DIRECTIONS = 3
 """Directions in which the curvature of the loss is measured."""

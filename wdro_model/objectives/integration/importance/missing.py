@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.importance.curvature import Target, clipped
 from wdro_model.objectives.integration.importance.modes import NEW, ascend, local
 from wdro_model.objectives.integration.importance.proposals import Mixture
+from wdro_model.solvers.objective import Array
 
 STARTS = 12
 """Random starts for each sample."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 
 LATTICE = 6
 TINY = 1e-15

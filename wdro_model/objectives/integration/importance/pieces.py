@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from wdro_model.loss.flat import FlatLoss
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.importance.frame import Frame
 from wdro_model.objectives.integration.importance.modes import FLOOR, WINDOW
 from wdro_model.objectives.integration.importance.proposals import (
@@ -20,6 +19,7 @@ from wdro_model.objectives.integration.importance.proposals import (
     component,
     mixture,
 )
+from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import erfcx, logsumexp, ndtr
 
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.sampling import Truncation, inverse_cdf
 
 REACH = 6.5

@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.base import PILOT, Stream
 from wdro_model.objectives.integration.importance.frame import Frame, reference_of
 from wdro_model.objectives.integration.importance.proposals import Mixture
+from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 
 TRIES = 10_000

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from wdro_model.loss.flat import FlatLoss
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.importance.frame import Frame
 from wdro_model.objectives.integration.importance.proposals import Bounds
+from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 
 DIFFERENCES = 64

@@ -12,8 +12,8 @@ from wdro_model.loss.forms import AffineForms, affine_forms
 from wdro_model.loss.stacked import Stacked
 from wdro_model.loss.structure import convexity_in_data, degree, pieces
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.low_rank.projection import principal_axes
+from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.supports import Everywhere
 

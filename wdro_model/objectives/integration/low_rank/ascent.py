@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.low_rank.outer import Outer
+from wdro_model.solvers.objective import Array
 
 STEPS = 12
 """Newton steps towards a mode, at most."""

@@ -16,7 +16,6 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.low_rank.ascent import Target, ascend
 from wdro_model.objectives.integration.low_rank.outer import Outer
@@ -25,6 +24,7 @@ from wdro_model.objectives.integration.low_rank.tilted_law import (
     TiltedLaw,
     log_sum_exp,
 )
+from wdro_model.solvers.objective import Array
 
 INFLATION = 1.2
 """The variance of a proposal over that of the Gaussian that fits at the mode."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.low_rank.outer import Outer
 from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
+from wdro_model.solvers.objective import Array
 
 
 def gaussian_law(outer: Outer, u: Array, L: Array) -> TiltedLaw:

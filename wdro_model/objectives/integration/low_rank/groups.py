@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.joint import JointSamples
 
 CHUNK_ENTRIES = 2**24

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.low_rank.gaussian_law import gaussian_law
 from wdro_model.objectives.integration.low_rank.outer import Outer
 from wdro_model.objectives.integration.low_rank.piecewise import integrate_pieces
 from wdro_model.objectives.integration.low_rank.plane import along, piece_plane_law, plane_law
 from wdro_model.objectives.integration.low_rank.quadrature import integrate_lines
 from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
+from wdro_model.solvers.objective import Array
 
 
 def exact_law(outer: Outer, u: Array, L: Array) -> TiltedLaw | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 
 CONVEX, CONCAVE, UNKNOWN = "convex", "concave", "unknown"
 RIGOROUS = (CONVEX, CONCAVE, "affine")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.low_rank.line_bounds import interval_bounds
 from wdro_model.objectives.integration.low_rank.tilted_law import log_sum_exp
+from wdro_model.solvers.objective import Array
 
 Exponent = Callable[[Array, Array], Array]
 """H at points t (M,) of the functions with indices owner (M,)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wdro_model.loss.stacked import Stacked
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.low_rank.tilted_law import log_sum_exp
 from wdro_model.objectives.integration.truncated import truncated_normal
+from wdro_model.solvers.objective import Array
 
 FARTHEST = 1e100
 """Lines that cross beyond this are parallel."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.low_rank.ascent import Target, ascend
 from wdro_model.objectives.integration.low_rank.gaussian_law import sigma_points
 from wdro_model.objectives.integration.low_rank.line_bounds import CONVEX
@@ -25,6 +24,7 @@ from wdro_model.objectives.integration.low_rank.tilted_law import (
     log_sum_exp,
     merged,
 )
+from wdro_model.solvers.objective import Array
 
 BLOCK = 2048
 """Inner integrals that are computed at once."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 
 RANK_TOLERANCE = 1e-13

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.low_rank.line_bounds import (
     RIGOROUS,
     UNKNOWN,
@@ -28,6 +27,7 @@ from wdro_model.objectives.integration.low_rank.line_bounds import (
 )
 from wdro_model.objectives.integration.low_rank.line_panels import CUT, Exponent, Panels, refine
 from wdro_model.objectives.integration.low_rank.tilted_law import HALF_LOG_2PI, log_sum_exp
+from wdro_model.solvers.objective import Array
 
 EDGE = 36.0
 """How far below the top g must be outside of a window that is integrated by equal steps."""

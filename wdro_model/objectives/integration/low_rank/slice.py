@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wdro_model.objectives.base import Array, Diagnostics
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.low_rank.draws import DrawnLaw
@@ -22,6 +21,7 @@ from wdro_model.objectives.integration.low_rank.projection import (
     uniform_projection,
 )
 from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
+from wdro_model.solvers.objective import Array, Diagnostics
 
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.low_rank.strategy import LowRank

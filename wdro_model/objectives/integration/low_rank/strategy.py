@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Any
 
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.low_rank.anatomy import (
     dissect,
@@ -33,6 +32,7 @@ from wdro_model.objectives.integration.low_rank.outer import Outer
 from wdro_model.objectives.integration.low_rank.projection import Whitening
 from wdro_model.objectives.integration.low_rank.slice import LowRankSlice
 from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
+from wdro_model.solvers.objective import Array
 
 __all__ = ["LowRank", "build_low_rank", "low_rank_refusal"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 
 HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
 

@@ -24,13 +24,13 @@ from wdro_model.loss.polynomial import Degrees
 from wdro_model.loss.stacked import Stacked
 from wdro_model.loss.structure import convexity_in_data
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.importance.frame import box_of
 from wdro_model.objectives.integration.low_rank.anatomy import (
     dissect,
     generic_rank,
     low_rank_refusal,
 )
+from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.bound_cost import BoundCost
 
 LARGEST = 20_000

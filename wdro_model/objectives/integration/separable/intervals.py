@@ -12,7 +12,6 @@ from functools import partial
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.low_rank.line_bounds import RIGOROUS, interval_bounds
 from wdro_model.objectives.integration.low_rank.line_panels import CUT, Exponent, Panels, refine
 from wdro_model.objectives.integration.low_rank.quadrature import (
@@ -30,6 +29,7 @@ from wdro_model.objectives.integration.low_rank.quadrature import (
     vertex,
 )
 from wdro_model.objectives.integration.low_rank.tilted_law import HALF_LOG_2PI, log_sum_exp
+from wdro_model.solvers.objective import Array
 
 SEARCHES = 6
 OFFSETS = np.array([1.5, 4.0, 9.0, 20.0, 45.0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.low_rank.line_panels import Exponent
 from wdro_model.objectives.integration.low_rank.piecewise import (
     integrate_segments,
@@ -12,6 +11,7 @@ from wdro_model.objectives.integration.low_rank.piecewise import (
 )
 from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw, merged
 from wdro_model.objectives.integration.separable.intervals import integrate_intervals
+from wdro_model.solvers.objective import Array
 
 NODES, WEIGHTS = np.sqrt(3.0) * np.array([-1, 0, 1]), np.array([1, 4, 1]) / 6
 FLAT = 1e-9

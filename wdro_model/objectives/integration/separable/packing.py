@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.separable.anatomy import Separation
+from wdro_model.solvers.objective import Array
 
 BLOCK_ENTRIES = 2**18
 """Entries of packed rows that exist at once."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.low_rank.groups import rows_of
@@ -20,6 +19,7 @@ from wdro_model.objectives.integration.separable.laws import (
     smooth_law,
 )
 from wdro_model.objectives.integration.separable.packing import Packing
+from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.separable.strategy import Separable

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from wdro_model.model import Model
-from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.importance.frame import box_of
 from wdro_model.objectives.integration.low_rank.piecewise import normal_interval
@@ -32,6 +31,7 @@ from wdro_model.objectives.integration.separable.anatomy import (
 )
 from wdro_model.objectives.integration.separable.kinks import Pieces
 from wdro_model.objectives.integration.separable.slice import SeparableSlice
+from wdro_model.solvers.objective import Array
 
 __all__ = ["Separable", "build_separable", "separable_refusal"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from wdro_model.objectives.base import Array
+from wdro_model.solvers.objective import Array
 
 GradientAt = Callable[[Array], Array]
 """x -> the objective's gradient there, at the current dual variable; costs no oracle call."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from wdro_model.objectives.base import Point
+from wdro_model.solvers.objective import Point
 
 
 class DualRule(Protocol):
@@ -95,3 +95,8 @@ class Tracking:
         assert point.dual_gradient is not None
         cost = max(self.radius - point.dual_gradient, 1e-3 * self.radius)
         return point.dual * min(max((cost / self.radius) ** self.rate, 0.5), 2.0)
+
+
+def on_interval(bound: float | None) -> DualRule:
+    """Vertex steps where the dual has an upper bound; minimised out without one."""
+    return Exact() if bound is None else Vertex(bound)

@@ -1,0 +1,78 @@
+"""Registers by name: what is built in, what a user adds, what another package ships.
+
+Each seam of the library (backends, costs, rules, counterparts, steps) has one. A package adds to it
+by an entry point in the group of that register, which is loaded when it is first asked for:
+
+    [project.entry-points."wdro_model.steps"]
+    harmonic = "my_package.steps:Harmonic"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import Any, Generic, TypeVar
+
+from wdro_model.errors import unknown_name
+
+Thing = TypeVar("Thing")
+
+
+class Register(Generic[Thing]):
+    """Things of one kind by name, each checked when it is added.
+
+    kind: what they are, for messages. group: the entry points that add to them.
+    check: refuses what cannot be one, and returns what is kept of it.
+    """
+
+    def __init__(self, kind: str, group: str, check: Callable[[str, Any], Thing]) -> None:
+        self.kind, self.group, self._check = kind, group, check
+        self._things: dict[str, Thing] = {}
+
+    def add(self, name: str, thing: Any, *, replace: bool = False) -> Thing:
+        """Keep a thing under a name; one that is taken is refused unless `replace` is true."""
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"the name of a {self.kind} must be a non-empty string, got {name!r}.")
+        if name in self._things and not replace:
+            raise ValueError(
+                f"there is a {self.kind} {name!r} already; choose another name or pass "
+                "replace=True."
+            )
+        self._things[name] = self._check(name, thing)
+        return self._things[name]
+
+    def __getitem__(self, name: str) -> Thing:
+        """The thing of a name; a package that offers it is imported now, not before."""
+        if name not in self._things:
+            entry = self._packaged().get(name)
+            if entry is None:
+                raise ValueError(unknown_name(self.kind, name, self.names()))
+            self.add(name, loaded(entry, self.kind))
+        return self._things[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._things or name in self._packaged()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def names(self) -> tuple[str, ...]:
+        """Registered names first, then those of packages; nothing is imported."""
+        return tuple(dict.fromkeys((*self._things, *self._packaged())))
+
+    def things(self) -> tuple[Thing, ...]:
+        """All of them, in the order of their names; packages are imported."""
+        return tuple(self[name] for name in self.names())
+
+    def _packaged(self) -> dict[str, metadata.EntryPoint]:
+        return {entry.name: entry for entry in metadata.entry_points(group=self.group)}
+
+
+def loaded(entry: metadata.EntryPoint, kind: str) -> Any:
+    """What an entry point names; an error that says which package is broken."""
+    try:
+        return entry.load()
+    except Exception as error:
+        raise ValueError(
+            f"the {kind} {entry.name!r} could not be loaded from {entry.value!r}: {error}"
+        ) from error
