@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model import rescaling
+from wdro_model.solve import conic as rescaling
 
 pytestmark = pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 RETURNS = np.random.default_rng(0).normal(0.05, 0.2, size=(20, 5))

@@ -15,7 +15,14 @@ class UnboundedError(ValueError):
 
 
 class NoReformulationError(ValueError):
-    """No exact robust counterpart is known for this loss, cost and support."""
+    """No exact robust counterpart is known for this loss, cost and support.
+
+    reason: what stands in the way, without the sentence on what applies instead.
+    """
+
+    def __init__(self, reason: str, applies: str | None = None) -> None:
+        super().__init__(reason if applies is None else f"{reason}. What applies: {applies}.")
+        self.reason = reason
 
 
 class MissingRuleError(NotImplementedError):

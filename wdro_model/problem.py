@@ -11,28 +11,20 @@ import cvxpy as cp
 import numpy as np
 from cvxpy.lin_ops import lin_utils
 
-from wdro_model.compilation import compiled, refuse_empty_set, refuse_missing_values
 from wdro_model.errors import ConvexityWarning, unknown_name
-from wdro_model.execution import run_conic, run_first_order, user_start
-from wdro_model.explanation import explain
-from wdro_model.methods import Plan, Solver, plan
-from wdro_model.model import Model
-from wdro_model.objectives import exact
-from wdro_model.options import Options
-from wdro_model.smoothing import run_smoothed
-from wdro_model.solution import STATIONARY, Solution
-from wdro_model.solvers import Conic
+from wdro_model.model import Model, RobustModel
+from wdro_model.model.compiled import compiled, refuse_empty_set, refuse_missing_values
+from wdro_model.model.declared import check_ambiguity, check_constraints, compiled_loss
+from wdro_model.solve import Options, Solution, execute, plan
+from wdro_model.solve.certify import known_robust_value
+from wdro_model.solve.explain import explain
+from wdro_model.solve.first_order import user_start
+from wdro_model.solve.options import check_solver, check_time_limit, with_time_limit
+from wdro_model.solve.solution import STATIONARY
+from wdro_model.solvers import Solver
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.scenarios import as_rows
-from wdro_model.validation import (
-    check_ambiguity,
-    check_constraints,
-    check_solver,
-    check_time_limit,
-    compiled_loss,
-    with_time_limit,
-)
 
 if TYPE_CHECKING:
     from wdro_model.evaluation.path import RadiusPath
@@ -110,7 +102,7 @@ class Problem:
         checked, time_limit = self._options(options), check_time_limit(time_limit)
         model, method = self._current_model(), self._method(method, checked)
         chosen = plan(model, method, with_time_limit(check_solver(solver), time_limit))
-        if time_limit is not None and solver is None and not isinstance(chosen.solver, Conic):
+        if time_limit is not None and solver is None and not chosen.solver.is_conic:
             chosen = plan(self._model, method, with_time_limit(chosen.solver, time_limit))
         self.value = self.status = self.solution = None
         solution = execute(self._model, chosen, checked)
@@ -152,9 +144,9 @@ class Problem:
         """
         model = self._current_model()
         x = self._decision() if decision is None else user_start(model, decision, "decision")
-        if model.radius == 0:
-            return float(self._model.loss.values(x, model.rows).mean())
-        return exact.robust_value(model, x)
+        if model.radius == 0 or not isinstance(model, RobustModel):
+            return float(model.loss.values(x, model.rows).mean())
+        return known_robust_value(model, x)
 
     def worst_case(self, method: str | None = None) -> WorstCase:
         """The adversarial distribution at the current decision: scenarios, weights, transport cost.
@@ -202,7 +194,7 @@ class Problem:
 
     def uncertain_parameters(self) -> list[UncertainParameter]:
         """The uncertain parameters of the loss."""
-        return [] if self._model.joint is None else list(self._model.joint.parameters)
+        return list(self._model.loss.loss.parameters)
 
     @property
     def radius(self) -> float:
@@ -214,7 +206,10 @@ class Problem:
         if self.ambiguity is None:
             raise ValueError("the problem has no ambiguity set; pass ambiguity= when it is built.")
         ball = WassersteinBall(radius, self.ambiguity.cost)
-        return self._twin(replace(self._model, ambiguity=ball))
+        model = self._model
+        return self._twin(
+            replace(model, ambiguity=ball) if isinstance(model, RobustModel) else model, ball
+        )
 
     def with_samples(self, samples: Any = None, *, rows: Any = None) -> Problem:
         """The same problem on other data: variables, sets and the compiled loss are shared.
@@ -227,18 +222,19 @@ class Problem:
         What is read off the data, such as weights="standardize", is read off the new samples. The
         parameters keep the samples that they were declared with.
         """
-        joint = self._model.joint
+        model = self._model
         if (samples is None) == (rows is None):
             given = "neither" if samples is None else "both"
             raise ValueError(f"with_samples needs either samples or rows=, got {given}.")
-        if joint is None:
+        if not isinstance(model, RobustModel):
             raise ValueError(
                 "the loss has no uncertain parameter, there are no samples to exchange; declare "
                 "one with UncertainParameter(..., samples=...)."
             )
         if rows is None:
-            return self._twin(self._model.on(joint.replace(samples)))
-        return self._twin(self._model.on(joint.take(as_rows(rows, joint.size, "rows"))))
+            return self._twin(model.on(model.joint.replace(samples)), self.ambiguity)
+        some = model.joint.take(as_rows(rows, model.joint.size, "rows"))
+        return self._twin(model.on(some), self.ambiguity)
 
     def __repr__(self) -> str:
         return (
@@ -247,11 +243,11 @@ class Problem:
         )
 
     # -------------------------------------------------------------- copying
-    def _twin(self, model: Model) -> Problem:
-        """This problem with another model, not solved yet."""
+    def _twin(self, model: Model, ball: WassersteinBall | None) -> Problem:
+        """This problem with another model and ball, not solved yet."""
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin.ambiguity, twin._model = model.ambiguity, model
+        twin.ambiguity, twin._model = ball, model
         twin.value = twin.status = twin.solution = None
         return twin
 
@@ -310,15 +306,6 @@ class Problem:
             ConvexityWarning,
             stacklevel=3,
         )
-
-
-def execute(model: Model, chosen: Plan, options: Options) -> Solution:
-    """Solve a model as planned."""
-    if isinstance(chosen.solver, Conic):
-        return run_conic(model, chosen, chosen.solver, options)
-    if chosen.objective is None:
-        return run_smoothed(model, chosen, chosen.solver, options)
-    return run_first_order(model, chosen, chosen.solver, options)
 
 
 def solve_cvxpy_problem(

@@ -28,6 +28,7 @@ class Register(Generic[Thing]):
     def __init__(self, kind: str, group: str, check: Callable[[str, Any], Thing]) -> None:
         self.kind, self.group, self._check = kind, group, check
         self._things: dict[str, Thing] = {}
+        self._entries: dict[str, metadata.EntryPoint] | None = None
 
     def add(self, name: str, thing: Any, *, replace: bool = False) -> Thing:
         """Keep a thing under a name; one that is taken is refused unless `replace` is true."""
@@ -65,7 +66,11 @@ class Register(Generic[Thing]):
         return tuple(self[name] for name in self.names())
 
     def _packaged(self) -> dict[str, metadata.EntryPoint]:
-        return {entry.name: entry for entry in metadata.entry_points(group=self.group)}
+        """The entry points of the group; installed packages are looked through once."""
+        if self._entries is None:
+            found = metadata.entry_points(group=self.group)
+            self._entries = {entry.name: entry for entry in found}
+        return self._entries
 
 
 def loaded(entry: metadata.EntryPoint, kind: str) -> Any:

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cvxpy.error import SolverError
 
 from wdro_model.errors import MissingRuleError
-from wdro_model.execution import refuse_outside, user_start
-from wdro_model.problem import Problem
-from wdro_model.solution import Solution
+from wdro_model.model import RobustModel
+from wdro_model.solve.first_order import refuse_outside, user_start
+from wdro_model.solve.solution import Solution
 from wdro_model.solvers import MomentumFrankWolfe
 from wdro_model.solvers.outcome import Stop
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.lazy import scenario_batches
+
+if TYPE_CHECKING:
+    from wdro_model.problem import Problem
 
 REFUSED, FAILED, NOT_RUN = "refused", "failed", "not run"
 STATUSES: dict[type[Exception], str] = {
@@ -134,7 +137,8 @@ def named_scenarios(problem: Problem, test: Any) -> dict[str, Any]:
             "a set of test scenarios is called 'training', which is the name of the samples of the "
             "problem; give it another name."
         )
-    if problem._model.joint is not None:
+    model = problem._model
+    if isinstance(model, RobustModel):
         for scenarios in sets.values():
-            scenario_batches(problem._model.joint, scenarios, 1)
+            scenario_batches(model.joint, scenarios, 1)
     return sets

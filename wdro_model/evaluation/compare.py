@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,10 +23,12 @@ from wdro_model.evaluation.attempts import warm as warm_arguments
 from wdro_model.evaluation.losses import losses_at
 from wdro_model.evaluation.report import TRAINING, Judged, Refused, Report
 from wdro_model.evaluation.rounding import refuse_rounding, rounded_solution
-from wdro_model.methods import METHODS
-from wdro_model.problem import Problem
-from wdro_model.solution import Solution
-from wdro_model.validation import check_solver
+from wdro_model.solve.options import check_solver
+from wdro_model.solve.plan import METHODS
+from wdro_model.solve.solution import Solution
+
+if TYPE_CHECKING:
+    from wdro_model.problem import Problem
 
 Methods = str | Iterable[str] | Mapping[str, Mapping[str, Any]]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.model import Model
+from wdro_model.model import Model, RobustModel
 from wdro_model.uncertainty.lazy import scenario_batches
 
 BATCH_ENTRIES = 2**24
@@ -15,7 +15,7 @@ BATCH_ENTRIES = 2**24
 
 def losses_at(model: Model, x: np.ndarray, scenarios: Any = None) -> np.ndarray:
     """f(x, scenario) for each scenario: {parameter: array}, an array, or the samples for None."""
-    if model.joint is None:
+    if not isinstance(model, RobustModel):
         return np.array(model.loss.values(x, model.rows))
     size = max(1, BATCH_ENTRIES // max(1, model.joint.dimension))
     blocks = (

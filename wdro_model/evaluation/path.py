@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,9 +21,11 @@ from wdro_model.evaluation.attempts import (
 from wdro_model.evaluation.losses import losses_at
 from wdro_model.evaluation.statistics import LossStatistics
 from wdro_model.evaluation.tables import Column, csv_text, frame, html_table, text_table
-from wdro_model.problem import Problem
 from wdro_model.sets.graphs import EdgeSet
-from wdro_model.solution import Solution
+from wdro_model.solve.solution import Solution
+
+if TYPE_CHECKING:
+    from wdro_model.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,7 +29,9 @@ from wdro_model.evaluation.radius_fold import (
 )
 from wdro_model.evaluation.radius_grid import check_radii, default_radii
 from wdro_model.evaluation.selection import RadiusSelection, scores_of
-from wdro_model.problem import Problem
+
+if TYPE_CHECKING:
+    from wdro_model.problem import Problem
 
 
 def select_radius(

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wdro_model.errors import unknown_name
 from wdro_model.evaluation.radius_fold import ERRORS, RadiusTask, metric_name
 from wdro_model.evaluation.selection import RULES
-from wdro_model.methods import METHODS
-from wdro_model.options import Options
-from wdro_model.problem import Problem
+from wdro_model.model import RobustModel
 from wdro_model.sets import In
+from wdro_model.solve.options import Options, check_solver
+from wdro_model.solve.plan import METHODS
 from wdro_model.uncertainty.bound_cost import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.lazy import LazySamples
 from wdro_model.uncertainty.scenarios import as_scenarios, read_only
-from wdro_model.validation import check_solver
+
+if TYPE_CHECKING:
+    from wdro_model.problem import Problem
 
 OWN = ("start", "progress")
 """Arguments of `solve` that the selection sets itself."""
@@ -26,15 +28,15 @@ NAMES = ("radii", "folds", "metric", "rule", "test", "holdout", "jobs", "refit")
 
 def check_problem(problem: Any) -> tuple[JointSamples, BoundCost]:
     """The samples and the cost of a problem that has a radius to choose."""
-    if not isinstance(problem, Problem):
+    if not hasattr(problem, "with_radius"):
         raise TypeError(f"select_radius needs a wdro Problem, got {type(problem).__name__}.")
     model = problem._model
-    if model.joint is None:
+    if not isinstance(model, RobustModel):
         raise ValueError(
             "there is no radius to choose: the loss has no uncertain parameter; declare one with "
             "UncertainParameter(..., samples=...)."
         )
-    if model.cost is None:
+    if not model.has_ball:
         raise ValueError(
             "there is no radius to choose: the problem has no ambiguity set; pass "
             "ambiguity=WassersteinBall(radius=..., cost=...), whose cost the radii are measured in."

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,8 +21,11 @@ from wdro_model.evaluation.statistics import (
     standard_error,
     tail_error,
 )
-from wdro_model.problem import Problem
-from wdro_model.solution import Solution
+from wdro_model.model import RobustModel
+from wdro_model.solve.solution import Solution
+
+if TYPE_CHECKING:
+    from wdro_model.problem import Problem
 
 Metric = Callable[[np.ndarray], Any]
 
@@ -150,9 +153,8 @@ class RadiusTask:
     def _losses(self, solution: Solution, fold: Fold | None) -> np.ndarray:
         """The losses of a decision on what was held out, or on the user's scenarios."""
         model = self.problem._model
-        assert model.joint is not None
         x = model.feasible.layout.join(solution.decision)
-        if fold is None:
+        if fold is None or not isinstance(model, RobustModel):
             return losses_at(model, x, self.scenarios)
         return losses_at(replace(model, joint=model.joint.take(fold.test)), x)
 

@@ -11,7 +11,7 @@ import numpy as np
 from wdro_model.evaluation.advantage import Advantage, advantage
 from wdro_model.evaluation.statistics import LossStatistics
 from wdro_model.evaluation.tables import Column, csv_text, frame, html_table, text_table
-from wdro_model.solution import Solution
+from wdro_model.solve.solution import Solution
 
 TRAINING = "training"
 """The name of the samples of the problem among the sets of scenarios."""

@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
 import numpy as np
 from cvxpy import settings
 
 from wdro_model.errors import NoReformulationError
-from wdro_model.execution import evaluations
-from wdro_model.methods import empirical_with_convexity
-from wdro_model.model import Model
+from wdro_model.model import Model, RobustModel
 from wdro_model.objectives import exact
-from wdro_model.problem import Problem
-from wdro_model.solution import Solution
+from wdro_model.solve.certify import evaluations
+from wdro_model.solve.plan import empirical_with_convexity
+from wdro_model.solve.solution import Solution
+
+if TYPE_CHECKING:
+    from wdro_model.problem import Problem
 
 ROUNDED = "rounded"
 """The status of a decision that was rounded."""
@@ -141,9 +143,13 @@ def rounded(model: Model, x: np.ndarray, solution: Solution | None) -> tuple[Rou
 
 def choose(model: Model, solution: Solution | None) -> Criterion:
     """The worst-case risk where it is a smooth formula; the mean loss for ERM, and elsewhere."""
-    if model.radius > 0 and (solution is None or solution.method != "erm"):
+    if (
+        isinstance(model, RobustModel)
+        and model.radius > 0
+        and (solution is None or solution.method != "erm")
+    ):
         try:
-            entry = exact.find_entry(model)
+            entry = exact.counterpart(model)
         except NoReformulationError:
             return Criterion(MEAN, empirical_with_convexity(model))
         if entry.has_objective(model):

@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wdro_model.evaluation.attempts import NOT_RUN
 from wdro_model.evaluation.radius_fold import FoldScores
 from wdro_model.evaluation.tables import Column, frame, html_table, text_table
-from wdro_model.problem import Problem
-from wdro_model.solution import Solution
+from wdro_model.solve.solution import Solution
+
+if TYPE_CHECKING:
+    from wdro_model.problem import Problem
 
 COLUMNS = (
     Column("radius", "The radius of the Wasserstein ball."),

@@ -15,9 +15,9 @@ from __future__ import annotations
 import numpy as np
 
 from wdro_model.evaluation.worst_case import WorstCase
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream
-from wdro_model.solution import Solution
+from wdro_model.solve.solution import Solution
 from wdro_model.solvers.objective import Array
 
 MOST_DRAWS = 100
@@ -28,10 +28,8 @@ STAGE = 2**20
 """The stream of random numbers, which no solve uses."""
 
 
-def smoothed_worst_case(model: Model, solution: Solution, seed: int = 0) -> WorstCase:
+def smoothed_worst_case(model: RobustModel, solution: Solution, seed: int = 0) -> WorstCase:
     """Draws from the worst law of a smoothed solution."""
-    assert model.joint is not None
-    assert model.cost is not None
     assert solution.epsilon is not None
     assert solution.sigma is not None
     x = model.feasible.layout.join(solution.decision)
@@ -62,13 +60,11 @@ def smoothed_worst_case(model: Model, solution: Solution, seed: int = 0) -> Wors
     )
 
 
-def within_budget(model: Model, rows: Array, source: Array, weights: Array) -> Array:
+def within_budget(model: RobustModel, rows: Array, source: Array, weights: Array) -> Array:
     """The draws, each moved back towards its sample by one factor where they cost too much.
 
     Supports known by a predicate alone may not hold what lies between: there nothing is moved.
     """
-    assert model.joint is not None
-    assert model.cost is not None
     origins = model.rows[source]
     cost = float(weights @ model.cost(origins, rows))
     order = {"norm": 1.0, "squared": 2.0, "mahalanobis": 2.0}.get(model.cost.kind)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from wdro_model.errors import NoReformulationError, unknown_name
-from wdro_model.model import Model
+from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.exact import counterpart
-from wdro_model.objectives.exact.base import unmoved
-from wdro_model.solution import Solution
+from wdro_model.objectives.exact.counterpart import unmoved
+from wdro_model.solve.certify import worst_distribution
+from wdro_model.solve.solution import Solution
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 
@@ -60,6 +61,7 @@ def find_worst_case(
         )
     from wdro_model.evaluation.smoothed_worst_case import smoothed_worst_case
 
+    assert isinstance(model, RobustModel)
     return smoothed_worst_case(model, solution)
 
 
@@ -69,13 +71,15 @@ def worst_case(model: Model, x: np.ndarray) -> WorstCase:
     Where the supremum is not attained (a norm cost on an unbounded support), a distribution whose
     expected loss is close to it. NoReformulationError where no exact counterpart is known.
     """
-    if model.joint is None or model.ambiguity is None or model.cost is None:
+    if not isinstance(model, RobustModel) or not model.has_ball:
         raise NoReformulationError(
             "a worst case needs an uncertain parameter and an ambiguity set; pass "
             "ambiguity=WassersteinBall(radius=...) to the problem."
         )
     x = np.asarray(x, dtype=float)
-    found = unmoved(model) if model.radius == 0 else counterpart(model).extremal(x)
+    found = unmoved(model)
+    if model.radius > 0:
+        found = worst_distribution(model, x, counterpart(model))
     losses = model.loss.values(x, found.rows)
     costs = model.cost(model.rows[found.source], found.rows)
     return WorstCase(

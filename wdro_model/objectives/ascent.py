@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 
@@ -33,7 +33,7 @@ class Climbed:
     """At most the radius."""
 
 
-def climb(model: Model, x: Array, dual: float | None = None) -> Climbed | None:
+def climb(model: RobustModel, x: Array, dual: float | None = None) -> Climbed | None:
     """The worst of the distributions met on the way up; None where ascent does not apply.
 
     dual: a first guess of the price.
@@ -44,7 +44,6 @@ def climb(model: Model, x: Array, dual: float | None = None) -> Climbed | None:
         slopes = model.loss(x, model.rows)[1].in_data(np.ones(len(model.rows)))
     except NotImplementedError:
         return None  # a callable loss without gradients in the data
-    assert model.cost is not None
     steep = float(np.sqrt(np.mean(np.sum(slopes**2, axis=1))))
     order = 1.0 if model.cost.kind == "norm" else 2.0
     typical = steep / (order * model.radius ** (1.0 - 1.0 / order))
@@ -68,17 +67,15 @@ def climb(model: Model, x: Array, dual: float | None = None) -> Climbed | None:
     return best
 
 
-def _applies(model: Model) -> bool:
-    quadratic_or_norm = model.cost is not None and model.cost.kind != "callable"
-    bounded = model.joint is not None and model.joint.bounds is not None
+def _applies(model: RobustModel) -> bool:
+    quadratic_or_norm = model.cost.kind != "callable"
+    bounded = model.joint.bounds is not None
     return quadratic_or_norm and bounded and model.radius > 0 and model.rows.size <= LARGEST
 
 
-def _answers(model: Model, x: Array, price: float, rows: Array) -> Array:
+def _answers(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
     """Each sample climbs f - price c from `rows`, with a step of its own that grows and shrinks."""
-    assert model.joint is not None
     assert model.joint.bounds is not None
-    assert model.cost is not None
     lower, upper = model.joint.bounds
     cost, origins = model.cost, model.rows
     free = ~cost.frozen
@@ -121,9 +118,8 @@ def cost_gradient(cost: BoundCost, delta: Array) -> Array:
     return weights * np.sign(plain) * share ** (p - 1.0)
 
 
-def _shortened(model: Model, rows: Array) -> Array:
+def _shortened(model: RobustModel, rows: Array) -> Array:
     """The moves, by one factor shorter where they cost more than the radius."""
-    assert model.cost is not None
     spent = float(model.cost(model.rows, rows).mean())
     if spent <= model.radius:
         return rows

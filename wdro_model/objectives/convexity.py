@@ -22,7 +22,7 @@ from wdro_model.loss.factored import factored
 from wdro_model.loss.flat import FlatLoss
 from wdro_model.loss.quadratic_form import QuadraticForm
 from wdro_model.loss.structure import degree
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration.closed_form import isotropic
 from wdro_model.solvers.objective import Array, Point
@@ -61,9 +61,9 @@ class QuadraticTerm:
     """g(x), None for zero."""
 
 
-def quadratic_term(model: Model) -> QuadraticTerm | None:
+def quadratic_term(model: RobustModel) -> QuadraticTerm | None:
     """The loss as a multiple of quadratic_form(x, Xi) and terms without data, if it is one."""
-    if model.joint is None or model.expression is None or len(model.joint.parameters) != 1:
+    if model.expression is None or len(model.joint.parameters) != 1:
         return None
     expression = model.expression
     terms = list(expression.args) if isinstance(expression, AddExpression) else [expression]
@@ -80,15 +80,15 @@ def quadratic_term(model: Model) -> QuadraticTerm | None:
     return QuadraticTerm(variable, factor, sum(rest[1:], rest[0]) if rest else None)
 
 
-def has_one_weight(model: Model) -> bool:
+def has_one_weight(model: RobustModel) -> bool:
     """Does a squared cost weigh all entries alike?"""
-    if model.cost is None or model.cost.kind != "squared":
+    if model.cost.kind != "squared":
         return False
     weights = model.cost.weights
     return weights is None or bool(np.all(weights == weights[0]) and np.isfinite(weights[0]))
 
 
-def smoothed_form_is_convex(model: Model, epsilon: float, sigma: float | Array) -> bool:
+def smoothed_form_is_convex(model: RobustModel, epsilon: float, sigma: float | Array) -> bool:
     """Is the smoothed objective of a quadratic form convex over the feasible set?
 
     psi(t) = min_l [ l rho + sigma^2 t^2/(2 eps q) - eps d/2 log q ], q = 1 + 2 l w sigma^2/eps, is
@@ -98,8 +98,6 @@ def smoothed_form_is_convex(model: Model, epsilon: float, sigma: float | Array) 
     term = quadratic_term(model)
     if term is None or not has_one_weight(model) or isinstance(sigma, np.ndarray):
         return False
-    assert model.joint is not None
-    assert model.cost is not None
     variable = term.variable
     if not model.joint.everywhere or variable.size > LARGEST:
         return False
@@ -139,7 +137,7 @@ class SquaredLength:
         return "|x|^2"
 
 
-def shortest_squared(model: Model, where: slice, steps: int = 50) -> float:
+def shortest_squared(model: RobustModel, where: slice, steps: int = 50) -> float:
     """A lower bound on |x|^2 over the feasible set: 50 steps of Frank-Wolfe with line search."""
     oracle, objective, bound = model.feasible.oracle(), SquaredLength(where), 0.0
     if oracle.nonnegative_directions and not np.all(model.feasible.bounds()[0][where] >= 0):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wdro_model.loss.flat import FlatLoss
+from wdro_model.model import Model
 from wdro_model.solvers.objective import Array, Point
-from wdro_model.uncertainty.joint import JointSamples
 
 BATCH_ENTRIES = 2**24
 """Entries of scenario data that are evaluated at once (128 MiB)."""
@@ -19,20 +18,13 @@ class Empirical:
     over N samples is then one evaluation at the average sample.
     """
 
-    def __init__(
-        self, loss: FlatLoss, joint: JointSamples | None, *, affine: bool, convex: bool
-    ) -> None:
-        self.loss = loss
-        self.size = 1 if joint is None else joint.size
-        self.joint = joint
-        self.rows = joint.mean[None] if joint is not None and affine else self.samples
-        self.affine = affine
-        self.convex = convex
-
-    @property
-    def samples(self) -> Array:
-        """The samples as rows (N, d); one empty row where nothing is uncertain."""
-        return np.zeros((1, 0)) if self.joint is None else self.joint.matrix
+    def __init__(self, model: Model) -> None:
+        self.loss = model.loss
+        self.samples = model.rows
+        self.affine = model.affine_in_data
+        self.convex = model.convex_on_samples
+        self.size = len(self.samples)
+        self.rows = model.mean_row if self.affine else self.samples
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         return self._mean(x, self.rows)

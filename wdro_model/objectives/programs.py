@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
@@ -10,8 +10,7 @@ import cvxpy as cp
 from wdro_model.loss.homogeneous import times
 from wdro_model.loss.structure import affine_parts
 from wdro_model.loss.substitution import substitute
-from wdro_model.model import Model
-from wdro_model.objectives.units import Scale, in_units, loss_unit
+from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.vectorised import vectorised
 
 COPIES = 300
@@ -24,16 +23,12 @@ class Program:
 
     expression: Any
     constraints: tuple[Any, ...] = ()
-    unit: float = 1.0
-    """The objective is this many times the expression."""
-    scale: Scale | None = None
-    """The units that the variables of the decision are measured in; None for their own."""
 
-    def measured_in(self, unit: float) -> Program:
-        """The same objective as `unit` times a smaller or larger expression."""
+    def over(self, unit: float) -> Program:
+        """The program of the objective divided by a positive number."""
         if unit == 1.0:
             return self
-        return replace(self, expression=times(self.expression, 1.0 / unit), unit=unit)
+        return Program(times(self.expression, 1.0 / unit), self.constraints)
 
     @classmethod
     def if_convex(cls, expression: Any, constraints: tuple[Any, ...] = ()) -> Program | None:
@@ -42,41 +37,28 @@ class Program:
         return cls(expression, constraints) if convex else None
 
 
-def empirical_program(model: Model, scale: Scale | None = None) -> Program | None:
+def empirical_program(model: Model, count: int | None = None) -> Program | None:
     """mean_k f(x, xi_k) as a CVXPY program, or None where there is none that CVXPY solves.
 
-    scale: other units of the decision and the loss.
+    count: the number of samples for which it is to be written; that of the model by default.
     """
-    if scale is not None:
-        units = in_units(model, scale)
-        found = _plain_program(units.model)
-        return None if found is None else replace(found, unit=units.loss, scale=scale)
-    program = _plain_program(model)
-    return None if program is None else program.measured_in(loss_unit(model))
-
-
-def _plain_program(model: Model) -> Program | None:
-    if model.expression is None or model.structure is None:
+    if model.expression is None:
         return None
-    if model.joint is None:
-        expression = substitute(model.expression, {})
-    elif model.affine_in_data:
+    if model.affine_in_data or not isinstance(model, RobustModel):
         expression = substitute(model.expression, model.mean_values())
     elif model.structure.pieces is not None:
         expression = max_of_pieces(model)
     else:
-        expression = sum_of_losses(model)
+        expression = sum_of_losses(model, count or model.joint.size)
     return None if expression is None else Program.if_convex(expression)
 
 
-def sum_of_losses(model: Model) -> Any | None:
+def sum_of_losses(model: RobustModel, count: int) -> Any | None:
     """mean_k f(x, xi_k), vectorised or as a copy of the loss for each sample; None if neither."""
-    assert model.joint is not None
-    assert model.structure is not None
     scenarios = model.joint.split(model.joint.matrix)
     if (losses := vectorised(model.expression, scenarios)) is not None:
         return cp.sum(losses) / model.joint.size
-    if not model.structure.convex_on_samples or model.joint.size > COPIES:
+    if not model.structure.convex_on_samples or count > COPIES:
         return None
     copies = [
         substitute(model.expression, {p: rows[k] for p, rows in scenarios.items()})
@@ -85,14 +67,11 @@ def sum_of_losses(model: Model) -> Any | None:
     return cp.sum(cp.hstack(copies)) / model.joint.size
 
 
-def max_of_pieces(model: Model) -> Any:
+def max_of_pieces(model: RobustModel) -> Any:
     """mean_k max_j a_j(x) + <B_j(x), xi_k>, one vector of N entries for each piece."""
-    assert model.joint is not None
-    assert model.structure is not None
-    assert model.structure.pieces is not None
     samples = model.joint.split(model.joint.matrix)
     pieces = []
-    for piece in model.structure.pieces:
+    for piece in model.structure.pieces or ():
         parts = affine_parts(piece, model.joint.parameters)
         total = parts.constant
         for parameter, slope in parts.slopes.items():

@@ -19,7 +19,7 @@ from scipy.sparse.linalg import eigsh
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.closed_form import isotropic
-from wdro_model.objectives.smoothed import Smoothed
+from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.reproduction.decisions import OWN_ESTIMATE, Decision
 from wdro_model.reproduction.tree_estimator import (
     TreeClosedForm,

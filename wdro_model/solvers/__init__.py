@@ -13,6 +13,9 @@ from wdro_model.solvers.outcome import Outcome, State, Stop
 from wdro_model.solvers.steps import Adaptive, LineSearch, OpenLoop, register_step
 from wdro_model.solvers.trace import Record, Trace
 
+Solver = Conic | FrankWolfe | MomentumFrankWolfe
+"""What `solve(solver=...)` takes."""
+
 __all__ = [
     "ActiveSet",
     "Adaptive",
@@ -27,6 +30,7 @@ __all__ = [
     "Outcome",
     "Plain",
     "Record",
+    "Solver",
     "State",
     "Stop",
     "Trace",

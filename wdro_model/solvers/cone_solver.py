@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import cvxpy as cp
 import numpy as np
@@ -18,7 +18,7 @@ MIXED_INTEGER = ("HIGHS", "SCIP", "GUROBI", "MOSEK", "COPT", "XPRESS", "CPLEX")
 
 
 @dataclass(frozen=True)
-class Answer:
+class ConicAnswer:
     """What a conic solver says: the value, CVXPY's status, its name and its iterations."""
 
     value: float
@@ -27,7 +27,7 @@ class Answer:
     iterations: int | None
 
     @classmethod
-    def of(cls, problem: cp.Problem, unit: float = 1.0) -> Answer:
+    def of(cls, problem: cp.Problem, unit: float = 1.0) -> ConicAnswer:
         """unit: what the objective of the problem is measured in."""
         stats = problem.solver_stats
         return cls(unit * float(problem.value), problem.status, stats.solver_name, stats.num_iters)
@@ -44,6 +44,9 @@ class Conic:
     solver: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """Passed to `cvxpy.Problem.solve`."""
+
+    is_conic: ClassVar[bool] = True
+    is_stochastic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.solver is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -44,6 +44,9 @@ class FrankWolfe:
     """Seconds."""
     callbacks: Sequence[Callback] = ()
     """Called with the state before each step; one that returns True stops the run."""
+
+    is_conic: ClassVar[bool] = False
+    is_stochastic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.dual_bound is not None:
@@ -159,6 +162,9 @@ class MomentumFrankWolfe:
     time_limit: float | None = None
     """Seconds."""
     callbacks: Sequence[Callback] = ()
+
+    is_conic: ClassVar[bool] = False
+    is_stochastic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)

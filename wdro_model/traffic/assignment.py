@@ -13,7 +13,7 @@ from wdro_model.traffic.beckmann import beckmann, system_cost
 from wdro_model.traffic.network import Network
 
 if TYPE_CHECKING:
-    from wdro_model.solution import Solution
+    from wdro_model.solve.solution import Solution
     from wdro_model.solvers import State
 
 GAP = 1e-5
@@ -103,7 +103,7 @@ def _assign(
 
 def _judged(solution: Solution, stops: list[Spent], solver: Any) -> Solution:
     """The solution, called optimal where one of our own tolerances has ended the run."""
-    from wdro_model.solution import STATIONARY
+    from wdro_model.solve.solution import STATIONARY
     from wdro_model.solvers import Stop
 
     ours = bool(stops) and getattr(solver, "callbacks", None) is stops

@@ -2,28 +2,19 @@
 
 An entry says whether it applies to a model, and gives the worst-case risk as a CVXPY program, as a
 smooth objective for Frank-Wolfe where it is one, and as a number with its worst-case distribution
-at a fixed decision. Adding one is a file with a class, and a line in `table.ENTRIES`.
+at a fixed decision. Adding one is a file with a class, and `register_counterpart`.
 """
 
-from wdro_model.objectives.exact.affine import robust_affine
-from wdro_model.objectives.exact.base import Entry, Extremal
-from wdro_model.objectives.exact.table import (
-    ENTRIES,
-    Counterpart,
-    counterpart,
-    find_entry,
-    has_entry,
-    robust_value,
-)
+from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, register_counterpart
+from wdro_model.objectives.exact.table import counterpart, counterparts, has_counterpart
+from wdro_model.objectives.programs import Program
 
 __all__ = [
-    "ENTRIES",
     "Counterpart",
-    "Entry",
     "Extremal",
+    "Program",
     "counterpart",
-    "find_entry",
-    "has_entry",
-    "robust_affine",
-    "robust_value",
+    "counterparts",
+    "has_counterpart",
+    "register_counterpart",
 ]

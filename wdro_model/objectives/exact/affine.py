@@ -9,9 +9,9 @@ import numpy as np
 
 from wdro_model.loss.structure import affine_parts
 from wdro_model.loss.substitution import substitute
-from wdro_model.model import Model
-from wdro_model.objectives.exact.base import Extremal, unmoved
+from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.box import BoxLoss
+from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmoved
 from wdro_model.objectives.exact.pieces import flat_slope
 from wdro_model.objectives.exact.refusals import first_refusal, needs_affine, needs_cost
 from wdro_model.objectives.exact.support import moves_freely
@@ -25,26 +25,22 @@ LARGEST = 50_000
 
 
 @dataclass(frozen=True)
-class AffineLoss:
+class AffineLoss(Counterpart):
     """a(x) + <B(x), xi>, squared or Mahalanobis cost, R^d or a box."""
 
     formula = "mean f + sqrt(radius) * |B(x)| in the dual norm of the cost"
 
-    def refusal(self, model: Model) -> str | None:
+    def refusal(self, model: RobustModel) -> str | None:
         reason = first_refusal(model, needs_affine, needs_cost("squared", "mahalanobis"))
         if reason is not None:
             return reason
-        assert model.joint is not None
-        assert model.cost is not None
         if not model.joint.everywhere and model.joint.bounds is None:
             return "the support has no coordinate structure"
         if not model.joint.everywhere and model.cost.kind == "mahalanobis":
             return "a Mahalanobis cost couples the coordinates of a box support"
         return None
 
-    def program(self, model: Model) -> Program | None:
-        assert model.joint is not None
-        assert model.cost is not None
+    def program(self, model: RobustModel) -> Program | None:
         parts = affine_parts(model.expression, model.joint.parameters)
         if not moves_freely(model) and not signs_stay_inside(model, parts.slopes):
             # Large programs are left to Frank-Wolfe, whose steps need no multipliers.
@@ -53,45 +49,41 @@ class AffineLoss:
         norm = dual_norm(model.cost, flat_slope(model, parts.slopes))
         return Program.if_convex(mean + np.sqrt(model.radius) * norm)
 
-    def writes_samples(self, model: Model) -> bool:
+    def writes_samples(self, model: RobustModel) -> bool:
         return not moves_freely(model) and is_small(model)
 
-    def has_objective(self, model: Model) -> bool:
+    def has_objective(self, model: RobustModel) -> bool:
         return True
 
-    def objective(self, model: Model) -> RobustAffine:
+    def objective(self, model: RobustModel) -> RobustAffine:
         return robust_affine(model, model.convex_in_decision)
 
-    def value(self, model: Model, x: Array) -> float:
+    def value(self, model: RobustModel, x: Array) -> float:
         return robust_affine(model, convex=False).evaluate(x).value
 
-    def extremal(self, model: Model, x: Array) -> Extremal:
+    def extremal(self, model: RobustModel, x: Array) -> Extremal:
         return moved_samples(model, x)
 
 
-def is_small(model: Model) -> bool:
+def is_small(model: RobustModel) -> bool:
     """Can a multiplier be written out for each entry of the samples?"""
-    assert model.joint is not None
     return model.joint.size * model.joint.dimension <= LARGEST
 
 
-def robust_affine(model: Model, convex: bool) -> RobustAffine:
+def robust_affine(model: RobustModel, convex: bool) -> RobustAffine:
     """The worst-case risk as a smooth function of x."""
-    assert model.joint is not None
-    assert model.cost is not None
     return RobustAffine(model.loss, model.joint, model.cost, model.radius, convex=convex)
 
 
-def moved_samples(model: Model, x: Array) -> Extremal:
+def moved_samples(model: RobustModel, x: Array) -> Extremal:
     """Every sample moved by the worst shift, clipped on boxes."""
     found = robust_affine(model, convex=False).moves(x)
     still = unmoved(model)
     return Extremal(still.rows + found.moves, still.weights, still.source, found.dual)
 
 
-def signs_stay_inside(model: Model, slopes: dict[Any, Any]) -> bool:
+def signs_stay_inside(model: RobustModel, slopes: dict[Any, Any]) -> bool:
     """Do slopes of known sign move the samples only where their supports are unbounded?"""
-    assert model.joint is not None
     if model.joint.bounds is None:
         return False
     lower, upper = model.joint.bounds

@@ -7,7 +7,7 @@ import numpy as np
 from cvxpy.error import SolverError
 
 from wdro_model.loss.magnitudes import power_of_two
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.pieces import numeric
 from wdro_model.objectives.exact.vectorised import group_rows
@@ -20,10 +20,8 @@ LOOSER = (1e-8, 1e-7, 1e-5)
 """The solver's own tolerance, and what is tried after it."""
 
 
-def size_at(model: Model, groups: tuple[Group, ...], x: Array) -> float:
+def size_at(model: RobustModel, groups: tuple[Group, ...], x: Array) -> float:
     """The size of the pieces at a decision: their spread over the samples, and nature's reach."""
-    assert model.joint is not None
-    assert model.cost is not None
     found = 0.0
     width = model.joint.width
     for group in groups:

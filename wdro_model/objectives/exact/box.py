@@ -19,8 +19,8 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.model import Model
-from wdro_model.objectives.exact.base import Extremal, WrittenOut
+from wdro_model.model import RobustModel
+from wdro_model.objectives.exact.counterpart import Counterpart, Extremal
 from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.dual_search import search
 from wdro_model.objectives.exact.duality import Part, Values, dual_program
@@ -37,7 +37,7 @@ from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True)
-class BoxLoss(WrittenOut):
+class BoxLoss(Counterpart):
     """A maximum of affine pieces, or a sum of such terms; squared cost or Norm(1); a box."""
 
     formula = (
@@ -45,7 +45,7 @@ class BoxLoss(WrittenOut):
         "+ sum_i sup of b_ji delta - l c_i(delta) over the box"
     )
 
-    def refusal(self, model: Model) -> str | None:
+    def refusal(self, model: RobustModel) -> str | None:
         return first_refusal(
             model,
             needs_cost("norm", "squared"),
@@ -55,52 +55,49 @@ class BoxLoss(WrittenOut):
             needs_few_multipliers,
         )
 
-    def program(self, model: Model) -> Program | None:
+    def program(self, model: RobustModel) -> Program | None:
         return dual_program(model, self.groups(model), values_on_box)
 
-    def value(self, model: Model, x: Array) -> float:
+    def value(self, model: RobustModel, x: Array) -> float:
         return search(model, x, box_responses(model, self.groups(model), x)).value
 
-    def extremal(self, model: Model, x: Array) -> Extremal:
+    def extremal(self, model: RobustModel, x: Array) -> Extremal:
         # Where the supremum asks for moves without end, long ones come close to it.
         answers = box_responses(model, self.groups(model), x, longest=reach(model, 1e7))
         return search(model, x, answers).extremal(model)
 
-    def groups(self, model: Model) -> tuple[Group, ...]:
+    def groups(self, model: RobustModel) -> tuple[Group, ...]:
         found = separate_pieces(model)
         assert not isinstance(found, str)
         return found
 
 
-def needs_box(model: Model) -> str | None:
-    assert model.joint is not None
+def needs_box(model: RobustModel) -> str | None:
     if model.joint.bounds is None:
         supports = ", ".join(f"{p.name()} in {p.support!r}" for p in model.joint.parameters)
         return f"the support is not a box ({supports})"
     return None
 
 
-def needs_separable_cost(model: Model) -> str | None:
-    assert model.cost is not None
+def needs_separable_cost(model: RobustModel) -> str | None:
     alone = int((~model.cost.frozen).sum()) <= 1
     if model.cost.kind == "norm" and model.cost.p != 1 and not alone:
         return f"the ground cost couples the coordinates of a box ({model.cost.describe()})"
     return None
 
 
-def separate_pieces(model: Model) -> tuple[Group, ...] | str:
+def separate_pieces(model: RobustModel) -> tuple[Group, ...] | str:
     """The pieces of the loss; neither cost nor support couples coordinates."""
     return groups_of(model, "box")
 
 
-def needs_pieces(model: Model) -> str | None:
+def needs_pieces(model: RobustModel) -> str | None:
     found = separate_pieces(model)
     return found if isinstance(found, str) else None
 
 
-def needs_few_multipliers(model: Model) -> str | None:
+def needs_few_multipliers(model: RobustModel) -> str | None:
     """A squared cost has a multiplier for each bound, sample and piece."""
-    assert model.cost is not None
     groups, found = separate_pieces(model), inequalities(model)
     assert not isinstance(groups, str)
     assert found is not None
@@ -118,9 +115,8 @@ def needs_few_multipliers(model: Model) -> str | None:
     return too_many_multipliers(count) if count > LARGEST else None
 
 
-def values_on_box(model: Model, part: Part, rows: Array, dual: Any) -> Values:
+def values_on_box(model: RobustModel, part: Part, rows: Array, dual: Any) -> Values:
     """sup_zeta a + <b, zeta> - l c(xi_k, zeta) for each piece of a cluster or of lines."""
-    assert model.cost is not None
     if model.cost.kind == "norm":
         return to_the_bounds(model, part, rows, dual)
     if isinstance(part, Lines):
@@ -139,8 +135,7 @@ class Room:
     above: Array
 
     @classmethod
-    def of(cls, model: Model, where: Array, rows: Array) -> Room:
-        assert model.joint is not None
+    def of(cls, model: RobustModel, where: Array, rows: Array) -> Room:
         assert model.joint.bounds is not None
         lower, upper = (side[where] for side in model.joint.bounds)
         below, above, data = np.isfinite(lower), np.isfinite(upper), rows[:, where]
@@ -152,9 +147,8 @@ class Room:
         )
 
 
-def to_the_bounds(model: Model, part: Part, rows: Array, dual: Any) -> Values:
+def to_the_bounds(model: RobustModel, part: Part, rows: Array, dual: Any) -> Values:
     """Absolute values as costs: the excess of a slope over its price, times the room."""
-    assert model.cost is not None
     if isinstance(part, Lines):
         where, plain, slopes = part.where, part.values(rows), list(part.slopes)
     else:
@@ -179,9 +173,8 @@ def to_the_bounds(model: Model, part: Part, rows: Array, dual: Any) -> Values:
     return values, constraints
 
 
-def squared_lines(model: Model, lines: Lines, rows: Array, dual: Any) -> Values:
+def squared_lines(model: RobustModel, lines: Lines, rows: Array, dual: Any) -> Values:
     """Squared cost on lines: multipliers of both bounds and a cone for each sample and line."""
-    assert model.cost is not None
     room = Room.of(model, lines.where, rows)
     weights = 1.0 / scales(model.cost)[lines.where]
     values, constraints = [], []

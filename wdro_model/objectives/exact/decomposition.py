@@ -28,7 +28,7 @@ from wdro_model.loss.entrywise import entry
 from wdro_model.loss.piecewise import pieces
 from wdro_model.loss.polynomial import Degrees
 from wdro_model.loss.substitution import substitute
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.lines import Lines, find_lines, gather_lines
 from wdro_model.objectives.exact.pieces import (
     Cluster,
@@ -67,7 +67,7 @@ class Group:
 
 
 def decompose(
-    model: Model,
+    model: RobustModel,
     couplings: Any | None = None,
     simplify: Callable[[Any], Any] = lambda expression: expression,
     vectors: bool = True,
@@ -78,8 +78,6 @@ def decompose(
     simplify: applied to the expression before its pieces are sought.
     vectors: may terms along single coordinates stay vectors?
     """
-    assert model.joint is not None
-    assert model.cost is not None
     everything = np.arange(model.joint.size)
     try:
         found = _clusters(model, simplify(model.expression), couplings, vectors)
@@ -107,7 +105,7 @@ def decompose(
 
 
 def groups_of(
-    model: Model,
+    model: RobustModel,
     name: str,
     couplings: Any | None = None,
     simplify: Callable[[Any], Any] = lambda expression: expression,
@@ -119,17 +117,15 @@ def groups_of(
         try:
             return decompose(model, couplings, simplify, vectors)
         except NotPiecewise as reason:
-            assert model.structure is not None
             return f"{reason} ({model.structure.describe()})"
 
     return model.remember(f"pieces: {name}", compute)
 
 
 def _clusters(
-    model: Model, expression: Any, couplings: Any | None, vectors: bool
+    model: RobustModel, expression: Any, couplings: Any | None, vectors: bool
 ) -> tuple[tuple[Cluster, ...], tuple[Lines, ...], tuple[Any, ...]]:
     """The clusters, the lines and the terms without data of one expression."""
-    assert model.joint is not None
     parameters = model.joint.parameters
     degrees = Degrees(parameters)
     lines: tuple[Lines, ...] = ()
@@ -183,9 +179,8 @@ def scalars(term: Any, degrees: Degrees) -> list[Any]:
     return [entry(term, i) for i in range(term.size)]
 
 
-def _tied(model: Model, couplings: Any | None) -> Array:
+def _tied(model: RobustModel, couplings: Any | None) -> Array:
     """Which coordinates are held fixed, or coupled with others."""
-    assert model.cost is not None
     tied = np.array(model.cost.frozen)
     if couplings is not None:
         matrix = sp.csr_array(couplings)
@@ -214,10 +209,9 @@ def _multiplied_out(terms: list[tuple[Piece, ...]]) -> list[Piece]:
 
 
 def _components(
-    model: Model, terms: list[tuple[Piece, ...]], couplings: Any | None
+    model: RobustModel, terms: list[tuple[Piece, ...]], couplings: Any | None
 ) -> list[tuple[list[int], Array]]:
     """Terms that share coordinates, directly or through a coupling, with the moving ones."""
-    assert model.cost is not None
     patterns = np.array([pattern_of(model, term) & ~model.cost.frozen for term in terms])
     if len(terms) == 1 and couplings is None:
         return [([0], np.flatnonzero(patterns[0]))]
@@ -234,13 +228,12 @@ def _components(
     return found
 
 
-def _cluster(model: Model, found: tuple[Piece, ...], moving: Array) -> Cluster:
+def _cluster(model: RobustModel, found: tuple[Piece, ...], moving: Array) -> Cluster:
     return Cluster(found, np.flatnonzero(pattern_of(model, found)), moving)
 
 
-def _tied_to(model: Model, seen: Array, couplings: Any | None) -> Array:
+def _tied_to(model: RobustModel, seen: Array, couplings: Any | None) -> Array:
     """The coordinates that move where some are seen: those, and all that are coupled with them."""
-    assert model.cost is not None
     free = ~np.asarray(model.cost.frozen)
     if couplings is None:
         return np.flatnonzero(seen & free)

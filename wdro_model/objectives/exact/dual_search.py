@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.answers import Answer, Response
-from wdro_model.objectives.exact.base import Extremal, unmoved
+from wdro_model.objectives.exact.counterpart import Extremal, unmoved
 from wdro_model.solvers.objective import Array
 
 ROUNDS = 200
@@ -45,7 +45,7 @@ class Found:
         """The worst-case risk."""
         return min(self.left.value, self.right.value)
 
-    def extremal(self, model: Model) -> Extremal:
+    def extremal(self, model: RobustModel) -> Extremal:
         """A distribution that attains it."""
         still = unmoved(model)
         left, right = (
@@ -72,7 +72,7 @@ class Found:
         return moves
 
 
-def search(model: Model, x: Array, responses: list[Response]) -> Found:
+def search(model: RobustModel, x: Array, responses: list[Response]) -> Found:
     """The best price of transport for nature's responses to a decision."""
     size = len(model.rows)
     # What the pieces do not hold, the terms without data, is the same at every price.
@@ -89,7 +89,6 @@ def search(model: Model, x: Array, responses: list[Response]) -> Found:
     if rate == 0:
         only = side(1.0)
         return _slack(replace(only, value=only.value - model.radius), responses)
-    assert model.cost is not None
     start = rate if model.cost.kind == "norm" else rate / (2 * np.sqrt(model.radius))
     right = side(1.001 * start * max(1, len(responses)))
     while right.cost > model.radius:

@@ -12,7 +12,7 @@ from typing import Any
 
 import cvxpy as cp
 
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.lines import Lines
 from wdro_model.objectives.exact.pieces import Cluster
@@ -23,12 +23,12 @@ from wdro_model.solvers.objective import Array
 Part = Cluster | Lines
 Values = tuple[list[Any], list[Any]]
 """For each piece what nature makes of it at all samples, a vector, and constraints of its own."""
-Nature = Callable[[Model, Part, Array, Any], Values]
+Nature = Callable[[RobustModel, Part, Array, Any], Values]
 """The values of a cluster, or of lines, for samples (n, d) and the price l."""
 
 
 def dual_program(
-    model: Model, groups: tuple[Group, ...], nature: Nature, certain: Any | None = None
+    model: RobustModel, groups: tuple[Group, ...], nature: Nature, certain: Any | None = None
 ) -> Program | None:
     """The program, if CVXPY sees that it is convex; `certain` in place of terms without data."""
     dual = cp.Variable(nonneg=True, name="transport_dual")

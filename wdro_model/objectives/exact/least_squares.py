@@ -17,8 +17,8 @@ from wdro_model.loss import atoms
 from wdro_model.loss.additive import additive_terms
 from wdro_model.loss.homogeneous import times
 from wdro_model.loss.polynomial import Degrees
-from wdro_model.model import Model
-from wdro_model.objectives.exact.base import Extremal, WrittenOut, unmoved
+from wdro_model.model import RobustModel
+from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import scalars
 from wdro_model.objectives.exact.pieces import Piece, as_piece, evaluate_piece
 from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
@@ -39,18 +39,17 @@ class Residual:
 
 
 @dataclass(frozen=True)
-class LeastSquaresLoss(WrittenOut):
+class LeastSquaresLoss(Counterpart):
     """(a(x) + <b(x), xi>)^2 + g(x), squared or Mahalanobis cost, R^d."""
 
     formula = "(sqrt(mean_k u_k^2) + sqrt(radius) |b(x)|_dual)^2, u = a(x) + <b(x), xi>"
 
-    def refusal(self, model: Model) -> str | None:
+    def refusal(self, model: RobustModel) -> str | None:
         return first_refusal(
             model, needs_cost("squared", "mahalanobis"), needs_free_moves, needs_residual
         )
 
-    def program(self, model: Model) -> Program | None:
-        assert model.cost is not None
+    def program(self, model: RobustModel) -> Program | None:
         found = residual(model)
         assert found is not None
         u = piece_at(found.piece, found.seen, model.rows)
@@ -59,17 +58,15 @@ class LeastSquaresLoss(WrittenOut):
         total = times(cp.square(size + reach), found.factor) if found.factor else cp.Constant(0.0)
         return Program.if_convex(sum(found.rest, total))
 
-    def value(self, model: Model, x: Array) -> float:
+    def value(self, model: RobustModel, x: Array) -> float:
         found, u, slope = self._at(model, x)
-        assert model.cost is not None
         size, rate = np.sqrt(np.mean(u**2)), float(dual_norms(model.cost, slope))
         stretched = (size + np.sqrt(model.radius) * rate) ** 2
         certain = float(model.loss.values(x, model.rows).mean()) - found.factor * size**2
         return float(found.factor * stretched + certain)
 
-    def extremal(self, model: Model, x: Array) -> Extremal:
+    def extremal(self, model: RobustModel, x: Array) -> Extremal:
         found, u, slope = self._at(model, x)
-        assert model.cost is not None
         size, rate = float(np.sqrt(np.mean(u**2))), float(dual_norms(model.cost, slope))
         still = unmoved(model)
         if rate == 0 or model.radius == 0:
@@ -79,18 +76,16 @@ class LeastSquaresLoss(WrittenOut):
         dual = found.factor * rate * (size / np.sqrt(model.radius) + rate)
         return Extremal(still.rows + move, still.weights, still.source, float(dual))
 
-    def _at(self, model: Model, x: Array) -> tuple[Residual, Array, Array]:
+    def _at(self, model: RobustModel, x: Array) -> tuple[Residual, Array, Array]:
         """The residuals u_k and the part of the slope b that moves, at a decision."""
-        assert model.cost is not None
         found = residual(model)
         assert found is not None
         constant, slope = evaluate_piece(model, found.piece, x)
         return found, constant + model.rows @ slope, np.where(model.cost.frozen, 0.0, slope)
 
 
-def needs_residual(model: Model) -> str | None:
+def needs_residual(model: RobustModel) -> str | None:
     if residual(model) is None:
-        assert model.structure is not None
         return (
             "the loss is not the square of one affine form of the data plus terms without data "
             f"({model.structure.describe()})"
@@ -98,13 +93,12 @@ def needs_residual(model: Model) -> str | None:
     return None
 
 
-def residual(model: Model) -> Residual | None:
+def residual(model: RobustModel) -> Residual | None:
     """The square in the loss, if it has one and no other term that sees the data."""
     return model.remember("residual", lambda: _residual(model))
 
 
-def _residual(model: Model) -> Residual | None:
-    assert model.joint is not None
+def _residual(model: RobustModel) -> Residual | None:
     degrees = Degrees(model.joint.parameters)
     vectors = additive_terms(model.expression, model.joint.parameters)
     terms = [term for vector in vectors for term in scalars(vector, degrees)]

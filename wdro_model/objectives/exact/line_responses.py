@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.answers import Answer, Response
 from wdro_model.objectives.exact.lines import NumericLines
 from wdro_model.objectives.geometry import dual_norms, scales
@@ -20,10 +20,9 @@ Mover = Callable[[NumericLines, Array], Callable[[float], tuple[Array, Array]]]
 
 
 def line_response(
-    model: Model, index: Array, lines: NumericLines, rows: Array, mover: Mover
+    model: RobustModel, index: Array, lines: NumericLines, rows: Array, mover: Mover
 ) -> Response:
     """The answers of the samples `rows` on some lines."""
-    assert model.cost is not None
     base, move = lines.values(rows), mover(lines, rows)
     slopes = lines.slopes[:, None]
 
@@ -50,7 +49,7 @@ def line_response(
     return Response(index, at, rate, float(base.max(axis=0).sum()))
 
 
-def free_lines(model: Model) -> Mover:
+def free_lines(model: RobustModel) -> Mover:
     """Squared cost on R^d: b / (2 l w)."""
 
     def mover(lines: NumericLines, rows: Array) -> Callable[[float], tuple[Array, Array]]:
@@ -65,7 +64,7 @@ def free_lines(model: Model) -> Mover:
     return mover
 
 
-def clipped_lines(model: Model) -> Mover:
+def clipped_lines(model: RobustModel) -> Mover:
     """Squared cost on a box: b / (2 l w), clipped to the box."""
 
     def mover(lines: NumericLines, rows: Array) -> Callable[[float], tuple[Array, Array]]:
@@ -81,11 +80,10 @@ def clipped_lines(model: Model) -> Mover:
     return mover
 
 
-def lines_to_the_bounds(model: Model, longest: float) -> Mover:
+def lines_to_the_bounds(model: RobustModel, longest: float) -> Mover:
     """Weighted absolute values on a box: to the bound where |b| > l w, else no move."""
 
     def mover(lines: NumericLines, rows: Array) -> Callable[[float], tuple[Array, Array]]:
-        assert model.cost is not None
         weights = scales(model.cost)[lines.where]
         down, up = room(model, lines.where, rows)
         down, up = np.maximum(down, -longest), np.minimum(up, longest)
@@ -101,16 +99,14 @@ def lines_to_the_bounds(model: Model, longest: float) -> Mover:
     return mover
 
 
-def room(model: Model, where: Array, rows: Array) -> tuple[Array, Array]:
+def room(model: RobustModel, where: Array, rows: Array) -> tuple[Array, Array]:
     """How far down (n, m), not positive, and up the samples may move in some coordinates."""
-    assert model.joint is not None
     assert model.joint.bounds is not None
     lower, upper = (side[where] for side in model.joint.bounds)
     data = rows[:, where]
     return np.minimum(lower - data, 0.0), np.maximum(upper - data, 0.0)
 
 
-def _weights(model: Model, lines: NumericLines) -> Array:
+def _weights(model: RobustModel, lines: NumericLines) -> Array:
     """The weights (m,) of a squared cost."""
-    assert model.cost is not None
     return scales(model.cost)[lines.where] ** 2

@@ -20,7 +20,7 @@ from wdro_model.loss.affine import affine_parts, constant_part
 from wdro_model.loss.dependence import dependence
 from wdro_model.loss.entrywise import entry_pieces, selected, spread
 from wdro_model.loss.polynomial import Degrees
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.pieces import Cluster, flat_slope
 from wdro_model.solvers.objective import Array
 
@@ -57,7 +57,7 @@ class Lines:
         values = self.values(rows)
         return cp.sum(values[0] if len(values) == 1 else cp.maximum(*values))
 
-    def numeric(self, model: Model, x: Array) -> NumericLines:
+    def numeric(self, model: RobustModel, x: Array) -> NumericLines:
         """The lines at the decision x."""
         with model.feasible.layout.holding(x):
             constants, slopes = (
@@ -93,14 +93,13 @@ def along(numbers: Array, vector: Any) -> Any:
 
 
 def find_lines(
-    model: Model, terms: list[Any], tied: Array, limit: int
+    model: RobustModel, terms: list[Any], tied: Array, limit: int
 ) -> tuple[tuple[Lines, ...], list[Any]]:
     """The lines among additive terms (expressions whose entries add up), and the other terms.
 
     tied: which coordinates (d,) cost or support couple with others, or hold fixed.
     limit: at most so many pieces of one maximum.
     """
-    assert model.joint is not None
     degrees = Degrees(model.joint.parameters)
     bent = [i for i, term in enumerate(terms) if degrees(term) > 1]
     if not any(terms[i].size >= FEWEST for i in bent):
@@ -127,7 +126,9 @@ def find_lines(
     return tuple(lines), [term for term in rest if term is not None]
 
 
-def gather_lines(model: Model, clusters: list[Cluster]) -> tuple[list[Cluster], tuple[Lines, ...]]:
+def gather_lines(
+    model: RobustModel, clusters: list[Cluster]
+) -> tuple[list[Cluster], tuple[Lines, ...]]:
     """Many clusters of one coordinate each, as a Python sum over products has them, as lines."""
     alone: dict[int, list[Cluster]] = {}
     for cluster in clusters:
@@ -176,7 +177,7 @@ def _only_entry(pattern: Any) -> Array:
 
 
 def _lines(
-    model: Model, parts: list[Any], where: Array, degrees: Degrees, limit: int
+    model: RobustModel, parts: list[Any], where: Array, degrees: Degrees, limit: int
 ) -> Lines | None:
     """The sum of vectors of maxima that see the same coordinates in the same order."""
     choices = []
@@ -188,7 +189,6 @@ def _lines(
     if prod(len(choice) for choice in choices) > limit:
         return None
     pieces = [sum(rest, first) for first, *rest in product(*choices)]
-    assert model.joint is not None
     slopes = []
     for piece in pieces:
         # No two entries see one coordinate: the slopes of their sum are those of the entries.

@@ -20,8 +20,8 @@ from cvxpy.expressions.leaf import Leaf
 
 from wdro_model.loss import atoms
 from wdro_model.loss.substitution import substitute
-from wdro_model.model import Model
-from wdro_model.objectives.exact.base import Extremal, unmoved
+from wdro_model.model import RobustModel
+from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.lines import Lines
 from wdro_model.objectives.exact.pieces import Cluster, Piece, numeric
@@ -47,12 +47,12 @@ SHARES = 24
 
 
 @dataclass(frozen=True)
-class LipschitzLoss:
+class LipschitzLoss(Counterpart):
     """Affine, a maximum of affine pieces, logistic or huber in the data; norm cost; R^d."""
 
     formula = "mean f + radius * the Lipschitz constant max_j |b_j(x)| in the dual norm of the cost"
 
-    def refusal(self, model: Model) -> str | None:
+    def refusal(self, model: RobustModel) -> str | None:
         return first_refusal(
             model,
             needs_cost("norm"),
@@ -60,7 +60,7 @@ class LipschitzLoss:
             needs_far_pieces,
         )
 
-    def program(self, model: Model) -> Program | None:
+    def program(self, model: RobustModel) -> Program | None:
         groups = self.groups(model)
         mean = mean_loss(model, groups)
         if mean is None:
@@ -71,29 +71,24 @@ class LipschitzLoss:
         rate = rates[0] if len(rates) == 1 else cp.maximum(*rates)
         return Program.if_convex(mean + model.radius * rate)
 
-    def writes_samples(self, model: Model) -> bool:
-        return True
-
-    def has_objective(self, model: Model) -> bool:
-        assert model.cost is not None
+    def has_objective(self, model: RobustModel) -> bool:
         smooth = model.cost.p is not None and 1 < model.cost.p < np.inf
         return model.affine_in_data and smooth
 
-    def objective(self, model: Model) -> RobustAffineNorm | None:
-        return RobustAffineNorm(model) if self.has_objective(model) else None
+    def objective(self, model: RobustModel) -> RobustAffineNorm:
+        return RobustAffineNorm(model)
 
-    def value(self, model: Model, x: Array) -> float:
+    def value(self, model: RobustModel, x: Array) -> float:
         mean = float(model.loss.values(x, model.rows).mean())
         return mean + model.radius * steepest_slope(model, self.groups(model), x)[0]
 
-    def extremal(self, model: Model, x: Array) -> Extremal:
+    def extremal(self, model: RobustModel, x: Array) -> Extremal:
         rate, slope, group = steepest_slope(model, self.groups(model), x)
-        assert model.cost is not None
         if rate == 0:
             return unmoved(model)
         return escaping(model, x, steepest_move(model.cost, slope), rate, group.index)
 
-    def groups(self, model: Model) -> tuple[Group, ...]:
+    def groups(self, model: RobustModel) -> tuple[Group, ...]:
         found = far_pieces(model)
         assert not isinstance(found, str)
         return found
@@ -102,16 +97,13 @@ class LipschitzLoss:
 class RobustAffineNorm:
     """mean f + radius |B(x)|_dual for a loss affine in the data and a norm with 1 < p < inf."""
 
-    def __init__(self, model: Model) -> None:
-        assert model.joint is not None
+    def __init__(self, model: RobustModel) -> None:
         self.model = model
         self.convex = model.convex_in_decision
         self.size = model.joint.size
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         """By Danskin's theorem, value and gradient are those at the mean of the moved samples."""
-        assert self.model.joint is not None
-        assert self.model.cost is not None
         mean, one = self.model.joint.mean, np.ones(1)
         slope = self.model.loss(x, mean[None])[1].in_data(one)[0]
         move = self.model.radius * steepest_move(self.model.cost, slope)
@@ -123,12 +115,12 @@ class RobustAffineNorm:
         return "mean f + radius * |B(x)| (dual norm of the cost)"
 
 
-def far_pieces(model: Model) -> tuple[Group, ...] | str:
+def far_pieces(model: RobustModel) -> tuple[Group, ...] | str:
     """The pieces that the loss approaches far away; what is missing if there are none."""
     return groups_of(model, "far", simplify=recession)
 
 
-def needs_far_pieces(model: Model) -> str | None:
+def needs_far_pieces(model: RobustModel) -> str | None:
     found = far_pieces(model)
     return found if isinstance(found, str) else None
 
@@ -154,9 +146,8 @@ def is_piecewise(expression: Any) -> bool:
     return recession(expression) is expression
 
 
-def mean_loss(model: Model, groups: tuple[Group, ...]) -> Any | None:
+def mean_loss(model: RobustModel, groups: tuple[Group, ...]) -> Any | None:
     """mean_k f(x, xi_k) as a CVXPY expression."""
-    assert model.joint is not None
     if is_piecewise(model.expression):
         return mean_of_maxima(model, groups)
     total: Any = cp.Constant(0.0)
@@ -172,9 +163,8 @@ def mean_loss(model: Model, groups: tuple[Group, ...]) -> Any | None:
     return total
 
 
-def lipschitz(model: Model, group: Group) -> Any | None:
+def lipschitz(model: RobustModel, group: Group) -> Any | None:
     """max |b| over the choices of a piece in every cluster, in the dual norm of the cost."""
-    assert model.cost is not None
     rates = []
     for cluster in group.clusters:
         if len(cluster.moving):
@@ -188,9 +178,8 @@ def lipschitz(model: Model, group: Group) -> Any | None:
     return cp.norm(cp.hstack(rates), conjugate_exponent(model.cost))
 
 
-def line_rates(model: Model, lines: Lines) -> Any:
+def line_rates(model: RobustModel, lines: Lines) -> Any:
     """max_j |b_j| on every line, (m,), where the norm of the cost is the plain one."""
-    assert model.cost is not None
     weights = 1.0 / scales(model.cost)[lines.where]
     if lines.fixed_slopes is not None:
         return cp.Constant(weights * np.abs(lines.fixed_slopes).max(axis=0))
@@ -207,9 +196,8 @@ def longest_slopes(cluster: Cluster) -> list[Any]:
     return [abs(piece.scale) * piece.direction for piece in found.values()]
 
 
-def moving_norm(model: Model, cluster: Cluster, slope: Any) -> Any:
+def moving_norm(model: RobustModel, cluster: Cluster, slope: Any) -> Any:
     """The dual norm of a slope on the coordinates that move."""
-    assert model.cost is not None
     where = cluster.moving
     if len(where) < model.cost.dimension:
         slope = slope[where]
@@ -218,9 +206,10 @@ def moving_norm(model: Model, cluster: Cluster, slope: Any) -> Any:
     return cp.norm(slope, conjugate_exponent(model.cost))
 
 
-def steepest_slope(model: Model, groups: tuple[Group, ...], x: Array) -> tuple[float, Array, Group]:
+def steepest_slope(
+    model: RobustModel, groups: tuple[Group, ...], x: Array
+) -> tuple[float, Array, Group]:
     """The Lipschitz constant at x, a slope that attains it, and the group that has it."""
-    assert model.cost is not None
     best: tuple[float, Array, Group] = (-1.0, np.zeros(model.cost.dimension), groups[0])
     for group in groups:
         slope = np.zeros(model.cost.dimension)
@@ -237,7 +226,7 @@ def steepest_slope(model: Model, groups: tuple[Group, ...], x: Array) -> tuple[f
     return best
 
 
-def escaping(model: Model, x: Array, move: Array, rate: float, movable: Array) -> Extremal:
+def escaping(model: RobustModel, x: Array, move: Array, rate: float, movable: Array) -> Extremal:
     """Samples moved along one direction, as few of them and as far as the supremum asks for."""
     still = unmoved(model)
     size, radius = len(still.rows), model.radius

@@ -16,8 +16,8 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.model import Model
-from wdro_model.objectives.exact.base import Extremal, WrittenOut
+from wdro_model.model import RobustModel
+from wdro_model.objectives.exact.counterpart import Counterpart, Extremal
 from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.dual_search import search
 from wdro_model.objectives.exact.duality import Part, Values, dual_program
@@ -32,43 +32,42 @@ from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True)
-class MaxAffineLoss(WrittenOut):
+class MaxAffineLoss(Counterpart):
     """max_j a_j(x) + <b_j(x), xi>, or a sum of such terms; squared or Mahalanobis cost; R^d."""
 
     formula = "min over l of l radius + mean_k max_j a_j + <b_j, xi_k> + |b_j|^2 / (4 l)"
 
-    def refusal(self, model: Model) -> str | None:
+    def refusal(self, model: RobustModel) -> str | None:
         return first_refusal(
             model, needs_cost("squared", "mahalanobis"), needs_free_moves, needs_pieces
         )
 
-    def program(self, model: Model) -> Program | None:
+    def program(self, model: RobustModel) -> Program | None:
         return dual_program(model, self.groups(model), free_values)
 
-    def value(self, model: Model, x: Array) -> float:
+    def value(self, model: RobustModel, x: Array) -> float:
         return search(model, x, free_responses(model, self.groups(model), x)).value
 
-    def extremal(self, model: Model, x: Array) -> Extremal:
+    def extremal(self, model: RobustModel, x: Array) -> Extremal:
         return search(model, x, free_responses(model, self.groups(model), x)).extremal(model)
 
-    def groups(self, model: Model) -> tuple[Group, ...]:
+    def groups(self, model: RobustModel) -> tuple[Group, ...]:
         found = pieces_of(model)
         assert not isinstance(found, str)
         return found
 
 
-def pieces_of(model: Model) -> tuple[Group, ...] | str:
+def pieces_of(model: RobustModel) -> tuple[Group, ...] | str:
     """The pieces of the loss, in clusters that a quadratic cost on R^d does not couple."""
-    assert model.cost is not None
     return groups_of(model, "free", couplings=model.cost.matrix)
 
 
-def needs_pieces(model: Model) -> str | None:
+def needs_pieces(model: RobustModel) -> str | None:
     found = pieces_of(model)
     return found if isinstance(found, str) else None
 
 
-def free_values(model: Model, part: Part, rows: Array, dual: Any) -> Values:
+def free_values(model: RobustModel, part: Part, rows: Array, dual: Any) -> Values:
     """a + <b, xi_k> + |b|^2 / (4 l) for each piece."""
     if isinstance(part, Lines):
         bonuses, constraints = line_bonuses(model, part, dual)
@@ -79,7 +78,7 @@ def free_values(model: Model, part: Part, rows: Array, dual: Any) -> Values:
     return [value + bonus for value, bonus in zip(plain, bonuses)], constraints
 
 
-def cluster_bonuses(model: Model, cluster: Cluster, dual: Any) -> tuple[list[Any], list[Any]]:
+def cluster_bonuses(model: RobustModel, cluster: Cluster, dual: Any) -> tuple[list[Any], list[Any]]:
     """|b_j|^2 / (4 l) for each piece, with constraints: one cone for all pieces along a line."""
     cones: dict[int, tuple[Any, float]] = {}
     bonuses, constraints = [], []
@@ -99,9 +98,8 @@ def cluster_bonuses(model: Model, cluster: Cluster, dual: Any) -> tuple[list[Any
     return bonuses, constraints
 
 
-def line_bonuses(model: Model, lines: Lines, dual: Any) -> tuple[list[Any], list[Any]]:
+def line_bonuses(model: RobustModel, lines: Lines, dual: Any) -> tuple[list[Any], list[Any]]:
     """b_ji^2 / (4 l w_i) for each piece as a vector (m,), with constraints."""
-    assert model.cost is not None
     weights, fixed = 1.0 / scales(model.cost)[lines.where], lines.fixed_slopes
     if fixed is not None:
         # Slopes that do not depend on the decision share one number, the largest of them all.
@@ -124,9 +122,8 @@ def squares_below(slope: Any, dual: Any, bonus: Any) -> Any:
     return cp.SOC(stretched + bonus, cp.vstack([slope, stretched - bonus]), axis=0)
 
 
-def moving_slope(model: Model, cluster: Cluster, slope: Any) -> Any:
+def moving_slope(model: RobustModel, cluster: Cluster, slope: Any) -> Any:
     """A slope on the coordinates that move, where the cost is the plain squared distance."""
-    assert model.cost is not None
     where = cluster.moving
     if model.cost.kind == "mahalanobis":
         return whitened(model.cost, slope)

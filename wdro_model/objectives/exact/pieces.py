@@ -12,7 +12,7 @@ import numpy as np
 from wdro_model.loss.affine import affine_parts
 from wdro_model.loss.dependence import dependence
 from wdro_model.loss.factored import factored
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.solvers.objective import Array
 
 
@@ -72,7 +72,7 @@ class NumericCluster:
         return out
 
 
-def numeric(model: Model, cluster: Cluster, x: Array) -> NumericCluster:
+def numeric(model: RobustModel, cluster: Cluster, x: Array) -> NumericCluster:
     """The pieces of a cluster at the decision x."""
     found = [evaluate_piece(model, piece, x) for piece in cluster.pieces]
     constants, slopes = zip(*found)
@@ -87,15 +87,14 @@ def constant_cluster(cluster: NumericCluster, seen: Array) -> Cluster:
     return Cluster(made, seen, cluster.moving)
 
 
-def evaluate_piece(model: Model, piece: Piece, x: Array) -> tuple[float, Array]:
+def evaluate_piece(model: RobustModel, piece: Piece, x: Array) -> tuple[float, Array]:
     """a(x) and b(x), (d,); the variables keep the values they have."""
-    assert model.joint is not None
     with model.feasible.layout.holding(x):
         slope = np.asarray(piece.slope.value, dtype=float)
         return float(piece.constant.value), np.broadcast_to(slope, (model.joint.dimension,))
 
 
-def pattern_of(model: Model, found: tuple[Piece, ...]) -> Array:
+def pattern_of(model: RobustModel, found: tuple[Piece, ...]) -> Array:
     """Which slopes are not identically zero in x, (d,)."""
     for piece in found:
         if "pattern" not in piece.memory:
@@ -103,12 +102,11 @@ def pattern_of(model: Model, found: tuple[Piece, ...]) -> Array:
     return np.any([piece.memory["pattern"] for piece in found], axis=0)
 
 
-def _pattern(model: Model, piece: Piece) -> Array:
+def _pattern(model: RobustModel, piece: Piece) -> Array:
     """Slopes that are affine in the decision are those that are not zero at a generic one.
 
     Of others, such as z * pos(x - 2), every entry counts that sees a variable at all.
     """
-    assert model.joint is not None
     if isinstance(piece.direction, cp.Variable):
         return np.full(model.joint.dimension, piece.scale != 0)
     generic = np.random.default_rng(0).uniform(0.5, 1.5, size=model.loss.dimension)
@@ -120,15 +118,14 @@ def _pattern(model: Model, piece: Piece) -> Array:
     return seen
 
 
-def piece_of(model: Model, expression: Any) -> Piece:
+def piece_of(model: RobustModel, expression: Any) -> Piece:
     """A scalar expression that is affine in the data."""
-    assert model.joint is not None
     parts = affine_parts(expression, model.joint.parameters)
     scale, direction = factored(flat_slope(model, parts.slopes))
     return Piece(parts.constant, direction, scale)
 
 
-def as_piece(model: Model, expression: Any) -> tuple[Piece, Array]:
+def as_piece(model: RobustModel, expression: Any) -> tuple[Piece, Array]:
     """A scalar expression that is affine in the data, and the coordinates that it sees."""
     piece = piece_of(model, expression)
     return piece, np.flatnonzero(pattern_of(model, (piece,)))
@@ -165,8 +162,7 @@ def total(terms: list[Any]) -> Any:
     return sum(terms[1:], terms[0])
 
 
-def flat_slope(model: Model, slopes: dict[Any, Any]) -> Any:
+def flat_slope(model: RobustModel, slopes: dict[Any, Any]) -> Any:
     """B(x) of all the data as one vector of d entries."""
-    assert model.joint is not None
     flat = [cp.vec(slopes[p], order="C") for p in model.joint.parameters]
     return cp.hstack(flat) if len(flat) > 1 else flat[0]

@@ -17,9 +17,9 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.at_decision import run_patiently, size_at
-from wdro_model.objectives.exact.base import Extremal, WrittenOut
+from wdro_model.objectives.exact.counterpart import Counterpart, Extremal
 from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.duality import Part, Values, dual_program
 from wdro_model.objectives.exact.pieces import Cluster, constant_cluster, numeric
@@ -36,7 +36,7 @@ LARGEST = 5_000_000
 
 
 @dataclass(frozen=True)
-class PolyhedralLoss(WrittenOut):
+class PolyhedralLoss(Counterpart):
     """A maximum of affine pieces, or a sum of such terms; norm or quadratic cost; polyhedron."""
 
     formula = (
@@ -44,7 +44,7 @@ class PolyhedralLoss(WrittenOut):
         " + the conjugate of the cost at b_j - C' g_kj, support {C xi <= h}"
     )
 
-    def refusal(self, model: Model) -> str | None:
+    def refusal(self, model: RobustModel) -> str | None:
         return first_refusal(
             model,
             needs_cost("norm", "squared", "mahalanobis"),
@@ -54,24 +54,23 @@ class PolyhedralLoss(WrittenOut):
             needs_few_multipliers,
         )
 
-    def program(self, model: Model) -> Program | None:
+    def program(self, model: RobustModel) -> Program | None:
         return dual_program(model, self.groups(model), cluster_values)
 
-    def value(self, model: Model, x: Array) -> float:
+    def value(self, model: RobustModel, x: Array) -> float:
         return conic_value(model, self.groups(model), x)
 
-    def extremal(self, model: Model, x: Array) -> Extremal:
+    def extremal(self, model: RobustModel, x: Array) -> Extremal:
         return primal_extremal(model, self.groups(model), x)
 
-    def groups(self, model: Model) -> tuple[Group, ...]:
+    def groups(self, model: RobustModel) -> tuple[Group, ...]:
         found = coupled_pieces(model)
         assert not isinstance(found, str)
         return found
 
 
-def coupled_pieces(model: Model) -> tuple[Group, ...] | str:
+def coupled_pieces(model: RobustModel) -> tuple[Group, ...] | str:
     """The pieces of the loss, in clusters that neither cost nor support couples."""
-    assert model.cost is not None
     found = inequalities(model)
     assert found is not None
     couplings = found[0]
@@ -81,19 +80,18 @@ def coupled_pieces(model: Model) -> tuple[Group, ...] | str:
     return groups_of(model, "polyhedral", couplings=couplings, vectors=False)
 
 
-def needs_coupled_pieces(model: Model) -> str | None:
+def needs_coupled_pieces(model: RobustModel) -> str | None:
     found = coupled_pieces(model)
     return found if isinstance(found, str) else None
 
 
-def needs_plain_norm(model: Model) -> str | None:
-    assert model.cost is not None
+def needs_plain_norm(model: RobustModel) -> str | None:
     if model.cost.kind == "norm" and model.cost.p not in (1.0, 2.0, np.inf):
         return f"a bounded support needs a norm cost with p = 1, 2 or inf, not p = {model.cost.p:g}"
     return None
 
 
-def needs_few_multipliers(model: Model) -> str | None:
+def needs_few_multipliers(model: RobustModel) -> str | None:
     found, groups = inequalities(model), coupled_pieces(model)
     assert found is not None
     assert not isinstance(groups, str)
@@ -110,7 +108,7 @@ def too_many_multipliers(count: int) -> str:
     )
 
 
-def cluster_values(model: Model, cluster: Part, rows: Array, dual: Any) -> Values:
+def cluster_values(model: RobustModel, cluster: Part, rows: Array, dual: Any) -> Values:
     """For each piece sup_zeta a + <b, zeta> - l c(xi_k, zeta) as an n-vector, and constraints."""
     assert isinstance(cluster, Cluster)
     found = inequalities(model)
@@ -137,9 +135,10 @@ def cluster_values(model: Model, cluster: Part, rows: Array, dual: Any) -> Value
     return values, constraints
 
 
-def conjugate(model: Model, where: Array, left: Any, dual: Any) -> tuple[Any | None, list[Any]]:
+def conjugate(
+    model: RobustModel, where: Array, left: Any, dual: Any
+) -> tuple[Any | None, list[Any]]:
     """sup_delta <u, delta> - l c(delta) for each row u of `left`, with its constraints."""
-    assert model.cost is not None
     cost, count = model.cost, left.shape[0]
     if cost.kind == "mahalanobis":
         assert cost.matrix is not None
@@ -160,7 +159,7 @@ def conjugate(model: Model, where: Array, left: Any, dual: Any) -> tuple[Any | N
     return None, [cp.SOC(dual * np.ones(count), plain, axis=1)]
 
 
-def conic_value(model: Model, groups: tuple[Group, ...], x: Array) -> float:
+def conic_value(model: RobustModel, groups: tuple[Group, ...], x: Array) -> float:
     """The same program with the decision held fixed, the loss in units of what it is there."""
     size, still = len(model.rows), 0.0
     fixed, unit = [], size_at(model, groups, x)

@@ -19,9 +19,9 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.at_decision import run_patiently, size_at
-from wdro_model.objectives.exact.base import Extremal, unmoved
+from wdro_model.objectives.exact.counterpart import Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.pieces import NumericCluster, numeric
 from wdro_model.objectives.exact.support import inequalities, reach
@@ -40,7 +40,7 @@ SWEEPS, CLOSE = 100, 1e-12
 """Projections that set a move right, and how far outside it may stay."""
 
 
-def primal_extremal(model: Model, groups: tuple[Group, ...], x: Array) -> Extremal:
+def primal_extremal(model: RobustModel, groups: tuple[Group, ...], x: Array) -> Extremal:
     """Solve nature's program and read its atoms."""
     unit = size_at(model, groups, x)
     parts = [
@@ -74,10 +74,8 @@ def primal_extremal(model: Model, groups: tuple[Group, ...], x: Array) -> Extrem
     return lengthened(model, spending(model, escaping(model, found)))
 
 
-def lengthened(model: Model, found: Extremal) -> Extremal:
+def lengthened(model: RobustModel, found: Extremal) -> Extremal:
     """What rounding left of the budget, spent on longer moves where the support has room."""
-    assert model.joint is not None
-    assert model.cost is not None
     origins = model.rows[found.source]
     spent = float(found.weights @ model.cost(origins, found.rows))
     if not 0 < spent < model.radius:
@@ -88,12 +86,11 @@ def lengthened(model: Model, found: Extremal) -> Extremal:
     return replace(found, rows=np.where(inside[:, None], origins + longer, found.rows))
 
 
-def spending(model: Model, found: Extremal) -> Extremal:
+def spending(model: RobustModel, found: Extremal) -> Extremal:
     """The shares of the atoms that move, such that they spend the budget in spite of rounding.
 
     The shares of all samples change by one factor, where a sample has as much to give.
     """
-    assert model.cost is not None
     size = len(model.rows)
     spent = found.weights * model.cost(model.rows[found.source], found.rows)
     moved = spent > SLIGHT * spent.sum()
@@ -120,7 +117,7 @@ def spending(model: Model, found: Extremal) -> Extremal:
     )
 
 
-def escaping(model: Model, found: Extremal) -> Extremal:
+def escaping(model: RobustModel, found: Extremal) -> Extremal:
     """Atoms far away, a smaller share of them still farther where the support lets them go.
 
     The loss is convex in the data: a share p at xi + delta is worth no more than a share p / t at
@@ -128,8 +125,6 @@ def escaping(model: Model, found: Extremal) -> Extremal:
     """
     support = inequalities(model)
     assert support is not None
-    assert model.joint is not None
-    assert model.cost is not None
     origins = model.rows[found.source]
     moves = found.rows - origins
     costs = model.cost(origins, found.rows)
@@ -181,7 +176,7 @@ def coupled(answers: list[tuple[Array, Array]], dimension: int) -> tuple[Array, 
 class _Part:
     """The shares and moves of a group of samples for one cluster of pieces."""
 
-    def __init__(self, model: Model, group: Group, cluster: NumericCluster) -> None:
+    def __init__(self, model: RobustModel, group: Group, cluster: NumericCluster) -> None:
         found = inequalities(model)
         assert found is not None
         matrix, limits = found
@@ -203,7 +198,7 @@ class _Part:
             if len(limits):
                 allowed = cp.multiply(slack, share @ np.ones((1, len(limits))))
                 self.constraints.append(move @ inside.T <= allowed)
-            if model.cost is not None and model.cost.kind == "norm":
+            if model.cost.kind == "norm":
                 far = cp.multiply(reach(model, 1e3), share @ np.ones((1, len(self.where))))
                 self.constraints += [move <= far, -move <= far]
             cost, more = _transport(model, self.where, move, self.shares[:, j])
@@ -249,9 +244,8 @@ class _Part:
         return delta * ratios.min(axis=1)[:, None]
 
 
-def _transport(model: Model, where: Array, move: Any, share: Any) -> tuple[Any, list[Any]]:
+def _transport(model: RobustModel, where: Array, move: Any, share: Any) -> tuple[Any, list[Any]]:
     """sum_k q_k c(v_k / q_k), with the constraints of its epigraph."""
-    assert model.cost is not None
     cost, count = model.cost, move.shape[0]
     if cost.kind == "norm":
         plain = move @ sp.diags_array(scales(cost)[where])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.convexity import (
     LARGEST,
     has_one_weight,
@@ -15,7 +15,7 @@ from wdro_model.objectives.convexity import (
     quadratic_term,
 )
 from wdro_model.objectives.exact.affine import moved_samples, robust_affine
-from wdro_model.objectives.exact.base import Extremal
+from wdro_model.objectives.exact.counterpart import Counterpart, Extremal
 from wdro_model.objectives.exact.refusals import first_refusal, needs_affine, needs_cost
 from wdro_model.objectives.programs import Program
 from wdro_model.objectives.robust_affine import RobustAffine
@@ -23,12 +23,12 @@ from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True)
-class QuadraticFormLoss:
+class QuadraticFormLoss(Counterpart):
     """a x' Xi x + g(x), squared cost with one weight w, R^d (or orthant, for x of one sign)."""
 
     formula = "a x' (mean + sqrt(radius/w) I) x + g(x)"
 
-    def refusal(self, model: Model) -> str | None:
+    def refusal(self, model: RobustModel) -> str | None:
         reason = first_refusal(model, needs_affine, needs_cost("squared", "mahalanobis"))
         if reason is not None:
             return reason
@@ -40,15 +40,14 @@ class QuadraticFormLoss:
             return "the worst-case move may leave the support"
         return None
 
-    def matrix(self, model: Model) -> np.ndarray:
+    def matrix(self, model: RobustModel) -> np.ndarray:
         """mean + sqrt(radius/w) I, symmetrised."""
-        assert model.cost is not None
         (mean,) = model.mean_values().values()
         weight = 1.0 if model.cost.weights is None else float(model.cost.weights[0])
         shifted = mean + np.sqrt(model.radius / weight) * np.eye(len(mean))
         return (shifted + shifted.T) / 2
 
-    def program(self, model: Model) -> Program | None:
+    def program(self, model: RobustModel) -> Program | None:
         matrix = self.matrix(model)
         if not is_positive_semidefinite(matrix):
             return None
@@ -58,13 +57,13 @@ class QuadraticFormLoss:
         quadratic = cp.quad_form(term.variable, cp.psd_wrap(term.factor * matrix))
         return Program.if_convex(quadratic if term.rest is None else quadratic + term.rest)
 
-    def writes_samples(self, model: Model) -> bool:
+    def writes_samples(self, model: RobustModel) -> bool:
         return False
 
-    def has_objective(self, model: Model) -> bool:
+    def has_objective(self, model: RobustModel) -> bool:
         return True
 
-    def objective(self, model: Model) -> RobustAffine:
+    def objective(self, model: RobustModel) -> RobustAffine:
         small = model.loss.dimension <= LARGEST
         term = quadratic_term(model)
         assert term is not None
@@ -75,16 +74,15 @@ class QuadraticFormLoss:
         )
         return robust_affine(model, convex)
 
-    def value(self, model: Model, x: Array) -> float:
+    def value(self, model: RobustModel, x: Array) -> float:
         return robust_affine(model, convex=False).evaluate(x).value
 
-    def extremal(self, model: Model, x: Array) -> Extremal:
+    def extremal(self, model: RobustModel, x: Array) -> Extremal:
         return moved_samples(model, x)
 
 
-def moves_stay_inside(model: Model) -> bool:
+def moves_stay_inside(model: RobustModel) -> bool:
     """For B = x x': is the support R^d, or unbounded above with x of one sign?"""
-    assert model.joint is not None
     if model.joint.everywhere:
         return True
     if model.joint.bounds is None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.support import inequalities, moves_freely
 
-Condition = Callable[[Model], str | None]
+Condition = Callable[[RobustModel], str | None]
 
 
-def first_refusal(model: Model, *conditions: Condition) -> str | None:
+def first_refusal(model: RobustModel, *conditions: Condition) -> str | None:
     """The first reason why an entry does not apply; None if there is none."""
     for condition in (needs_expression, *conditions):
         reason = condition(model)
@@ -19,24 +19,20 @@ def first_refusal(model: Model, *conditions: Condition) -> str | None:
     return None
 
 
-def needs_expression(model: Model) -> str | None:
-    if model.joint is None or model.cost is None:
-        return "there is no uncertain parameter and no ambiguity set"
-    if model.structure is None:
+def needs_expression(model: RobustModel) -> str | None:
+    if model.expression is None:
         return "the loss is a callable, its dependence on the data is not known"
     return None
 
 
-def needs_affine(model: Model) -> str | None:
+def needs_affine(model: RobustModel) -> str | None:
     if not model.affine_in_data:
-        assert model.structure is not None
         return f"the loss is not affine in the data ({model.structure.describe()})"
     return None
 
 
 def needs_cost(*kinds: str) -> Condition:
-    def refusal(model: Model) -> str | None:
-        assert model.cost is not None
+    def refusal(model: RobustModel) -> str | None:
         if model.cost.kind not in kinds:
             return f"the ground cost is not {KINDS[kinds[0]]} ({model.cost.describe()})"
         return None
@@ -47,17 +43,15 @@ def needs_cost(*kinds: str) -> Condition:
 KINDS = {"squared": "quadratic", "norm": "a norm"}
 
 
-def needs_free_moves(model: Model) -> str | None:
+def needs_free_moves(model: RobustModel) -> str | None:
     if not moves_freely(model):
-        assert model.joint is not None
         supports = ", ".join(f"{p.name()} in {p.support!r}" for p in model.joint.parameters)
         return f"the support is not R^d ({supports})"
     return None
 
 
-def needs_polyhedron(model: Model) -> str | None:
+def needs_polyhedron(model: RobustModel) -> str | None:
     if inequalities(model) is None:
-        assert model.joint is not None
         supports = ", ".join(f"{p.name()} in {p.support!r}" for p in model.joint.parameters)
         return f"the support is not given by linear inequalities ({supports})"
     return None

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.answers import Answer, Response
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.line_responses import (
@@ -28,29 +28,27 @@ from wdro_model.objectives.geometry import dual_norms, scales, whitened_numbers
 from wdro_model.solvers.objective import Array
 
 
-def free_responses(model: Model, groups: tuple[Group, ...], x: Array) -> list[Response]:
+def free_responses(model: RobustModel, groups: tuple[Group, ...], x: Array) -> list[Response]:
     """On R^d with a quadratic cost: the move b/(2 l) in the geometry of the cost."""
     return _responses(model, groups, x, _free, free_lines(model))
 
 
 def box_responses(
-    model: Model, groups: tuple[Group, ...], x: Array, longest: float = np.inf
+    model: RobustModel, groups: tuple[Group, ...], x: Array, longest: float = np.inf
 ) -> list[Response]:
     """On a box with a separable cost: every coordinate on its own, by moves up to `longest`."""
-    assert model.cost is not None
     if model.cost.kind == "squared":
         return _responses(model, groups, x, _clipped, clipped_lines(model))
     answer = partial(_to_the_bounds, longest)
     return _responses(model, groups, x, answer, lines_to_the_bounds(model, longest))
 
 
-Maker = Callable[[Model, NumericCluster, Array], Callable[[float], Answer]]
+Maker = Callable[[RobustModel, NumericCluster, Array], Callable[[float], Answer]]
 
 
 def _responses(
-    model: Model, groups: tuple[Group, ...], x: Array, maker: Maker, mover: Mover
+    model: RobustModel, groups: tuple[Group, ...], x: Array, maker: Maker, mover: Mover
 ) -> list[Response]:
-    assert model.cost is not None
     found = []
     for group in groups:
         rows = group_rows(group, model.rows)
@@ -64,8 +62,7 @@ def _responses(
     return found
 
 
-def _free(model: Model, cluster: NumericCluster, rows: Array) -> Callable[[float], Answer]:
-    assert model.cost is not None
+def _free(model: RobustModel, cluster: NumericCluster, rows: Array) -> Callable[[float], Answer]:
     cost, slopes = model.cost, cluster.moving_slopes
     base = cluster.values(rows)
     squares = np.sum(whitened_numbers(cost, slopes) ** 2, axis=1)
@@ -85,15 +82,14 @@ def _free(model: Model, cluster: NumericCluster, rows: Array) -> Callable[[float
     return at
 
 
-def _bounds(model: Model, cluster: NumericCluster, rows: Array) -> tuple[Array, Array]:
+def _bounds(model: RobustModel, cluster: NumericCluster, rows: Array) -> tuple[Array, Array]:
     """How far down and up each sample may move in the cluster's coordinates."""
-    assert model.joint is not None
     assert model.joint.bounds is not None
     return room(model, cluster.moving, rows)
 
 
 def _coordinatewise(
-    model: Model,
+    model: RobustModel,
     cluster: NumericCluster,
     rows: Array,
     move: Callable[[float, Array], Array],
@@ -126,9 +122,8 @@ def _coordinatewise(
     return at
 
 
-def _clipped(model: Model, cluster: NumericCluster, rows: Array) -> Callable[[float], Answer]:
+def _clipped(model: RobustModel, cluster: NumericCluster, rows: Array) -> Callable[[float], Answer]:
     """Squared cost: b_i / (2 l w_i), clipped to the box."""
-    assert model.cost is not None
     down, up = _bounds(model, cluster, rows)
     weights = scales(model.cost)[cluster.moving] ** 2
     return _coordinatewise(
@@ -141,10 +136,9 @@ def _clipped(model: Model, cluster: NumericCluster, rows: Array) -> Callable[[fl
 
 
 def _to_the_bounds(
-    longest: float, model: Model, cluster: NumericCluster, rows: Array
+    longest: float, model: RobustModel, cluster: NumericCluster, rows: Array
 ) -> Callable[[float], Answer]:
     """Sum of weighted absolute values: to the bound where |b_i| > l w_i, else no move."""
-    assert model.cost is not None
     down, up = _bounds(model, cluster, rows)
     down, up = np.maximum(down, -longest), np.minimum(up, longest)
     weights = scales(model.cost)[cluster.moving]

@@ -7,23 +7,22 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.supports import Everywhere, Polyhedron
 
 Inequalities = tuple[Any, Array]
 
 
-def moves_freely(model: Model) -> bool:
+def moves_freely(model: RobustModel) -> bool:
     """Is the support R^d in all coordinates that may move?"""
-    assert model.joint is not None
     if all(isinstance(p.support, Everywhere) for p in model.joint.parameters):
         return True
     found = inequalities(model)
     return found is not None and len(found[1]) == 0
 
 
-def inequalities(model: Model) -> Inequalities | None:
+def inequalities(model: RobustModel) -> Inequalities | None:
     """C (m, d) sparse and h (m,) with the support {C xi <= h}; None if it is not polyhedral.
 
     Rows that see only coordinates held fixed are left out: the samples meet them already.
@@ -31,9 +30,7 @@ def inequalities(model: Model) -> Inequalities | None:
     return model.remember("inequalities of the support", lambda: _inequalities(model))
 
 
-def _inequalities(model: Model) -> Inequalities | None:
-    assert model.joint is not None
-    assert model.cost is not None
+def _inequalities(model: RobustModel) -> Inequalities | None:
     blocks, limits = [], []
     for parameter in model.joint.parameters:
         found = _of_support(parameter.support, parameter.shape)
@@ -49,9 +46,8 @@ def _inequalities(model: Model) -> Inequalities | None:
     return matrix[np.flatnonzero(acts)], np.concatenate(limits)[acts]
 
 
-def reach(model: Model, factor: float) -> float:
+def reach(model: RobustModel, factor: float) -> float:
     """A length that is large beside the radius and the spread of the data."""
-    assert model.cost is not None
     spread = float(np.ptp(model.rows, axis=0).max(initial=0.0))
     weights = 1.0 if model.cost.weights is None else float(model.cost.weights.min())
     return factor * max(1.0, spread, model.radius * len(model.rows) / weights)

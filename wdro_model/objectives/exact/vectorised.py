@@ -9,7 +9,7 @@ import cvxpy as cp
 
 from wdro_model.loss import atoms
 from wdro_model.loss.forms import affine_forms
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.pieces import Cluster, Piece, as_piece
 from wdro_model.solvers.objective import Array
@@ -52,7 +52,7 @@ def sum_of_maximum(cluster: Cluster, rows: Array) -> Any:
     return summed(values[0] if len(values) == 1 else cp.maximum(*values), len(rows))
 
 
-def mean_of_maxima(model: Model, groups: tuple[Group, ...]) -> Any:
+def mean_of_maxima(model: RobustModel, groups: tuple[Group, ...]) -> Any:
     """mean_k f(x, xi_k)."""
     total = certain_part(model, groups)
     for group in groups:
@@ -64,7 +64,7 @@ def mean_of_maxima(model: Model, groups: tuple[Group, ...]) -> Any:
     return total
 
 
-def certain_part(model: Model, groups: tuple[Group, ...]) -> Any:
+def certain_part(model: RobustModel, groups: tuple[Group, ...]) -> Any:
     """The terms without data, averaged over the samples."""
     total: Any = cp.Constant(0.0)
     for group in groups:
@@ -73,9 +73,8 @@ def certain_part(model: Model, groups: tuple[Group, ...]) -> Any:
     return total
 
 
-def sum_through_forms(model: Model, expression: Any, rows: Array) -> Any | None:
+def sum_through_forms(model: RobustModel, expression: Any, rows: Array) -> Any | None:
     """sum_k h(x, u_k) for scalar forms u affine in the data and h made of entrywise atoms."""
-    assert model.joint is not None
     found = affine_forms(expression, model.joint.parameters)
     if found is None or any(form.expression.size != 1 for form in found.forms):
         return None

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.base import Integration, Slice, Stream, inputs
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.conditional.strategy import (
@@ -43,8 +43,8 @@ class Scales:
 class Strategy:
     """One entry of the table."""
 
-    refusal: Callable[[Model], str | None]
-    build: Callable[[Model, Scales], Any]
+    refusal: Callable[[RobustModel], str | None]
+    build: Callable[[RobustModel, Scales], Any]
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,13 @@ class Choice:
     name: str
     reason: str
 
-    def build(self, model: Model, scales: Scales) -> Any:
+    def build(self, model: RobustModel, scales: Scales) -> Any:
         return STRATEGIES[self.name].build(model, scales)
 
 
-def closed_form_refusal(model: Model) -> str | None:
+def closed_form_refusal(model: RobustModel) -> str | None:
     if not model.affine_in_data:
         return "the loss is not affine in the data"
-    assert model.cost is not None
-    assert model.joint is not None
     if model.cost.kind not in ("squared", "mahalanobis"):
         return "the ground cost is not quadratic"
     if not model.joint.everywhere:
@@ -73,11 +71,11 @@ def closed_form_refusal(model: Model) -> str | None:
     return None
 
 
-def build_closed_form(model: Model, scales: Scales) -> ClosedForm:
+def build_closed_form(model: RobustModel, scales: Scales) -> ClosedForm:
     return ClosedForm(*inputs(model), epsilon=scales.epsilon, sigma=scales.sigma)
 
 
-def build_gaussian(model: Model, scales: Scales) -> Gaussian:
+def build_gaussian(model: RobustModel, scales: Scales) -> Gaussian:
     return Gaussian(*inputs(model), epsilon=scales.epsilon, sigma=scales.sigma, draws=scales.draws)
 
 
@@ -91,7 +89,7 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-def choose(model: Model, forced: str | None) -> Choice:
+def choose(model: RobustModel, forced: str | None) -> Choice:
     """The named strategy, or the first that applies; a ValueError if the named one cannot."""
     if forced is not None:
         reason = STRATEGIES[forced].refusal(model)

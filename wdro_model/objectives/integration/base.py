@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from wdro_model.loss.flat import FlatLoss
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.costs import BoundCost
@@ -41,10 +41,8 @@ PILOT = Stream(seed=0, stage=2**63 - 1)
 """Random numbers that no slice uses."""
 
 
-def inputs(model: Model) -> tuple[FlatLoss, JointSamples, BoundCost]:
+def inputs(model: RobustModel) -> tuple[FlatLoss, JointSamples, BoundCost]:
     """What every strategy reads of a model with uncertain data and a ball."""
-    assert model.joint is not None
-    assert model.cost is not None
     return model.loss, model.joint, model.cost
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from wdro_model.loss.batched import BatchedLoss
 from wdro_model.loss.flat import FlatLoss
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint, minimise_dual
 from wdro_model.objectives.integration.base import (
     PILOT,
@@ -226,9 +226,8 @@ class Tilted(SampledIntegration):
         return Draws(rows, costs, log_ratio)
 
 
-def tilted_refusal(model: Model) -> str | None:
+def tilted_refusal(model: RobustModel) -> str | None:
     """Why tilted draws do not apply to a model; None if they do."""
-    assert model.joint is not None
     try:
         with np.errstate(all="ignore"):
             x = np.zeros(model.loss.dimension)
@@ -240,7 +239,7 @@ def tilted_refusal(model: Model) -> str | None:
     return None
 
 
-def build_tilted(model: Model, scales: Any) -> Tilted:
+def build_tilted(model: RobustModel, scales: Any) -> Tilted:
     """The strategy for a model; scales: epsilon, sigma and draws."""
     structure = model.structure
     found = () if structure is None or structure.pieces is None else structure.pieces

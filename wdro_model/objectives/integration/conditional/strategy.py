@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.loss.flat import FlatLoss
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint, minimise_dual
 from wdro_model.objectives.integration.base import Given, Stream
 from wdro_model.objectives.integration.conditional.affine_block import affine_block
@@ -216,10 +216,8 @@ class Conditional(Given):
         return np.unique(np.linspace(0, self.joint.size - 1, DUAL_SAMPLES).astype(int))
 
 
-def conditional_refusal(model: Model) -> str | None:
+def conditional_refusal(model: RobustModel) -> str | None:
     """Why conditional integration does not apply to a model; None if it does."""
-    assert model.joint is not None
-    assert model.cost is not None
     if model.expression is None:
         return "the loss is a function, whose structure is not known"
     if model.cost.kind != "squared":
@@ -235,10 +233,8 @@ def conditional_refusal(model: Model) -> str | None:
     return None
 
 
-def build_conditional(model: Model, scales: Any) -> Conditional:
+def build_conditional(model: RobustModel, scales: Any) -> Conditional:
     """The strategy for a model; scales: epsilon, sigma and draws."""
-    assert model.joint is not None
-    assert model.cost is not None
     return Conditional(
         model.loss,
         model.joint,

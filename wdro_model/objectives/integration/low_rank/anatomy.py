@@ -11,7 +11,7 @@ import numpy as np
 from wdro_model.loss.forms import AffineForms, affine_forms
 from wdro_model.loss.stacked import Stacked
 from wdro_model.loss.structure import convexity_in_data, degree, pieces
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.low_rank.projection import principal_axes
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.joint import JointSamples
@@ -43,10 +43,8 @@ class Anatomy:
     quadratic: bool
 
 
-def dissect(model: Model) -> Anatomy | None:
+def dissect(model: RobustModel) -> Anatomy | None:
     """The forms of a model's loss; None if there are none or too many."""
-    assert model.joint is not None
-    assert model.cost is not None
     joint, frozen = model.joint, model.cost.frozen
     held = tuple(p for p, where in joint.slices.items() if frozen[where].all())
     moving = tuple(p for p in joint.parameters if not any(p is q for q in held))
@@ -83,10 +81,8 @@ def coordinates(joint: JointSamples, parameters: Iterable[Any]) -> Array:
     return np.concatenate([np.zeros(0, dtype=int), *(np.arange(s.start, s.stop) for s in slices)])
 
 
-def generic_rank(model: Model, anatomy: Anatomy) -> int:
+def generic_rank(model: RobustModel, anatomy: Anatomy) -> int:
     """The rank of the forms' slopes at decisions in general position."""
-    assert model.joint is not None
-    assert model.cost is not None
     free, rng, found = ~model.cost.frozen, np.random.default_rng(0), 0
     rows = model.joint.matrix[:: max(1, model.joint.size // 3)][:3]
     for _ in range(2):
@@ -99,12 +95,10 @@ def generic_rank(model: Model, anatomy: Anatomy) -> int:
     return found
 
 
-def low_rank_refusal(model: Model) -> str | None:
+def low_rank_refusal(model: RobustModel) -> str | None:
     """Why the strategy does not apply; None if it does."""
     if model.expression is None:
         return "the loss is a callable: how it sees the data is not known"
-    assert model.joint is not None
-    assert model.cost is not None
     if model.cost.kind not in ("squared", "mahalanobis"):
         return "the ground cost is not quadratic"
     if not everywhere(model):
@@ -118,10 +112,8 @@ def low_rank_refusal(model: Model) -> str | None:
     return None
 
 
-def everywhere(model: Model) -> bool:
+def everywhere(model: RobustModel) -> bool:
     """Can the data that moves at all go anywhere?"""
-    assert model.joint is not None
-    assert model.cost is not None
     frozen = model.cost.frozen
     for parameter, where in model.joint.slices.items():
         if isinstance(parameter.support, Everywhere) or frozen[where].all():

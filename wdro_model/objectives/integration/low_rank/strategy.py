@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.low_rank.anatomy import (
     dissect,
@@ -40,7 +40,7 @@ LINE_CHUNK, PLANE_CHUNK = 4096, 512
 """Samples whose points exist at once, for integrals along lines and over planes."""
 
 
-def build_low_rank(model: Model, scales: Any) -> LowRank:
+def build_low_rank(model: RobustModel, scales: Any) -> LowRank:
     """The strategy for a model that it does not refuse."""
     return LowRank(model, epsilon=scales.epsilon, sigma=scales.sigma, draws=scales.draws)
 
@@ -51,10 +51,8 @@ class LowRank:
     name = "low_rank"
 
     def __init__(
-        self, model: Model, *, epsilon: float, sigma: float | Array, draws: int = 100
+        self, model: RobustModel, *, epsilon: float, sigma: float | Array, draws: int = 100
     ) -> None:
-        assert model.joint is not None
-        assert model.cost is not None
         anatomy = dissect(model)
         if anatomy is None:
             raise ValueError("the loss does not see the data through a few affine forms.")

@@ -23,7 +23,7 @@ from wdro_model.loss.entrywise import entry_pieces, selected
 from wdro_model.loss.polynomial import Degrees
 from wdro_model.loss.stacked import Stacked
 from wdro_model.loss.structure import convexity_in_data
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.importance.frame import box_of
 from wdro_model.objectives.integration.low_rank.anatomy import (
     dissect,
@@ -73,7 +73,7 @@ class Separation:
     """The sum of the terms that see no moving coordinate."""
     held: bool
     """Does some term see data that never moves, so that it differs from sample to sample?"""
-    joint: tuple[Model, ...]
+    joint: tuple[RobustModel, ...]
     """For each group of several coordinates, the affine part and its terms, the rest held."""
     one_term: bool
     """Does no line have more than one term?"""
@@ -101,12 +101,10 @@ class _Grouping:
         return int((self.label == group).sum())
 
 
-def separable_refusal(model: Model) -> str | None:
+def separable_refusal(model: RobustModel) -> str | None:
     """Why the strategy does not apply; None if it does."""
     if model.expression is None:
         return "the loss is a callable: how it sees the data is not known"
-    assert model.joint is not None
-    assert model.cost is not None
     if model.cost.kind != "squared":
         return "the ground cost is not a weighted squared distance"
     if model.affine_in_data:
@@ -132,7 +130,9 @@ def separable_refusal(model: Model) -> str | None:
     return None
 
 
-def _joint_refusal(model: Model, grouping: _Grouping, group: int, bounded: bool) -> str | None:
+def _joint_refusal(
+    model: RobustModel, grouping: _Grouping, group: int, bounded: bool
+) -> str | None:
     """Why a group of several coordinates cannot be integrated by quadrature."""
     if bounded:
         return "these have a bounded support"
@@ -146,10 +146,8 @@ def _joint_refusal(model: Model, grouping: _Grouping, group: int, bounded: bool)
     return None if rank <= 2 or anatomy.quadratic else f"in {rank} directions"
 
 
-def separate(model: Model) -> Separation:
+def separate(model: RobustModel) -> Separation:
     """The parts of a loss that the strategy does not refuse."""
-    assert model.joint is not None
-    assert model.cost is not None
     columns, layout = model.joint.slices, model.loss.layout
     grouping = _grouped(model)
     several = [g for g in grouping.nonlinear if grouping.size(g) > 1]
@@ -184,8 +182,7 @@ def separate(model: Model) -> Separation:
     )
 
 
-def _grouped(model: Model) -> _Grouping:
-    assert model.joint is not None
+def _grouped(model: RobustModel) -> _Grouping:
     joint = model.joint
     columns, moving, free = joint.slices, _moving(model), free_coordinates(model)
     degrees = Degrees(moving)
@@ -214,9 +211,8 @@ def _grouped(model: Model) -> _Grouping:
     )
 
 
-def _joint_model(model: Model, grouping: _Grouping, group: int) -> Model:
+def _joint_model(model: RobustModel, grouping: _Grouping, group: int) -> RobustModel:
     """The terms of a group with the affine part, every other coordinate being held."""
-    assert model.cost is not None
     inside = grouping.label == group
     parts = [grouping.affine]
     for expression, sees in zip(grouping.expressions, grouping.sees):
@@ -228,17 +224,14 @@ def _joint_model(model: Model, grouping: _Grouping, group: int) -> Model:
     return replace(model, expression=sum(parts[1:], parts[0]), cost=cost, memory={})
 
 
-def free_coordinates(model: Model) -> Array:
+def free_coordinates(model: RobustModel) -> Array:
     """Which coordinates move: not frozen, and not pinned by a box of width 0."""
-    assert model.joint is not None
-    assert model.cost is not None
     lower, upper = box_of(model.joint)
     return ~np.asarray(model.cost.frozen) & (lower < upper)
 
 
-def _moving(model: Model) -> tuple[Any, ...]:
+def _moving(model: RobustModel) -> tuple[Any, ...]:
     """The parameters of which some coordinate moves."""
-    assert model.joint is not None
     free = free_coordinates(model)
     return tuple(p for p, where in model.joint.slices.items() if free[where].any())
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.importance.frame import box_of
 from wdro_model.objectives.integration.low_rank.piecewise import normal_interval
@@ -42,7 +42,7 @@ WAYS = {
 }
 
 
-def build_separable(model: Model, scales: Any) -> Separable:
+def build_separable(model: RobustModel, scales: Any) -> Separable:
     """The strategy for a model that it does not refuse."""
     return Separable(model, epsilon=scales.epsilon, sigma=scales.sigma)
 
@@ -53,9 +53,7 @@ class Separable:
     name = "separable"
     exact = True
 
-    def __init__(self, model: Model, *, epsilon: float, sigma: float | Array) -> None:
-        assert model.joint is not None
-        assert model.cost is not None
+    def __init__(self, model: RobustModel, *, epsilon: float, sigma: float | Array) -> None:
         self.joint, self.epsilon = model.joint, epsilon
         self.parts = separate(model)
         where = self.parts.coordinates

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from wdro_model.methods import Plan
-from wdro_model.model import Model
+from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.calibration import KAPPA, default_sigma
-from wdro_model.options import Options
-from wdro_model.smoothing import choose_integration, dual_rule
-from wdro_model.solution import Solution
+from wdro_model.solve.options import Options
+from wdro_model.solve.plan import Plan
+from wdro_model.solve.recipe import choose_integration, dual_rule
+from wdro_model.solve.solution import Solution
 from wdro_model.solvers import Conic
 
 
 def explain(model: Model, chosen: Plan, options: Options, solution: Solution | None) -> str:
     """Loss, data, ball, feasible set, formula, solver, and the reasons for them."""
     rows = [*model_rows(model), *plan_rows(model, chosen)]
-    if chosen.objective is None:
+    if chosen.method == "smoothed" and isinstance(model, RobustModel) and model.radius > 0:
         rows += smoothing_rows(model, chosen, options, solution)
     return "\n".join(f"{name:<12} {text}" for name, text in rows)
 
@@ -24,7 +24,7 @@ def model_rows(model: Model) -> list[tuple[str, str]]:
     decision = ", ".join(f"{v.name()} {shape_text(v.shape)}" for v in layout.variables)
     rows = [("decision", f"{decision}; {layout.dimension} numbers")]
     rows += [("feasible", line) for line in model.feasible.describe()]
-    if model.joint is None:
+    if not isinstance(model, RobustModel):
         rows.append(("data", "nothing is uncertain"))
     else:
         for p in model.joint.parameters:
@@ -33,7 +33,7 @@ def model_rows(model: Model) -> list[tuple[str, str]]:
             ("", f"N = {model.joint.size} joint samples in dimension {model.joint.dimension}")
         )
     rows.append(("loss", loss_text(model)))
-    if model.ambiguity is not None and model.cost is not None:
+    if isinstance(model, RobustModel) and model.has_ball:
         rows.append(("ball", model.ambiguity.describe()))
         rows.append(("cost", model.cost.describe()))
     return rows
@@ -41,9 +41,6 @@ def model_rows(model: Model) -> list[tuple[str, str]]:
 
 def loss_text(model: Model) -> str:
     """What the loss is in the decision and in the data."""
-    if model.structure is None:
-        known = "convex" if model.convex_in_decision else "not known to be convex"
-        return f"a callable, {known} in the decision"
     text = model.structure.describe()
     if model.assume_convex and not model.structure.convex_in_decision:
         text += "; convex in the decision by the user's word"
@@ -65,10 +62,8 @@ def plan_rows(model: Model, chosen: Plan) -> list[tuple[str, str]]:
 
 
 def smoothing_rows(
-    model: Model, chosen: Plan, options: Options, solution: Solution | None
+    model: RobustModel, chosen: Plan, options: Options, solution: Solution | None
 ) -> list[tuple[str, str]]:
-    assert model.joint is not None
-    assert model.cost is not None
     solved = solution if solution is not None and solution.epsilon is not None else None
     if options.epsilon is not None:
         epsilon = f"{options.epsilon:g} (given)"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 
 from wdro_model.errors import unknown_name
 from wdro_model.objectives.integration import STRATEGIES
+from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe, Solver
 from wdro_model.solvers.frank_wolfe import check_positive
 
 DUALS = ("exact", "vertex")
@@ -56,3 +58,37 @@ def check_sigma(value: Any) -> None:
             "sigma must be a positive number, or an array of one for each coordinate of the data, "
             f"got {value!r}."
         )
+
+
+def check_solver(solver: Any) -> Solver | None:
+    """None or one of the library's solvers."""
+    if solver is None or isinstance(solver, Solver):
+        return solver
+    installed = cp.installed_solvers()
+    if isinstance(solver, str) and solver.upper() in installed:
+        return Conic(solver)
+    raise ValueError(
+        f"solver must be FrankWolfe(...), MomentumFrankWolfe(...), Conic(...) or the name of a "
+        f"CVXPY solver (installed: {', '.join(installed)}), got {solver!r}."
+    )
+
+
+def check_time_limit(seconds: Any) -> float | None:
+    """None or a positive number of seconds."""
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number):
+        raise ValueError(f"time_limit must be a positive number of seconds, got {seconds!r}.")
+    if not seconds > 0:
+        raise ValueError(
+            f"time_limit must be a positive number of seconds, got {seconds!r}; "
+            "leave it out for none."
+        )
+    return float(seconds)
+
+
+def with_time_limit(solver: Solver | None, seconds: float | None) -> Solver | None:
+    """A Frank-Wolfe solver with a time limit."""
+    if seconds is None or not isinstance(solver, FrankWolfe | MomentumFrankWolfe):
+        return solver
+    return replace(solver, time_limit=seconds)

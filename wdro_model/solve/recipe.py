@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives import integration
 from wdro_model.objectives.integration import Choice, Scales, Stream
-from wdro_model.objectives.smoothed import Moving, Smoothed
-from wdro_model.options import Options
+from wdro_model.objectives.smoothed_risk import Moving, Smoothed
+from wdro_model.solve.options import Options
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
 from wdro_model.solvers.objective import Array
 
@@ -22,23 +22,23 @@ ADAPTIVE = ("tilted",)
 FirstOrder = FrankWolfe | MomentumFrankWolfe
 
 
-def choose_integration(model: Model, solver: FirstOrder, options: Options) -> Choice:
+def choose_integration(model: RobustModel, solver: FirstOrder, options: Options) -> Choice:
     """How the inner integral is computed; the paper's algorithm keeps the paper's estimator."""
-    if options.integration is None and isinstance(solver, MomentumFrankWolfe):
+    if options.integration is None and solver.is_stochastic:
         return Choice("gaussian", "the paper's estimator goes with the paper's algorithm")
     return integration.choose(model, options.integration)
 
 
 def dual_rule(solver: FirstOrder, options: Options) -> str:
     """What becomes of the dual variable: "exact" or "vertex"."""
-    return options.dual or ("vertex" if isinstance(solver, MomentumFrankWolfe) else "exact")
+    return options.dual or ("vertex" if solver.is_stochastic else "exact")
 
 
 @dataclass(frozen=True)
 class Recipe:
     """The smoothed objective up to its draws."""
 
-    model: Model
+    model: RobustModel
     choice: Choice
     epsilon: float
     sigma: float | Array
@@ -47,7 +47,6 @@ class Recipe:
 
     def objective(self, draws: int, stage: int) -> Smoothed:
         """The objective with so many draws per sample, from the stream of a stage."""
-        assert self.model.joint is not None
         kind = Moving if self.choice.name in ADAPTIVE else Smoothed
         return kind(
             self.choice.build(self.model, Scales(self.epsilon, self.sigma, draws)),

@@ -11,24 +11,26 @@ The decision is the same in both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from wdro_model.loss.batched import BatchedLoss
 from wdro_model.loss.flat import FlatLoss
 from wdro_model.loss.homogeneous import times
-from wdro_model.loss.magnitudes import is_scalable, power_of_two
+from wdro_model.loss.magnitudes import is_ordinary, is_scalable, power_of_two
 from wdro_model.loss.structure import analyse
-from wdro_model.model import Model
+from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.geometry import largest_gains, scales
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.supports import Box, Support
+
+Some = TypeVar("Some", bound=Model)
 
 ORDINARY = 30.0
 """Data between this and its inverse are left as they are."""
@@ -43,10 +45,10 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Units:
+class Units(Generic[Some]):
     """A model in its own units, and the units."""
 
-    model: Model
+    model: Some
     data: Array
     """u, (d,)."""
     loss: float
@@ -55,7 +57,7 @@ class Units:
     """The radius of the original model; 1 where it has none."""
 
     @classmethod
-    def of(cls, model: Model) -> Units:
+    def of(cls, model: Some) -> Units[Some]:
         """The units that the model is in."""
         return cls(model, np.ones(model.loss.data_dimension), 1.0, 1.0)
 
@@ -69,7 +71,7 @@ class Scale:
     loss: float
 
 
-def in_units(model: Model, scale: Scale | None = None) -> Units:
+def in_units(model: Some, scale: Scale | None = None) -> Units[Some]:
     """The model in units of its own; as it is where its numbers are of order one anyway.
 
     scale: units of the decision and the loss. The variables then stand for multiples of them.
@@ -79,17 +81,22 @@ def in_units(model: Model, scale: Scale | None = None) -> Units:
     return model.remember(f"units: {model.radius!r}", lambda: _measured(model, None))
 
 
+def own_units(model: Some, by_sample: bool) -> Units[Some]:
+    """The units of a program without others: those of the model where it holds every sample."""
+    return in_units(model) if by_sample else Units.of(model)
+
+
 def loss_unit(model: Model) -> float:
     """The size of the losses, as a power of two; 1 where it is of order one anyway."""
-    if model.joint is None or model.expression is None:
+    if not isinstance(model, RobustModel) or model.expression is None:
         return 1.0
     unit = _known_loss_unit(model)
     return 1.0 if 1.0 / ORDINARY <= unit <= ORDINARY else unit
 
 
-def _measured(model: Model, scale: Scale | None) -> Units:
+def _measured(model: Model, scale: Scale | None) -> Units[Any]:
     unchanged = Units.of(model)
-    if model.joint is None or model.expression is None:
+    if not isinstance(model, RobustModel) or model.expression is None:
         return unchanged
     samples = model.joint.split(model.joint.matrix)
     sizes = {p: max(_size(values), _distance(model, p)) for p, values in samples.items()}
@@ -118,9 +125,8 @@ def _measured(model: Model, scale: Scale | None) -> Units:
     )
 
 
-def _decision_in_units(model: Model, scale: Scale) -> Units:
+def _decision_in_units(model: RobustModel, scale: Scale) -> Units[Any]:
     """The data as it is, decision and loss in other units."""
-    assert model.joint is not None
     replaced = {id(v): unit * v for v, unit in scale.decision.items()}
     expression = times(model.expression.tree_copy(replaced), 1.0 / scale.loss)
     parameters = model.joint.parameters
@@ -137,10 +143,9 @@ def _size(values: Array) -> float:
     return power_of_two(size)
 
 
-def _distance(model: Model, parameter: Any) -> float:
+def _distance(model: RobustModel, parameter: Any) -> float:
     """How far the budget takes the parameter within its support, as a power of two."""
-    assert model.joint is not None
-    if model.cost is None or model.radius == 0 or model.cost.kind == "callable":
+    if model.radius == 0 or model.cost.kind == "callable":
         return 0.0
     box = parameter.support.bounds(parameter.shape)
     width = np.inf if box is None else float(np.max(np.subtract(*box[::-1]), initial=0.0))
@@ -157,14 +162,13 @@ def _distance(model: Model, parameter: Any) -> float:
     return power_of_two(reached) if reached > 0 else 0.0
 
 
-def _is_extraordinary(model: Model, sizes: dict[Any, float]) -> bool:
+def _is_extraordinary(model: RobustModel, sizes: dict[Any, float]) -> bool:
     """Is some number of the model far from order one?"""
     numbers = [*sizes.values(), _known_loss_unit(model)]
     if model.radius > 0:
         numbers.append(np.sqrt(model.radius))
     if any(not 1.0 / ORDINARY <= number <= ORDINARY for number in numbers):
         return True
-    assert model.joint is not None
     bounds = [np.ravel(b) for b in model.joint.bounds or ()]
     return any(bool(np.any(np.isfinite(b) & (np.abs(b) > 1e4))) for b in bounds)
 
@@ -195,7 +199,7 @@ def decision_units(model: Model, x: Array | None = None) -> Scale:
     At the decision x, or at decisions of order one. Variables that the loss does not see, and those
     that cannot be measured in another unit, are left out.
     """
-    if model.joint is None or model.expression is None:
+    if not isinstance(model, RobustModel) or model.expression is None:
         return Scale({}, 1.0)
     if x is None:
         return Scale(_decision_units(model, probes(model)), _known_loss_unit(model))
@@ -204,7 +208,7 @@ def decision_units(model: Model, x: Array | None = None) -> Scale:
     return Scale(_decision_units(model, some), _unit_of_loss(model, some, 1.0))
 
 
-def _decision_units(model: Model, some: list[Probe]) -> dict[Any, float]:
+def _decision_units(model: RobustModel, some: list[Probe]) -> dict[Any, float]:
     units = {}
     for variable, where in model.feasible.layout.slices.items():
         found = [
@@ -231,12 +235,12 @@ class Probe:
     """How fast the loss of a sample changes with each entry of the decision, (n,)."""
 
 
-def probes(model: Model) -> list[Probe]:
+def probes(model: RobustModel) -> list[Probe]:
     """The loss at a few decisions of order one, generic ones among them."""
     return model.remember(f"probes of the loss: {model.radius!r}", lambda: _look(model))
 
 
-def _look(model: Model) -> list[Probe]:
+def _look(model: RobustModel) -> list[Probe]:
     rng, found = np.random.default_rng(0), []
     for level, scalars in LEVELS:
         x = np.concatenate(
@@ -254,9 +258,8 @@ def _look(model: Model) -> list[Probe]:
     return [probe for probe in some if probe.size > ROUNDING * largest]
 
 
-def _probe(model: Model, x: Array) -> Probe | None:
+def _probe(model: RobustModel, x: Array) -> Probe | None:
     """The size and steepness of the loss at x; None where it is zero or not defined."""
-    assert model.joint is not None
     rows = next(iter(model.joint.blocks(MEASURED)))
     # Random weights: gradients that cancel in the mean do not in them.
     weights = (1.0 + np.random.default_rng(1).standard_normal(len(rows))) / len(rows)
@@ -273,28 +276,27 @@ def _probe(model: Model, x: Array) -> Probe | None:
     return Probe(measure, varies, x, gradient) if known else None
 
 
-def _known_loss_unit(model: Model) -> float:
+def _known_loss_unit(model: RobustModel) -> float:
     """The same, looked at once."""
     return model.remember(f"unit of the loss: {model.radius!r}", lambda: _loss_unit(model, 1.0))
 
 
-def _loss_unit(model: Model, size: float) -> float:
+def _loss_unit(model: RobustModel, size: float) -> float:
     """The smallest size of the losses at decisions of order one, as a power of two."""
     return _unit_of_loss(model, probes(model), size)
 
 
-def _unit_of_loss(model: Model, some: list[Probe], otherwise: float) -> float:
+def _unit_of_loss(model: RobustModel, some: list[Probe], otherwise: float) -> float:
     if not some:
         return power_of_two(otherwise)
     smallest = min(some, key=lambda probe: probe.size)
     return power_of_two(max(smallest.size, _reach(model, smallest.x)))
 
 
-def _reach(model: Model, x: Array) -> float:
+def _reach(model: RobustModel, x: Array) -> float:
     """What the whole budget adds to the loss of a sample, by its slope there."""
-    if model.cost is None or model.cost.kind == "callable" or model.radius == 0:
+    if model.cost.kind == "callable" or model.radius == 0:
         return 0.0
-    assert model.joint is not None
     row = next(iter(model.joint.blocks(1)))
     try:
         slope = np.array(model.loss(x, row)[1].in_data(np.ones(1))[0])
@@ -305,12 +307,14 @@ def _reach(model: Model, x: Array) -> float:
     return found if np.isfinite(found) else 0.0
 
 
-def _cost_unit(model: Model) -> float:
+def _cost_unit(model: RobustModel) -> float:
     """The radius, where one can divide by it."""
     return model.radius if 1e-150 < model.radius < 1e150 else 1.0
 
 
-def _rescaled(model: Model, expression: Any, parameters: tuple[Any, ...], data: Array) -> Model:
+def _rescaled(
+    model: RobustModel, expression: Any, parameters: tuple[Any, ...], data: Array
+) -> RobustModel:
     joint = JointSamples(parameters)
     unit = _cost_unit(model)
     return replace(
@@ -319,10 +323,8 @@ def _rescaled(model: Model, expression: Any, parameters: tuple[Any, ...], data: 
         loss=FlatLoss(BatchedLoss(expression, parameters), model.loss.layout, joint),
         structure=analyse(expression, parameters),
         joint=joint,
-        ambiguity=None
-        if model.ambiguity is None
-        else replace(model.ambiguity, radius=model.ambiguity.radius / unit),
-        cost=None if model.cost is None else _cost(model.cost, data, unit),
+        ambiguity=replace(model.ambiguity, radius=model.ambiguity.radius / unit),
+        cost=_cost(model.cost, data, unit),
         memory={},
     )
 
@@ -338,3 +340,22 @@ def _cost(cost: BoundCost, data: Array, unit: float) -> BoundCost:
         return replace(cost, function=lambda a, b: function(a * data, b * data) / unit)
     weights = np.ones(cost.dimension) if cost.weights is None else cost.weights
     return replace(cost, weights=weights * (data if cost.kind == "norm" else data**2) / unit)
+
+
+def sizes_of(variables: Sequence[Any]) -> dict[Any, float]:
+    """The largest entries of the values of those variables that can be scaled."""
+    return {v: _largest_entry(v) for v in variables if is_scalable(v)}
+
+
+def unusual(units: Mapping[Any, float]) -> dict[Any, float]:
+    """Those units that are far from one, as powers of two."""
+    return {v: power_of_two(unit) for v, unit in units.items() if not is_ordinary(unit)}
+
+
+def _largest_entry(variable: Any) -> float:
+    """Of the variable's value; 0 without one."""
+    if variable.value is None:
+        return 0.0
+    value = variable.value.data if hasattr(variable.value, "tocsr") else variable.value
+    size = float(np.abs(value).max(initial=0.0))
+    return size if np.isfinite(size) else 0.0

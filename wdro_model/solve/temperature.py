@@ -9,9 +9,7 @@ import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
-from wdro_model.execution import run_conic, run_empirical
-from wdro_model.methods import plan
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.calibration import (
     calibrate_dual,
     default_epsilon,
@@ -21,9 +19,12 @@ from wdro_model.objectives.calibration import (
 )
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.integration.gaussian import Gaussian
-from wdro_model.options import Options
 from wdro_model.sets.base import FeasibleSet
-from wdro_model.smoothing.recipe import FirstOrder, Recipe
+from wdro_model.solve.conic import conic_answer
+from wdro_model.solve.first_order import first_order_outcome
+from wdro_model.solve.options import Options
+from wdro_model.solve.plan import Plan, plan
+from wdro_model.solve.recipe import FirstOrder, Recipe
 from wdro_model.solvers import Conic
 from wdro_model.solvers.objective import Array
 
@@ -33,10 +34,8 @@ CALIBRATION_STAGE = 2**62
 """A stream of random numbers that no iteration uses."""
 
 
-def resolve_sigma(model: Model, sigma: Any) -> float | Array:
+def resolve_sigma(model: RobustModel, sigma: Any) -> float | Array:
     """The reference's standard deviation: the user's, else the default of the calibration."""
-    assert model.joint is not None
-    assert model.cost is not None
     if sigma is None:
         return default_sigma(model.cost, model.radius, model.joint)
     array = np.asarray(sigma, dtype=float)
@@ -48,10 +47,8 @@ def resolve_sigma(model: Model, sigma: Any) -> float | Array:
     return float(array) if array.ndim == 0 else array
 
 
-def derived_epsilon(model: Model, options: Options) -> float:
+def derived_epsilon(model: RobustModel, options: Options) -> float:
     """kappa sqrt(radius) G / (2 d), G the loss's gradient in the data at the ERM decision."""
-    assert model.joint is not None
-    assert model.cost is not None
     try:
         scale = model.remember("scale of the loss in the data", lambda: data_scale(model, options))
     except NotImplementedError as error:
@@ -63,46 +60,55 @@ def derived_epsilon(model: Model, options: Options) -> float:
     return default_epsilon(scale if scale > 0 else 1.0, model.radius, model.cost, model.joint)
 
 
-def data_scale(model: Model, options: Options) -> float:
+def data_scale(model: RobustModel, options: Options) -> float:
     """The size of the loss's gradient in the data at the ERM decision, or of the loss itself."""
-    assert model.joint is not None
-    assert model.cost is not None
     x = empirical_decision(model, options)
     size = gradient_size(model.loss, model.joint, model.cost, x)
     return size if size > 0 else float(np.abs(model.loss.values(x, model.rows)).mean())
 
 
-def empirical_decision(model: Model, options: Options) -> Array:
+def empirical_decision(model: RobustModel, options: Options) -> Array:
     """The ERM decision, computed once for a model."""
     return model.remember("ERM decision", lambda: run_empirical(model, options))
 
 
-def good_decision(model: Model, options: Options) -> Array:
+def run_empirical(model: RobustModel, options: Options) -> Array:
+    """The ERM decision, as a flat vector; variables and multipliers are left as they were."""
+    return _decision(model.without_ball(), plan(model.without_ball(), "erm", None), options)
+
+
+def _decision(model: RobustModel, chosen: Plan, options: Options) -> Array:
+    """The decision of a plan, without a judgement of it."""
+    quiet = replace(options, verbose=False, start=None, seed=0)
+    with model.feasible.holding():
+        if isinstance(chosen.solver, Conic):
+            return conic_answer(model, chosen, chosen.solver)[1]
+        return first_order_outcome(model, chosen, chosen.solver, quiet)[1].x
+
+
+def good_decision(model: RobustModel, options: Options) -> Array:
     """Where to begin: the exact robust decision where a conic solver gives it, else that of ERM."""
     found = model.remember(f"robust decision {model.radius!r}", lambda: robust(model, options))
     return empirical_decision(model, options) if found is None else found
 
 
-def robust(model: Model, options: Options) -> Array | None:
+def robust(model: RobustModel, options: Options) -> Array | None:
     """The decision of the exact counterpart; None where there is none, or not by a conic solver."""
     if model.feasible.is_integer or model.rows.size > LARGEST_PROGRAM:
         return None
-    layout = model.feasible.layout
     try:
         chosen = plan(model, "exact", None)
         if not isinstance(chosen.solver, Conic):
             return None
-        with layout.holding():
-            found = run_conic(model, chosen, chosen.solver, replace(options, verbose=False))
+        with model.feasible.holding():
+            answer, x = conic_answer(model, chosen, chosen.solver)
     except (ValueError, SolverError):  # no counterpart, or none that a solver takes
         return None
-    return layout.join(found.decision) if found.status == settings.OPTIMAL else None
+    return x if answer.status == settings.OPTIMAL else None
 
 
-def first_dual(model: Model, x: Array) -> float:
+def first_dual(model: RobustModel, x: Array) -> float:
     """The multiplier that a loss linear in the data would have."""
-    assert model.joint is not None
-    assert model.cost is not None
     size = gradient_size(model.loss, model.joint, model.cost, x)
     return typical_dual(size, model.radius, model.cost, model.joint)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from wdro_model.errors import UnboundedError
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.solvers.objective import Array
 
 SAMPLES, DIRECTIONS, VERTICES = 3, 12, 3
@@ -23,14 +23,14 @@ GROWTH, DOMAIN = "growth", "domain"
 BOX = "for instance support=wdro.supports.Box(lower, upper)"
 
 
-def refuse_infinite(model: Model) -> None:
+def refuse_infinite(model: RobustModel) -> None:
     """An UnboundedError where the loss outgrows the cost or is not defined on the support."""
     message = model.remember("growth of the loss", lambda: trouble(model, middle(model)))
     if message is not None:
         raise UnboundedError(message)
 
 
-def middle(model: Model) -> Array:
+def middle(model: RobustModel) -> Array:
     """A point in the middle of the feasible set: the mean of some vertices."""
     oracle, rng = model.feasible.oracle(), np.random.default_rng(0)
     vertices = []
@@ -41,10 +41,9 @@ def middle(model: Model) -> Array:
     return np.mean(vertices, axis=0)
 
 
-def trouble(model: Model, x: Array) -> str | None:
+def trouble(model: RobustModel, x: Array) -> str | None:
     """What makes F infinite at a decision; None if nothing was found."""
-    assert model.joint is not None
-    if model.affine_in_data or (model.structure is not None and model.structure.pieces is not None):
+    if model.affine_in_data or model.structure.pieces is not None:
         return None  # no faster than linear, and defined everywhere
     names = ", ".join(repr(p.name()) for p in model.joint.parameters)
     for origin in model.joint.matrix[:: max(1, model.joint.size // SAMPLES)][:SAMPLES]:
@@ -58,7 +57,7 @@ def trouble(model: Model, x: Array) -> str | None:
                     f"the data ({names}), on a support without bounds; give the parameter a "
                     f"compact support, {BOX}, or a cost that grows as fast."
                 )
-            if model.structure is None or model.structure.curvature_in_data != "concave":
+            if model.structure.curvature_in_data != "concave":
                 return (
                     f"the smoothed objective is infinite: the loss is not defined for all values "
                     f"that the data ({names}) may take, or infinite at some, and the reference "
@@ -69,13 +68,12 @@ def trouble(model: Model, x: Array) -> str | None:
     return None
 
 
-def risk_is_infinite(model: Model, x: Array) -> bool:
+def risk_is_infinite(model: RobustModel, x: Array) -> bool:
     """Does the loss outgrow the cost alone, so that the worst-case risk over the ball is infinite?
 
     The smoothed objective may be finite all the same: its reference has thin tails.
     """
-    assert model.joint is not None
-    if model.affine_in_data or (model.structure is not None and model.structure.pieces is not None):
+    if model.affine_in_data or model.structure.pieces is not None:
         return False
     origin = model.joint.matrix[0]
     return any(
@@ -84,10 +82,8 @@ def risk_is_infinite(model: Model, x: Array) -> bool:
     )
 
 
-def rays(model: Model, x: Array, origin: Array) -> list[Array]:
+def rays(model: RobustModel, x: Array, origin: Array) -> list[Array]:
     """Directions (d,) to look along: random ones, diagonals, slopes of the loss."""
-    assert model.joint is not None
-    assert model.cost is not None
     rng = np.random.default_rng(0)
     scale = np.maximum(model.joint.matrix.std(axis=0), 1e-3 * (1 + np.abs(origin)))
     found = list(scale * rng.standard_normal((DIRECTIONS, len(origin))))
@@ -105,11 +101,9 @@ def rays(model: Model, x: Array, origin: Array) -> list[Array]:
 
 
 def along(
-    model: Model, x: Array, origin: Array, direction: Array, tails: bool = True
+    model: RobustModel, x: Array, origin: Array, direction: Array, tails: bool = True
 ) -> str | None:
     """GROWTH, DOMAIN or None for one ray; tails: is growth compared with the reference as well?"""
-    assert model.joint is not None
-    assert model.cost is not None
     rows = origin + STRIDES[:, None] * direction
     if model.joint.bounds is not None:
         rows = np.clip(rows, *model.joint.bounds)
@@ -137,9 +131,8 @@ def along(
     return DOMAIN if ended else None
 
 
-def raw_values(model: Model, x: Array, rows: Array) -> Array | None:
+def raw_values(model: RobustModel, x: Array, rows: Array) -> Array | None:
     """The loss at the rows, whatever it is there; None if it cannot be evaluated."""
-    assert model.joint is not None
     try:
         with np.errstate(all="ignore"):
             values, _ = model.loss.loss(model.loss.layout.split(x), model.joint.split(rows))
@@ -150,7 +143,7 @@ def raw_values(model: Model, x: Array, rows: Array) -> Array | None:
     return np.asarray(values, dtype=float)
 
 
-def one_by_one(model: Model, x: Array, rows: Array) -> Array | None:
+def one_by_one(model: RobustModel, x: Array, rows: Array) -> Array | None:
     """The same for a function of the user that refuses some of the rows: NaN for those."""
     values = np.full(len(rows), np.nan)
     for i, row in enumerate(rows):

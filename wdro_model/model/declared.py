@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss import BatchedLoss, CallableLoss
-from wdro_model.methods import Solver
 from wdro_model.sets import In
-from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.parameter import UncertainParameter
 
@@ -58,42 +55,6 @@ def check_ambiguity(ambiguity: Any) -> WassersteinBall | None:
     raise ValueError(
         f"ambiguity must be a WassersteinBall, got {ambiguity!r}; "
         "write ambiguity=WassersteinBall(radius=...)."
-    )
-
-
-def check_solver(solver: Any) -> Solver | None:
-    """None or one of the library's solvers."""
-    if solver is None or isinstance(solver, (Conic, FrankWolfe, MomentumFrankWolfe)):
-        return solver
-    installed = cp.installed_solvers()
-    if isinstance(solver, str) and solver.upper() in installed:
-        return Conic(solver)
-    raise ValueError(
-        f"solver must be FrankWolfe(...), MomentumFrankWolfe(...), Conic(...) or the name of a "
-        f"CVXPY solver (installed: {', '.join(installed)}), got {solver!r}."
-    )
-
-
-def check_time_limit(seconds: Any) -> float | None:
-    """None or a positive number of seconds."""
-    if seconds is None:
-        return None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number):
-        raise ValueError(f"time_limit must be a positive number of seconds, got {seconds!r}.")
-    if not seconds > 0:
-        raise ValueError(
-            f"time_limit must be a positive number of seconds, got {seconds!r}; "
-            "leave it out for none."
-        )
-    return float(seconds)
-
-
-def with_time_limit(solver: Solver | None, seconds: float | None) -> Solver | None:
-    """A Frank-Wolfe solver with a time limit."""
-    if seconds is None or solver is None or isinstance(solver, Conic):
-        return solver
-    return type(solver)(
-        **{**{f.name: getattr(solver, f.name) for f in fields(solver)}, "time_limit": seconds}
     )
 
 

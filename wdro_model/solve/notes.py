@@ -7,9 +7,9 @@ import warnings
 import numpy as np
 
 from wdro_model.errors import SamplingWarning
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.calibration import default_sigma
-from wdro_model.smoothing.growth import risk_is_infinite
+from wdro_model.solve.growth import risk_is_infinite
 from wdro_model.solvers.objective import Array, Diagnostics, Point
 from wdro_model.uncertainty.sampling import GaussianSampler
 
@@ -32,7 +32,7 @@ def is_reliable(point: Point, radius: float, tolerance: float) -> bool:
 
 
 def smoothing_notes(
-    model: Model, point: Point, bound: float | None, sigma: float | Array, x: Array
+    model: RobustModel, point: Point, bound: float | None, sigma: float | Array, x: Array
 ) -> tuple[str, ...]:
     """What the result cannot promise; each note is a warning too."""
     notes = [] if point.diagnostics is None else sampling_notes(point.diagnostics, model.radius)
@@ -83,11 +83,9 @@ def sampling_notes(d: Diagnostics, radius: float) -> list[str]:
     return notes
 
 
-def idle_note(model: Model, sigma: float | Array) -> str:
+def idle_note(model: RobustModel, sigma: float | Array) -> str:
     """Why the dual variable is 0: the reference does not get to the radius, or the loss does not
     ask for it."""
-    assert model.joint is not None
-    assert model.cost is not None
     reached = reference_cost(model, sigma)
     if reached >= TIMID * model.radius:
         return "the dual variable is 0: the radius does not bind."
@@ -100,10 +98,8 @@ def idle_note(model: Model, sigma: float | Array) -> str:
     )
 
 
-def reference_cost(model: Model, sigma: float | Array) -> float:
+def reference_cost(model: RobustModel, sigma: float | Array) -> float:
     """E c(xi, zeta) for zeta from the reference around a sample, from draws."""
-    assert model.joint is not None
-    assert model.cost is not None
     sampler = GaussianSampler(model.joint, model.cost.frozen)
     count = max(1, min(MEASURED, 2**22 // max(1, model.joint.dimension)))
     some = np.linspace(0, model.joint.size - 1, count).astype(int)
@@ -113,7 +109,7 @@ def reference_cost(model: Model, sigma: float | Array) -> float:
     return float(costs[np.isfinite(costs)].mean()) if np.isfinite(costs).any() else np.inf
 
 
-def hull_notes(model: Model, x: Array) -> list[str]:
+def hull_notes(model: RobustModel, x: Array) -> list[str]:
     """Frank-Wolfe works on the convex hull of integer points."""
     names = []
     for variable, value in model.feasible.layout.split(x).items():

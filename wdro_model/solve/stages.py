@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from wdro_model.objectives.dual import DualMinimum
-from wdro_model.objectives.smoothed import Moving, Smoothed
-from wdro_model.smoothing.recipe import Recipe
-from wdro_model.smoothing.scales import first_dual
+from wdro_model.objectives.smoothed_risk import Moving, Smoothed
+from wdro_model.solve.recipe import Recipe
+from wdro_model.solve.temperature import first_dual
 from wdro_model.solvers import FrankWolfe, Outcome, Stop, Trace
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.objective import Array, Point

@@ -15,7 +15,8 @@ import numpy as np
 from cvxpy.constraints import Equality, Inequality, Zero
 
 from wdro_model.loss.homogeneous import times
-from wdro_model.loss.magnitudes import declared, is_ordinary, is_scalable, power_of_two
+from wdro_model.loss.magnitudes import declared, is_ordinary, power_of_two
+from wdro_model.objectives.programs import Program
 
 Rows = Equality | Inequality | Zero
 
@@ -36,27 +37,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Version:
-    """A program in some units, ready to be solved, and how its answers are read."""
-
-    problem: cp.Problem
-    unit: float
-    """Of the objective."""
-    units: Mapping[cp.Variable, float]
-    twins: Mapping[cp.Variable, cp.Variable]
-    """The variables in their units, for those that were replaced."""
-    rows: tuple[Row, ...]
-
-    def answers(self) -> Answers:
-        """What the solver found, in the user's units."""
-        for variable, twin in self.twins.items():
-            variable.save_value(None if twin.value is None else self.units[variable] * twin.value)
-        return Answers(tuple((row.original, row.multipliers(self.unit)) for row in self.rows))
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Multipliers of the user's constraints."""
+class Multipliers:
+    """Those of the user's constraints."""
 
     rows: tuple[tuple[Any, list[Any]], ...]
 
@@ -67,9 +49,26 @@ class Answers:
                 dual.save_value(None if value is None else np.asarray(value))
 
 
-def version(
-    program: Any, constraints: Sequence[Any], units: Mapping[cp.Variable, float]
-) -> Version:
+@dataclass(frozen=True)
+class Rescaled:
+    """A program in some units, ready to be solved, and how its answers are read."""
+
+    problem: cp.Problem
+    units: Mapping[cp.Variable, float]
+    twins: Mapping[cp.Variable, cp.Variable]
+    """The variables in their units, for those that were replaced."""
+    rows: tuple[Row, ...]
+
+    def multipliers(self, unit: float) -> Multipliers:
+        """Set the variables in the user's units; the multipliers for an objective in `unit`."""
+        for variable, twin in self.twins.items():
+            variable.save_value(None if twin.value is None else self.units[variable] * twin.value)
+        return Multipliers(tuple((row.original, row.multipliers(unit)) for row in self.rows))
+
+
+def rescaled(
+    program: Program, constraints: Sequence[Any], units: Mapping[cp.Variable, float]
+) -> Rescaled:
     """A program together with the user's constraints, all rows of order one.
 
     program: an expression and its constraints, whose variables stand for multiples of their units.
@@ -85,26 +84,7 @@ def version(
         _ordinary_row(c, multiples) for c in constraints if not isinstance(c, bool | np.bool_)
     )
     problem = cp.Problem(cp.Minimize(objective), [*(row.solved for row in rows), *own])
-    return Version(problem, program.unit, units, twins, rows)
-
-
-def sizes_of(variables: Sequence[cp.Variable]) -> dict[cp.Variable, float]:
-    """The largest entries of the values of those variables that can be scaled."""
-    return {v: _size(v) for v in variables if is_scalable(v)}
-
-
-def unusual(units: Mapping[cp.Variable, float]) -> dict[cp.Variable, float]:
-    """Those units that are far from one, as powers of two."""
-    return {v: power_of_two(unit) for v, unit in units.items() if not is_ordinary(unit)}
-
-
-def _size(variable: cp.Variable) -> float:
-    """The largest entry of the variable's value; 0 without one."""
-    if variable.value is None:
-        return 0.0
-    value = variable.value.data if hasattr(variable.value, "tocsr") else variable.value
-    size = float(np.abs(value).max(initial=0.0))
-    return size if np.isfinite(size) else 0.0
+    return Rescaled(problem, units, twins, rows)
 
 
 def _twin(variable: cp.Variable, unit: float) -> cp.Variable:

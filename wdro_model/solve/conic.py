@@ -1,7 +1,8 @@
-"""Solving a conic program in the units that its data, its loss and its answers ask for."""
+"""Conic programs: solved in the units that data, loss and answers ask for."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,13 +15,26 @@ from cvxpy.error import SolverError
 
 from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.loss.magnitudes import is_ordinary
-from wdro_model.methods import Writer
-from wdro_model.model import Model
+from wdro_model.model import Model, RobustModel
+from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.programs import Program
-from wdro_model.objectives.units import Scale, decision_units, probes
-from wdro_model.solvers.cone_solver import Answer, Conic
+from wdro_model.solve.certify import evaluations, robust_value
+from wdro_model.solve.options import Options
+from wdro_model.solve.plan import Plan, Written
+from wdro_model.solve.rescaled import Multipliers, rescaled
+from wdro_model.solve.solution import Solution
+from wdro_model.solve.units import (
+    Scale,
+    decision_units,
+    in_units,
+    loss_unit,
+    own_units,
+    probes,
+    sizes_of,
+    unusual,
+)
+from wdro_model.solvers.cone_solver import Conic, ConicAnswer
 from wdro_model.solvers.objective import Array
-from wdro_model.solvers.scaling import Answers, sizes_of, unusual, version
 
 FAILURES = (SolverError, InfeasibleError, UnboundedError)
 ROUNDS = 3
@@ -33,16 +47,60 @@ Judge = Callable[[Array], float]
 """The true objective of a decision."""
 
 
-def solve_in_units(
-    model: Model, write: Writer, solver: Conic, judge: Judge, *, verbose: bool
-) -> Answer:
-    """Solve, and again in better units while the answer asks for them; sets the variables.
+def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> Solution:
+    """Hand the convex program to a conic solver."""
+    began = time.perf_counter()
+    answer, x = conic_answer(model, chosen, solver, verbose=options.verbose)
+    return Solution(
+        method=chosen.method,
+        status=answer.status,
+        value=answer.value,
+        decision=model.feasible.layout.split(x),
+        solver=f"conic solver {answer.solver}",
+        seconds=time.perf_counter() - began,
+        stop="the conic solver finished",
+        convex=True,
+        iterations=answer.iterations,
+        **evaluations(model, x, answer.value if chosen.method == "exact" else None),
+    )
+
+
+def conic_answer(
+    model: Model, chosen: Plan, solver: Conic, *, verbose: bool = False
+) -> tuple[ConicAnswer, Array]:
+    """What the solver says, and the decision; the variables and multipliers are set to it."""
+    assert chosen.written is not None
+    try:
+        best = _best_attempt(_Run(model, chosen.written, solver, verbose), judge_of(model, chosen))
+    except SolverError as error:
+        if not model.feasible.is_integer:
+            raise
+        raise ValueError(
+            "no installed solver takes this mixed-integer program (installed: "
+            f"{', '.join(cp.installed_solvers())}); install one that does (pip install pyscipopt), "
+            "keep the program linear (a cost such as Norm(1)), or drop integer=True."
+        ) from error
+    for variable, value in model.feasible.layout.split(best.decision).items():
+        variable.save_value(np.array(value))
+    best.multipliers.save()
+    return best.answer, best.decision
+
+
+def judge_of(model: Model, chosen: Plan) -> Judge:
+    """The true objective of a decision: the mean loss, or its worst-case risk."""
+    found = chosen.counterpart
+    if found is not None and isinstance(model, RobustModel):
+        return lambda x: robust_value(model, x, found)
+    return lambda x: Empirical(model).evaluate(x).value
+
+
+def _best_attempt(run: _Run, judge: Judge) -> _Attempt:
+    """Solve, and again in better units while the answer asks for them.
 
     Most problems are of order one, and are solved once. Where the loss at ordinary decisions
     suggests other units of the variables, these are tried first. Of several answers the one whose
     decision is the best is kept.
     """
-    run = _Run(model, write, solver, verbose)
     attempts = [run.first()]
     for k in range(ROUNDS):
         scale = run.better(attempts[-1], by_loss=k == 0)
@@ -55,11 +113,7 @@ def solve_in_units(
         except FAILURES:
             continue
     ordinary = len(attempts) == 1 and not attempts[0].unsure
-    best = attempts[0] if ordinary else run.best(attempts, judge)
-    for variable, value in model.feasible.layout.split(best.decision).items():
-        variable.save_value(np.array(value))
-    best.multipliers.save()
-    return best.answer
+    return attempts[0] if ordinary else run.best(attempts, judge)
 
 
 @dataclass(frozen=True)
@@ -67,9 +121,9 @@ class _Attempt:
     """An answer and the units that led to it."""
 
     units: Mapping[Any, float]
-    answer: Answer
+    answer: ConicAnswer
     decision: Array
-    multipliers: Answers
+    multipliers: Multipliers
     unsure: bool
     """Are numbers far from order one, or not known?"""
 
@@ -77,7 +131,7 @@ class _Attempt:
 @dataclass(frozen=True)
 class _Run:
     model: Model
-    write: Writer
+    written: Written
     solver: Conic
     verbose: bool
 
@@ -103,15 +157,34 @@ class _Run:
 
     def attempt(self, scale: Scale) -> _Attempt:
         """Solve in some units of the decision and the loss."""
-        program = self.write(scale if scale.decision else None)
-        constraints = self.model.feasible.conic_constraints()
-        done = version(program, constraints, {} if program.scale is None else scale.decision)
+        program, unit = self.program(scale)
+        done = rescaled(program, self.model.feasible.conic_constraints(), scale.decision)
         self.solver.run(done.problem, verbose=self.verbose)
-        multipliers = done.answers()
-        answer = Answer.of(done.problem, program.unit)
-        unsure = program.scale is not None or not is_ordinary(program.unit)
-        unsure = unsure or (self.model.joint is not None and not probes(self.model))
-        return _Attempt(done.units, answer, self._decision(), multipliers, unsure)
+        multipliers = done.multipliers(unit)
+        answer = ConicAnswer.of(done.problem, unit)
+        unsure = bool(scale.decision) or not is_ordinary(unit)
+        unsure = unsure or (isinstance(self.model, RobustModel) and not probes(self.model))
+        return _Attempt(scale.decision, answer, self._decision(), multipliers, unsure)
+
+    def program(self, scale: Scale) -> tuple[Program, float]:
+        """The program in some units of the decision, and what its objective is measured in."""
+        if scale.decision:
+            units = in_units(self.model, scale)
+            found = self.written.program(units.model)
+            if found is not None:
+                return found, units.loss
+        units = own_units(self.model, self.written.by_sample)
+        found = self.written.known if units.model is self.model else None
+        found = self.written.program(units.model) if found is None else found
+        if found is None:
+            raise SolverError(
+                "the objective is convex for single samples by CVXPY's rules, and not for all of "
+                "them together; use solver=FrankWolfe()."
+            )
+        if units.model is not self.model:
+            return found, units.loss
+        unit = loss_unit(self.model)
+        return found.over(unit), unit
 
     def better(self, last: _Attempt, by_loss: bool) -> Scale | None:
         """The units for another solve; None where those of the last one were right.
@@ -151,8 +224,7 @@ class _Run:
 
     def somewhere(self) -> Scale | None:
         """The units that the loss suggests at some feasible decision."""
-        program = Program(cp.Constant(0.0))
-        done = version(program, self.model.feasible.conic_constraints(), {})
+        done = rescaled(Program(cp.Constant(0.0)), self.model.feasible.conic_constraints(), {})
         try:
             self.solver.run(done.problem)
         except FAILURES:

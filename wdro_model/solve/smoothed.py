@@ -8,38 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.execution import (
-    bounded_oracle,
-    certified,
-    display,
-    first_point,
-    report,
-    warm_active_set,
-)
-from wdro_model.methods import Plan
-from wdro_model.model import Model
+from wdro_model.model import RobustModel
 from wdro_model.objectives.convexity import smoothed_form_is_convex
-from wdro_model.objectives.smoothed import Moving, Smoothed
-from wdro_model.options import Options
+from wdro_model.objectives.smoothed_risk import Moving, Smoothed
 from wdro_model.sets.base import FeasibleSet
-from wdro_model.smoothing.growth import refuse_infinite
-from wdro_model.smoothing.notes import is_reliable, smoothing_notes
-from wdro_model.smoothing.recipe import (
+from wdro_model.solve.certify import certified, report
+from wdro_model.solve.first_order import bounded_oracle, display, first_point, warm_active_set
+from wdro_model.solve.growth import refuse_infinite
+from wdro_model.solve.notes import is_reliable, smoothing_notes
+from wdro_model.solve.options import Options
+from wdro_model.solve.plan import Plan
+from wdro_model.solve.recipe import (
     FirstOrder,
     Recipe,
     choose_integration,
     dual_rule,
     surrogate,
 )
-from wdro_model.smoothing.scales import (
-    derived_epsilon,
-    dual_bound,
-    empirical_decision,
-    first_dual,
-    good_decision,
-    resolve_sigma,
-)
-from wdro_model.smoothing.stages import (
+from wdro_model.solve.solution import Solution
+from wdro_model.solve.stages import (
     REPORT_STAGE,
     Result,
     after,
@@ -47,7 +34,14 @@ from wdro_model.smoothing.stages import (
     dual_share,
     run_stages,
 )
-from wdro_model.solution import Solution
+from wdro_model.solve.temperature import (
+    derived_epsilon,
+    dual_bound,
+    empirical_decision,
+    first_dual,
+    good_decision,
+    resolve_sigma,
+)
 from wdro_model.solvers import MomentumFrankWolfe, Outcome, Stop
 from wdro_model.solvers.dual_rules import Tracking
 from wdro_model.solvers.objective import Array
@@ -57,7 +51,9 @@ QUADRATURES = ("separable", "low_rank")
 """Strategies whose objective costs more than a good place to begin."""
 
 
-def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Options) -> Solution:
+def run_smoothed(
+    model: RobustModel, chosen: Plan, solver: FirstOrder, options: Options
+) -> Solution:
     """Frank-Wolfe on the smoothed objective; sampled values are re-estimated with other draws."""
     began = time.perf_counter()
     oracle = bounded_oracle(model)
@@ -65,7 +61,7 @@ def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Option
     recipe = prepare(model, solver, options)
     shown = display(options, chosen)
     first = recipe.objective(solver.samples, 0)
-    stochastic = isinstance(solver, MomentumFrankWolfe)
+    stochastic = solver.is_stochastic
     improved = None if stochastic or not first.integration.exact else surrogate(first) or first
     if options.start is None and improved is not None and improved.starts_at_erm:
         start = empirical_decision(model, options)
@@ -144,7 +140,7 @@ def honest_stop(result: Result, tolerance: float, reliable: bool) -> Stop:
     return stop if reliable else Stop.NOISE
 
 
-def prepare(model: Model, solver: FirstOrder, options: Options) -> Recipe:
+def prepare(model: RobustModel, solver: FirstOrder, options: Options) -> Recipe:
     """Strategy, scales and convexity."""
     choice = choose_integration(model, solver, options)
     refuse_infinite(model)

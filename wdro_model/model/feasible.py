@@ -7,7 +7,8 @@ through the CVXPY form of its set. As a conic program, everything is a list of C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import cvxpy as cp
@@ -76,6 +77,18 @@ class Feasible:
         values = {v: v.project(np.full(v.shape, level(v))) for v in self.layout.variables}
         with self.layout.holding(self.layout.join(values)):
             return meets(self.constraints, tolerance=0.0)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Variables and multipliers keep their values, whatever is solved inside the block."""
+        duals = [d for c in self.constraints for d in getattr(c, "dual_variables", ())]
+        before = [(dual, dual.value) for dual in duals]
+        try:
+            with self.layout.holding():
+                yield
+        finally:
+            for dual, value in before:
+                dual.save_value(value)
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of each coordinate as far as they are declared, infinite elsewhere."""

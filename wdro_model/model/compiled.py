@@ -1,0 +1,223 @@
+"""A problem after its checks: loss, structure, data, ball and feasible set in one place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.error import ParameterError
+
+from wdro_model.loss import BatchedLoss, CallableLoss, analyse
+from wdro_model.loss.flat import FlatLoss
+from wdro_model.loss.structure import Structure
+from wdro_model.model.declared import all_variables, refuse_uncertain_constraints
+from wdro_model.model.feasible import Feasible, parameters_of
+from wdro_model.uncertainty.ambiguity import WassersteinBall
+from wdro_model.uncertainty.costs import BoundCost
+from wdro_model.uncertainty.joint import JointSamples
+from wdro_model.uncertainty.parameter import UncertainParameter
+
+
+@dataclass(frozen=True)
+class OpaqueStructure:
+    """What is known of a loss that is a function: no more than its author says."""
+
+    convex: bool
+    degree = math.inf
+    curvature_in_data = "unknown"
+    pieces = None
+
+    @property
+    def convex_in_decision(self) -> bool:
+        return self.convex
+
+    @property
+    def convex_on_samples(self) -> bool:
+        return self.convex
+
+    def describe(self) -> str:
+        """One line, for people."""
+        known = "convex" if self.convex else "not known to be convex"
+        return f"a callable, {known} in the decision"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A problem in which nothing is uncertain."""
+
+    expression: Any
+    """The loss as a CVXPY expression; None for a callable loss."""
+    loss: FlatLoss
+    """The loss on flat vectors."""
+    structure: Structure | OpaqueStructure
+    """How the loss depends on the decision and the data."""
+    feasible: Feasible
+    assume_convex: bool
+    memory: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
+    """Results that do not depend on the radius, shared by models that differ in nothing else."""
+
+    is_uncertain = False
+
+    @property
+    def radius(self) -> float:
+        """The transport budget."""
+        return 0.0
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The samples as rows (N, d): one that is empty."""
+        return np.zeros((1, 0))
+
+    @property
+    def mean_row(self) -> np.ndarray:
+        """The average sample, (1, d)."""
+        return self.rows
+
+    @property
+    def affine_in_data(self) -> bool:
+        """Is the loss known to be affine in the data?"""
+        return self.structure.degree <= 1
+
+    @property
+    def convex_in_decision(self) -> bool:
+        """Is the loss convex in x for every scenario, by CVXPY's rules or by the user's word?"""
+        return self.assume_convex or self.structure.convex_in_decision
+
+    @property
+    def convex_on_samples(self) -> bool:
+        """Is the loss convex in x for scenarios like the samples? What ERM asks for."""
+        return self.structure.convex_on_samples or self.convex_in_decision
+
+    def mean_values(self) -> dict[cp.Parameter, np.ndarray]:
+        """The average of each uncertain parameter over the samples."""
+        return {}
+
+    def remember(self, name: str, compute: Callable[[], Any]) -> Any:
+        """A result computed once for the current values of the certain parameters."""
+        certain = [] if self.expression is None else self.expression.parameters()
+        certain += [p for c in self.feasible.constraints for p in parameters_of(c)]
+        values = [np.asarray(p.value) for p in certain if p.value is not None]
+        key = (name, *(v.tobytes() for v in values))
+        if key not in self.memory:
+            self.memory[key] = compute()
+        return self.memory[key]
+
+
+@dataclass(frozen=True)
+class RobustModel(Model):
+    """A problem with uncertain data, and a ball around it."""
+
+    joint: JointSamples
+    """The joint samples."""
+    ambiguity: WassersteinBall
+    """The ball; one of radius 0 where the user gave none."""
+    cost: BoundCost
+    """The ground cost with its weights resolved."""
+    has_ball: bool
+    """Did the user give a ball?"""
+
+    is_uncertain = True
+
+    @property
+    def radius(self) -> float:
+        """The transport budget; 0 where no coordinate of the data may move."""
+        return 0.0 if self.cost.frozen.all() else self.ambiguity.radius
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The samples as rows (N, d)."""
+        return self.joint.matrix
+
+    @property
+    def mean_row(self) -> np.ndarray:
+        return self.joint.mean[None]
+
+    def mean_values(self) -> dict[cp.Parameter, np.ndarray]:
+        return {p: v[0] for p, v in self.joint.split(self.mean_row).items()}
+
+    def on(self, joint: JointSamples) -> RobustModel:
+        """The same model on other samples; what was remembered of the old ones is forgotten."""
+        return replace(
+            self,
+            loss=FlatLoss(self.loss.loss, self.loss.layout, joint),
+            joint=joint,
+            cost=self.ambiguity.cost.bind(joint),
+            memory={},
+        )
+
+    def on_one_sample(self) -> RobustModel:
+        """The model on its first sample, all else being equal: what can be written, for less."""
+        joint = self.joint.take(np.zeros(1, dtype=int))
+        loss = FlatLoss(self.loss.loss, self.loss.layout, joint)
+        return replace(self, loss=loss, joint=joint, memory={})
+
+    def without_ball(self) -> RobustModel:
+        """The model of ERM: nothing moves."""
+        ball = replace(self.ambiguity, radius=0.0)
+        return replace(self, ambiguity=ball, has_ball=False)
+
+
+def compiled(
+    loss: BatchedLoss | CallableLoss,
+    constraints: Sequence[Any],
+    ball: WassersteinBall | None,
+    assume_convex: bool,
+) -> Model:
+    """Loss, structure, joint samples, bound cost and feasible set of a problem."""
+    uncertain = tuple(loss.parameters)
+    refuse_uncertain_constraints(constraints)
+    for parameter in uncertain:
+        if parameter.samples is None:
+            raise ValueError(
+                f"the uncertain parameter {parameter.name()!r} has no samples; declare it as "
+                f"UncertainParameter({parameter.shape}, samples=array of shape (N, ...))."
+            )
+    expression = None if isinstance(loss, CallableLoss) else loss.expression
+    structure = (
+        OpaqueStructure(loss.convex)
+        if isinstance(loss, CallableLoss)
+        else analyse(loss.expression, uncertain)
+    )
+    feasible = Feasible(constraints, all_variables(loss.variables, constraints))
+    if not uncertain:
+        flat = FlatLoss(loss, feasible.layout, None)
+        return Model(expression, flat, structure, feasible, assume_convex)
+    joint = JointSamples(uncertain)
+    given = WassersteinBall(0.0) if ball is None else ball
+    return RobustModel(
+        expression,
+        FlatLoss(loss, feasible.layout, joint),
+        structure,
+        feasible,
+        assume_convex,
+        joint,
+        given,
+        given.cost.bind(joint),
+        has_ball=ball is not None,
+    )
+
+
+def refuse_missing_values(model: Model) -> None:
+    """Certain parameters must have a value before anything is solved."""
+    parameters = [] if model.expression is None else model.expression.parameters()
+    for constraint in model.feasible.constraints:
+        parameters = [*parameters, *parameters_of(constraint)]
+    for parameter in parameters:
+        if not isinstance(parameter, UncertainParameter) and parameter.value is None:
+            raise ParameterError(
+                f"the parameter {parameter.name()!r} has no value; set its .value, or declare "
+                "it as an UncertainParameter with samples."
+            )
+
+
+def refuse_empty_set(model: Model) -> None:
+    """An empty feasible set is an error here rather than in the middle of a solve."""
+    feasible = model.feasible
+    certain = [p for c in feasible.constraints for p in parameters_of(c)]
+    if not feasible.constraints or feasible.is_integer or any(p.value is None for p in certain):
+        return
+    feasible.check_nonempty()

@@ -1,0 +1,127 @@
+"""What is reported of a decision: its certificate, its status, and its true risk."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from cvxpy import settings
+
+from wdro_model.model import Model, RobustModel
+from wdro_model.objectives import exact
+from wdro_model.objectives.ascent import climb
+from wdro_model.objectives.empirical import Empirical
+from wdro_model.objectives.exact import Counterpart, Extremal
+from wdro_model.sets.base import FeasibleSet
+from wdro_model.solve.plan import Plan
+from wdro_model.solve.solution import STATIONARY, Solution
+from wdro_model.solve.units import Units, in_units
+from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome
+from wdro_model.solvers.driver import ABSOLUTE_GAP
+from wdro_model.solvers.objective import Array, Point
+
+
+def certified(
+    objective: Any, oracle: FeasibleSet, x: Array, dual: float | None
+) -> tuple[Point, float]:
+    """A full evaluation at x and its Frank-Wolfe gap."""
+    point = objective.evaluate(x, dual)
+    return point, float(point.gradient @ (x - oracle.minimize(point.gradient)))
+
+
+def report(
+    model: Model,
+    chosen: Plan,
+    solver: FrankWolfe | MomentumFrankWolfe,
+    outcome: Outcome,
+    point: Point,
+    gap: float,
+    *,
+    convex: bool,
+    began: float,
+    same_objective: bool,
+    reliable: bool = True,
+    **details: Any,
+) -> Solution:
+    """The solution of a Frank-Wolfe run.
+
+    same_objective: the bounds of the run hold for the reported value, which was not re-estimated.
+    reliable: the Monte Carlo error of the value is within the tolerance.
+    """
+    value, gap = point.value, max(gap, 0.0)  # oracles are exact up to rounding
+    close = gap <= max(solver.gap * abs(value), ABSOLUTE_GAP)
+    solved = settings.OPTIMAL if convex else STATIONARY
+    if not reliable:
+        solved = settings.OPTIMAL_INACCURATE if convex else settings.USER_LIMIT
+    error = 0.0 if point.diagnostics is None else point.diagnostics.standard_error
+    bound = max(outcome.lower_bound, value - gap) if same_objective else value - gap - 2 * error
+    return Solution(
+        method=chosen.method,
+        status=solved if close else settings.USER_LIMIT,
+        value=value,
+        decision=model.feasible.layout.split(outcome.x),
+        solver=solver.describe(model.feasible.oracle()),
+        seconds=time.perf_counter() - began,
+        stop=outcome.stop.value,
+        convex=convex,
+        iterations=outcome.iterations,
+        oracle_calls=outcome.oracle_calls,
+        gap=gap,
+        lower_bound=float(bound) if convex and reliable else None,
+        dual=point.dual,
+        trace=outcome.trace,
+        active_set=outcome.active_set,
+        **details,
+        **evaluations(model, outcome.x, dual=point.dual),
+    )
+
+
+def evaluations(
+    model: Model, x: Array, robust: float | None = None, dual: float | None = None
+) -> dict[str, Any]:
+    """Mean loss and worst-case risk of a decision: by a formula, or a bound where there is none.
+
+    robust: the worst-case risk, where the solve was exact and gave it.
+    dual: the price of transport that a smoothed solve found.
+    """
+    mean = Empirical(model).evaluate(x).value
+    if not isinstance(model, RobustModel) or not model.has_ball:
+        return {"empirical_value": mean, "robust_value": robust}
+    if robust is None:
+        robust = mean if model.radius == 0 else known_robust_value(model, x)
+    if robust is not None or dual is None:
+        return {"empirical_value": mean, "robust_value": robust}
+    found = climb(model, x, dual)
+    return {
+        "empirical_value": mean,
+        "robust_value": None if found is None else found.expected_loss,
+        "robust_value_is_bound": found is not None,
+    }
+
+
+def known_robust_value(model: RobustModel, x: Array) -> float | None:
+    """The worst-case risk of a decision over the ball; None where no formula is known."""
+    found = exact.counterpart(model) if exact.has_counterpart(model) else None
+    return None if found is None else robust_value(model, x, found)
+
+
+def robust_value(model: RobustModel, x: Array, found: Counterpart) -> float:
+    """The worst-case risk of a decision, by its counterpart, worked out in the model's units."""
+    units = _units(model, found)
+    return units.loss * found.value(units.model, x)
+
+
+def worst_distribution(model: RobustModel, x: Array, found: Counterpart) -> Extremal:
+    """A distribution of the ball that attains it."""
+    units = _units(model, found)
+    extremal = found.extremal(units.model, x)
+    if units.model is model:
+        return extremal
+    dual = extremal.dual * units.loss / units.cost
+    return Extremal(extremal.rows * units.data, extremal.weights, extremal.source, dual)
+
+
+def _units(model: RobustModel, found: Counterpart) -> Units:
+    """The model in its own units, where samples are written out and the counterpart allows it."""
+    units = in_units(model) if found.writes_samples(model) else Units.of(model)
+    return units if found.refusal(units.model) is None else Units.of(model)

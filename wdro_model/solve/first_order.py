@@ -1,0 +1,126 @@
+"""Frank-Wolfe on an objective without Monte Carlo error, and where it begins."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from wdro_model.model import Model
+from wdro_model.model.feasible import meets
+from wdro_model.sets.base import FeasibleSet
+from wdro_model.solve.certify import certified, report
+from wdro_model.solve.options import Options
+from wdro_model.solve.plan import Plan
+from wdro_model.solve.solution import Solution
+from wdro_model.solvers import ActiveSet, FrankWolfe, MomentumFrankWolfe, Outcome
+from wdro_model.solvers.objective import Array
+
+
+def run_first_order(
+    model: Model, chosen: Plan, solver: FrankWolfe | MomentumFrankWolfe, options: Options
+) -> Solution:
+    """Frank-Wolfe on an objective without Monte Carlo error."""
+    began = time.perf_counter()
+    objective, outcome = first_order_outcome(model, chosen, solver, options)
+    point, gap = outcome.point, outcome.gap
+    if solver.is_stochastic:
+        point, gap = certified(objective, model.feasible.oracle(), outcome.x, None)
+    return report(
+        model,
+        chosen,
+        solver,
+        outcome,
+        point,
+        gap,
+        convex=objective.convex,
+        began=began,
+        same_objective=True,
+    )
+
+
+def first_order_outcome(
+    model: Model, chosen: Plan, solver: FrankWolfe | MomentumFrankWolfe, options: Options
+) -> tuple[Any, Outcome]:
+    """The objective of a plan, and the run that minimised it."""
+    assert chosen.objective is not None
+    objective: Any = chosen.objective()
+    oracle = bounded_oracle(model)
+    rng = np.random.default_rng(options.seed)
+    start = first_point(model, objective, options, rng)
+    shown: dict[str, Any] = display(options, chosen)
+    if isinstance(solver, FrankWolfe):
+        shown["active_set"] = warm_active_set(model, options.start)
+    return objective, solver.run(objective, oracle, start, rng=rng, **shown)
+
+
+# ------------------------------------------------------------------ parts
+def bounded_oracle(model: Model) -> FeasibleSet:
+    """The oracle of the feasible set: bounded, and with no memory of earlier solves."""
+    oracle = model.feasible.oracle()
+    oracle.check_bounded()
+    oracle.reset()
+    return oracle
+
+
+def display(options: Options, chosen: Plan) -> dict[str, Any]:
+    """How a run shows itself."""
+    return {"verbose": options.verbose, "progress": options.progress, "title": chosen.method}
+
+
+def first_point(model: Model, objective: Any, options: Options, rng: np.random.Generator) -> Array:
+    """The user's start, else a random vertex, improved by an oracle call given an objective."""
+    oracle = model.feasible.oracle()
+    if options.start is not None:
+        start = user_start(model, options.start)
+        refuse_outside(model, start)
+        return start
+    direction = rng.standard_normal(oracle.dimension)
+    x = oracle.minimize(np.abs(direction) if oracle.nonnegative_directions else direction)
+    return x if objective is None else oracle.minimize(objective.evaluate(x).gradient)
+
+
+def user_start(model: Model, start: Any, name: str = "start") -> Array:
+    """A decision of the user, {variable: value} or a solution, as a flat vector."""
+    layout = model.feasible.layout
+    values = start.decision if isinstance(start, Solution) else start
+    if not hasattr(values, "items"):
+        raise ValueError(
+            f"{name} must be a dict {{variable: value}} or a solution, got {type(start).__name__}."
+        )
+    for variable in layout.variables:
+        if variable not in values:
+            raise ValueError(f"{name} has no value for the variable {variable.name()!r}.")
+        value = np.asarray(values[variable], dtype=float)
+        if value.shape != variable.shape:
+            raise ValueError(
+                f"{name} for {variable.name()!r} must have shape {variable.shape}, "
+                f"got {value.shape}."
+            )
+        if not np.isfinite(value).all():
+            where = tuple(map(int, np.argwhere(~np.isfinite(value))[0]))
+            raise ValueError(
+                f"{name} for {variable.name()!r} must be finite, got {value[where]} at {where}."
+            )
+    return layout.join(values)
+
+
+def refuse_outside(model: Model, x: Array, tolerance: float = 1e-5) -> None:
+    """A start outside the feasible set would carry a certificate that is none."""
+    lower, upper = model.feasible.bounds()
+    outside = bool(np.any(x < lower - tolerance) or np.any(x > upper + tolerance))
+    with model.feasible.layout.holding(x):
+        outside = outside or not meets(model.feasible.constraints, tolerance)
+    if outside:
+        raise ValueError(
+            "start lies outside the feasible set; give a point that meets the constraints, such as "
+            "an earlier solution."
+        )
+
+
+def warm_active_set(model: Model, start: Any) -> ActiveSet | None:
+    """The active set of a solution that is given as a start, if it has one that fits."""
+    active = start.active_set if isinstance(start, Solution) else None
+    fits = active is not None and active.dimension == model.feasible.layout.dimension
+    return active if fits else None
