@@ -11,13 +11,13 @@ from tests.objectives.exact_cases import case
 from tests.objectives.test_exact_brute_force import CASES, built
 from wdro_model.errors import NoReformulationError
 from wdro_model.evaluation.worst_case import worst_case
-from wdro_model.objectives import exact
+from wdro_model.solve.certify import known_robust_value
 
 
 @pytest.mark.parametrize(("loss", "cost", "support"), CASES)
 def test_worst_case_is_in_the_ball_and_attains_the_value(loss, cost, support):
     some = built(loss, cost, support, seed=3)
-    value = exact.robust_value(some.model, some.flat)
+    value = known_robust_value(some.model, some.flat)
     found = worst_case(some.model, some.flat)
     (atoms,) = found.scenarios.values()
     size = len(some.rows)
@@ -55,7 +55,7 @@ def test_a_radius_that_does_not_bind_moves_everything_to_the_worst_corner():
 def test_dual_is_what_one_unit_of_radius_costs(loss, cost, support):
     some = case(loss, cost, support, 0.3)
     low, high = (
-        exact.robust_value(some.problem.with_radius(0.3 + step)._model, some.flat)
+        known_robust_value(some.problem.with_radius(0.3 + step)._model, some.flat)
         for step in (-1e-4, 1e-4)
     )
     dual = worst_case(some.model, some.flat).dual
@@ -128,7 +128,7 @@ def test_labels_on_a_box_split_into_groups_and_attain_the_value(cost):
     loss = cp.pos(1 - y * (w @ z + b))
     problem = wdro.Problem(cp.Minimize(loss), [cp.abs(w) <= 2, cp.abs(b) <= 2], ambiguity=ball)
     decision = problem._model.feasible.layout.join({w: np.array([0.8, -0.5]), b: 0.2})
-    value = exact.robust_value(problem._model, decision)
+    value = known_robust_value(problem._model, decision)
     found = worst_case(problem._model, decision)
     assert found.expected_loss == pytest.approx(value, rel=1e-5)
     assert found.transport_cost == pytest.approx(0.3, rel=1e-4)

@@ -8,8 +8,8 @@ import pytest
 
 import wdro_model as wdro
 from tests.objectives.exact_cases import case
-from wdro_model.objectives import exact
 from wdro_model.objectives.ascent import climb, cost_gradient
+from wdro_model.solve.certify import known_robust_value
 from wdro_model.uncertainty.joint import JointSamples
 
 QUADRATIC = [
@@ -23,7 +23,7 @@ QUADRATIC = [
 def test_reaches_the_exact_risk_of_smooth_losses(loss, cost, support):
     some = case(loss, cost, support, 0.3)
     found = climb(some.model, some.flat)
-    value = exact.robust_value(some.model, some.flat)
+    value = known_robust_value(some.model, some.flat)
     margin = value - some.losses(some.rows).mean()
     assert found.expected_loss <= value + 1e-9
     assert found.expected_loss >= value - 0.02 * margin
@@ -36,7 +36,7 @@ def test_reaches_the_exact_risk_of_smooth_losses(loss, cost, support):
 def test_never_passes_the_exact_risk(loss, cost, support):
     some = case(loss, cost, support, 0.3)
     found = climb(some.model, some.flat)
-    assert found.expected_loss <= exact.robust_value(some.model, some.flat) + 1e-9
+    assert found.expected_loss <= known_robust_value(some.model, some.flat) + 1e-9
     assert found.expected_loss >= some.losses(some.rows).mean()
     assert some.model.joint.contains(found.rows).all()
     assert found.transport_cost <= 0.3 * (1 + 1e-9)

@@ -10,6 +10,7 @@ from tests.objectives.exact_cases import case
 from tests.objectives.inner import steepest_rate, worst_risk
 from tests.objectives.transport import grid, largest_expectation
 from wdro_model.objectives import exact
+from wdro_model.solve.certify import known_robust_value
 
 QUADRATIC = ("squared", "weighted", "mahalanobis")
 NORMS = ("norm1", "norm2", "norminf", "weighted2")
@@ -35,7 +36,7 @@ def built(loss, cost, support, seed=1):
 def test_value_is_that_of_a_search_over_moves_and_prices(loss, cost, support):
     """At random decisions and data, to 1e-6 of the loss."""
     some = built(loss, cost, support, seed=11)
-    value = exact.robust_value(some.model, some.flat)
+    value = known_robust_value(some.model, some.flat)
     if support == "plane" and cost not in QUADRATIC:
         searched = some.losses(some.rows).mean() + some.model.radius * steepest_rate(some)
     else:
@@ -46,7 +47,7 @@ def test_value_is_that_of_a_search_over_moves_and_prices(loss, cost, support):
 @pytest.mark.parametrize(("loss", "cost", "support"), CASES[::3])
 def test_value_is_that_of_natures_linear_program(loss, cost, support):
     some = built(loss, cost, support)
-    value = exact.robust_value(some.model, some.flat)
+    value = known_robust_value(some.model, some.flat)
     norm_on_plane = support == "plane" and cost not in QUADRATIC
     points = grid(some.rows, far=400.0 if norm_on_plane else None)
     losses = np.broadcast_to(some.losses(points), (len(some.rows), len(points)))
@@ -59,11 +60,11 @@ def test_value_is_that_of_natures_linear_program(loss, cost, support):
 @pytest.mark.parametrize(("loss", "cost", "support"), CASES)
 def test_program_at_a_fixed_decision_gives_the_value(loss, cost, support):
     some = built(loss, cost, support, seed=2)
-    program = exact.find_entry(some.model).program(some.model)
+    program = exact.counterpart(some.model).program(some.model)
     fixed = [
         v == (some.t if v.shape == () else some.x) for v in some.model.feasible.layout.variables
     ]
     problem = cp.Problem(cp.Minimize(program.expression), [*program.constraints, *fixed])
     problem.solve(solver=cp.CLARABEL)
-    value = exact.robust_value(some.model, some.flat)
+    value = known_robust_value(some.model, some.flat)
     assert problem.value == pytest.approx(value, rel=1e-5, abs=1e-5)
