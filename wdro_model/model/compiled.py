@@ -73,6 +73,11 @@ class Model:
         return np.zeros((1, 0))
 
     @property
+    def size(self) -> int:
+        """The number of samples, N."""
+        return 1
+
+    @property
     def mean_row(self) -> np.ndarray:
         """The average sample, (1, d)."""
         return self.rows
@@ -131,6 +136,10 @@ class RobustModel(Model):
     def rows(self) -> np.ndarray:
         """The samples as rows (N, d)."""
         return self.joint.matrix
+
+    @property
+    def size(self) -> int:
+        return self.joint.size
 
     @property
     def mean_row(self) -> np.ndarray:

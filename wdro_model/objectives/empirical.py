@@ -19,12 +19,11 @@ class Empirical:
     """
 
     def __init__(self, model: Model) -> None:
-        self.loss = model.loss
-        self.samples = model.rows
+        self.model, self.loss = model, model.loss
         self.affine = model.affine_in_data
         self.convex = model.convex_on_samples
-        self.size = len(self.samples)
-        self.rows = model.mean_row if self.affine else self.samples
+        self.size = model.size
+        self.rows = model.mean_row if self.affine else model.rows
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         return self._mean(x, self.rows)
@@ -32,7 +31,7 @@ class Empirical:
     def estimate(
         self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator
     ) -> Point:
-        return self._mean(x, self.samples[batch])
+        return self._mean(x, self.model.rows[batch])
 
     def _mean(self, x: Array, rows: Array) -> Point:
         value, gradient = 0.0, np.zeros(self.loss.dimension)

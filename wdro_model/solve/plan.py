@@ -79,7 +79,7 @@ def automatic(model: Model, solver: Solver | None) -> Plan:
 def erm(model: Model, solver: Solver | None) -> Plan:
     """The mean loss over the samples."""
     uncertain = model.is_uncertain
-    formula = f"mean of f(x, xi_k), N = {len(model.rows)}" if uncertain else "f(x)"
+    formula = f"mean of f(x, xi_k), N = {model.size}" if uncertain else "f(x)"
     by_sample = uncertain and not model.affine_in_data
     return _with_solver(
         model,
