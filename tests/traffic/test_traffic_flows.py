@@ -336,9 +336,8 @@ def test_both_compiled_searches_find_shortest_paths(monkeypatch):
 
 def test_large_networks_are_searched_without_a_dense_table(monkeypatch):
     graph = import_module("wdro_model.traffic.flows.road_graph")
-    loading = import_module("wdro_model.traffic.flows.road_graph")
     monkeypatch.setattr(graph, "DENSE_NODES", 1)
-    monkeypatch.setattr(loading, "LABELS_AT_ONCE", 20)
+    monkeypatch.setattr(graph, "LABELS_AT_ONCE", 20)
     for seed in range(60):
         roads, weights = fuzzed(seed)
         x = TrafficFlows(roads).minimize(weights)
