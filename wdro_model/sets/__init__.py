@@ -11,7 +11,7 @@ from wdro_model.sets.shortest_path import ShortestPath
 from wdro_model.sets.spanning_tree import SpanningTree
 
 TrafficFlows: Any
-"""The link flows of a road network: the domain puts its set here."""
+"""The link flows of a road network; the room above that knows networks puts its set here."""
 
 __all__ = [
     "ConvexSet",

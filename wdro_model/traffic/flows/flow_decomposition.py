@@ -148,7 +148,7 @@ def _turning_back(graph: RoadGraph, split: OriginFlows, metric: Vector) -> Vecto
     """How far each flow (K,) leads back towards its origin, as a cost of its share."""
     trips = split.trips
     matrix = graph.matrix(graph.weights(metric))
-    away = dijkstra(matrix, indices=graph.departure[trips.origins])
+    away = dijkstra(matrix, indices=graph.sources)
     away = np.where(np.isfinite(away), away, 0.0)
     tails, heads = graph.departure[trips.tails[split.arcs]], trips.heads[split.arcs]
     back = np.maximum(away[split.rows, tails] - away[split.rows, heads], 0.0)

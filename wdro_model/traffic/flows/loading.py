@@ -25,7 +25,7 @@ class TreeLoading:
 
     def __init__(self, graph: RoadGraph, first: int, last: int) -> None:
         self.graph, trips = graph, graph.trips
-        self.sources = graph.departure[trips.origins[first:last]]
+        self.sources = graph.sources[first:last]
         rows, labels = last - first, (last - first) * graph.size
         part = slice(trips.starts[first], trips.starts[last])
         self._ends = (trips.rows[part] - first) * graph.size + trips.destinations[part]

@@ -115,7 +115,7 @@ def path_flow(trips: Trips, pair: int, flow: float, arcs: list[int]) -> PathFlow
 
 def shortest_routes(graph: RoadGraph, weights: Vector) -> PathFlows:
     """One shortest path for each pair with demand."""
-    trips, sources = graph.trips, graph.departure[graph.trips.origins]
+    trips, sources = graph.trips, graph.sources
     matrix = graph.matrix(graph.weights(weights))
     arc_of = graph.cheapest(weights).tolist()
     paths = []

@@ -38,13 +38,12 @@ class SupportLoading:
 
     def __init__(self, graph: RoadGraph) -> None:
         self._graph, self._trips = graph, graph.trips
-        self._sources = graph.departure[graph.trips.origins]
         self._loadings = list(tree_loadings(graph))
 
     def supplies(self) -> Iterator[Indices]:
         """For each origin, what enters the nodes (N,): one unit for each of its destinations."""
         trips = self._trips
-        for row, source in enumerate(self._sources):
+        for row, source in enumerate(self._graph.sources):
             ends = trips.destinations[trips.starts[row] : trips.starts[row + 1]]
             supply = np.zeros(self._graph.size, dtype=np.int64)
             supply[ends] = -1
@@ -68,7 +67,7 @@ class SupportLoading:
         support = sp.csr_array(
             (np.ones(kept.size), graph.indices[kept], indptr), shape=(graph.size, graph.size)
         )
-        _, before = breadth_first_order(support, self._sources[row], return_predecessors=True)
+        _, before = breadth_first_order(support, graph.sources[row], return_predecessors=True)
         ends = trips.destinations[trips.starts[row] : trips.starts[row + 1]]
         missed = ends[before[ends] < 0]
         if missed.size:

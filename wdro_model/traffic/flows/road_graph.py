@@ -32,6 +32,7 @@ class RoadGraph:
     trips: who travels on it.
     size: N.
     departure (n,): where a trip that starts at a node sets out: the node itself or its copy.
+    sources (O,): where the trips of each origin set out.
     proper: the arcs that are not self-loops.
     tails, heads (E,): the ends of each entry, sorted by tail, then head.
     indices, indptr: the columns and the row starts of the CSR matrix.
@@ -44,6 +45,7 @@ class RoadGraph:
         self.departure = np.arange(n)
         self.departure[closed] = n + np.arange(closed.size)
         self.trips = trips
+        self.sources = self.departure[trips.origins]
         self.proper = np.flatnonzero(trips.tails != trips.heads)
         keys = self.departure[trips.tails[self.proper]] * self.size + trips.heads[self.proper]
         order = np.argsort(keys, kind="stable")
@@ -119,9 +121,8 @@ def check_reachable(graph: RoadGraph) -> None:
     """Raise InfeasibleError if some demand has no route, naming the first pair."""
     trips, missed = graph.trips, [np.empty(0, dtype=np.int64)]
     matrix = graph.matrix(np.ones(graph.entries))
-    sources = graph.departure[trips.origins]
     for first, last in graph.parts():
-        hops = dijkstra(matrix, indices=sources[first:last], unweighted=True)
+        hops = dijkstra(matrix, indices=graph.sources[first:last], unweighted=True)
         pairs = np.arange(trips.starts[first], trips.starts[last])
         far = np.isinf(hops[trips.rows[pairs] - first, trips.destinations[pairs]])
         missed.append(pairs[far])
@@ -145,7 +146,7 @@ def flow_limits(graph: RoadGraph) -> Vector:
     limits = np.where(trips.through[tails], limits, np.minimum(limits, leaving[tails]))
     limits = np.where(trips.through[heads], limits, np.minimum(limits, arriving[heads]))
     matrix = graph.matrix(np.ones(graph.entries))
-    reached = _reached(matrix, graph.departure[trips.origins])
+    reached = _reached(matrix, graph.sources)
     reaching = _reached(matrix.T.tocsr(), np.unique(trips.destinations))
     idle = ~(reached[graph.departure[tails]] & reaching[heads]) | (tails == heads)
     limits[idle] = 0.0

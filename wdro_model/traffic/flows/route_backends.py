@@ -48,7 +48,7 @@ def with_networkx(flows: TrafficFlows) -> LinearOracle:
     roads.add_nodes_from(range(graph.size))
     attributes = [roads.edges[pair] for pair in entry]
     demand = []
-    for row, source in enumerate(graph.departure[trips.origins].tolist()):
+    for row, source in enumerate(graph.sources.tolist()):
         pairs = slice(trips.starts[row], trips.starts[row + 1])
         ends = zip(trips.destinations[pairs].tolist(), trips.quantities[pairs].tolist())
         demand.append((source, dict(ends)))
