@@ -2,7 +2,7 @@
 
 from wdro_model.reproduction.experiment import Experiment
 from wdro_model.reproduction.reproduce import Reproduction, reproduce
-from wdro_model.reproduction.traffic import Traffic
+from wdro_model.reproduction.sioux_falls_shift import Traffic
 from wdro_model.reproduction.tree_density import TreeDensity
 from wdro_model.reproduction.tree_exact_vs_smoothed import TreeExactVsSmoothed
 from wdro_model.reproduction.tree_shift import TreeShift

@@ -1,16 +1,27 @@
 """Road networks: their data, congestion, and assignments of traffic to them."""
 
-from wdro_model.traffic.assignment import Assignment, equilibrium, social_optimum
+from wdro_model import sets
+from wdro_model.traffic.assignment import (
+    Assignment,
+    all_or_nothing,
+    equilibrium,
+    price_of_anarchy,
+    relative_gap,
+    social_optimum,
+)
 from wdro_model.traffic.beckmann import beckmann, system_cost
-from wdro_model.traffic.measures import all_or_nothing, price_of_anarchy, relative_gap
+from wdro_model.traffic.flows import TrafficFlows
+from wdro_model.traffic.maps import plot_comparison, plot_flows
 from wdro_model.traffic.network import Network
-from wdro_model.traffic.plots import plot_comparison, plot_flows
 from wdro_model.traffic.tntp import TNTPError, read_flows, read_tntp, renumbered, write_tntp
+
+sets.TrafficFlows = TrafficFlows
 
 __all__ = [
     "Assignment",
     "Network",
     "TNTPError",
+    "TrafficFlows",
     "all_or_nothing",
     "beckmann",
     "equilibrium",

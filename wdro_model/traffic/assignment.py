@@ -1,20 +1,22 @@
-"""Deterministic assignments: the user equilibrium and the social optimum of a network."""
+"""Deterministic assignments: equilibrium, social optimum, all-or-nothing; and how good they are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import cvxpy as cp
 import numpy as np
+from numpy.typing import ArrayLike
 
+from wdro_model.problem import Problem
+from wdro_model.sets import In
+from wdro_model.solve.solution import STATIONARY, Solution
+from wdro_model.solvers import FrankWolfe, LineSearch, State, Stop
 from wdro_model.traffic.beckmann import beckmann, system_cost
-from wdro_model.traffic.network import Network
-
-if TYPE_CHECKING:
-    from wdro_model.solve.solution import Solution
-    from wdro_model.solvers import State
+from wdro_model.traffic.flows import TrafficFlows
+from wdro_model.traffic.network import Network, as_flow
 
 GAP = 1e-5
 """The relative gap that is certified by default."""
@@ -80,10 +82,6 @@ def _assign(
     solver: Any,
     options: dict[str, Any],
 ) -> Assignment:
-    from wdro_model.problem import Problem
-    from wdro_model.sets import In, TrafficFlows
-    from wdro_model.solvers import FrankWolfe, LineSearch
-
     feasible = TrafficFlows(network) if flows is None else flows
     x = cp.Variable(feasible.dimension, name="flow")
     loss = cost(x, network.capacity, network.free_flow_time, network.b, network.power)
@@ -103,11 +101,40 @@ def _assign(
 
 def _judged(solution: Solution, stops: list[Spent], solver: Any) -> Solution:
     """The solution, called optimal where one of our own tolerances has ended the run."""
-    from wdro_model.solve.solution import STATIONARY
-    from wdro_model.solvers import Stop
-
     ours = bool(stops) and getattr(solver, "callbacks", None) is stops
     if not ours or solution.stop != Stop.CALLBACK.value:
         return solution
     status = cp.OPTIMAL if solution.convex else STATIONARY
     return replace(solution, status=status, stop=REACHED)
+
+
+# ------------------------------------------------------------------ measures
+def all_or_nothing(network: Network, times: ArrayLike, flows: Any = None) -> np.ndarray:
+    """The flow (A,) when all trips take a shortest path at fixed times (A,) >= 0.
+
+    flows: the `sets.TrafficFlows` of the network, to choose its backend or to build it only once.
+    """
+    return (TrafficFlows(network) if flows is None else flows).minimize(times)
+
+
+def relative_gap(network: Network, flow: ArrayLike, flows: Any = None) -> float:
+    """(<t, x> - <t, y>) / <t, x>, with t the times at the flow x, and y all-or-nothing at t.
+
+    The share of their time that travellers would save if all took a shortest path and times stayed:
+    0 at equilibrium.
+    """
+    x = as_flow(flow, network, one=True)
+    times = network.travel_time(x)
+    spent = float(times @ x)
+    least = float(times @ all_or_nothing(network, times, flows))
+    return (spent - least) / spent if spent else 0.0
+
+
+def price_of_anarchy(network: Network, **options: Any) -> float:
+    """The total cost of the user equilibrium over that of the social optimum, >= 1.
+
+    options: those of `equilibrium` and `social_optimum`.
+    """
+    selfish = network.total_cost(equilibrium(network, **options).flow)
+    best = network.total_cost(social_optimum(network, **options).flow)
+    return selfish / best if best else 1.0

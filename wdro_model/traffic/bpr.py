@@ -12,7 +12,7 @@ numbers as exponents both are sums of CVXPY's own powers, which its conic solver
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cvxpy as cp
@@ -28,29 +28,47 @@ ORDINARY = (1e-4, 1e4)
 """A multiplier alpha k outside is moved into the capacity, for the sake of conic solvers."""
 
 
-class Congestion(StructuredAtom):
-    """q of shape (A,), a function of (x, capacity, beta); build it with `congestion`."""
+class BprAtom(StructuredAtom):
+    """An atom that is evaluated by a kernel, integrated or in total."""
 
-    def __init__(self, x: Any, capacity: Any, beta: Any, *, integrated: bool) -> None:
+    kernel: Callable[[bool, Sequence[bool]], Kernel]
+    """Takes `integrated` and, for each argument, whether it has a batch axis."""
+
+    def __init__(self, *arguments: Any, integrated: bool) -> None:
         self.integrated = integrated
-        super().__init__(x, capacity, beta)
+        super().__init__(*arguments)
 
     def get_data(self) -> list[Any]:
         return [self.integrated]
 
-    def shape_from_args(self) -> tuple[int, ...]:
-        return self.args[0].shape
-
     def numeric(self, values: Any) -> Any:
-        return congestion_kernel(self.integrated, _flags(self))(*values)[0]
+        return np.asarray(self._evaluated(values)[0])
 
     def _grad(self, values: Any) -> list[Any]:
-        _, *pulls = congestion_kernel(self.integrated, _flags(self))(*values)
-        rows = np.eye(self.size)
+        _, *pulls = self._evaluated(values)
+        rows = np.eye(self.size).reshape(self.size, *self.shape)
         return [
             None if pull is None else sp.csc_array(np.stack([np.ravel(pull(g)) for g in rows], 1))
             for pull in pulls
         ]
+
+    def _evaluated(self, values: Any) -> tuple[Any, ...]:
+        """Value and pullbacks, where no argument has a batch axis."""
+        return self.kernel(self.integrated, (False,) * len(self.args))(*values)
+
+
+@rule(BprAtom, prepared=True)
+def _(atom: Any, operands: tuple[Operand, ...]) -> Kernel:
+    return atom.kernel(atom.integrated, [o.batched for o in operands])
+
+
+class Congestion(BprAtom):
+    """q of shape (A,), a function of (x, capacity, beta); build it with `congestion`."""
+
+    kernel = staticmethod(congestion_kernel)
+
+    def shape_from_args(self) -> tuple[int, ...]:
+        return self.args[0].shape
 
     def sign_from_args(self) -> tuple[bool, bool]:
         return True, self.args[0].is_nonpos()
@@ -75,30 +93,13 @@ class Congestion(StructuredAtom):
         return congestion(*arguments, integrated=self.integrated)
 
 
-class LinkCosts(StructuredAtom):
+class LinkCosts(BprAtom):
     """A number, a function of (x, capacity, time, alpha, beta); build it with `link_costs`."""
 
-    def __init__(
-        self, x: Any, capacity: Any, time: Any, alpha: Any, beta: Any, *, integrated: bool
-    ) -> None:
-        self.integrated = integrated
-        super().__init__(x, capacity, time, alpha, beta)
-
-    def get_data(self) -> list[Any]:
-        return [self.integrated]
+    kernel = staticmethod(link_cost_kernel)
 
     def shape_from_args(self) -> tuple[int, ...]:
         return ()
-
-    def numeric(self, values: Any) -> Any:
-        return np.asarray(link_cost_kernel(self.integrated, _flags(self))(*values)[0])
-
-    def _grad(self, values: Any) -> list[Any]:
-        _, *pulls = link_cost_kernel(self.integrated, _flags(self))(*values)
-        one = np.ones(())
-        return [
-            None if pull is None else sp.csc_array(np.reshape(pull(one), (-1, 1))) for pull in pulls
-        ]
 
     # -------------------------------------------------------------- curvature
     def sign_from_args(self) -> tuple[bool, bool]:
@@ -166,21 +167,6 @@ class LinkCosts(StructuredAtom):
 
     def rebuilt(self, arguments: Sequence[Any]) -> Any:
         return link_costs(*arguments, integrated=self.integrated)
-
-
-@rule(Congestion, prepared=True)
-def _(atom: Any, operands: tuple[Operand, ...]) -> Kernel:
-    return congestion_kernel(atom.integrated, [o.batched for o in operands])
-
-
-@rule(LinkCosts, prepared=True)
-def _(atom: Any, operands: tuple[Operand, ...]) -> Kernel:
-    return link_cost_kernel(atom.integrated, [o.batched for o in operands])
-
-
-def _flags(atom: Any) -> tuple[bool, ...]:
-    """No argument of an atom that CVXPY evaluates has a batch axis."""
-    return (False,) * len(atom.args)
 
 
 def _summed(per_arc: Any, like: Any) -> Any:

@@ -155,7 +155,7 @@ class Flows:
         return slopes
 
 
-class Powers:
+class KeptPowers:
     """r^beta of the last call, kept while x, capacity and beta are the same."""
 
     def __init__(self, integrated: bool, batched: Sequence[bool]) -> None:
@@ -176,7 +176,7 @@ class Powers:
 # ------------------------------------------------------------------ the kernels
 def congestion_kernel(integrated: bool, batched: Sequence[bool]) -> Kernel:
     """(x, capacity, beta) -> q and its pullbacks; batched: which operands have a batch axis."""
-    powers = Powers(integrated, (batched[0], False, batched[2]))
+    powers = KeptPowers(integrated, (batched[0], False, batched[2]))
 
     def kernel(x: Any, capacity: Any, beta: Any) -> tuple[Any, ...]:
         with SILENT():
@@ -203,7 +203,7 @@ def congestion_kernel(integrated: bool, batched: Sequence[bool]) -> Kernel:
 
 def link_cost_kernel(integrated: bool, batched: Sequence[bool]) -> Kernel:
     """(x, capacity, time, alpha, beta) -> the cost of all arcs and its pullbacks."""
-    powers = Powers(integrated, (batched[0], False, batched[4]))
+    powers = KeptPowers(integrated, (batched[0], False, batched[4]))
 
     def kernel(x: Any, capacity: Any, time: Any, alpha: Any, beta: Any) -> tuple[Any, ...]:
         t = Factor(time, batched[2], np.ndim(time) > batched[2])

@@ -26,7 +26,7 @@ SMALL = 100
 
 
 @dataclass(frozen=True)
-class Layout:
+class MapLayout:
     """Nodes on a map."""
 
     places: Array
@@ -35,7 +35,7 @@ class Layout:
     """What the reader of the map should know about the places."""
 
     @classmethod
-    def of(cls, network: Network) -> Layout:
+    def of(cls, network: Network) -> MapLayout:
         """The network's own positions, or a layout by networkx where there are none."""
         places, note = _positions(network)
         return cls(_apart(_in_grid_units(_projected(places))), note)

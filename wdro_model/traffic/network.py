@@ -6,6 +6,7 @@ Travel times follow the formula of the Bureau of Public Roads,
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -15,11 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model.errors import unknown_name
-from wdro_model.traffic import graphs
-from wdro_model.traffic.congestion import as_flow, integrals, normalized_capacity, travel_times
-from wdro_model.traffic.validation import validated
+from wdro_model.traffic.network_checks import ARC_FIELDS, validated
+from wdro_model.traffic.networkx_graphs import fields_of
 
 Array = np.ndarray
+ROUNDING = 1e-6
+"""Negative flows down to this fraction of the largest flow are rounding, and read as zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +64,7 @@ class Network:
     """What a reader had to repair in the source, in words."""
 
     def __post_init__(self) -> None:
-        for key, value in validated(self).items():
+        for key, value in validated(vars(self)).items():
             object.__setattr__(self, key, value)
 
     @property
@@ -89,7 +91,8 @@ class Network:
 
     def travel_time(self, flow: ArrayLike) -> Array:
         """t(x) = t0 (1 + b (x/c)^power) + fixed cost, for flows (A,) or (..., A)."""
-        return travel_times(self, as_flow(flow, self)) + self.fixed_cost
+        load = (as_flow(flow, self) / self.capacity) ** self.power
+        return self.free_flow_time * (1.0 + self.b * load) + self.fixed_cost
 
     def beckmann(self, flow: ArrayLike) -> float:
         """Beckmann's objective, the sum over arcs of the integral of t_a from 0 to x_a.
@@ -97,7 +100,8 @@ class Network:
         sum_a t0 x (1 + b/(power + 1) (x/c)^power) + fixed x; its minimisers are the equilibria.
         """
         x = as_flow(flow, self, one=True)
-        return float(np.sum(integrals(self, x) + self.fixed_cost * x))
+        load = self.b / (self.power + 1.0) * (x / self.capacity) ** self.power
+        return float(np.sum(self.free_flow_time * x * (1.0 + load) + self.fixed_cost * x))
 
     def total_cost(self, flow: ArrayLike) -> float:
         """What all travellers spend together: sum_a t_a(x) x_a."""
@@ -111,7 +115,7 @@ class Network:
         b as small as 1e-71) must be rewritten so before b or the power is perturbed.
         """
         return self.replace(
-            capacity=normalized_capacity(self, alpha),
+            capacity=_normalized_capacity(self, alpha),
             b=np.where((self.b > 0) & (self.power > 0), alpha, self.b),
         )
 
@@ -133,7 +137,23 @@ class Network:
         An arc's key is its index. Nodes carry zone (the index, or None), through and pos; the graph
         carries name and demand, {(origin, destination): trips}.
         """
-        return graphs.to_networkx(self)
+        names = self.nodes
+        zone = {int(node): z for z, node in enumerate(self.zones)}
+        graph = nx.MultiDiGraph(
+            name=self.name,
+            demand={
+                (names[self.zones[o]], names[self.zones[d]]): float(self.demand[o, d])
+                for o, d in np.argwhere(self.demand > 0)
+            },
+        )
+        for i, node in enumerate(names):
+            graph.add_node(node, zone=zone.get(i), through=bool(self.through[i]))
+            if self.positions is not None:
+                graph.nodes[node]["pos"] = tuple(self.positions[i].tolist())
+        for a, (tail, head) in enumerate(self.arcs):
+            values = {key: float(getattr(self, key)[a]) for key in ARC_FIELDS}
+            graph.add_edge(tail, head, key=a, **values)
+        return graph
 
     @classmethod
     def from_networkx(
@@ -167,7 +187,7 @@ class Network:
             "fixed_cost": fixed_cost,
         }
         return cls(
-            **graphs.fields_of(graph, demand, attributes, zones, through, positions),
+            **fields_of(graph, demand, attributes, zones, through, positions),
             name=str(graph.name or "network") if name is None else name,
         )
 
@@ -179,3 +199,44 @@ class Network:
             f"Network({self.name!r}: {self.n_nodes} nodes, {self.n_arcs} arcs, "
             f"{self.n_zones} zones, demand {self.total_demand:.10g})"
         )
+
+
+def as_flow(given: Any, network: Network, one: bool = False) -> Array:
+    """Flows (..., A) on the arcs, finite, with rounding below zero removed; (A,) if `one`."""
+    flow = np.asarray(given, dtype=np.float64)
+    if flow.ndim < 1 or flow.shape[-1] != network.n_arcs or (one and flow.ndim != 1):
+        raise ValueError(
+            f"a flow on {network!r} must have shape ({network.n_arcs},), one entry per arc, got "
+            f"{flow.shape}."
+        )
+    least = -ROUNDING * max(1.0, float(np.max(np.abs(flow), initial=0.0)))
+    wrong = ~(np.isfinite(flow) & (flow >= least))
+    if wrong.any():
+        at = tuple(map(int, np.argwhere(wrong)[0]))
+        tail, head = network.arcs[at[-1]]
+        raise ValueError(
+            f"flows must be finite and nonnegative, got {float(flow[at])!r} on arc {at[-1]} "
+            f"({tail!r} -> {head!r})."
+        )
+    return np.maximum(flow, 0.0)
+
+
+def _normalized_capacity(network: Network, alpha: float) -> Array:
+    """(alpha/b)^(1/power) c where an arc congests, c elsewhere; by logarithms."""
+    if not (isinstance(alpha, numbers.Real) and 0 < alpha < np.inf):
+        raise ValueError(f"alpha must be a positive finite number, got {alpha!r}.")
+    b, power, capacity = network.b, network.power, network.capacity.copy()
+    changed = (b > 0) & (power > 0) & (b != alpha)
+    b, power = b[changed], power[changed]
+    with np.errstate(over="ignore", under="ignore"):
+        capacity[changed] = np.exp(np.log(capacity[changed]) + (np.log(alpha) - np.log(b)) / power)
+    lost = ~(np.isfinite(capacity) & (capacity > 0))
+    if lost.any():
+        a = int(np.argmax(lost))
+        tail, head = network.arcs[a]
+        raise ValueError(
+            f"arc {a} ({tail!r} -> {head!r}) with b = {network.b[a]:g} and power "
+            f"{network.power[a]:g} has no capacity that floating point can hold for alpha = "
+            f"{alpha:g}; choose an alpha near its b, or set its b to 0."
+        )
+    return capacity

@@ -36,7 +36,7 @@ SYNONYMS = {
 
 
 @dataclass(frozen=True)
-class Columns:
+class LinkColumns:
     """The position of each column that was found, and what had to be assumed."""
 
     position: dict[str, int]
@@ -58,14 +58,14 @@ def is_header(text: str) -> bool:
     return {"init_node", "term_node"} <= set(header_names(text))
 
 
-def locate(names: list[str] | None, width: int) -> Columns:
+def locate(names: list[str] | None, width: int) -> LinkColumns:
     """The columns of rows with `width` fields under a header (None: the file has none)."""
     if names is None:
         note = "the links have no header; took the columns in the standard order"
-        return Columns(_standard(width), width, (note,))
+        return LinkColumns(_standard(width), width, (note,))
     if len(names) < width and _in_standard_order(names):
         note = f"the header names {len(names)} of {width} columns; took the standard order"
-        return Columns(_standard(width), width, (note,))
+        return LinkColumns(_standard(width), width, (note,))
     position = {name: i for i, name in reversed(list(enumerate(names))) if i < width}
     notes = []
     if len(names) != width:
@@ -75,7 +75,7 @@ def locate(names: list[str] | None, width: int) -> Columns:
         if name in REQUIRED and name not in position and not taken:
             position[name] = i
             notes.append(f"the header does not name {name}; took column {i + 1}")
-    return Columns(position, width, tuple(notes))
+    return LinkColumns(position, width, tuple(notes))
 
 
 def _standard(width: int) -> dict[str, int]:

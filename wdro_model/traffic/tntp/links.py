@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.traffic.tntp.columns import REQUIRED, Columns, header_names, is_header, locate
+from wdro_model.traffic.network_checks import ARC_FIELDS, WAYS_OUT
+from wdro_model.traffic.tntp.columns import REQUIRED, LinkColumns, header_names, is_header, locate
 from wdro_model.traffic.tntp.text import Document
-from wdro_model.traffic.validation import ARC_FIELDS, WAYS_OUT
 
 COUNT = "NUMBER OF LINKS"
 COSTS = ("length", "toll")
@@ -61,7 +61,7 @@ class _Row:
 class _Layout:
     """How the rows of a file are written."""
 
-    columns: Columns
+    columns: LinkColumns
     closing_tab: bool
     """Does a tab follow the last field?"""
 
@@ -138,7 +138,7 @@ def _link(document: Document, row: _Row, layout: _Layout, read: list[str]) -> _L
     return _Link(row.line, tail, head, numbers)
 
 
-def _repairs(document: Document, columns: Columns, links: list[_Link]) -> tuple[str, ...]:
+def _repairs(document: Document, columns: LinkColumns, links: list[_Link]) -> tuple[str, ...]:
     notes = list(columns.repairs)
     if document.count(COUNT) is None:
         notes.append(f"<{COUNT}> is not given; took the {len(links)} in the file")
@@ -172,7 +172,7 @@ def _check_count(document: Document, found: int) -> None:
     )
 
 
-def _check_columns(document: Document, columns: Columns, needed: tuple[str, ...]) -> None:
+def _check_columns(document: Document, columns: LinkColumns, needed: tuple[str, ...]) -> None:
     for name in (*REQUIRED, *needed):
         if name not in columns.position:
             reason = " (it has a weight)" if name in needed else ""

@@ -9,10 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wdro_model.traffic.tntp.errors import TNTPError
-
 KEY = re.compile(r"\s*<([^<>]*)>(.*)", re.DOTALL)
 END = "END OF METADATA"
+
+
+class TNTPError(ValueError):
+    """A malformed TNTP file; says where: file, line (from 1) and field."""
+
+    def __init__(self, file: str, line: int | None, field: str, problem: str) -> None:
+        super().__init__(file, line, field, problem)
+        self.file, self.line, self.field, self.problem = file, line, field, problem
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}, line {self.line}"
+        return f"{place}, {self.field}: {self.problem}"
 
 
 @dataclass(frozen=True)

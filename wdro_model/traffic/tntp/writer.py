@@ -37,6 +37,28 @@ def write_tntp(network: Network, net: Any, trips: Any, nodes: Any = None) -> Non
         _write(nodes, _node_lines(network))
 
 
+def renumbered(network: Network) -> Network:
+    """The network with nodes 1..n as TNTP wants them: zones first, then those not passed, first.
+
+    Arcs keep their order, so flows mean the same; zones are sorted, and demands with them.
+    """
+    is_zone = np.zeros(network.n_nodes, dtype=bool)
+    is_zone[network.zones] = True
+    order = np.lexsort((np.arange(network.n_nodes), network.through, ~is_zone))
+    place = np.empty(network.n_nodes, dtype=np.int64)
+    place[order] = np.arange(network.n_nodes)
+    zones = np.argsort(place[network.zones])
+    return network.replace(
+        tails=place[network.tails],
+        heads=place[network.heads],
+        demand=network.demand[np.ix_(zones, zones)],
+        zones=np.arange(network.n_zones),
+        through=network.through[order],
+        nodes=tuple(range(1, network.n_nodes + 1)),
+        positions=None if network.positions is None else network.positions[order],
+    )
+
+
 def _net_lines(network: Network, first: int) -> Iterator[str]:
     yield f"<NUMBER OF ZONES> {network.n_zones}"
     yield f"<NUMBER OF NODES> {network.n_nodes}"

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 from scipy.stats import truncnorm
 
-from wdro_model.traffic.common_law import common_power, with_common_b
 from wdro_model.traffic.network import Network
 from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Box
 
 Range = tuple[float, float]
+FREE = 1e6
+"""An arc that does not congest is given this many times the total demand as capacity."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class TrafficScenarios:
     ranges: TrafficRanges | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "network", with_common_b(self.network))
+        object.__setattr__(self, "network", _with_common_b(self.network))
         for name in ("alpha", "beta", "alpha_variance", "capacity_factor"):
             object.__setattr__(self, name, _number(getattr(self, name), name, positive=True))
         object.__setattr__(self, "beta_width", _number(self.beta_width, "beta_width"))
@@ -163,7 +164,7 @@ def training_scenarios(
     mu_beta, beta_width: beta is uniform on beta - mu_beta -+ beta_width/2.
     """
     network = network.normalized(alpha)
-    power = common_power(network) if beta is None else _number(beta, "beta", positive=True)
+    power = _common_power(network) if beta is None else _number(beta, "beta", positive=True)
     return TrafficScenarios(
         network.replace(power=np.where(network.power > 0, power, 0.0)),
         alpha=(1.0 - mu_alpha) * alpha,
@@ -209,6 +210,54 @@ def shifted_scenarios(
     )
 
 
+# ------------------------------------------------------------------ one law for all arcs
+def _with_common_b(network: Any) -> Network:
+    """The network with one b on all arcs; those that do not congest get a capacity beyond reach.
+
+    Refuses networks whose arcs have different b > 0.
+    """
+    if not isinstance(network, Network):
+        raise ValueError(f"expected a wdro_model.traffic.Network, got {type(network).__name__}.")
+    congests = _congests(network)
+    b = _common(network, network.b[congests], "alpha", "b", "write network.normalized(0.15)")
+    if congests.all():
+        return network
+    constant = network.free_flow_time * (1.0 + np.where(network.power > 0, 0.0, network.b))
+    beyond = FREE * max(1.0, network.total_demand)
+    return network.replace(
+        free_flow_time=np.where(congests, network.free_flow_time, constant),
+        capacity=np.where(congests, network.capacity, beyond),
+        b=np.full(network.n_arcs, b),
+        power=np.where(congests, network.power, np.max(network.power)),
+    )
+
+
+def _common_power(network: Network) -> float:
+    """The power of all arcs that congest; refuses networks where they have different ones."""
+    powers = network.power[_congests(network)]
+    return _common(network, powers, "beta", "power", "give one for all of them, such as beta=4")
+
+
+def _congests(network: Network) -> np.ndarray:
+    return (network.b > 0) & (network.power > 0)
+
+
+def _common(network: Network, values: np.ndarray, what: str, field: str, way_out: str) -> float:
+    if values.size == 0:
+        raise ValueError(
+            f"scenarios of {what} need arcs that congest (b > 0 and power > 0); {network!r} has "
+            "none."
+        )
+    least, most = float(values.min()), float(values.max())
+    if least != most:
+        raise ValueError(
+            f"scenarios of {what} need one {field} for all arcs that congest, got {least:g} to "
+            f"{most:g} in {network!r}; {way_out}."
+        )
+    return least
+
+
+# ------------------------------------------------------------------ checks
 def _number(given: Any, name: str, positive: bool = False) -> float:
     number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
     if not number or not np.isfinite(given) or given < 0 or (positive and given == 0):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.traffic.networks import networks
 from wdro_model.datasets import sioux_falls
 from wdro_model.traffic import Network, all_or_nothing, plot_comparison, plot_flows
-from wdro_model.traffic.map_shapes import CLOSE, Layout, ribbons
+from wdro_model.traffic.map_shapes import CLOSE, MapLayout, ribbons
 
 pytest.importorskip("matplotlib")
 
@@ -74,7 +74,7 @@ def areas(shapes):
 # ------------------------------------------------------------------ shapes
 def test_directions_of_a_road_lie_on_their_right():
     network = road()
-    places = Layout.of(network).places
+    places = MapLayout.of(network).places
     shapes = ribbons(network, places, np.full(3, 0.1), 0.1, 0.2)
     eastward, westward, parallel = shapes
     assert eastward[:, 1].max() < 0 < westward[:, 1].min()
@@ -84,7 +84,7 @@ def test_directions_of_a_road_lie_on_their_right():
 def test_arcs_point_to_their_heads():
     """The outline is longer on the side of the road's middle, where it reaches the head."""
     network = road()
-    places = Layout.of(network).places
+    places = MapLayout.of(network).places
     for shape, head in zip(ribbons(network, places, np.full(3, 0.1), 0.1, 0.2), network.heads):
         foremost = np.abs(shape[:, 0] - places[head, 0]).argmin()
         middle = np.abs(shape[:, 1]).min()
@@ -95,7 +95,7 @@ def test_arcs_point_to_their_heads():
 @settings(deadline=None, max_examples=25)
 @given(networks(), st.floats(0.01, 0.3))
 def test_arcs_of_any_network_have_outlines_as_large_as_their_widths(network, width):
-    layout = Layout.of(network)
+    layout = MapLayout.of(network)
     assert layout.places.shape == (network.n_nodes, 2)
     assert np.isfinite(layout.places).all()
     shapes = ribbons(network, layout.places, np.full(network.n_arcs, width), 0.1, 0.3)
@@ -108,7 +108,7 @@ def test_arcs_of_any_network_have_outlines_as_large_as_their_widths(network, wid
 
 def test_nodes_are_kept_apart_and_otherwise_where_they_are(network):
     """Against the places in kilometres from the longitudes and latitudes."""
-    places = Layout.of(network).places
+    places = MapLayout.of(network).places
     distance = np.hypot(*(places[:, None] - places[None]).T)
     assert distance[~np.eye(24, dtype=bool)].min() > 0.98 * CLOSE
     kilometres = network.positions * [111.32 * np.cos(np.radians(43.55)), 110.57]
@@ -117,31 +117,31 @@ def test_nodes_are_kept_apart_and_otherwise_where_they_are(network):
 
 
 def test_nodes_at_the_same_place_are_separated():
-    places = Layout.of(road(positions=[[3.0, 3.0], [3.0, 3.0]])).places
+    places = MapLayout.of(road(positions=[[3.0, 3.0], [3.0, 3.0]])).places
     assert np.hypot(*(places[1] - places[0])) == pytest.approx(CLOSE, rel=1e-2)
 
 
 def test_without_positions_there_is_a_layout_and_a_note(network):
-    layout = Layout.of(network.replace(positions=None))
+    layout = MapLayout.of(network.replace(positions=None))
     assert "no positions" in layout.note
-    again = Layout.of(network.replace(positions=None))
+    again = MapLayout.of(network.replace(positions=None))
     np.testing.assert_array_equal(layout.places, again.places)
     figure = plot_flows(network.replace(positions=None), np.ones(76))
     assert layout.note in [text.get_text() for text in figure.texts]
-    assert not Layout.of(network).note
+    assert not MapLayout.of(network).note
 
 
 def test_nodes_of_unknown_position_are_placed_among_the_others(network):
     positions = network.positions.copy()
     positions[[4, 11]] = np.nan
-    layout = Layout.of(network.replace(positions=positions))
+    layout = MapLayout.of(network.replace(positions=positions))
     assert "2 nodes have no position" in layout.note
     assert np.isfinite(layout.places).all()
 
 
 def test_networks_in_pieces_have_a_layout():
     network = road(tails=[0, 1, 2], heads=[1, 0, 3], positions=None)
-    assert np.isfinite(Layout.of(network).places).all()
+    assert np.isfinite(MapLayout.of(network).places).all()
 
 
 # ------------------------------------------------------------------ figures

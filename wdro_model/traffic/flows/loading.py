@@ -8,11 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdro_model.sets.backends import Vector
-from wdro_model.sets.traffic_backends.graph import RoadGraph
-from wdro_model.sets.traffic_backends.trips import Trips
-
-LABELS_AT_ONCE = 130_000
-"""So many (origin, node) labels are loaded at a time: arrays of a megabyte stay in the cache."""
+from wdro_model.traffic.flows.road_graph import RoadGraph
 
 
 class TreeLoading:
@@ -27,9 +23,9 @@ class TreeLoading:
     which would be wrong where weights are zero.
     """
 
-    def __init__(self, graph: RoadGraph, trips: Trips, first: int, last: int) -> None:
-        self.graph = graph
-        self.sources = graph.departure[trips.origins[first:last]]
+    def __init__(self, graph: RoadGraph, first: int, last: int) -> None:
+        self.graph, trips = graph, graph.trips
+        self.sources = graph.sources[first:last]
         rows, labels = last - first, (last - first) * graph.size
         part = slice(trips.starts[first], trips.starts[last])
         self._ends = (trips.rows[part] - first) * graph.size + trips.destinations[part]
@@ -59,9 +55,6 @@ class TreeLoading:
         return flows.astype(np.float64, copy=False)
 
 
-def tree_loadings(graph: RoadGraph, trips: Trips) -> Iterator[TreeLoading]:
+def tree_loadings(graph: RoadGraph) -> Iterator[TreeLoading]:
     """Loadings that cover all origins, few enough labels in each."""
-    count = trips.origins.size
-    step = max(1, LABELS_AT_ONCE // graph.size)
-    for first in range(0, count, step):
-        yield TreeLoading(graph, trips, first, min(first + step, count))
+    return (TreeLoading(graph, first, last) for first, last in graph.parts())

@@ -9,20 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse.csgraph import dijkstra
 
-from wdro_model.sets.base import FeasibleSet, Vector, as_direction, as_flat, register_backend
-from wdro_model.sets.traffic_backends import (
-    with_cvxpy,
-    with_networkx,
-    with_numba,
-    with_ortools,
-    with_scipy,
-)
-from wdro_model.sets.traffic_backends.graph import RoadGraph
-from wdro_model.sets.traffic_backends.origin_flows import OriginFlows
-from wdro_model.sets.traffic_backends.reach import check_reachable, flow_limits
-from wdro_model.sets.traffic_backends.trips import Indices, RoadNetwork, Trips
-from wdro_model.sets.traffic_decomposition import distance, routes_of
-from wdro_model.sets.traffic_paths import PathFlows, shortest_routes
+from wdro_model.sets.base import FeasibleSet, Vector, as_direction, as_flat
+from wdro_model.traffic.flows.flow_decomposition import distance, routes_of
+from wdro_model.traffic.flows.origin_flows import OriginFlows
+from wdro_model.traffic.flows.path_flows import PathFlows, shortest_routes
+from wdro_model.traffic.flows.road_graph import RoadGraph, check_reachable, flow_limits
+from wdro_model.traffic.flows.trips import Indices, RoadNetwork, Trips
 
 SUMMABLE = 1e290
 """Weights below this can be added up; larger ones are scaled, which changes no assignment."""
@@ -69,8 +61,8 @@ class TrafficFlows(FeasibleSet):
         self.trips = Trips.of(network)
         self.graph = RoadGraph(self.trips)
         self.dimension = int(self.trips.tails.size)
-        check_reachable(self.graph, self.trips)
-        limits = flow_limits(self.graph, self.trips)
+        check_reachable(self.graph)
+        limits = flow_limits(self.graph)
         self.bounds = (np.zeros(self.dimension), limits)
         self._usable = np.flatnonzero(limits)
         self.threads = _as_threads(threads)
@@ -102,7 +94,7 @@ class TrafficFlows(FeasibleSet):
 
         Assignments can be mixed: `0.4 * flows.shortest_paths(v) + 0.6 * flows.shortest_paths(w)`.
         """
-        return shortest_routes(self, self._as_weights(weights))
+        return shortest_routes(self.graph, self._as_weights(weights))
 
     def path_flows(
         self, x: ArrayLike, weights: ArrayLike | None = None, tolerance: float = 1e-6
@@ -117,7 +109,7 @@ class TrafficFlows(FeasibleSet):
         """
         point = as_direction(x, self.dimension, kind="x")
         metric = np.ones(self.dimension) if weights is None else self._as_weights(weights)
-        return routes_of(self, point, metric, tolerance)
+        return routes_of(self.graph, self.origin_flows(), point, metric, tolerance)
 
     def constraints(self, x: Any) -> list[Any]:
         """Flow conservation for each origin o: x = sum_o y_o, y_o >= 0.
@@ -134,12 +126,12 @@ class TrafficFlows(FeasibleSet):
             return [x == 0]
         trips = self.trips
         shares = cp.Variable(split.count)
-        supply = split.supplies(trips, trips.quantities / trips.leaving[trips.rows])
+        supply = split.supplies(trips.quantities / trips.leaving[trips.rows])
         return [
             split.conservation @ shares == supply,
             shares >= 0,
             shares <= 1,
-            x == split.collect(trips, trips.leaving) @ shares,
+            x == split.collect(trips.leaving) @ shares,
         ]
 
     def contains(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:
@@ -147,7 +139,7 @@ class TrafficFlows(FeasibleSet):
 
         Circulations within the demand of each origin are let pass, as in `constraints`.
         """
-        return distance(self, as_direction(x, self.dimension, kind="x")) <= tolerance
+        return distance(self.origin_flows(), as_direction(x, self.dimension, kind="x")) <= tolerance
 
     def origin_flows(self) -> OriginFlows:
         """The flows told apart by origin, as `constraints` has them."""
@@ -210,10 +202,3 @@ def _as_threads(threads: Any) -> int | None:
     if isinstance(threads, bool) or not isinstance(threads, (int, np.integer)) or threads < 1:
         raise ValueError(f"threads must be a whole number >= 1, got {threads!r}.")
     return int(threads)
-
-
-register_backend(TrafficFlows, "scipy", with_scipy)
-register_backend(TrafficFlows, "numba", with_numba)
-register_backend(TrafficFlows, "networkx", with_networkx)
-register_backend(TrafficFlows, "ortools", with_ortools)
-register_backend(TrafficFlows, "cvxpy", with_cvxpy)

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.sets.backends import Vector
-from wdro_model.sets.traffic_backends.trips import Indices, Trips
+from wdro_model.traffic.flows.trips import Indices, Trips
 
 MOST_FLOWS = 200_000
 """Linear programs over more flows than this are refused: they take minutes."""
@@ -27,6 +27,7 @@ class OriginFlows:
     conservation (R, K), origin_of (R,), node_of (R,): its rows, the ones without an arc left out.
     """
 
+    trips: Trips
     rows: Indices
     arcs: Indices
     conservation: sp.csr_array
@@ -49,25 +50,25 @@ class OriginFlows:
         leaves = sp.csr_array((ones, (rows * n + trips.tails[arcs], flows)), shape=shape)
         enters = sp.csr_array((ones, (rows * n + trips.heads[arcs], flows)), shape=shape)
         met = np.flatnonzero(np.diff(leaves.indptr) + np.diff(enters.indptr))
-        return cls(rows, arcs, sp.csr_array((leaves - enters)[met]), met // n, met % n)
+        return cls(trips, rows, arcs, sp.csr_array((leaves - enters)[met]), met // n, met % n)
 
     @property
     def count(self) -> int:
         """K."""
         return int(self.rows.size)
 
-    def supplies(self, trips: Trips, quantities: Vector) -> Vector:
+    def supplies(self, quantities: Vector) -> Vector:
         """What enters at each row of `conservation` (R,) when pair p sends quantities[p]."""
-        n = len(trips.names)
-        supply = np.zeros((trips.origins.size, n))
+        trips = self.trips
+        supply = np.zeros((trips.origins.size, len(trips.names)))
         supply[trips.rows, trips.destinations] = -quantities
         sent = np.bincount(trips.rows, quantities, trips.origins.size)
         supply[np.arange(trips.origins.size), trips.origins] += sent
         return supply[self.origin_of, self.node_of]
 
-    def collect(self, trips: Trips, scale: Vector) -> sp.csr_array:
+    def collect(self, scale: Vector) -> sp.csr_array:
         """The matrix (A, K) that sums scale[origin] y_k over the flows of each arc."""
-        shape = (trips.tails.size, self.count)
+        shape = (self.trips.tails.size, self.count)
         return sp.csr_array((scale[self.rows], (self.arcs, np.arange(self.count))), shape=shape)
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 from scipy.sparse.csgraph import dijkstra
 
 from wdro_model.sets.backends import Vector
-from wdro_model.sets.traffic_backends.loading import tree_loadings
-
-if TYPE_CHECKING:
-    from wdro_model.sets.traffic_backends.trips import Trips
-    from wdro_model.sets.traffic_flows import TrafficFlows
+from wdro_model.traffic.flows.road_graph import RoadGraph
+from wdro_model.traffic.flows.trips import Trips
 
 
 @dataclass(frozen=True)
@@ -116,19 +113,19 @@ def path_flow(trips: Trips, pair: int, flow: float, arcs: list[int]) -> PathFlow
     )
 
 
-def shortest_routes(flows: TrafficFlows, weights: Vector) -> PathFlows:
+def shortest_routes(graph: RoadGraph, weights: Vector) -> PathFlows:
     """One shortest path for each pair with demand."""
-    graph, trips = flows.graph, flows.trips
+    trips, sources = graph.trips, graph.sources
     matrix = graph.matrix(graph.weights(weights))
     arc_of = graph.cheapest(weights).tolist()
-    paths, first = [], 0
-    for load in tree_loadings(graph, trips):
-        _, predecessors = dijkstra(matrix, indices=load.sources, return_predecessors=True)
+    paths = []
+    for first, last in graph.parts():
+        _, predecessors = dijkstra(matrix, indices=sources[first:last], return_predecessors=True)
         nodes = np.broadcast_to(np.arange(graph.size), predecessors.shape)
         reached = predecessors >= 0
         entries = np.zeros(predecessors.shape, dtype=np.int64)
         entries[reached] = graph.entry(predecessors[reached], nodes[reached])
-        for row, source in enumerate(load.sources.tolist(), start=first):
+        for row, source in enumerate(sources[first:last].tolist(), start=first):
             before, entry = predecessors[row - first].tolist(), entries[row - first].tolist()
             for pair in range(trips.starts[row], trips.starts[row + 1]):
                 node, arcs = int(trips.destinations[pair]), []
@@ -136,5 +133,4 @@ def shortest_routes(flows: TrafficFlows, weights: Vector) -> PathFlows:
                     arcs.append(arc_of[entry[node]])
                     node = before[node]
                 paths.append(path_flow(trips, pair, float(trips.quantities[pair]), arcs[::-1]))
-        first += load.sources.size
-    return PathFlows(paths, np.zeros(flows.dimension))
+    return PathFlows(paths, np.zeros(trips.tails.size))

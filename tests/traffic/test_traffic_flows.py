@@ -275,7 +275,7 @@ def test_threads_are_for_the_compiled_backend():
 
 
 def test_numba_is_asked_for_by_name_and_missed_with_a_hint(monkeypatch):
-    assert "numba" not in vars(import_module("wdro_model.sets.traffic_backends.numba_backend"))
+    assert "numba" not in vars(import_module("wdro_model.traffic.flows.route_backends"))
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(ImportError, match=r"pip install 'wdro_model\[fast\]'"):
         TrafficFlows(network([(0, 1)], {(0, 1): 1.0}), backend="numba")
@@ -283,7 +283,7 @@ def test_numba_is_asked_for_by_name_and_missed_with_a_hint(monkeypatch):
 
 @needs_numba
 def test_the_kernel_is_compiled_where_nothing_can_be_written():
-    kernel = import_module("wdro_model.sets.traffic_backends.numba_kernel")
+    kernel = import_module("wdro_model.traffic.flows.numba_kernel")
     calls = []
 
     def njit(signature, **options):
@@ -325,7 +325,7 @@ def test_the_compiled_search_ends_where_label_correction_would_not():
 
 @needs_numba
 def test_both_compiled_searches_find_shortest_paths(monkeypatch):
-    module = import_module("wdro_model.sets.traffic_backends.numba_backend")
+    module = import_module("wdro_model.traffic.flows.route_backends")
     monkeypatch.setattr(module, "SCANS_PER_NODE", 0)
     for seed in range(300):
         roads, weights = fuzzed(seed)
@@ -335,10 +335,9 @@ def test_both_compiled_searches_find_shortest_paths(monkeypatch):
 
 
 def test_large_networks_are_searched_without_a_dense_table(monkeypatch):
-    graph = import_module("wdro_model.sets.traffic_backends.graph")
-    loading = import_module("wdro_model.sets.traffic_backends.loading")
+    graph = import_module("wdro_model.traffic.flows.road_graph")
     monkeypatch.setattr(graph, "DENSE_NODES", 1)
-    monkeypatch.setattr(loading, "LABELS_AT_ONCE", 20)
+    monkeypatch.setattr(graph, "LABELS_AT_ONCE", 20)
     for seed in range(60):
         roads, weights = fuzzed(seed)
         x = TrafficFlows(roads).minimize(weights)
@@ -347,7 +346,7 @@ def test_large_networks_are_searched_without_a_dense_table(monkeypatch):
 
 
 def test_large_networks_are_refused_by_the_linear_program(monkeypatch):
-    origin_flows = import_module("wdro_model.sets.traffic_backends.origin_flows")
+    origin_flows = import_module("wdro_model.traffic.flows.origin_flows")
     roads = wdro.datasets.sioux_falls()
     flows = TrafficFlows(roads)
     monkeypatch.setattr(origin_flows, "MOST_FLOWS", 1000)

@@ -1,41 +1,16 @@
-"""Networks from and to networkx graphs."""
+"""The fields of a network, as networkx graphs carry them."""
 
 from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import networkx as nx
 import numpy as np
 
-if TYPE_CHECKING:
-    from wdro_model.traffic.network import Network
-
 DEFAULTS = {"b": 0.15, "power": 4.0, "fixed_cost": 0.0}
 """What edges take that do not carry the attribute."""
-ARC_ATTRIBUTES = ("capacity", "free_flow_time", "b", "power", "fixed_cost")
-
-
-def to_networkx(network: Network) -> nx.MultiDiGraph:
-    """The network as a multigraph; see `Network.to_networkx`."""
-    names = network.nodes
-    zone = {int(node): z for z, node in enumerate(network.zones)}
-    graph = nx.MultiDiGraph(
-        name=network.name,
-        demand={
-            (names[network.zones[o]], names[network.zones[d]]): float(network.demand[o, d])
-            for o, d in np.argwhere(network.demand > 0)
-        },
-    )
-    for i, node in enumerate(names):
-        graph.add_node(node, zone=zone.get(i), through=bool(network.through[i]))
-        if network.positions is not None:
-            graph.nodes[node]["pos"] = tuple(network.positions[i].tolist())
-    for a, (tail, head) in enumerate(network.arcs):
-        values = {key: float(getattr(network, key)[a]) for key in ARC_ATTRIBUTES}
-        graph.add_edge(tail, head, key=a, **values)
-    return graph
 
 
 def fields_of(

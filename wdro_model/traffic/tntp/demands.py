@@ -15,17 +15,17 @@ TOTAL_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Trips:
+class Demands:
     """The demands by the numbers of their zones."""
 
     demand: dict[int, dict[int, float]]
-    """Trips by origin and destination, listed zeros included."""
+    """Demands by origin and destination, listed zeros included."""
     lines: dict[int, int]
     """The zones that are named, each with the first line that does so."""
     repairs: tuple[str, ...]
 
 
-def read_trips(document: Document) -> Trips:
+def read_trips(document: Document) -> Demands:
     """The demands; what is listed twice is added."""
     demand: dict[int, dict[int, float]] = {}
     lines: dict[int, int] = {}
@@ -50,7 +50,7 @@ def read_trips(document: Document) -> Trips:
             if zone not in lines:
                 lines[zone] = line
     _check_total(document, sum(sum(row.values()) for row in demand.values()))
-    return Trips(demand, lines, _repairs(document, repeated))
+    return Demands(demand, lines, _repairs(document, repeated))
 
 
 def _repairs(document: Document, repeated: list[tuple[int, int]]) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import cvxpy as cp
 import numpy as np
@@ -13,11 +12,10 @@ from scipy.optimize import linprog
 from scipy.sparse.csgraph import dijkstra
 
 from wdro_model.sets.backends import Vector
-from wdro_model.sets.traffic_backends.origin_flows import OriginFlows, refuse_large
-from wdro_model.sets.traffic_paths import PathFlow, PathFlows, path_flow, shortest_routes
-
-if TYPE_CHECKING:
-    from wdro_model.sets.traffic_flows import TrafficFlows
+from wdro_model.traffic.flows.origin_flows import OriginFlows, refuse_large
+from wdro_model.traffic.flows.path_flows import PathFlow, PathFlows, path_flow, shortest_routes
+from wdro_model.traffic.flows.road_graph import RoadGraph
+from wdro_model.traffic.flows.trips import Trips
 
 ABSENT = 1e-9
 """Shares of an origin's demand below this are a solver's rounding."""
@@ -37,19 +35,17 @@ class NearbyFlows:
     difference: float
 
 
-def nearby_flows(
-    flows: TrafficFlows, split: OriginFlows, x: Vector, cost: Vector, exact: float
-) -> NearbyFlows:
+def nearby_flows(split: OriginFlows, x: Vector, cost: Vector, exact: float) -> NearbyFlows:
     """min <cost, shares> + exact * difference over flows that route the demand."""
-    trips = flows.trips
-    unit = sp.eye_array(flows.dimension)
-    collect = split.collect(trips, trips.leaving / trips.total)
-    supply = split.supplies(trips, trips.quantities / trips.leaving[trips.rows])
+    trips = split.trips
+    unit = sp.eye_array(x.size)
+    collect = split.collect(trips.leaving / trips.total)
+    supply = split.supplies(trips.quantities / trips.leaving[trips.rows])
     result = linprog(
-        np.concatenate([cost, np.full(2 * flows.dimension, exact)]),
+        np.concatenate([cost, np.full(2 * x.size, exact)]),
         A_eq=sp.block_array([[split.conservation, None, None], [collect, unit, -unit]]).tocsc(),
         b_eq=np.concatenate([supply, x / trips.total]),
-        bounds=np.array([[0.0, 1.0]] * split.count + [[0.0, np.inf]] * (2 * flows.dimension)),
+        bounds=np.array([[0.0, 1.0]] * split.count + [[0.0, np.inf]] * (2 * x.size)),
         method="highs-ipm",
     )
     if result.status != 0:
@@ -60,40 +56,38 @@ def nearby_flows(
     return NearbyFlows(shares, float(np.abs(x / trips.total - collect @ shares).sum()))
 
 
-def distance(flows: TrafficFlows, x: Vector) -> float:
+def distance(split: OriginFlows, x: Vector) -> float:
     """The least difference, as a part of the total demand, from x to flows that route it."""
-    split = flows.origin_flows()
     if not split.count:
         return float(np.abs(x).sum())
-    return nearby_flows(flows, split, x, np.zeros(split.count), 1.0).difference
+    return nearby_flows(split, x, np.zeros(split.count), 1.0).difference
 
 
-def routes_of(flows: TrafficFlows, x: Vector, metric: Vector, tolerance: float) -> PathFlows:
+def routes_of(
+    graph: RoadGraph, split: OriginFlows, x: Vector, metric: Vector, tolerance: float
+) -> PathFlows:
     """Paths that add up to x, but for its circulations; see `TrafficFlows.path_flows`."""
-    split = flows.origin_flows()
     refuse_large(
         split,
         "taking a link flow apart",
         "keep the weights of the assignments that were mixed and add up their shortest_paths",
     )
     if not split.count:
-        _refuse_far(flows, x, tolerance)
+        _refuse_far(split, x, tolerance)
         return PathFlows([], x.copy())
-    nearby = nearby_flows(flows, split, x, _turning_back(flows, split, metric), EXACT)
+    nearby = nearby_flows(split, x, _turning_back(graph, split, metric), EXACT)
     if nearby.difference > tolerance:
-        _refuse_far(flows, x, tolerance)
-    paths = _paths(flows, split, nearby.shares, shortest_routes(flows, metric))
+        _refuse_far(split, x, tolerance)
+    paths = _paths(split, nearby.shares, shortest_routes(graph, metric))
     return PathFlows(paths, x - PathFlows(paths, np.zeros(x.size)).link_flows)
 
 
-def _paths(
-    flows: TrafficFlows, split: OriginFlows, shares: Vector, shortest: PathFlows
-) -> list[PathFlow]:
+def _paths(split: OriginFlows, shares: Vector, shortest: PathFlows) -> list[PathFlow]:
     """The paths of each pair with demand; their flows add up to it."""
-    trips, paths = flows.trips, []
+    trips, paths = split.trips, []
     for row, origin in enumerate(trips.origins.tolist()):
         mine = np.flatnonzero((split.rows == row) & (shares > ABSENT))
-        peeling = _Peeling(flows, dict(zip(split.arcs[mine].tolist(), shares[mine].tolist())))
+        peeling = _Peeling(trips, dict(zip(split.arcs[mine].tolist(), shares[mine].tolist())))
         for pair in range(trips.starts[row], trips.starts[row + 1]):
             wanted = float(trips.quantities[pair])
             share = wanted / float(trips.leaving[row])
@@ -108,9 +102,9 @@ def _paths(
 class _Peeling:
     """One origin's shares on arcs, from which paths are taken off."""
 
-    def __init__(self, flows: TrafficFlows, shares: dict[int, float]) -> None:
-        self._tails = {arc: int(flows.trips.tails[arc]) for arc in shares}
-        self._heads = {arc: int(flows.trips.heads[arc]) for arc in shares}
+    def __init__(self, trips: Trips, shares: dict[int, float]) -> None:
+        self._tails = {arc: int(trips.tails[arc]) for arc in shares}
+        self._heads = {arc: int(trips.heads[arc]) for arc in shares}
         self._left = shares
         self._into: dict[int, list[int]] = {}
         for arc, head in self._heads.items():
@@ -150,23 +144,23 @@ class _Peeling:
         return arcs
 
 
-def _turning_back(flows: TrafficFlows, split: OriginFlows, metric: Vector) -> Vector:
+def _turning_back(graph: RoadGraph, split: OriginFlows, metric: Vector) -> Vector:
     """How far each flow (K,) leads back towards its origin, as a cost of its share."""
-    graph, trips = flows.graph, flows.trips
+    trips = split.trips
     matrix = graph.matrix(graph.weights(metric))
-    away = dijkstra(matrix, indices=graph.departure[trips.origins])
+    away = dijkstra(matrix, indices=graph.sources)
     away = np.where(np.isfinite(away), away, 0.0)
     tails, heads = graph.departure[trips.tails[split.arcs]], trips.heads[split.arcs]
     back = np.maximum(away[split.rows, tails] - away[split.rows, heads], 0.0)
     return back / (away.max() or 1.0) * (trips.leaving / trips.total)[split.rows]
 
 
-def _refuse_far(flows: TrafficFlows, x: Vector, tolerance: float) -> None:
+def _refuse_far(split: OriginFlows, x: Vector, tolerance: float) -> None:
     """Raise ValueError if x is farther than `tolerance` from flows that route the demand."""
-    apart = distance(flows, x)
+    apart, total = distance(split, x), split.trips.total
     if apart > tolerance:
         raise ValueError(
             f"x does not route the demand of the network: flows that do differ from it by "
-            f"{apart * (flows.trips.total or 1.0):.4g} or more in all (the demand is "
-            f"{flows.trips.total:.10g}); give link flows of this set, or a larger tolerance."
+            f"{apart * (total or 1.0):.4g} or more in all (the demand is "
+            f"{total:.10g}); give link flows of this set, or a larger tolerance."
         )

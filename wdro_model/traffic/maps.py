@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wdro_model.traffic.congestion import as_flow
-from wdro_model.traffic.map_shapes import Layout, ribbons
-from wdro_model.traffic.network import Network
+from wdro_model.evaluation.drawing import new_figure, plain, save
+from wdro_model.traffic.map_shapes import MapLayout, ribbons
+from wdro_model.traffic.network import Network, as_flow
 
 Array = np.ndarray
 CONGESTION = ("#1a9850", "#8cc152", "#f6d32d", "#f08c2e", "#d7301f", "#7f0000")
@@ -85,13 +85,11 @@ def _plot(
     labels: bool | None,
     difference: bool,
 ) -> Any:
-    from wdro_model.evaluation.drawing import new_figure, save
-
     flows = {str(name): as_flow(flow, network, one=True) for name, flow in named.items()}
     most = _checked_limit(limit, max(float(_ratio(network, x).max()) for x in flows.values()))
     first, *others = flows
     changes = {f"{o} minus {first}": flows[o] - flows[first] for o in others if difference}
-    layout = Layout.of(network)
+    layout = MapLayout.of(network)
     width, height = _panel_size(layout)
     count = len(flows) + len(changes)
     columns = min(count, COLUMNS)
@@ -117,7 +115,7 @@ def _plot(
 def _draw_changes(
     figure: Any,
     network: Network,
-    layout: Layout,
+    layout: MapLayout,
     changes: Mapping[str, Array],
     panels: Array,
     labels: bool | None,
@@ -152,7 +150,9 @@ NAMED, DOTS = Style(0.14, 0.17, 0.3), Style(0.05, 0.3, 0.0)
 class _Map:
     """How flows are drawn on a network: the layout and the colours."""
 
-    def __init__(self, network: Network, layout: Layout, colours: Any, labels: bool | None) -> None:
+    def __init__(
+        self, network: Network, layout: MapLayout, colours: Any, labels: bool | None
+    ) -> None:
         self.network, self.layout, self.colours = network, layout, colours
         self.labelled = network.n_nodes <= MOST_LABELS if labels is None else bool(labels)
         self.style = NAMED if self.labelled else DOTS
@@ -209,8 +209,6 @@ class _Map:
 # ------------------------------------------------------------------ parts
 def _entitle(axes: Any, name: str, summary: str) -> None:
     """The name of a panel, and under it a line about what it shows."""
-    from wdro_model.evaluation.drawing import plain
-
     axes.set_title(plain(name), fontsize=11, pad=18)
     axes.annotate(
         summary,
@@ -248,8 +246,6 @@ def _checked_limit(limit: Any, largest: float) -> float:
 
 
 def _colours(name: str, colours: tuple[str, ...], low: float, high: float) -> Any:
-    from wdro_model.evaluation.drawing import new_figure
-
     new_figure(1, 1)  # says what to install if matplotlib is missing
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, Normalize
@@ -268,7 +264,7 @@ def _bar(figure: Any, colours: Any, panels: Any, label: str, mark: float) -> Non
         bar.ax.axvline(mark, color=INK, lw=1.2)
 
 
-def _panel_size(layout: Layout) -> tuple[float, float]:
+def _panel_size(layout: MapLayout) -> tuple[float, float]:
     """Inches of a map: about 0.8 for a grid unit, within 3 to 7."""
     extent = np.ptp(layout.places, axis=0) + 2 * ROOM
     scale = float(np.clip(0.8 * extent.max(), 3.5, 7.0)) / extent.max()

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdro_model.sets.backends import Vector
+from wdro_model.traffic.network_checks import as_indices
 
 Indices = NDArray[np.int64]
 
@@ -107,18 +108,14 @@ _FIELDS = ("tails", "heads", "demand", "zones", "through", "nodes")
 
 
 def _node_indices(field: str, values: Any, n: int) -> Indices:
-    given = np.asarray(values)
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise ValueError(
-            f"{field} must be a vector of node indices, got shape {given.shape} of {given.dtype}."
-        )
+    given = as_indices(values, field)
     outside = np.flatnonzero((given < 0) | (given >= n))
     if outside.size:
         raise ValueError(
             f"{field} must be node indices from 0 to {n - 1}, got {given[outside[0]]} at position "
             f"{outside[0]}."
         )
-    return np.array(given, dtype=np.int64)
+    return given
 
 
 def _demand(values: Any, zones: int) -> Vector:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from wdro_model.traffic.network import Network
 
 Array = np.ndarray
 Rule = tuple[str, Callable[[Array], Array]]
@@ -33,43 +30,45 @@ WAYS_OUT = {
 }
 
 
-def validated(network: Network) -> dict[str, Any]:
-    """The fields of a network as they are stored, or a ValueError."""
-    tails, heads = (_indices(getattr(network, end), end) for end in ("tails", "heads"))
+def validated(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a network as they are stored, from those given, or a ValueError."""
+    tails, heads = (as_indices(given[end], end) for end in ("tails", "heads"))
     if tails.shape != heads.shape or tails.size == 0:
         raise ValueError(
             f"tails and heads must have one entry per arc and at least one arc, got {tails.size} "
             f"and {heads.size} entries."
         )
-    demand = _array(network.demand, "demand")
+    demand = _array(given["demand"], "demand")
     if demand.ndim != 2 or demand.shape[0] != demand.shape[1]:
         raise ValueError(
             f"demand must be a square matrix (Z, Z), one row per origin, got shape {demand.shape}."
         )
     count = len(demand)
-    zones = np.arange(count) if network.zones is None else _indices(network.zones, "zones")
-    nodes = _nodes(network.nodes, 1 + max(array.max(initial=-1) for array in (tails, heads, zones)))
+    zones = np.arange(count) if given["zones"] is None else as_indices(given["zones"], "zones")
+    nodes = _nodes(
+        given["nodes"], 1 + max(array.max(initial=-1) for array in (tails, heads, zones))
+    )
     for field, indices in (("tails", tails), ("heads", heads), ("zones", zones)):
         _check_range(field, indices, len(nodes))
     arcs = [(nodes[u], nodes[v]) for u, v in zip(tails.tolist(), heads.tolist())]
     _check_loops(tails, heads, arcs)
     _check_zones(zones, count, nodes)
     _check_demand(demand, [nodes[z] for z in zones.tolist()])
-    through = True if network.through is None else network.through
+    through = True if given["through"] is None else given["through"]
     stored: dict[str, Any] = {
         "tails": tails,
         "heads": heads,
-        **{f: _arc_field(getattr(network, f), f, arcs) for f in ARC_FIELDS},
+        **{f: _arc_field(given[f], f, arcs) for f in ARC_FIELDS},
         "demand": demand,
         "zones": zones,
         "through": _through(through, len(nodes)),
-        "positions": _positions(network.positions, nodes),
+        "positions": _positions(given["positions"], nodes),
     }
     frozen = {k: None if v is None else _frozen(v) for k, v in stored.items()}
     return frozen | {
         "nodes": nodes,
-        "name": _name(network.name),
-        "repairs": tuple(map(str, network.repairs)),
+        "name": _name(given["name"]),
+        "repairs": tuple(map(str, given["repairs"])),
     }
 
 
@@ -83,7 +82,8 @@ def _array(given: Any, field: str) -> Array:
         raise ValueError(f"{field} must be real numbers: {error}.") from error
 
 
-def _indices(given: Any, field: str) -> Array:
+def as_indices(given: Any, field: str) -> Array:
+    """A vector of integers, as a copy."""
     array = np.asarray(given)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError(

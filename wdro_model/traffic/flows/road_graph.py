@@ -1,18 +1,23 @@
-"""A road network as a sparse matrix, ready for shortest-path libraries."""
+"""A road network as a sparse matrix for shortest-path libraries, and what can be reached in it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import breadth_first_order, dijkstra
 
+from wdro_model.errors import InfeasibleError
 from wdro_model.sets.backends import Vector
-from wdro_model.sets.traffic_backends.trips import Indices, Trips
+from wdro_model.traffic.flows.trips import Indices, Trips
 
 DENSE_NODES = 5000
 """Up to here the entry of a (tail, head) is read from a dense table, beyond by bisection."""
+LABELS_AT_ONCE = 130_000
+"""So many (origin, node) labels are treated at a time: arrays of a megabyte stay in the cache."""
 
 
 class RoadGraph:
@@ -24,8 +29,10 @@ class RoadGraph:
 
     Attributes
     ----------
+    trips: who travels on it.
     size: N.
     departure (n,): where a trip that starts at a node sets out: the node itself or its copy.
+    sources (O,): where the trips of each origin set out.
     proper: the arcs that are not self-loops.
     tails, heads (E,): the ends of each entry, sorted by tail, then head.
     indices, indptr: the columns and the row starts of the CSR matrix.
@@ -37,7 +44,8 @@ class RoadGraph:
         self.size = n + closed.size
         self.departure = np.arange(n)
         self.departure[closed] = n + np.arange(closed.size)
-        self._trips = trips
+        self.trips = trips
+        self.sources = self.departure[trips.origins]
         self.proper = np.flatnonzero(trips.tails != trips.heads)
         keys = self.departure[trips.tails[self.proper]] * self.size + trips.heads[self.proper]
         order = np.argsort(keys, kind="stable")
@@ -57,6 +65,13 @@ class RoadGraph:
     def entries(self) -> int:
         """E, the number of pairs (tail, head) joined by an arc."""
         return int(self._keys.size)
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        """Ranges (first, last) that cover the origins of the trips, few enough labels in each."""
+        count = self.trips.origins.size
+        step = max(1, LABELS_AT_ONCE // self.size)
+        for first in range(0, count, step):
+            yield first, min(first + step, count)
 
     def matrix(self, data: Vector) -> sp.csr_array:
         """The CSR matrix with the given entries (E,); explicit zeros stay arcs."""
@@ -78,7 +93,7 @@ class RoadGraph:
 
     def link_flows(self, entry_flows: Vector, arc_weights: Vector) -> Vector:
         """Flows on the arcs (A,) from flows on the entries (E,)."""
-        flows = np.zeros(self._trips.tails.size)
+        flows = np.zeros(self.trips.tails.size)
         flows[self.cheapest(arc_weights)] = entry_flows
         return flows
 
@@ -92,10 +107,72 @@ class RoadGraph:
 
     def __reduce__(self) -> Any:
         # Tables are quicker to build again than to send.
-        return type(self), (self._trips,)
+        return type(self), (self.trips,)
 
     def _dense_table(self) -> NDArray[Any]:
         kind = np.uint16 if self.entries <= np.iinfo(np.uint16).max else np.int32
         table = np.zeros(self.size**2, dtype=kind)
         table[self._keys] = np.arange(self.entries)
         return table
+
+
+# ------------------------------------------------------------------ reach
+def check_reachable(graph: RoadGraph) -> None:
+    """Raise InfeasibleError if some demand has no route, naming the first pair."""
+    trips, missed = graph.trips, [np.empty(0, dtype=np.int64)]
+    matrix = graph.matrix(np.ones(graph.entries))
+    for first, last in graph.parts():
+        hops = dijkstra(matrix, indices=graph.sources[first:last], unweighted=True)
+        pairs = np.arange(trips.starts[first], trips.starts[last])
+        far = np.isinf(hops[trips.rows[pairs] - first, trips.destinations[pairs]])
+        missed.append(pairs[far])
+    unreachable = np.concatenate(missed)
+    if unreachable.size:
+        raise InfeasibleError(_no_route(trips, int(unreachable[0]), unreachable.size))
+
+
+def flow_limits(graph: RoadGraph) -> Vector:
+    """What each arc can carry at most (A,), on routes that visit no node twice.
+
+    All demand; at a node that may not be passed, what starts or ends there; nothing on arcs that
+    no route from an origin reaches or that lead to no destination.
+    """
+    trips = graph.trips
+    tails, heads, n = trips.tails, trips.heads, len(trips.names)
+    leaving = np.zeros(n)
+    leaving[trips.origins] = trips.leaving
+    arriving = np.bincount(trips.destinations, trips.quantities, n)
+    limits = np.full(tails.size, trips.total)
+    limits = np.where(trips.through[tails], limits, np.minimum(limits, leaving[tails]))
+    limits = np.where(trips.through[heads], limits, np.minimum(limits, arriving[heads]))
+    matrix = graph.matrix(np.ones(graph.entries))
+    reached = _reached(matrix, graph.sources)
+    reaching = _reached(matrix.T.tocsr(), np.unique(trips.destinations))
+    idle = ~(reached[graph.departure[tails]] & reaching[heads]) | (tails == heads)
+    limits[idle] = 0.0
+    return limits
+
+
+def _reached(matrix: sp.csr_array, starts: Indices) -> NDArray[np.bool_]:
+    """The nodes that some start leads to (N,)."""
+    if not starts.size:
+        return np.zeros(matrix.shape[0], dtype=bool)
+    return np.isfinite(dijkstra(matrix, indices=starts, unweighted=True, min_only=True))
+
+
+def _no_route(trips: Trips, pair: int, count: int) -> str:
+    origin, destination = trips.origins[trips.rows[pair]], trips.destinations[pair]
+    n = len(trips.names)
+    ones = np.ones(trips.tails.size)
+    roads = sp.coo_array((ones, (trips.tails, trips.heads)), shape=(n, n)).tocsr()
+    met = breadth_first_order(roads, origin, return_predecessors=False)
+    more = f" ({count} pairs of zones have none)" if count > 1 else ""
+    way_out = (
+        "every way passes a node that may not be passed (through=False)"
+        if destination in met
+        else "add the missing arcs or set this demand to zero"
+    )
+    return (
+        f"no route leads from zone {trips.names[origin]!r} to zone {trips.names[destination]!r}, "
+        f"whose demand is {trips.quantities[pair]:g}{more}; {way_out}."
+    )
