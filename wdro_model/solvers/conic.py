@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import cvxpy as cp
-import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
+from wdro_model.bounds_as_rows import bounds_as_rows, official_name
 from wdro_model.errors import InfeasibleError, UnboundedError
 
 MIXED_INTEGER = ("HIGHS", "SCIP", "GUROBI", "MOSEK", "COPT", "XPRESS", "CPLEX")
@@ -30,7 +30,8 @@ class Answer:
     def of(cls, problem: cp.Problem, unit: float = 1.0) -> Answer:
         """unit: what the objective of the problem is measured in."""
         stats = problem.solver_stats
-        return cls(unit * float(problem.value), problem.status, stats.solver_name, stats.num_iters)
+        name = official_name(stats.solver_name)
+        return cls(unit * float(problem.value), problem.status, name, stats.num_iters)
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,8 @@ class Conic:
         failure = SolverError("no installed solver takes a mixed-integer program with cones.")
         for name in names:
             try:
-                # CVXPY multiplies infinite bounds by zeros of the data, and drops the result.
-                with np.errstate(invalid="ignore"):
-                    problem.solve(solver=name, verbose=verbose, **self.options)
+                solver = bounds_as_rows(problem, name)
+                problem.solve(solver=solver, verbose=verbose, **self.options)
                 return
             except SolverError as error:
                 failure = error

@@ -1,0 +1,92 @@
+"""Programs that leave the library are solved as they were written."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+from wdro_model import Problem, UncertainParameter, WassersteinBall
+from wdro_model.sets import ConvexSet, check
+from wdro_model.solvers import Conic, FrankWolfe
+from wdro_model.uncertainty.costs import Norm
+
+ZEROS = np.array([[1.2, 0.0, -0.7], [0.4, 1.1, 0.3], [0.0, -0.8, 0.9]])
+"""A matrix with zeros: an unbounded variable times zero has no bounds in interval arithmetic."""
+
+
+def products(integer, rng):
+    """A loss z'Ax over a cube, and its robust value by enumeration of the cube's corners."""
+    samples = rng.standard_normal((8, 3)) + 1
+    x, z = cp.Variable(3, integer=integer), UncertainParameter(3, samples=samples)
+    ball = WassersteinBall(0.1, Norm(1))
+    problem = Problem(cp.Minimize(z @ (ZEROS @ x)), [x >= -2, x <= 2], ball)
+    grid = np.arange(-2, 3)
+    points = np.array(np.meshgrid(grid, grid, grid)).reshape(3, -1).T
+    slopes = points @ ZEROS.T
+    values = slopes @ samples.mean(axis=0) + 0.1 * np.abs(slopes).max(axis=1)
+    return problem, values.min()
+
+
+@pytest.mark.parametrize("name", ["HIGHS", "SCIPY"])
+def test_linear_solvers_find_the_value_that_cones_find(name, rng):
+    problem, best_integer = products(False, rng)
+    problem.solve(solver=Conic("CLARABEL"))
+    expected = problem.value
+    problem.solve(solver=Conic(name))
+    assert problem.value == pytest.approx(expected, rel=1e-6)
+    assert problem.value <= best_integer + 1e-9
+    assert problem.solution.solver == f"conic solver {name}"
+
+
+def test_integer_programs_find_the_best_of_all_points(rng):
+    problem, expected = products(True, rng)
+    problem.solve()
+    assert problem.value == pytest.approx(expected, rel=1e-9)
+    assert expected < -0.1
+
+
+def test_oracles_reach_every_vertex_of_scaled_rows(rng):
+    weights = np.array([1.0, 2.0, 0.5])
+    x = cp.Variable(3)
+    constraint = cp.abs(cp.multiply(weights, ZEROS @ x)) <= 1
+    oracle = ConvexSet([constraint], x)
+    for direction in rng.standard_normal((10, 3)):
+        # The image u = W A x is the cube: min c'x = -|(W A)^-T c|_1.
+        expected = -np.abs(np.linalg.solve((weights[:, None] * ZEROS).T, direction)).sum()
+        assert direction @ oracle.minimize(direction) == pytest.approx(expected, rel=1e-8)
+
+
+def test_frank_wolfe_over_scaled_rows_is_the_conic_answer(rng):
+    weights = np.array([1.0, 2.0, 0.5])
+    z = UncertainParameter(3, samples=rng.standard_normal((20, 3)) + 0.5)
+    x = cp.Variable(3)
+    constraints = [cp.abs(cp.multiply(weights, ZEROS @ x)) <= 1]
+    problem = Problem(cp.Minimize(cp.logistic(-z @ x)), constraints)
+    problem.solve(method="erm", solver=Conic("CLARABEL"))
+    expected = problem.value
+    problem.solve(method="erm", solver=FrankWolfe())
+    assert problem.value == pytest.approx(expected, rel=1e-4)
+
+
+def test_integer_sets_with_scaled_rows_are_checked_and_rounded_rightly():
+    x = cp.Variable(3, integer=True)
+    oracle = ConvexSet([cp.abs(2 * (ZEROS @ x)) <= 5, x >= -3, x <= 3], x)
+    check(oracle)
+    assert np.array_equal(oracle.round([1.0, 1.0, 1.0]), [1.0, 1.0, 1.0])
+
+
+def test_quadratic_objectives_go_to_the_quadratic_form_of_a_solver():
+    x = cp.Variable(3)
+    constraints = [cp.abs(2 * (ZEROS @ x)) <= 1]
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(x - 1)), constraints)
+    expected = problem.solve(solver=cp.CLARABEL)
+    Conic("HIGHS").run(problem)
+    assert problem.value == pytest.approx(expected, rel=1e-5)
+    assert expected > 0.1
+
+
+def test_perspectives_are_solved_too():
+    x, s = cp.Variable(), cp.Variable(nonneg=True)
+    objective = cp.Minimize(cp.perspective(cp.abs(x - 1), s))
+    problem = cp.Problem(objective, [x >= 4, s >= 1, s <= 3])
+    Conic("HIGHS").run(problem)
+    assert problem.value == pytest.approx(1.0, abs=1e-8)
