@@ -11,17 +11,17 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from cvxpy.reductions.solvers.solver import Solver
 from cvxpy.reductions.solvers.solving_chain import resolve_and_build_chain
 
 
-def bounds_as_rows(problem: Any, name: str) -> str | Solver:
+def bounds_as_rows(problem: Any, name: str) -> Any:
     """The solver of that name, for `problem.solve(solver=...)` and `get_problem_data`.
 
     Raises CVXPY's SolverError where the solver cannot take the problem.
     """
     solver = resolve_and_build_chain(problem, solver=name, ignore_dpp=True).solver
-    return _without_bounds(type(solver)) if solver.BOUNDED_VARIABLES else name
+    kind: Any = type(solver)
+    return _without_bounds(kind) if solver.BOUNDED_VARIABLES else name
 
 
 def official_name(name: str) -> str:
@@ -30,7 +30,7 @@ def official_name(name: str) -> str:
 
 
 @cache
-def _without_bounds(kind: type[Solver]) -> Solver:
+def _without_bounds(kind: Any) -> Any:
     # CVXPY refuses its own names to other solvers, and reads names in any case.
     changes = {"BOUNDED_VARIABLES": False, "name": lambda self: kind.name(self).lower()}
     return type(kind.__name__, (kind,), changes)()

@@ -176,7 +176,7 @@ def _from_data(data: dict[str, Any], direction: Any) -> ConeProgram:
     b = np.asarray(data["b"], dtype=np.float64).reshape(-1)[: A.shape[0]]
     lower, upper = _with_singleton_rows(A, b, data["dims"], lower, upper)
     # Branch and bound relies on it: HiGHS may call 2.5 optimal for an integer under x <= 2.5.
-    lower[integer] = np.ceil(lower[integer] - 1e-9)
+    lower[integer] = np.ceil(lower[integer] - 1e-9) + 0.0
     upper[integer] = np.floor(upper[integer] + 1e-9)
     return ConeProgram(
         A, b, data["dims"], lower, upper, integer, AffineMap.of(matrix, np.asarray(offset))
