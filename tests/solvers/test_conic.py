@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from wdro_model import Problem, UncertainParameter, WassersteinBall
+from wdro_model.errors import InaccurateError
 from wdro_model.sets import ConvexSet, check
 from wdro_model.solvers import Conic, FrankWolfe
 from wdro_model.uncertainty.costs import Norm
@@ -90,3 +91,49 @@ def test_perspectives_are_solved_too():
     problem = cp.Problem(objective, [x >= 4, s >= 1, s <= 3])
     Conic("HIGHS").run(problem)
     assert problem.value == pytest.approx(1.0, abs=1e-8)
+
+
+def answering(monkeypatch, change):
+    """Let the solver's primal answers be changed, whatever its status."""
+    unpack = cp.Problem.unpack_results
+
+    def changed(problem, *given):
+        unpack(problem, *given)
+        for variable in problem.variables():
+            variable.save_value(change(variable.value))
+
+    monkeypatch.setattr(cp.Problem, "unpack_results", changed)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "named"),
+    [
+        (lambda x: [cp.sum(x) == 1, x >= 0], "sum"),
+        (lambda x: [cp.norm(x) <= 1], "norm"),
+        (lambda x: [1e6 * cp.sum(x) == 1e6, x >= -1, x <= 1], "sum"),
+    ],
+)
+def test_points_that_break_a_constraint_are_not_optimal(constraints, named, monkeypatch):
+    x = cp.Variable(3, name="x")
+    problem = cp.Problem(cp.Minimize(x @ [1.0, 2.0, 3.0]), constraints(x))
+    Conic().run(problem)
+    answering(monkeypatch, lambda value: 1.01 * value - 0.01)
+    with pytest.raises(InaccurateError, match=rf"(?si)CLARABEL called.*{named}.*units"):
+        Conic().run(problem)
+
+
+def test_points_that_break_an_attribute_are_not_optimal(monkeypatch):
+    x = cp.Variable(3, nonneg=True, name="x")
+    problem = cp.Problem(cp.Minimize(cp.sum(x)), [])
+    answering(monkeypatch, lambda value: value - 0.01)
+    with pytest.raises(InaccurateError, match=r"attribute of the variable 'x' by 1\.0e-02"):
+        Conic("HIGHS").run(problem)
+
+
+def test_rounding_of_large_terms_is_no_violation(monkeypatch):
+    x = cp.Variable(2)
+    constraints = [1e6 * x[0] - 1e6 * x[1] == 0, x[0] == 1]
+    problem = cp.Problem(cp.Minimize(cp.sum(x)), constraints)
+    answering(monkeypatch, lambda value: value + np.array([0.0, 1e-8]))
+    Conic().run(problem)
+    assert problem.constraints[0].violation() > 1e-3

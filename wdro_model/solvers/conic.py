@@ -12,6 +12,7 @@ from cvxpy.error import SolverError
 
 from wdro_model.bounds_as_rows import bounds_as_rows, official_name
 from wdro_model.errors import InfeasibleError, UnboundedError
+from wdro_model.solvers.kept_constraints import check_constraints
 
 MIXED_INTEGER = ("HIGHS", "SCIP", "GUROBI", "MOSEK", "COPT", "XPRESS", "CPLEX")
 """Solvers for integer variables: the one for linear programs first, those for cones after it."""
@@ -85,6 +86,8 @@ class Conic:
             try:
                 solver = bounds_as_rows(problem, name)
                 problem.solve(solver=solver, verbose=verbose, **self.options)
+                if problem.status == settings.OPTIMAL:
+                    check_constraints(problem, name)
                 return
             except SolverError as error:
                 failure = error
