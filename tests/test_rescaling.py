@@ -205,3 +205,20 @@ def test_a_loss_that_a_parameter_switches_off():
     switch.value = 0.0
     assert problem.solve(method="exact") == pytest.approx(0.0, abs=1e-6)
     assert problem.robust_value() == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("data", "factor", "decision"),
+    [(1e6, 1e5, 1e6), (1e3, 1e3, 1.0), (1e8, 1e5, 1.0), (1e6, 1.0, 1.0), (1e-6, 1e-3, 1.0)],
+)
+def test_large_numbers_in_front_of_an_absolute_value(data, factor, decision, rng):
+    samples = data * (1 + 0.3 * rng.standard_normal((9, 1)))
+    x, z = cp.Variable(nonneg=True), wdro.UncertainParameter(1, samples=samples)
+    loss = factor * (z[0] + 0.2 * data * cp.abs(x / decision - 0.3))
+    ball = wdro.WassersteinBall(0.01 * data, wdro.costs.Norm(1))
+    problem = wdro.Problem(cp.Minimize(loss), [x <= 10 * decision], ball)
+    problem.solve(method="exact")
+    # The data's share is its mean and the radius; the decision's is zero at 0.3.
+    assert problem.value == pytest.approx(factor * (samples.mean() + 0.01 * data), rel=1e-6)
+    assert x.value == pytest.approx(0.3 * decision, rel=1e-5)
+    assert problem.status == "optimal"
