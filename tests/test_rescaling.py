@@ -222,3 +222,35 @@ def test_large_numbers_in_front_of_an_absolute_value(data, factor, decision, rng
     assert problem.value == pytest.approx(factor * (samples.mean() + 0.01 * data), rel=1e-6)
     assert x.value == pytest.approx(0.3 * decision, rel=1e-5)
     assert problem.status == "optimal"
+
+
+def test_a_set_with_points_is_never_called_empty(monkeypatch):
+    """Whatever a solver says of the program, the constraints alone decide."""
+    solve = rescaling.Conic.run
+
+    def run(self, problem, **options):
+        if not problem.objective.expr.is_constant():
+            raise wdro.InfeasibleError("the feasible set is empty")
+        solve(self, problem, **options)
+
+    monkeypatch.setattr(rescaling.Conic, "run", run)
+    x, z = cp.Variable(5, nonneg=True), wdro.UncertainParameter(5, samples=RETURNS)
+    ball = wdro.WassersteinBall(0.1)
+    problem = wdro.Problem(cp.Minimize(-z @ x), [cp.sum(x) == 1], ball)
+    with pytest.raises(cp.error.SolverError, match=r"though some meet all.*order one"):
+        problem.solve(method="exact")
+    monkeypatch.setattr(rescaling.Conic, "run", solve)
+    x = cp.Variable(5, nonneg=True)
+    with pytest.raises(wdro.InfeasibleError, match="empty"):
+        wdro.Problem(cp.Minimize(-z @ x), [cp.sum(x) == 1, x <= 0.1], ball).solve(method="exact")
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e-3, 1e5])
+def test_a_value_of_zero_is_optimal_in_every_unit(factor, rng):
+    samples = 1 + 0.3 * rng.standard_normal((11, 3))
+    x, z = cp.Variable(3, nonneg=True), wdro.UncertainParameter(3, samples=samples)
+    ball = wdro.WassersteinBall(0.7, wdro.costs.Norm(1))
+    problem = wdro.Problem(cp.Minimize(factor * (z @ x)), [x <= 10], ball)
+    problem.solve(method="exact")
+    assert problem.value == pytest.approx(0, abs=1e-7 * factor)
+    assert problem.status == "optimal"

@@ -72,6 +72,8 @@ class _Attempt:
     multipliers: Answers
     unsure: bool
     """Are numbers far from order one, or not known?"""
+    loss: float
+    """The unit of the loss."""
 
 
 @dataclass(frozen=True)
@@ -91,15 +93,16 @@ class _Run:
         try:
             return self.attempt(Scale({}, guess.loss))
         except FAILURES as error:
-            if self.model.feasible.is_integer:
-                raise
-            scale = self.somewhere()
-            if scale is None or not scale.decision:
-                raise
+            scale, is_integer = None, self.model.feasible.is_integer
+            if not is_integer or isinstance(error, InfeasibleError):
+                scale = self.somewhere()
+            failure = error if scale is None else _of_a_set_with_points(error)
+            if scale is None or is_integer or not scale.decision:
+                raise failure from None
             try:
                 return self.attempt(scale)
             except FAILURES:
-                raise error from None
+                raise failure from None
 
     def attempt(self, scale: Scale) -> _Attempt:
         """Solve in some units of the decision and the loss."""
@@ -111,7 +114,7 @@ class _Run:
         answer = Answer.of(done.problem, program.unit)
         unsure = program.scale is not None or not is_ordinary(program.unit)
         unsure = unsure or (self.model.joint is not None and not probes(self.model))
-        return _Attempt(done.units, answer, self._decision(), multipliers, unsure)
+        return _Attempt(done.units, answer, self._decision(), multipliers, unsure, program.unit)
 
     def better(self, last: _Attempt, by_loss: bool) -> Scale | None:
         """The units for another solve; None where those of the last one were right.
@@ -144,7 +147,7 @@ class _Run:
         order = sorted(range(len(attempts)), key=lambda i: (feasible[i] > least, judged[i]))
         chosen, value = attempts[order[0]], judged[order[0]]
         claimed = chosen.answer.value
-        if abs(value - claimed) <= HONEST * (abs(value) + abs(claimed)):
+        if abs(value - claimed) <= HONEST * (abs(value) + abs(claimed)) + NOISE * chosen.loss:
             return chosen
         unsure = replace(chosen.answer, value=value, status=settings.OPTIMAL_INACCURATE)
         return replace(chosen, answer=unsure)
@@ -174,6 +177,17 @@ class _Run:
                 if not isinstance(c, bool)
             ]
         return max(found, default=0.0) / size
+
+
+def _of_a_set_with_points(error: Exception) -> Exception:
+    """What a failure means where the constraints alone have been met."""
+    if not isinstance(error, InfeasibleError):
+        return error
+    return SolverError(
+        "the solver found no decision, though some meet all the constraints: its numbers are of "
+        "too many sizes; measure the data, the loss and the decision in units in which they are "
+        "of order one, or use another solver."
+    )
 
 
 def _judged(attempt: _Attempt, judge: Judge) -> float:

@@ -137,3 +137,20 @@ def test_rounding_of_large_terms_is_no_violation(monkeypatch):
     answering(monkeypatch, lambda value: value + np.array([0.0, 1e-8]))
     Conic().run(problem)
     assert problem.constraints[0].violation() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("status", "open_question"),
+    [
+        ("infeasible_inaccurate", "any point meets all the constraints"),
+        ("unbounded_inaccurate", "the objective is bounded"),
+        ("infeasible_or_unbounded", "empty or the objective unbounded"),
+    ],
+)
+def test_what_a_solver_leaves_open_is_not_decided_for_it(status, open_question, monkeypatch):
+    x = cp.Variable()
+    problem = cp.Problem(cp.Minimize(x), [x >= 0])
+    monkeypatch.setattr(cp.Problem, "solve", lambda *_, **__: None)
+    monkeypatch.setattr(cp.Problem, "status", status)
+    with pytest.raises(cp.error.SolverError, match=rf"could not tell.*{open_question}.*order 1"):
+        Conic().run(problem)

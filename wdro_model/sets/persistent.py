@@ -213,11 +213,11 @@ class PersistentClarabel:
             solution = self._new(cost, tolerance).solve()
             if solution.status == named.Solved:
                 return self._answer(cost, solution)
-            if solution.status == named.PrimalInfeasible:
+            if solution.status == named.PrimalInfeasible and self._is_empty():
                 raise Empty
             if solution.status == named.DualInfeasible:
                 ray = np.array(solution.x)
-                if self._new(np.zeros_like(cost)).solve().status == named.PrimalInfeasible:
+                if self._is_empty():
                     raise Empty
                 raise Unbounded(ray)
         raise cp.error.SolverError(
@@ -225,6 +225,11 @@ class PersistentClarabel:
             f"({cost.size} columns, {self._program.A.shape[0]} rows); rescale the constraints so "
             "that their coefficients have similar sizes."
         )
+
+    def _is_empty(self) -> bool:
+        """Does no point satisfy the constraints, whatever its cost?"""
+        solution = self._new(np.zeros(self._program.lower.size)).solve()
+        return bool(solution.status == clarabel.SolverStatus.PrimalInfeasible)
 
 
 PersistentSolver = PersistentHighs | PersistentClarabel

@@ -17,6 +17,13 @@ from wdro_model.solvers.kept_constraints import check_constraints
 MIXED_INTEGER = ("HIGHS", "SCIP", "GUROBI", "MOSEK", "COPT", "XPRESS", "CPLEX")
 """Solvers for integer variables: the one for linear programs first, those for cones after it."""
 
+UNDECIDED = {
+    settings.INFEASIBLE_INACCURATE: "any point meets all the constraints",
+    settings.UNBOUNDED_INACCURATE: "the objective is bounded",
+    settings.INFEASIBLE_OR_UNBOUNDED: "the feasible set is empty or the objective unbounded",
+}
+"""Statuses that leave something open, and what."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -61,7 +68,7 @@ class Conic:
     def run(self, problem: cp.Problem, *, verbose: bool = False) -> None:
         """Solve in place; an infeasible or unbounded program is an error that says so."""
         self._solve(problem, verbose)
-        if problem.status in (settings.INFEASIBLE, settings.INFEASIBLE_INACCURATE):
+        if problem.status == settings.INFEASIBLE:
             raise InfeasibleError(
                 "the feasible set is empty: no point meets all the constraints; "
                 "relax or remove one of them."
@@ -72,10 +79,10 @@ class Conic:
                 "for example by x <= 10, or check the sign of the loss."
             )
 
-        if problem.status == settings.UNBOUNDED_INACCURATE:
+        if problem.status in UNDECIDED:
             raise SolverError(
-                "the solver could not tell whether the objective is bounded; rescale the data, so "
-                "that losses and radius are of order 1, or use another solver."
+                f"the solver could not tell whether {UNDECIDED[problem.status]}; rescale the data, "
+                "so that losses and radius are of order 1, or use another solver."
             )
 
     def _solve(self, problem: cp.Problem, verbose: bool) -> None:
