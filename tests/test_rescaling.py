@@ -205,3 +205,52 @@ def test_a_loss_that_a_parameter_switches_off():
     switch.value = 0.0
     assert problem.solve(method="exact") == pytest.approx(0.0, abs=1e-6)
     assert problem.robust_value() == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("data", "factor", "decision"),
+    [(1e6, 1e5, 1e6), (1e3, 1e3, 1.0), (1e8, 1e5, 1.0), (1e6, 1.0, 1.0), (1e-6, 1e-3, 1.0)],
+)
+def test_large_numbers_in_front_of_an_absolute_value(data, factor, decision, rng):
+    samples = data * (1 + 0.3 * rng.standard_normal((9, 1)))
+    x, z = cp.Variable(nonneg=True), wdro.UncertainParameter(1, samples=samples)
+    loss = factor * (z[0] + 0.2 * data * cp.abs(x / decision - 0.3))
+    ball = wdro.WassersteinBall(0.01 * data, wdro.costs.Norm(1))
+    problem = wdro.Problem(cp.Minimize(loss), [x <= 10 * decision], ball)
+    problem.solve(method="exact")
+    # The data's share is its mean and the radius; the decision's is zero at 0.3.
+    assert problem.value == pytest.approx(factor * (samples.mean() + 0.01 * data), rel=1e-6)
+    assert x.value == pytest.approx(0.3 * decision, rel=1e-5)
+    assert problem.status == "optimal"
+
+
+def test_a_set_with_points_is_never_called_empty(monkeypatch):
+    """Whatever a solver says of the program, the constraints alone decide."""
+    solve = rescaling.Conic.run
+
+    def run(self, problem, **options):
+        if not problem.objective.expr.is_constant():
+            raise wdro.InfeasibleError("the feasible set is empty")
+        solve(self, problem, **options)
+
+    monkeypatch.setattr(rescaling.Conic, "run", run)
+    x, z = cp.Variable(5, nonneg=True), wdro.UncertainParameter(5, samples=RETURNS)
+    ball = wdro.WassersteinBall(0.1)
+    problem = wdro.Problem(cp.Minimize(-z @ x), [cp.sum(x) == 1], ball)
+    with pytest.raises(cp.error.SolverError, match=r"though some meet all.*order one"):
+        problem.solve(method="exact")
+    monkeypatch.setattr(rescaling.Conic, "run", solve)
+    x = cp.Variable(5, nonneg=True)
+    with pytest.raises(wdro.InfeasibleError, match="empty"):
+        wdro.Problem(cp.Minimize(-z @ x), [cp.sum(x) == 1, x <= 0.1], ball).solve(method="exact")
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e-3, 1e5])
+def test_a_value_of_zero_is_optimal_in_every_unit(factor, rng):
+    samples = 1 + 0.3 * rng.standard_normal((11, 3))
+    x, z = cp.Variable(3, nonneg=True), wdro.UncertainParameter(3, samples=samples)
+    ball = wdro.WassersteinBall(0.7, wdro.costs.Norm(1))
+    problem = wdro.Problem(cp.Minimize(factor * (z @ x)), [x <= 10], ball)
+    problem.solve(method="exact")
+    assert problem.value == pytest.approx(0, abs=1e-7 * factor)
+    assert problem.status == "optimal"

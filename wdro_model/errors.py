@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from cvxpy.error import SolverError
+
 
 class InfeasibleError(ValueError):
     """The feasible set is empty."""
@@ -12,6 +14,10 @@ class InfeasibleError(ValueError):
 
 class UnboundedError(ValueError):
     """The feasible set, or the loss over it, is unbounded where a bounded one is needed."""
+
+
+class InaccurateError(SolverError):
+    """A solver calls an answer optimal that breaks its constraints, or is far from its bound."""
 
 
 class NoReformulationError(ValueError):

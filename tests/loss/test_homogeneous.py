@@ -32,6 +32,30 @@ def test_value_is_the_multiple(name, factor):
     assert scaled.is_convex() == expression.is_convex()
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        1e9 * cp.abs(Y),
+        cp.maximum(Y, 3.0) * 1e9,
+        1e5 * (1e4 * Y + 1e4 * cp.abs(Y)),
+        cp.abs(Y) / 1e-9,
+        -1e9 * cp.minimum(Y, 1.0),
+        np.array([1e9, 2e9, 5e8]) @ cp.pos(X),
+        cp.sum(cp.multiply(np.array([1e9, 2e9, 5e8]), cp.abs(X))),
+    ],
+    ids=str,
+)
+def test_large_numbers_in_front_of_an_atom_are_taken_into_the_factor(expression):
+    X.value, Y.value = np.array([0.3, -1.2, 2.0]), 0.7
+    scaled = times(expression, 1e-9)
+    assert scaled.value == pytest.approx(1e-9 * expression.value, rel=1e-12)
+    problem = cp.Problem(cp.Minimize(scaled), [X >= -1, Y >= -1])
+    data = problem.get_problem_data(cp.CLARABEL)[0]
+    for numbers in (data["c"], data["A"].data):
+        sizes = np.abs(numbers[numbers != 0])
+        assert 0.1 <= sizes.min() <= sizes.max() <= 10
+
+
 def test_factor_reaches_the_pieces_of_a_maximum():
     scaled = times(cp.maximum(Y, 3.0), 0.5)
     assert [argument.value for argument in scaled.args if argument.is_constant()] == [1.5]

@@ -11,6 +11,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model.bounds_as_rows import bounds_as_rows
 from wdro_model.sets.backends import (
     LinearOracle,
     Vector,
@@ -262,9 +263,9 @@ def as_flat(x: Any, dimension: int) -> Any:
     return x if x.ndim == 1 else cp.vec(x, order="C")
 
 
-def reference_solver(problem: Any) -> str:
+def reference_solver(problem: Any) -> Any:
     """CVXPY's solver for a check: accurate on every cone, where its default may not be."""
-    return str(cp.HIGHS if problem.is_mixed_integer() else cp.CLARABEL)
+    return bounds_as_rows(problem, cp.HIGHS if problem.is_mixed_integer() else cp.CLARABEL)
 
 
 def _outside(point: Vector, bounds: tuple[Vector, Vector], tolerance: float) -> bool:

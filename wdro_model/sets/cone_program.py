@@ -21,6 +21,7 @@ import scipy.sparse as sp
 from cvxpy.reductions.eval_params import EvalParams
 from numpy.typing import NDArray
 
+from wdro_model.bounds_as_rows import bounds_as_rows
 from wdro_model.sets.backends import Vector
 
 
@@ -141,7 +142,8 @@ def _problem_data(problem: Any) -> dict[str, Any]:
     """CVXPY's arrays for HiGHS where it accepts the constraints, for Clarabel otherwise."""
     options = {"use_quad_obj": False}
     try:
-        return problem.get_problem_data(cp.HIGHS, solver_opts=options)[0]
+        solver = bounds_as_rows(problem, cp.HIGHS)
+        return problem.get_problem_data(solver, solver_opts=options)[0]
     except cp.error.SolverError:
         if problem.is_mixed_integer():
             raise ValueError(
@@ -165,18 +167,16 @@ def _from_data(data: dict[str, Any], direction: Any) -> ConeProgram:
 
     integer = np.zeros(size, dtype=bool)
     integer[[*data.get("bool_vars_idx", ()), *data.get("int_vars_idx", ())]] = True
-    lower = _or_filled(data.get("lower_bounds"), size, -np.inf)
-    upper = _or_filled(data.get("upper_bounds"), size, np.inf)
+    lower, upper = np.full(size, -np.inf), np.full(size, np.inf)
     boolean = list(data.get("bool_vars_idx", ()))
-    lower[boolean] = np.maximum(lower[boolean], 0.0)
-    upper[boolean] = np.minimum(upper[boolean], 1.0)
+    lower[boolean], upper[boolean] = 0.0, 1.0
 
     A = sp.csr_array((0, size)) if data["A"] is None else sp.csr_array(data["A"])
     A.eliminate_zeros()
     b = np.asarray(data["b"], dtype=np.float64).reshape(-1)[: A.shape[0]]
     lower, upper = _with_singleton_rows(A, b, data["dims"], lower, upper)
     # Branch and bound relies on it: HiGHS may call 2.5 optimal for an integer under x <= 2.5.
-    lower[integer] = np.ceil(lower[integer] - 1e-9)
+    lower[integer] = np.ceil(lower[integer] - 1e-9) + 0.0
     upper[integer] = np.floor(upper[integer] + 1e-9)
     return ConeProgram(
         A, b, data["dims"], lower, upper, integer, AffineMap.of(matrix, np.asarray(offset))
@@ -198,12 +198,6 @@ def _with_singleton_rows(
     np.minimum.at(upper, column[at_most], value[at_most])
     np.maximum.at(lower, column[at_least], value[at_least])
     return lower, upper
-
-
-def _or_filled(values: Any, size: int, fill: float) -> Vector:
-    if values is None:
-        return np.full(size, fill)
-    return np.array(values, dtype=np.float64)
 
 
 def _products(matrix: sp.csr_array, values: Vector) -> Vector:

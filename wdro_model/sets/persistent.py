@@ -2,8 +2,8 @@
 
 Only the cost changes from one call to the next: HiGHS starts from the basis of the last call,
 Clarabel keeps its symbolic factorisation. A call returns the solver's vector y, or raises `Empty`,
-`Unbounded` or CVXPY's SolverError with the solver's own status; there is no silent approximate
-answer.
+`Unbounded` or CVXPY's SolverError with the solver's own status. An answer is held against its
+constraints and a dual bound before it is returned: there is no silent approximate answer.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import numpy as np
 import scipy.sparse as sp
 from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver_cones
 
+from wdro_model.errors import InaccurateError
 from wdro_model.sets.backends import LinearOracle, Vector
 from wdro_model.sets.basis import MOST_ROWS, Basis
+from wdro_model.sets.certificates import WAY_OUT, LinearCertificate, check_cones
 from wdro_model.sets.cone_program import ConeProgram
 
 _OPTIMAL = highspy.HighsModelStatus.kOptimal
@@ -61,6 +63,9 @@ class PersistentHighs:
         small = self._integer is None and 0 < rows.size <= MOST_ROWS
         self._matrix = program.A[rows].toarray() if small else None
         self._fixed = np.concatenate([lower == upper, rows < program.dims.zero])
+        matrix = program.A[rows] if self._matrix is None else self._matrix
+        equalities = int(np.count_nonzero(rows < program.dims.zero))
+        self._certificate = LinearCertificate(matrix, program.b[rows], equalities, lower, upper)
         self._basis: Basis | None = None
         self._vertex = np.empty(0)
 
@@ -74,18 +79,28 @@ class PersistentHighs:
         self._basis = None
         highs.changeColsCost(self._size, self._columns, cost)
         highs.run()
-        if highs.getModelStatus() != _OPTIMAL:
-            self._start_again(cost)
-        y = np.array(highs.getSolution().col_value, dtype=np.float64)
+        if highs.getModelStatus() == _OPTIMAL:
+            with contextlib.suppress(InaccurateError):
+                return self._answer(cost)
+        self._start_again(cost)
+        return self._answer(cost)
+
+    def _answer(self, cost: Vector) -> Vector:
+        """What HiGHS calls optimal, after a look at its constraints and its dual bound."""
+        solution = self._highs.getSolution()
+        y = np.array(solution.col_value, dtype=np.float64)
         if self._integer is not None:
             self._round(y)
-        else:
-            self._keep(y)
+            _, bound = self._highs.getInfoValue("mip_dual_bound")
+            self._certificate.check_bound(cost, y, bound)
+            return y
+        self._certificate.check_duals(cost, y, np.array(solution.row_dual, dtype=np.float64))
+        self._keep(y)
         return y
 
     def _keep(self, y: Vector) -> None:
         """Look at the basis from now on if this call has not changed it."""
-        if self._matrix is None or self._highs.getInfo().simplex_iteration_count:
+        if self._matrix is None or self._highs.getInfoValue("simplex_iteration_count")[1]:
             return
         basis = self._highs.getBasis()
         if not basis.valid:
@@ -122,8 +137,9 @@ class PersistentHighs:
     def _round(self, y: Vector) -> None:
         violation = float(np.abs(y[self._integer] - np.rint(y[self._integer])).max())
         if violation > 1e-5:
-            raise cp.error.SolverError(
-                f"HiGHS returned a point {violation:.1e} away from the integers as optimal."
+            raise InaccurateError(
+                f"HiGHS returned a point {violation:.1e} away from the integers as optimal; "
+                f"{WAY_OUT}"
             )
         y[self._integer] = np.rint(y[self._integer])
 
@@ -161,9 +177,16 @@ class PersistentClarabel:
         """A point that minimises cost'y."""
         self._solver.update(q=cost)
         solution = self._solver.solve()
-        if solution.status != clarabel.SolverStatus.Solved:
-            return self._start_again(cost)
-        return np.array(solution.x)
+        if solution.status == clarabel.SolverStatus.Solved:
+            with contextlib.suppress(InaccurateError):
+                return self._answer(cost, solution)
+        return self._start_again(cost)
+
+    def _answer(self, cost: Vector, solution: Any) -> Vector:
+        """What Clarabel calls solved, after a look at its rows and its dual value."""
+        y = np.array(solution.x)
+        check_cones(self._program, cost, y, np.array(solution.s), solution.obj_val_dual)
+        return y
 
     def reset(self) -> None:
         """Nothing is kept but the factorisation's structure."""
@@ -189,12 +212,12 @@ class PersistentClarabel:
         for tolerance in (1e-8, 1e-6):
             solution = self._new(cost, tolerance).solve()
             if solution.status == named.Solved:
-                return np.array(solution.x)
-            if solution.status == named.PrimalInfeasible:
+                return self._answer(cost, solution)
+            if solution.status == named.PrimalInfeasible and self._is_empty():
                 raise Empty
             if solution.status == named.DualInfeasible:
                 ray = np.array(solution.x)
-                if self._new(np.zeros_like(cost)).solve().status == named.PrimalInfeasible:
+                if self._is_empty():
                     raise Empty
                 raise Unbounded(ray)
         raise cp.error.SolverError(
@@ -202,6 +225,11 @@ class PersistentClarabel:
             f"({cost.size} columns, {self._program.A.shape[0]} rows); rescale the constraints so "
             "that their coefficients have similar sizes."
         )
+
+    def _is_empty(self) -> bool:
+        """Does no point satisfy the constraints, whatever its cost?"""
+        solution = self._new(np.zeros(self._program.lower.size)).solve()
+        return bool(solution.status == clarabel.SolverStatus.PrimalInfeasible)
 
 
 PersistentSolver = PersistentHighs | PersistentClarabel
@@ -220,7 +248,10 @@ def linear_oracle(program: ConeProgram, solver: PersistentSolver) -> LinearOracl
     """
     decision = program.decision
     lower, upper = decision.interval(program.lower, program.upper)
-    has_lower, has_upper = bool(np.isfinite(lower).any()), bool(np.isfinite(upper).any())
+    # A part of HiGHS' vector is within its bounds already.
+    outside = not (program.is_linear and decision.selection is not None)
+    has_lower = outside and bool(np.isfinite(lower).any())
+    has_upper = outside and bool(np.isfinite(upper).any())
 
     def minimize(direction: Vector) -> Vector:
         size = np.abs(direction).max()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -106,7 +105,7 @@ def _best_attempt(run: _Run, judge: Judge) -> _Attempt:
         scale = run.better(attempts[-1], by_loss=k == 0)
         if scale is None:
             break
-        if scale.decision == attempts[-1].units:
+        if scale.decision == attempts[-1].scale.decision:
             continue
         try:
             attempts.append(run.attempt(scale))
@@ -120,7 +119,7 @@ def _best_attempt(run: _Run, judge: Judge) -> _Attempt:
 class _Attempt:
     """An answer and the units that led to it."""
 
-    units: Mapping[Any, float]
+    scale: Scale
     answer: ConicAnswer
     decision: Array
     multipliers: Multipliers
@@ -145,34 +144,35 @@ class _Run:
         try:
             return self.attempt(Scale({}, guess.loss))
         except FAILURES as error:
-            if self.model.feasible.is_integer:
-                raise
-            scale = self.somewhere()
-            if scale is None or not scale.decision:
-                raise
+            scale, is_integer = None, self.model.feasible.is_integer
+            if not is_integer or isinstance(error, InfeasibleError):
+                scale = self.somewhere()
+            failure = error if scale is None else _of_a_set_with_points(error)
+            if scale is None or is_integer or not scale.decision:
+                raise failure from None
             try:
                 return self.attempt(scale)
             except FAILURES:
-                raise error from None
+                raise failure from None
 
     def attempt(self, scale: Scale) -> _Attempt:
         """Solve in some units of the decision and the loss."""
-        program, unit = self.program(scale)
+        program, scale = self.program(scale)
         done = rescaled(program, self.model.feasible.conic_constraints(), scale.decision)
         self.solver.run(done.problem, verbose=self.verbose)
-        multipliers = done.multipliers(unit)
-        answer = ConicAnswer.of(done.problem, unit)
-        unsure = bool(scale.decision) or not is_ordinary(unit)
+        multipliers = done.multipliers(scale.loss)
+        answer = ConicAnswer.of(done.problem, scale.loss)
+        unsure = bool(scale.decision) or not is_ordinary(scale.loss)
         unsure = unsure or (isinstance(self.model, RobustModel) and not probes(self.model))
-        return _Attempt(scale.decision, answer, self._decision(), multipliers, unsure)
+        return _Attempt(scale, answer, self._decision(), multipliers, unsure)
 
-    def program(self, scale: Scale) -> tuple[Program, float]:
-        """The program in some units of the decision, and what its objective is measured in."""
+    def program(self, scale: Scale) -> tuple[Program, Scale]:
+        """The program in some units of the decision, and the units that it is in."""
         if scale.decision:
             units = in_units(self.model, scale)
             found = self.written.program(units.model)
             if found is not None:
-                return found, units.loss
+                return found, Scale(scale.decision, units.loss)
         units = own_units(self.model, self.written.by_sample)
         found = self.written.known if units.model is self.model else None
         found = self.written.program(units.model) if found is None else found
@@ -182,9 +182,9 @@ class _Run:
                 "them together; use solver=FrankWolfe()."
             )
         if units.model is not self.model:
-            return found, units.loss
+            return found, Scale({}, units.loss)
         unit = loss_unit(self.model)
-        return found.over(unit), unit
+        return found.over(unit), Scale({}, unit)
 
     def better(self, last: _Attempt, by_loss: bool) -> Scale | None:
         """The units for another solve; None where those of the last one were right.
@@ -193,7 +193,7 @@ class _Run:
             what changes it; later the sizes of the variables.
         """
         sizes = sizes_of(self.model.feasible.layout.variables)
-        used = {v: last.units.get(v, 1.0) for v in sizes}
+        used = {v: last.scale.decision.get(v, 1.0) for v in sizes}
         guessed = decision_units(self.model).decision
         unseen = [v for v in sizes if v not in guessed] if by_loss else []
         plain = all(is_ordinary(size / used[v]) for v, size in sizes.items() if size > 0)
@@ -217,7 +217,7 @@ class _Run:
         order = sorted(range(len(attempts)), key=lambda i: (feasible[i] > least, judged[i]))
         chosen, value = attempts[order[0]], judged[order[0]]
         claimed = chosen.answer.value
-        if abs(value - claimed) <= HONEST * (abs(value) + abs(claimed)):
+        if abs(value - claimed) <= HONEST * (abs(value) + abs(claimed)) + NOISE * chosen.scale.loss:
             return chosen
         unsure = replace(chosen.answer, value=value, status=settings.OPTIMAL_INACCURATE)
         return replace(chosen, answer=unsure)
@@ -246,6 +246,17 @@ class _Run:
                 if not isinstance(c, bool)
             ]
         return max(found, default=0.0) / size
+
+
+def _of_a_set_with_points(error: Exception) -> Exception:
+    """What a failure means where the constraints alone have been met."""
+    if not isinstance(error, InfeasibleError):
+        return error
+    return SolverError(
+        "the solver found no decision, though some meet all the constraints: its numbers are of "
+        "too many sizes; measure the data, the loss and the decision in units in which they are "
+        "of order one, or use another solver."
+    )
 
 
 def _judged(attempt: _Attempt, judge: Judge) -> float:

@@ -7,14 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import cvxpy as cp
-import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
+from wdro_model.bounds_as_rows import bounds_as_rows, official_name
 from wdro_model.errors import InfeasibleError, UnboundedError
+from wdro_model.solvers.kept_constraints import check_constraints
 
 MIXED_INTEGER = ("HIGHS", "SCIP", "GUROBI", "MOSEK", "COPT", "XPRESS", "CPLEX")
 """Solvers for integer variables: the one for linear programs first, those for cones after it."""
+
+UNDECIDED = {
+    settings.INFEASIBLE_INACCURATE: "any point meets all the constraints",
+    settings.UNBOUNDED_INACCURATE: "the objective is bounded",
+    settings.INFEASIBLE_OR_UNBOUNDED: "the feasible set is empty or the objective unbounded",
+}
+"""Statuses that leave something open, and what."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,8 @@ class ConicAnswer:
     def of(cls, problem: cp.Problem, unit: float = 1.0) -> ConicAnswer:
         """unit: what the objective of the problem is measured in."""
         stats = problem.solver_stats
-        return cls(unit * float(problem.value), problem.status, stats.solver_name, stats.num_iters)
+        name = official_name(stats.solver_name)
+        return cls(unit * float(problem.value), problem.status, name, stats.num_iters)
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class Conic:
     def run(self, problem: cp.Problem, *, verbose: bool = False) -> None:
         """Solve in place; an infeasible or unbounded program is an error that says so."""
         self._solve(problem, verbose)
-        if problem.status in (settings.INFEASIBLE, settings.INFEASIBLE_INACCURATE):
+        if problem.status == settings.INFEASIBLE:
             raise InfeasibleError(
                 "the feasible set is empty: no point meets all the constraints; "
                 "relax or remove one of them."
@@ -73,10 +82,10 @@ class Conic:
                 "for example by x <= 10, or check the sign of the loss."
             )
 
-        if problem.status == settings.UNBOUNDED_INACCURATE:
+        if problem.status in UNDECIDED:
             raise SolverError(
-                "the solver could not tell whether the objective is bounded; rescale the data, so "
-                "that losses and radius are of order 1, or use another solver."
+                f"the solver could not tell whether {UNDECIDED[problem.status]}; rescale the data, "
+                "so that losses and radius are of order 1, or use another solver."
             )
 
     def _solve(self, problem: cp.Problem, verbose: bool) -> None:
@@ -85,9 +94,10 @@ class Conic:
         failure = SolverError("no installed solver takes a mixed-integer program with cones.")
         for name in names:
             try:
-                # CVXPY multiplies infinite bounds by zeros of the data, and drops the result.
-                with np.errstate(invalid="ignore"):
-                    problem.solve(solver=name, verbose=verbose, **self.options)
+                solver = bounds_as_rows(problem, name)
+                problem.solve(solver=solver, verbose=verbose, **self.options)
+                if problem.status == settings.OPTIMAL:
+                    check_constraints(problem, name)
                 return
             except SolverError as error:
                 failure = error
