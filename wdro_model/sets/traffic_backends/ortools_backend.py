@@ -8,7 +8,6 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.sets.backends import LinearOracle, Vector
-from wdro_model.sets.or_tools import import_or_tools
 from wdro_model.sets.traffic_backends.support import SupportLoading
 
 if TYPE_CHECKING:
@@ -25,7 +24,8 @@ def with_ortools(flows: TrafficFlows) -> LinearOracle:
     the demand. Weights are scaled to integers and rounded down: the integer optimum is a lower
     bound, and a cost that exceeds it by more than 1e-6 is refused.
     """
-    module = import_or_tools("ortools.graph.python.min_cost_flow")
+    from ortools.graph.python import min_cost_flow as module
+
     graph, trips = flows.graph, flows.trips
     load = SupportLoading(graph, trips)
     tails, heads = graph.tails.astype(np.int32), graph.heads.astype(np.int32)
