@@ -93,3 +93,20 @@ def test_importing_the_library_leaves_the_import_system_as_it_is():
         "assert len(sys.meta_path) < len(before)\n"
         "assert sys.getdlopenflags() == flags\n"
     )
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["ortools", "networkx", "joblib", "cloudpickle", "matplotlib", "pandas", "numba", "dask"],
+)
+def test_packages_are_imported_where_they_are_used(package, modules):
+    of_cvxpy, of_library = modules
+    own = {name for name in of_library - of_cvxpy if name.split(".")[0] == package}
+    assert not own
+
+
+@pytest.fixture(scope="module")
+def modules():
+    """What CVXPY and the library import, in fresh interpreters."""
+    listed = "import sys, {}\nprint(*sys.modules)"
+    return [set(run(listed.format(name)).split()) for name in ("cvxpy", "wdro_model")]

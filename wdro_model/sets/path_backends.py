@@ -6,11 +6,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
-import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import dijkstra
 
+from wdro_model.deferred import networkx as nx
 from wdro_model.sets.backends import LinearOracle, Vector
 from wdro_model.sets.convex import ConvexSet
 

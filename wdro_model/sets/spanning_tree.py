@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import cvxpy as cp
-import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from wdro_model.deferred import networkx as nx
 from wdro_model.sets.base import LinearOracle, Vector, as_flat, register_backend
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.graphs import EdgeSet

@@ -6,8 +6,9 @@ import numbers
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
+
+from wdro_model.deferred import networkx as nx
 
 if TYPE_CHECKING:
     from wdro_model.traffic.network import Network

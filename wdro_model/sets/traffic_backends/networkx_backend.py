@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 
+from wdro_model.deferred import networkx as nx
 from wdro_model.sets.backends import LinearOracle, Vector
 
 if TYPE_CHECKING:
