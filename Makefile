@@ -11,7 +11,6 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[plot,test,fast]'
-	$(BIN)/python -m pip install --quiet --editable '.[browser]' || echo "no browser: one test skips"
 	touch $@
 
 demo: $(VENV)/.installed

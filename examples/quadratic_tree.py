@@ -2,7 +2,7 @@
 
     python examples/quadratic_tree.py [--quick] [--output DIRECTORY]
 
-The same as `python -m wdro_model demo`; what it does is in `wdro_model/reproduction/demo.py`.
+The same as `wdro-model demo`; what it does is in `wdro_model/demo.py`.
 """
 
 import sys

@@ -4,6 +4,10 @@ A model is a CVXPY loss in decision variables and uncertain parameters, a feasib
 constraints or a combinatorial oracle), and a Wasserstein ball around the data.
 """
 
+from wdro_model.coexistence import make_room_for_highspy, make_room_for_or_tools
+
+make_room_for_highspy()  # CVXPY looks for it when it is imported
+
 import cvxpy as _cp
 
 from wdro_model import bounds, datasets, sets, solvers, traffic
@@ -25,6 +29,7 @@ from wdro_model.uncertainty import UncertainParameter, WassersteinBall, costs, s
 
 __version__ = "0.1.0"
 
+make_room_for_or_tools()
 _cp.Problem.register_solve("wdro", solve_cvxpy_problem)
 
 __all__ = [

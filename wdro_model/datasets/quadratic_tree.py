@@ -12,9 +12,9 @@ import numbers
 from dataclasses import dataclass
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
+from wdro_model.deferred import networkx as nx
 from wdro_model.uncertainty.lazy import LazySamples
 
 CONNECTION_TRIES = 50

@@ -9,10 +9,10 @@ from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import cloudpickle
-import joblib
 import numpy as np
 from tqdm import tqdm
+
+from wdro_model.deferred import cloudpickle, joblib
 
 SHARED_BYTES = 2**16
 """Read-only arrays from this size on travel beside the pickled object."""

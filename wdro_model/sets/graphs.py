@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from wdro_model.deferred import networkx as nx
 from wdro_model.sets.base import FeasibleSet, Vector, as_direction
 
 

@@ -6,14 +6,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
-import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import dijkstra
 
+from wdro_model.deferred import networkx as nx
 from wdro_model.sets.backends import LinearOracle, Vector
 from wdro_model.sets.convex import ConvexSet
-from wdro_model.sets.or_tools import import_or_tools
 
 if TYPE_CHECKING:
     from wdro_model.sets.shortest_path import ShortestPath
@@ -95,7 +94,8 @@ def with_networkx(paths: ShortestPath) -> LinearOracle:
 
 def with_ortools(paths: ShortestPath) -> LinearOracle:
     """Minimum cost flow of one unit, in integers."""
-    flow = import_or_tools("ortools.graph.python.min_cost_flow")
+    from ortools.graph.python import min_cost_flow as flow
+
     ones = np.ones(paths.arc_edges.size, dtype=np.int64)
     tails, heads = paths.arc_tails.astype(np.int32), paths.arc_heads.astype(np.int32)
     # Costs are integers, and their sum over a path times the number of nodes must fit 64 bits.

@@ -9,10 +9,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from wdro_model.deferred import networkx as nx
 from wdro_model.sets.backends import Vector
 
 Indices = NDArray[np.int64]

@@ -6,11 +6,11 @@ from collections import deque
 from typing import Any
 
 import cvxpy as cp
-import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
+from wdro_model.deferred import networkx as nx
 from wdro_model.sets.base import Vector, as_direction, as_flat, register_backend
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.sets.path_backends import with_cvxpy, with_networkx, with_ortools, with_scipy

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import cvxpy as cp
-import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from wdro_model.deferred import networkx as nx
 from wdro_model.sets.base import LinearOracle, Vector, as_flat, register_backend
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.graphs import EdgeSet
-from wdro_model.sets.or_tools import import_or_tools
 from wdro_model.sets.rounding import Value, exchange
 
 
@@ -172,7 +171,7 @@ def _networkx(trees: SpanningTree) -> LinearOracle:
 
 
 def _ortools(trees: SpanningTree) -> LinearOracle:
-    pywraplp = import_or_tools("ortools.linear_solver.pywraplp")
+    from ortools.linear_solver import pywraplp
 
     solver = pywraplp.Solver.CreateSolver("GLOP")
     infinity = solver.infinity()

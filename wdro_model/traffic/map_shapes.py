@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
+from wdro_model.deferred import networkx as nx
 from wdro_model.traffic.network import Network
 
 Array = np.ndarray

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model.deferred import networkx as nx
 from wdro_model.errors import unknown_name
 from wdro_model.traffic.network_checks import ARC_FIELDS, validated
 from wdro_model.traffic.networkx_graphs import fields_of

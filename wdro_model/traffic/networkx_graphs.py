@@ -6,8 +6,9 @@ import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import networkx as nx
 import numpy as np
+
+from wdro_model.deferred import networkx as nx
 
 DEFAULTS = {"b": 0.15, "power": 4.0, "fixed_cost": 0.0}
 """What edges take that do not carry the attribute."""

@@ -16,7 +16,6 @@ from scipy.sparse.csgraph import breadth_first_order
 
 from wdro_model.sets.backends import LinearOracle, Vector
 from wdro_model.sets.convex import ConvexSet
-from wdro_model.sets.or_tools import import_or_tools
 from wdro_model.traffic.flows.loading import tree_loadings
 from wdro_model.traffic.flows.origin_flows import refuse_large
 from wdro_model.traffic.flows.road_graph import RoadGraph
@@ -84,7 +83,8 @@ def with_ortools(flows: TrafficFlows) -> LinearOracle:
     Supplies are whole numbers whatever the demand. Weights are scaled to integers and rounded down:
     the integer optimum is a lower bound, and a cost that exceeds it by more than 1e-6 is refused.
     """
-    module = import_or_tools("ortools.graph.python.min_cost_flow")
+    from ortools.graph.python import min_cost_flow as module
+
     graph, trips = flows.graph, flows.trips
     load = SupportLoading(graph)
     tails, heads = graph.tails.astype(np.int32), graph.heads.astype(np.int32)

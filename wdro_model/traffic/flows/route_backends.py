@@ -8,10 +8,10 @@ from itertools import pairwise
 from threading import Lock
 from typing import Any
 
-import networkx as nx
 import numpy as np
 from scipy.sparse.csgraph import dijkstra
 
+from wdro_model.deferred import networkx as nx
 from wdro_model.sets.backends import LinearOracle, Vector
 from wdro_model.traffic.flows.loading import tree_loadings
 from wdro_model.traffic.flows.traffic_flows import TrafficFlows

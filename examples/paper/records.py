@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 """Raised when an instance comes to mean something else: older records are then left alone."""
 
 

@@ -7,17 +7,21 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from wdro_model.command_line import main
+from experiments import EXPERIMENTS
+from records import Records, fingerprint, write_atomically
+from reproduce import main
+from reproduction import reproduce
+from tree_density import TreeDensity
+from tree_methods import TreeModel
+from tree_trial import TreeSettings, tree_model
 from wdro_model.datasets import quadratic_tree
-from wdro_model.reproduction import EXPERIMENTS, reproduce
-from wdro_model.reproduction.records import Records, fingerprint, write_atomically
-from wdro_model.reproduction.tree_density import TreeDensity
-from wdro_model.reproduction.tree_methods import TreeModel
-from wdro_model.reproduction.tree_trial import TreeSettings, tree_model
 from wdro_model.sets import SpanningTree
+
+SCRIPT = Path(sys.modules["reproduce"].__file__)
 
 
 def small():
@@ -70,7 +74,7 @@ def test_finished_instances_are_not_computed_again(tmp_path, monkeypatch):
 def interrupted(arguments, folder):
     """Run the command, press Ctrl-C once an instance is finished: (exit code, what it printed)."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "wdro_model", *arguments],
+        [sys.executable, str(SCRIPT), *arguments],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
@@ -87,7 +91,7 @@ def interrupted(arguments, folder):
 def test_control_c_from_outside(tmp_path):
     for attempt in range(4):  # on a busy machine all may be finished before the signal is sent
         output = tmp_path / f"stopped{attempt}"
-        arguments = ["reproduce", "tree-density", "--quick", "--output", str(output)]
+        arguments = ["tree-density", "--quick", "--output", str(output)]
         folder = output / "tree-density"
         code, printed = interrupted(arguments, folder)
         if code != 0:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
+from decisions import Decision
+from experiment import Experiment, Record
+from tree_methods import TreeModel
+from tree_orthant import orthant_decisions
+from tree_trial import SHIFTS, Shift, TreeSettings, run_tree, seeds_of
 from wdro_model.datasets import QuadraticTree
-from wdro_model.reproduction.decisions import Decision
-from wdro_model.reproduction.experiment import Experiment, Record
-from wdro_model.reproduction.tree_methods import TreeModel
-from wdro_model.reproduction.tree_orthant import orthant_decisions
-from wdro_model.reproduction.tree_trial import SHIFTS, Shift, TreeSettings, run_tree, seeds_of
 from wdro_model.uncertainty.lazy import LazySamples
 
 UNSEEN = {"unseen": Shift(base=0.0, mask=0.0, noise=0.1)}
@@ -62,7 +62,7 @@ class TreeShift(Experiment):
         return {"edges": self.edges}
 
     def figure(self, records: Mapping[str, Record]) -> Any:
-        from wdro_model.reproduction.plots import Panel, plot_panels
+        from plots import Panel, plot_panels
 
         methods = records["instance"]["methods"]
         names = ["training", *self.trees.shifts]

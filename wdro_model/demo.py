@@ -60,8 +60,13 @@ def demo(*, quick: bool = False, output: Path | str = ".", seed: int = 0) -> Non
     for note in report["sampled"].solution.notes:
         print("sampled:", note)
 
+    try:
+        figure = report.plot()
+    except ImportError as error:
+        print(f"\nNo histograms of the losses: {error}")
+        return
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     picture = folder / "quadratic_tree.png"
-    report.plot(picture)
+    figure.savefig(picture, dpi=150)
     print(f"\nHistograms of the losses: {picture}")

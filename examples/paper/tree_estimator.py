@@ -1,4 +1,4 @@
-"""The smoothed quadratic tree in any dimension: the paper's estimator in law, and in closed form.
+"""The paper's estimator for the quadratic tree in any dimension: in law, not entry by entry.
 
 For f = x' Xi x on R^(m x m) with c = |Xi - Zeta|^2, a draw zeta = xi_k + sigma Z around a sample is
 seen only through three things. With u = x/|x| write Z = a uu' + p u' + u q' + R, where a ~ N(0, 1),
@@ -16,12 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.objectives.dual import DualPoint
+from tree_products import MovingProducts
 from wdro_model.objectives.integration.base import Stream
-from wdro_model.objectives.integration.closed_form import isotropic
 from wdro_model.objectives.integration.sampled import SampledSlice
-from wdro_model.reproduction.tree_products import MovingProducts
-from wdro_model.solvers.objective import Array, Diagnostics
+from wdro_model.solvers.objective import Array
 
 NO_WEIGHT = 2.0**-60
 """The directions of draws that weigh less than this, of a total of 1, are not drawn."""
@@ -118,56 +116,6 @@ class TreeSlice(SampledSlice):
         lengths = np.sqrt([2.0 * self._radial.across[draw] for draw in draws])
         drawn *= (lengths / np.linalg.norm(drawn, axis=1))[:, None]
         self._sideways.update(zip(draws, drawn))
-
-
-class TreeClosedForm:
-    """The same integral without draws: it depends on the samples through their mean.
-
-    matrix: mean_k xi_k + xi_k', (m, m).
-    """
-
-    name = "closed_form"
-    exact = True
-
-    def __init__(self, matrix: Array, *, epsilon: float, sigma: float) -> None:
-        self.matrix, self.epsilon, self.sigma = matrix, epsilon, sigma
-
-    def slice(self, x: Array, samples: Array, stream: Stream) -> TreeClosedSlice:
-        return TreeClosedSlice(self, x)
-
-    def refresh(self, x: Array, dual: float) -> None:
-        """Nothing to adapt."""
-
-    def settle(self, x: Array, dual: float) -> float:
-        """Nothing to adapt."""
-        return dual
-
-    def describe(self) -> str:
-        return "closed form: the loss is affine in the data, the tilted scenarios are Gaussian"
-
-
-class TreeClosedSlice:
-    """mean_k phi_k at one x."""
-
-    def __init__(self, rule: TreeClosedForm, x: Array) -> None:
-        self._rule, self._x = rule, x
-        self._product = rule.matrix @ x
-        self._square = float(x @ x)
-
-    def at(self, dual: float) -> DualPoint:
-        rule, spread = self._rule, self._rule.sigma**2
-        margin = isotropic(dual, spread * self._square**2, spread, len(self._x) ** 2, rule.epsilon)
-        value = 0.5 * float(self._product @ self._x) + margin.value
-        return DualPoint(value, margin.slope, margin.curvature)
-
-    def gradient(self, dual: float) -> Array:
-        """(mean + mean') x + 2 t |x|^2 x, the scenarios being tilted by t xx'."""
-        rule, spread = self._rule, self._rule.sigma**2
-        tilt = spread / (rule.epsilon + 2.0 * dual * spread)
-        return self._product + 2.0 * tilt * self._square * self._x
-
-    def diagnostics(self, dual: float) -> Diagnostics | None:
-        return None
 
 
 def calibrated_dual_bound(

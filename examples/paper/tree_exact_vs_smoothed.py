@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-from wdro_model.reproduction.experiment import Experiment, Record
-from wdro_model.reproduction.tree_trial import TreeSettings, run_tree, seeds_of
+from experiment import Experiment, Record
+from tree_trial import TreeSettings, run_tree, seeds_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TreeExactVsSmoothed(Experiment):
         return {"instance": key, "edges": self.edges}
 
     def figure(self, records: Mapping[str, Record]) -> Any:
-        from wdro_model.reproduction.plots import Panel, plot_panels
+        from plots import Panel, plot_panels
 
         panels = [
             Panel.of(f"({key}) {scenarios}", record["methods"], scenarios)

@@ -9,8 +9,8 @@ from typing import Any
 import joblib
 from tqdm import tqdm
 
-from wdro_model.reproduction.experiment import Experiment
-from wdro_model.reproduction.records import Records
+from experiment import Experiment
+from records import Records
 
 
 def finished(

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from experiment import Experiment, Record
+from summary import BASELINE, losses_of
 from wdro_model.evaluation.drawing import COLOURS, PALE, legend_columns, new_figure
 from wdro_model.evaluation.plots import peak_density, peak_histogram
-from wdro_model.reproduction.experiment import Experiment, Record
-from wdro_model.reproduction.summary import BASELINE, losses_of
 
 
 @dataclass(frozen=True)

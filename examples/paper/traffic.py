@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Self
 
 import cvxpy as cp
 
+from decisions import Decision, solved
+from experiment import Experiment, Record
+from tree_trial import seeds_of
 from wdro_model.datasets import shifted_scenarios, sioux_falls, training_scenarios
 from wdro_model.evaluation.losses import losses_at
 from wdro_model.problem import Problem
-from wdro_model.reproduction.decisions import Decision, solved
-from wdro_model.reproduction.experiment import Experiment, Record
-from wdro_model.reproduction.tree_trial import seeds_of
 from wdro_model.sets import In, TrafficFlows
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
 from wdro_model.traffic import beckmann
@@ -127,7 +127,7 @@ class Traffic(Experiment):
         ]
 
     def figure(self, records: Mapping[str, Record]) -> Any:
-        from wdro_model.reproduction.plots import Panel, plot_panels
+        from plots import Panel, plot_panels
 
         methods = records["instance"]["methods"]
         drawn = ("training", "shifted", "strongly shifted")

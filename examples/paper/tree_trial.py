@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 
+from decisions import Decision
+from tree_methods import METHODS, TreeModel
 from wdro_model.datasets import QuadraticTree, quadratic_tree
-from wdro_model.reproduction.decisions import Decision
-from wdro_model.reproduction.tree_methods import METHODS, TreeModel
-from wdro_model.sets import SpanningTree
+from wdro_model.loss import quadratic_form
+from wdro_model.problem import Problem
+from wdro_model.sets import In, SpanningTree
+from wdro_model.uncertainty import UncertainParameter, WassersteinBall
 from wdro_model.uncertainty.lazy import LazySamples
 
 
@@ -93,20 +97,22 @@ def run_tree(
 def tree_model(
     settings: TreeSettings, instance: QuadraticTree, training: LazySamples, seed: int
 ) -> TreeModel:
-    """The model; the scenarios are read once and kept symmetrised, in single precision."""
-    edges = training.shape[1]
+    """The model; for the paper's estimator the scenarios are kept, in single precision."""
+    tree = SpanningTree(instance.graph)
+    x = cp.Variable(tree.dimension, name="x")
+    costs = UncertainParameter((tree.dimension, tree.dimension), name="costs", samples=training)
+    problem = Problem(
+        cp.Minimize(quadratic_form(x, costs)),
+        [In(x, tree)],
+        ambiguity=WassersteinBall(settings.radius),
+    )
     matrices = np.empty(training.shape, dtype=np.float32)
-    mean = np.zeros((edges, edges))
     for k, block in enumerate(training.batches(1, reuse=True)):
-        symmetric = block[0] + block[0].T
-        matrices[k] = symmetric
-        mean += symmetric
-    mean /= len(training)
+        np.add(block[0], block[0].T, out=matrices[k], casting="same_kind")
     return TreeModel(
-        SpanningTree(instance.graph),
+        problem,
+        tree,
         matrices,
-        mean,
-        radius=settings.radius,
         epsilon=settings.epsilon,
         draws=settings.draws,
         batch_size=settings.batch_size,

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from experiment import Experiment, Record
 from wdro_model.evaluation.statistics import (
     TAIL,
     conditional_value_at_risk,
     standard_error,
     tail_error,
 )
-from wdro_model.reproduction.experiment import Experiment, Record
 
 BASELINE = "erm"
 OF_A_SOLVE = (

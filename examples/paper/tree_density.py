@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-from wdro_model.reproduction.experiment import Experiment, Record
-from wdro_model.reproduction.tree_trial import TreeSettings, run_tree, seeds_of
+from experiment import Experiment, Record
+from tree_trial import TreeSettings, run_tree, seeds_of
 
 EDGES = (75, 203, 331, 458, 586, 714, 842, 969, 1097, 1225)
 """Ten densities from 75 edges to the complete graph on 50 nodes, evenly spaced."""
@@ -42,7 +42,7 @@ class TreeDensity(Experiment):
         return {"edges": self._parsed(key)[0]}
 
     def figure(self, records: Mapping[str, Record]) -> Any:
-        from wdro_model.reproduction.plots import plot_advantages
+        from plots import plot_advantages
 
         return plot_advantages(self, records)
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiment import Experiment, Record
+from instances import finished
+from records import Records, write_atomically
+from summary import group_rows, instance_rows, time_rows
 from wdro_model.evaluation.tables import csv_text
-from wdro_model.reproduction.experiment import Experiment, Record
-from wdro_model.reproduction.instances import finished
-from wdro_model.reproduction.records import Records, write_atomically
-from wdro_model.reproduction.summary import group_rows, instance_rows, time_rows
-from wdro_model.reproduction.versions import versions
+from wdro_model.versions import versions
 
 
 @dataclass(frozen=True)

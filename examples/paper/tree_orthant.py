@@ -10,11 +10,11 @@ from typing import Any
 
 import cvxpy as cp
 
+from decisions import Decision, solved
+from tree_trial import TreeSettings
 from wdro_model.datasets import QuadraticTree
 from wdro_model.loss import quadratic_form
 from wdro_model.problem import Problem
-from wdro_model.reproduction.decisions import Decision, solved
-from wdro_model.reproduction.tree_trial import TreeSettings
 from wdro_model.sets import In, SpanningTree
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
 from wdro_model.uncertainty import UncertainParameter, WassersteinBall

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wdro_model.reproduction.summary import Pooled, group_rows, instance_rows
+from summary import Pooled, group_rows, instance_rows
 
 ERM = [np.arange(100.0), np.arange(100.0) + 10]
 OURS = [np.full(100, 40.0), np.full(100, 60.0)]

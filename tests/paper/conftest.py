@@ -1,0 +1,7 @@
+"""The paper's experiments are scripts beside the package: imported from their folder."""
+
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / "examples" / "paper"
+sys.path.insert(0, str(FOLDER))
