@@ -9,6 +9,7 @@ import cvxpy as _cp
 from wdro_model import bounds, datasets, sets, solvers, traffic
 from wdro_model.errors import (
     ConvexityWarning,
+    InexactOracleError,
     InfeasibleError,
     MissingRuleError,
     NoReformulationError,
@@ -30,6 +31,7 @@ __all__ = [
     "CallableLoss",
     "ConvexityWarning",
     "In",
+    "InexactOracleError",
     "InfeasibleError",
     "MissingRuleError",
     "NoReformulationError",

@@ -18,6 +18,10 @@ class NoReformulationError(ValueError):
     """No exact robust counterpart is known for this loss, cost and support."""
 
 
+class InexactOracleError(ValueError):
+    """An oracle's answer is beaten by a point of its own set: its gaps prove nothing."""
+
+
 class MissingRuleError(NotImplementedError):
     """An atom of the loss has no batched rule."""
 

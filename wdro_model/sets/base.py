@@ -47,6 +47,8 @@ class FeasibleSet(ABC):
     is_polytope: the (hull of the) set has finitely many vertices, and `minimize` returns one.
     has_constraints: `constraints(x)` gives the set in CVXPY.
     preferred_direction: the Frank-Wolfe direction that suits the set best, by name; None to choose.
+    accuracy: how far points of the set may lie outside it in each coordinate, by the tolerance of
+        a solver; 0 where they are exact up to rounding.
     rounds: a point can be rounded to a discrete one; None if the oracle's answers are to tell, by
         being 0/1 vectors.
     backend: the name of the backend in use, None for a set with one way to be minimised.
@@ -59,6 +61,7 @@ class FeasibleSet(ABC):
     is_polytope: bool = True
     has_constraints: bool = False
     preferred_direction: str | None = None
+    accuracy: float = 0.0
     rounds: bool | None = None
     backend: str | None = None
     _oracle: LinearOracle
@@ -66,6 +69,14 @@ class FeasibleSet(ABC):
     def minimize(self, direction: ArrayLike) -> Vector:
         """A point of the set that minimises <direction, x>, as a fresh array (n,)."""
         return self._oracle(as_direction(direction, self.dimension))
+
+    def minimize_with_slack(self, direction: ArrayLike) -> tuple[Vector, float]:
+        """A point of the set, and by how much at most it costs more than the minimiser.
+
+        The slack is 0 where the oracle is exact; one that knows a lower bound only returns the
+        cost of its point less the bound.
+        """
+        return self.minimize(direction), 0.0
 
     def constraints(self, x: Any) -> list[Any]:
         """CVXPY constraints that say x (flattened in row-major order) is in the set's hull."""

@@ -29,6 +29,7 @@ class ConvexSet(FeasibleSet):
     """
 
     has_constraints = True
+    accuracy = 1e-5
 
     def __init__(self, constraints: Iterable[Any], variables: Any) -> None:
         self.variables = _as_variables(variables)

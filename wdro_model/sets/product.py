@@ -46,10 +46,20 @@ class ProductSet(FeasibleSet):
         self.nonnegative_directions = any(block.nonnegative_directions for block in sets)
         self.is_polytope = all(block.is_polytope for block in sets)
         self.has_constraints = all(block.has_constraints for block in sets)
+        self.accuracy = max(block.accuracy for block in sets)
         self.bounds = self._joint_bounds()
         preferred = {block.preferred_direction for block in sets}
         self.preferred_direction = preferred.pop() if len(preferred) == 1 else None
         self._use(None)
+
+    def minimize_with_slack(self, direction: ArrayLike) -> tuple[Vector, float]:
+        """The blocks' points together, and the sum of their slacks."""
+        given = as_direction(direction, self.dimension)
+        vertex, total = np.empty(given.size), 0.0
+        for block, where in self.blocks:
+            vertex[where], slack = block.minimize_with_slack(given[where])
+            total += slack
+        return vertex, total
 
     def constraints(self, x: Any) -> list[Any]:
         """The blocks' constraints, each on its own coordinates of x."""
@@ -134,13 +144,7 @@ class ProductSet(FeasibleSet):
         return f"ProductSet({', '.join(repr(block) for block, _ in self.blocks)})"
 
     def _own_oracle(self) -> LinearOracle:
-        def minimize(direction: Vector) -> Vector:
-            vertex = np.empty(direction.size)
-            for block, where in self.blocks:
-                vertex[where] = block.minimize(direction[where])
-            return vertex
-
-        return minimize
+        return lambda direction: self.minimize_with_slack(direction)[0]
 
     def _as_indices(self, position: int, block: FeasibleSet, indices: Any) -> np.ndarray:
         everywhere = np.arange(self.dimension)

@@ -33,6 +33,11 @@ def is_binary(vertex: Vector) -> bool:
     return bool(np.all(np.minimum(np.abs(vertex), np.abs(vertex - 1.0)) <= WHOLE))
 
 
+def is_whole(vertex: Vector) -> bool:
+    """Are all entries integers, up to a solver's tolerance?"""
+    return bool(np.all(np.abs(vertex - np.rint(vertex)) <= WHOLE))
+
+
 def nearest_directions(x: Vector, nonnegative: bool) -> tuple[Vector, Vector]:
     """Directions whose minimiser over 0/1 vectors is near x, or along its large coordinates.
 
