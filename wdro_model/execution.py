@@ -41,8 +41,10 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
             raise
         raise ValueError(
             "no installed solver takes this mixed-integer program (installed: "
-            f"{', '.join(cp.installed_solvers())}); install one that does (pip install pyscipopt), "
-            "keep the program linear (a cost such as Norm(1)), or drop integer=True."
+            f"{', '.join(cp.installed_solvers())}); {over_the_hull(model, chosen)} minimises over "
+            "the convex hull of the integer points, and round() then finds an integer decision. "
+            "Or install a solver for mixed-integer cones (pip install pyscipopt), or keep the "
+            "program linear (a cost such as Norm(1))."
         ) from error
     x = layout.join({v: v.value for v in layout.variables if v.value is not None})
     value = answer.value
@@ -58,6 +60,15 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
         iterations=answer.iterations,
         **evaluations(model, x, value if chosen.method == "exact" else None),
     )
+
+
+def over_the_hull(model: Model, chosen: Plan) -> str:
+    """The call that solves a mixed-integer model by Frank-Wolfe."""
+    smooth = (
+        chosen.method != "exact" or model.radius == 0 or exact.counterpart(model).has_objective()
+    )
+    arguments = f"method={chosen.method!r}, " if smooth else "method='smoothed', "
+    return f"solve({arguments}solver=wdro_model.solvers.FrankWolfe())"
 
 
 def judge_of(model: Model, method: str) -> Callable[[Array], float]:
@@ -99,9 +110,10 @@ def run_first_order(
 
 
 def run_empirical(model: Model, options: Options) -> Array:
-    """The ERM decision, as a flat vector."""
+    """The ERM decision, as a flat vector; over the convex hull of integer points."""
     model = replace(model, ambiguity=None)  # its worst-case risk is not asked for
-    chosen = plan(model, "erm", None)
+    hull = FrankWolfe(gap=1e-3) if model.feasible.is_integer else None
+    chosen = plan(model, "erm", hull)
     quiet = replace(options, verbose=False, start=None, seed=0)
     with model.feasible.layout.holding():
         if isinstance(chosen.solver, Conic):

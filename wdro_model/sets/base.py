@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 import cvxpy as cp
@@ -124,6 +124,18 @@ class FeasibleSet(ABC):
                 f"{self!r} cannot be rounded to: its decisions are continuous, not choices such as "
                 "trees and paths (vertices with entries 0 and 1); use the decision as it is."
             )
+
+    def discrete_coordinates(self) -> np.ndarray:
+        """Which coordinates `round` makes discrete, (n,); the others stay continuous."""
+        return np.ones(self.dimension, dtype=bool)
+
+    def discrete_near(self, x: ArrayLike) -> list[Vector]:
+        """A few discrete points of the set near x."""
+        return self._near(as_direction(x, self.dimension, kind="x"))
+
+    def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
+        """Discrete points next to one, towards x first; none where a set knows nothing better."""
+        return iter(())
 
     def is_vertex(self, x: ArrayLike) -> bool:
         """Is x discrete, one of the points that `round` chooses from?"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,31 @@ class ProductSet(FeasibleSet):
     def check_rounds(self) -> None:
         """Raise a ValueError if no block can be rounded."""
         self._rounding_blocks()
+
+    def discrete_coordinates(self) -> np.ndarray:
+        """Those of the blocks that round."""
+        mask = np.zeros(self.dimension, dtype=bool)
+        for block, where in self._rounding_blocks():
+            mask[where] = block.discrete_coordinates()
+        return mask
+
+    def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
+        """Those of each block that rounds, the other blocks as they are."""
+        for block, where in self._rounding_blocks():
+            for part in block.neighbours(vertex[where], x[where]):
+                found = vertex.copy()
+                found[where] = part
+                yield found
+
+    def _near(self, x: Vector) -> list[Vector]:
+        """Points near x in every block that rounds: the first of each, the second of each, ..."""
+        blocks = self._rounding_blocks()
+        near = [block._near(x[where]) for block, where in blocks]
+        found = [x.copy() for _ in range(max(map(len, near)))]
+        for (_, where), points in zip(blocks, near):
+            for k, point in enumerate(found):
+                point[where] = points[min(k, len(points) - 1)]
+        return found
 
     def _rounding_blocks(self) -> list[tuple[FeasibleSet, Where]]:
         """The blocks with discrete points; those of the last one are refused if there are none."""
