@@ -329,6 +329,29 @@ def test_integers_under_constraints_are_improved_one_by_one(seed):
     assert found.value <= risks[closer].min() * (1 + 1e-6)
 
 
+def test_the_way_over_the_hull_is_offered_where_no_solver_takes_the_integers(monkeypatch):
+    """Each call that a message offers works, and round() finds the optimum after it."""
+    monkeypatch.setattr("wdro_model.solvers.conic.MIXED_INTEGER", ("HIGHS",))
+    samples = np.random.default_rng(0).normal(1, 1, size=(10, 5))
+    every = np.array([v for v in product([0.0, 1.0], repeat=5) if sum(v) == 2])
+    y = cp.Variable(5, boolean=True, name="y")
+    z = wdro.UncertainParameter(5, samples=samples)
+    length = np.sqrt(0.1 * 2)
+    spread = np.sqrt(((every @ samples.T - 2.0) ** 2).mean(axis=1))
+    for loss, call, best in (
+        (z @ y, "method='exact'", (every @ samples.mean(axis=0)).min() + length),
+        (cp.square(z @ y - 2.0), "method='smoothed'", ((spread + length) ** 2).min()),
+    ):
+        problem = wdro.Problem(
+            cp.Minimize(loss), [cp.sum(y) == 2], ambiguity=wdro.WassersteinBall(0.1)
+        )
+        offered = rf"solve\({call}, solver=wdro_model\.solvers\.FrankWolfe\(\)\).*round\(\)"
+        with pytest.raises(ValueError, match=offered):
+            problem.solve()
+        problem.solve(method=call.split("'")[1], solver=FrankWolfe())
+        assert problem.round().value == pytest.approx(best, rel=1e-5)
+
+
 def test_continuous_decisions_are_refused_and_left_alone(portfolio):
     problem, x, _ = portfolio
     with pytest.raises(ValueError, match="has no value yet; call solve"):

@@ -147,9 +147,10 @@ def shortest_squared(model: Model, where: slice, steps: int = 50) -> float:
     x = oracle.minimize(np.ones(oracle.dimension))
     for _ in range(steps):
         point = objective.evaluate(x)
-        direction = oracle.minimize(point.gradient) - x
+        vertex, slack = oracle.minimize_with_slack(point.gradient)
+        direction = vertex - x
         slope = float(point.gradient @ direction)
-        bound = max(bound, point.value + slope)
+        bound = max(bound, point.value + slope - slack)
         length = float(direction[where] @ direction[where])
         if slope >= 0 or length == 0:
             break

@@ -78,6 +78,10 @@ class FeasibleSet(ABC):
         """
         return self.minimize(direction), 0.0
 
+    def minimize_relaxed(self, direction: ArrayLike) -> Vector:
+        """A minimiser over a larger set that is easier, where there is one: without integrality."""
+        return self.minimize(direction)
+
     def constraints(self, x: Any) -> list[Any]:
         """CVXPY constraints that say x (flattened in row-major order) is in the set's hull."""
         raise NotImplementedError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -11,12 +12,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model.errors import InfeasibleError, UnboundedError
-from wdro_model.sets.base import FeasibleSet, LinearOracle, Vector, as_flat
-from wdro_model.sets.cone_program import canonicalise
+from wdro_model.sets.base import FeasibleSet, LinearOracle, Vector, as_direction, as_flat
+from wdro_model.sets.cone_program import ConeProgram, canonicalise
 from wdro_model.sets.nearest import Nearest
-from wdro_model.sets.persistent import Empty, Unbounded, linear_oracle, persistent_solver
+from wdro_model.sets.persistent import (
+    Empty,
+    PersistentSolver,
+    Unbounded,
+    linear_oracle,
+    persistent_solver,
+)
 from wdro_model.sets.rounding import WHOLE, Value, descend, limit_of
-
 
 NEIGHBOURS = 50
 """Neighbours of an integer point that are looked for, of each kind."""
@@ -72,11 +78,21 @@ class ConvexSet(FeasibleSet):
         """Raise UnboundedError if the set is unbounded.
 
         A closed convex set that is unbounded contains a half-line; its slope is not orthogonal to a
-        random direction g, almost surely, so that minimising g or -g shows it.
+        random direction g, almost surely, so that minimising g or -g shows it. Integer points are
+        as unbounded as the relaxation, if there are any.
         """
         direction = np.random.default_rng(0).standard_normal(self.dimension)
-        self.minimize(direction)
-        self.minimize(-direction)
+        self.minimize_relaxed(direction)
+        self.minimize_relaxed(-direction)
+
+    def minimize_relaxed(self, direction: ArrayLike) -> Vector:
+        """The same without integrality: a linear program in place of branch and bound."""
+        if not self._program.is_integer:
+            return self.minimize(direction)
+        continuous = np.zeros_like(self._program.integer)
+        return self._minimizer(replace(self._program, integer=continuous))[1](
+            as_direction(direction, self.dimension)
+        )
 
     def is_current(self) -> bool:
         """Do the parameters of the constraints still have the values used here?"""
@@ -109,8 +125,13 @@ class ConvexSet(FeasibleSet):
         return super().__getstate__() | {"_solver": None}
 
     def _own_oracle(self) -> LinearOracle:
-        self._solver = persistent_solver(self._program)
-        oracle = linear_oracle(self._program, self._solver)
+        self._solver, minimize = self._minimizer(self._program)
+        return minimize
+
+    def _minimizer(self, program: ConeProgram) -> tuple[PersistentSolver, LinearOracle]:
+        """A solver that stays alive, and the oracle that asks it."""
+        solver = persistent_solver(program)
+        oracle = linear_oracle(program, solver)
 
         def minimize(direction: Vector) -> Vector:
             try:
@@ -120,7 +141,7 @@ class ConvexSet(FeasibleSet):
             except Unbounded as found:
                 raise UnboundedError(self._unbounded_message(found.ray)) from None
 
-        return minimize
+        return solver, minimize
 
     def discrete_coordinates(self) -> np.ndarray:
         """Which entries of x belong to integer or boolean variables, (n,)."""

@@ -61,6 +61,14 @@ class ProductSet(FeasibleSet):
             total += slack
         return vertex, total
 
+    def minimize_relaxed(self, direction: ArrayLike) -> Vector:
+        """Each block relaxed."""
+        given = as_direction(direction, self.dimension)
+        vertex = np.empty(given.size)
+        for block, where in self.blocks:
+            vertex[where] = block.minimize_relaxed(given[where])
+        return vertex
+
     def constraints(self, x: Any) -> list[Any]:
         """The blocks' constraints, each on its own coordinates of x."""
         flat = as_flat(x, self.dimension)
