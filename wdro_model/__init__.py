@@ -14,6 +14,7 @@ from wdro_model import bounds, datasets, sets, solvers, traffic
 from wdro_model.errors import (
     ConvexityWarning,
     InaccurateError,
+    InexactOracleError,
     InfeasibleError,
     MissingRuleError,
     NoReformulationError,
@@ -37,6 +38,7 @@ __all__ = [
     "ConvexityWarning",
     "In",
     "InaccurateError",
+    "InexactOracleError",
     "InfeasibleError",
     "MissingRuleError",
     "NoReformulationError",

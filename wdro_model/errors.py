@@ -31,6 +31,10 @@ class NoReformulationError(ValueError):
         self.reason = reason
 
 
+class InexactOracleError(ValueError):
+    """An oracle's answer is beaten by a point of its own set: its gaps prove nothing."""
+
+
 class MissingRuleError(NotImplementedError):
     """An atom of the loss has no batched rule."""
 

@@ -179,9 +179,11 @@ class Problem:
     def round(self) -> Rounded:
         """Replace a fractional decision by a discrete one next to it: a tree, a path, integers.
 
-        Sets the variables to the vertex of least worst-case risk that is found (of least mean loss
-        after ERM, or where the risk has no smooth formula) and returns its value beside that of the
-        fractional decision. `problem.solution` and `problem.value` keep those of the solve.
+        Sets the variables to the discrete decision of least worst-case risk that is found (of least
+        mean loss after ERM; by the smoothed objective where no exact formula is known) and returns
+        its value beside that of the fractional decision. Where integer variables stand beside
+        continuous ones, these are solved again with the integers fixed. `problem.solution` and
+        `problem.value` keep those of the solve.
         """
         from wdro_model.evaluation.rounding import round_decision
 

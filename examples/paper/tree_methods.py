@@ -15,6 +15,7 @@ import numpy as np
 
 from decisions import OWN_ESTIMATE, Decision, solved
 from tree_estimator import TreeGaussian, calibrated_dual_bound
+from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.problem import Problem
@@ -143,7 +144,9 @@ class TreeModel:
     def _objective(self) -> Smoothed:
         """The smoothed objective in closed form, its dual minimised out."""
         options = Options(epsilon=self.epsilon, seed=self.seed)
-        return prepare(self.problem._model, FrankWolfe(), options).objective(self.draws, REPORT)
+        model = self.problem._model
+        assert isinstance(model, RobustModel)
+        return prepare(model, FrankWolfe(), options).objective(self.draws, REPORT)
 
 
 METHODS: dict[str, Callable[[TreeModel], Decision]] = {

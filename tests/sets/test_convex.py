@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import wdro_model as wdro
 from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.sets import ConvexSet, Oracle, check
+from wdro_model.sets.persistent import PersistentHighs
+from wdro_model.solvers import FrankWolfe
 
 
 def minimum(direction, constraints, variables):
@@ -247,8 +250,45 @@ def test_unbounded_sets_name_the_coordinate_and_the_way_out(constraints, coordin
 
 def test_an_unbounded_integer_set_is_found():
     x = cp.Variable(2, integer=True, name="x")
-    with pytest.raises(UnboundedError, match="add bounds such as x <= 10"):
+    with pytest.raises(UnboundedError, match=r"x\[0\] can go to -infinity; add bounds"):
         ConvexSet([cp.sum(x) >= 1], x).check_bounded()
+
+
+@pytest.fixture
+def branchings(monkeypatch):
+    """A list with an entry for each program with integers that HiGHS is given."""
+    solved = []
+    minimize = PersistentHighs.minimize
+
+    def counted(self, cost):
+        if self._integer is not None:
+            solved.append(cost)
+        return minimize(self, cost)
+
+    monkeypatch.setattr(PersistentHighs, "minimize", counted)
+    return solved
+
+
+def test_whether_integers_are_bounded_is_a_linear_program(branchings):
+    y = cp.Variable(5, integer=True, name="y")
+    bounded = ConvexSet([y >= 0, cp.sum(y) <= 7.5], y)
+    bounded.check_bounded()
+    assert branchings == []
+    with pytest.raises(UnboundedError, match=r"y\[\d\] can go to \+infinity"):
+        ConvexSet([y >= 0, y[0] <= 2], y).check_bounded()
+    assert branchings == []
+    half = bounded.minimize_relaxed([-1, 0, 0, 0, 0])
+    np.testing.assert_allclose(half, [7.5, 0, 0, 0, 0])
+    np.testing.assert_allclose(bounded.minimize([-1, 0, 0, 0, 0])[0], 7)
+    assert len(branchings) == 1
+
+
+def test_a_run_branches_in_no_random_direction(branchings):
+    y = cp.Variable(4, boolean=True, name="y")
+    z = wdro.UncertainParameter(4, samples=np.random.default_rng(0).uniform(size=(5, 4)))
+    problem = wdro.Problem(cp.Minimize(cp.sum_squares(cp.multiply(z, y))), [cp.sum(y) == 2])
+    problem.solve(solver=FrankWolfe())
+    assert len(branchings) == problem.solution.oracle_calls + 1
 
 
 def test_an_unbounded_set_can_still_be_minimised_where_it_is_bounded():

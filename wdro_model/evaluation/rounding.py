@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import cvxpy as cp
 import numpy as np
 from cvxpy import settings
 
-from wdro_model.errors import NoReformulationError
-from wdro_model.model import Model, RobustModel
-from wdro_model.objectives import exact
+from wdro_model.evaluation.completion import Completed, Completion
+from wdro_model.evaluation.criteria import Criterion, criterion_of
+from wdro_model.model import Model
+from wdro_model.sets.base import FeasibleSet
+from wdro_model.sets.rounding import best_of, descend
 from wdro_model.solve.certify import evaluations
-from wdro_model.solve.plan import empirical_with_convexity
 from wdro_model.solve.solution import Solution
 
 if TYPE_CHECKING:
@@ -23,26 +24,11 @@ if TYPE_CHECKING:
 
 ROUNDED = "rounded"
 """The status of a decision that was rounded."""
-MEAN, ROBUST = "mean loss over the samples", "worst-case risk"
-
-
-@dataclass(frozen=True)
-class Criterion:
-    """What discrete decisions are judged by."""
-
-    name: str
-    objective: Any
-
-    def __call__(self, x: np.ndarray) -> float:
-        return float(self.objective.evaluate(x).value)
-
-    @property
-    def gradient(self) -> Any:
-        """The gradient as a function of the decision, if the criterion is convex."""
-        return self._gradient if self.objective.convex else None
-
-    def _gradient(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(self.objective.evaluate(x).gradient)
+PATTERNS, NEIGHBOURS = 8, 24
+"""Discrete parts of a mixed decision whose continuous part is solved again: those of candidates,
+and those of neighbours of the best."""
+VERTICES = 100
+"""Vertices of the solution, the heaviest first, that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +37,8 @@ class Rounded:
 
     decision: Mapping[cp.Variable, np.ndarray]
     criterion: str
-    """What it was judged by: "worst-case risk" or "mean loss over the samples"."""
+    """What it was judged by: "worst-case risk", "smoothed worst-case risk", or after ERM "mean loss
+    over the samples"."""
     value: float
     fractional_value: float
     """The criterion at the fractional decision."""
@@ -119,49 +106,70 @@ def rounded_solution(problem: Problem, solution: Solution) -> tuple[Solution, fl
 
 
 def rounded(model: Model, x: np.ndarray, solution: Solution | None) -> tuple[Rounded, np.ndarray]:
-    """The best vertex among those next to x, those of its active set, and those reached from it.
+    """The best of x itself, if it is discrete, of vertices near x and of those reached from them.
 
-    The vertex that minimises the criterion's linearisation at x is tried as well.
+    Where a part of the decision is continuous it is solved again for each discrete part.
     """
     oracle = model.feasible.oracle()
     oracle.check_rounds()
-    criterion = choose(model, solution)
-    here = criterion.objective.evaluate(x)
-    active = None if solution is None else solution.vertices
-    known = [] if active is None else [v for v in active if oracle.is_vertex(v)]
-    steepest = oracle.minimize(here.gradient)
-    vertex = oracle.round(x, criterion, [*known, steepest])
+    criterion = criterion_of(model, solution, x)
+    candidates = list(discrete_points(oracle, x, solution, criterion))
+    discrete = oracle.discrete_coordinates()
+    if discrete.all():
+        best = oracle.round(x, criterion, candidates)
+    else:
+        near = oracle.discrete_near(x)
+        candidates = [*candidates[:1], *near, *candidates[1:]]
+        best = best_completed(model, criterion, x, candidates, discrete)
     found = Rounded(
-        decision=model.feasible.layout.split(vertex),
+        decision=model.feasible.layout.split(best),
         criterion=criterion.name,
-        value=criterion(vertex),
-        fractional_value=float(here.value),
+        value=criterion(best),
+        fractional_value=criterion(x),
         lower_bound=proven(solution, criterion),
     )
-    return found, vertex
+    return found, best
 
 
-def choose(model: Model, solution: Solution | None) -> Criterion:
-    """The worst-case risk where it is a smooth formula; the mean loss for ERM, and elsewhere."""
-    if (
-        isinstance(model, RobustModel)
-        and model.radius > 0
-        and (solution is None or solution.method != "erm")
-    ):
-        try:
-            entry = exact.counterpart(model)
-        except NoReformulationError:
-            return Criterion(MEAN, empirical_with_convexity(model))
-        if entry.has_objective(model):
-            return Criterion(ROBUST, entry.objective(model))
-    return Criterion(MEAN, empirical_with_convexity(model))
+def discrete_points(
+    oracle: FeasibleSet, x: np.ndarray, solution: Solution | None, criterion: Criterion
+) -> Iterator[np.ndarray]:
+    """The decision of a solve, the vertex of steepest descent, the heaviest of the active set."""
+    if solution is not None and oracle.is_vertex(x):
+        yield x
+    yield oracle.minimize(criterion.slope(x))
+    if solution is None or solution.vertices is None or solution.weights is None:
+        return
+    for k in np.argsort(-solution.weights, kind="stable")[: criterion.most or VERTICES]:
+        if oracle.is_vertex(solution.vertices[k]):
+            yield solution.vertices[k]
+
+
+def best_completed(
+    model: Model,
+    criterion: Criterion,
+    x: np.ndarray,
+    candidates: list[np.ndarray],
+    discrete: np.ndarray,
+) -> np.ndarray:
+    """The best decision whose discrete part is that of a candidate, or one reached from there."""
+    completed = Completed(Completion(model, discrete, criterion), criterion)
+    patterns: dict[bytes, np.ndarray] = {}
+    for candidate in candidates:
+        patterns.setdefault(completed.key(candidate), candidate)
+    start = best_of(list(patterns.values())[:PATTERNS], completed)
+    oracle = model.feasible.oracle()
+
+    def neighbours(vertex: np.ndarray) -> Iterator[np.ndarray]:
+        near = oracle.neighbours(completed.decision(vertex), x)
+        return (other for other in near if not completed.knows(other))
+
+    return completed.decision(descend(start, completed, neighbours, NEIGHBOURS))
 
 
 def proven(solution: Solution | None, criterion: Criterion) -> float | None:
     """A lower bound over the hull, from a solve of the criterion itself."""
-    if solution is None or not solution.convex:
-        return None
-    if solution.method != {MEAN: "erm", ROBUST: "exact"}[criterion.name]:
+    if solution is None or not solution.convex or solution.method != criterion.method:
         return None
     if solution.lower_bound is not None or solution.status != settings.OPTIMAL:
         return solution.lower_bound

@@ -25,8 +25,11 @@ from wdro_model.loss.structure import degree
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration.closed_form import isotropic
+from wdro_model.solvers import FrankWolfe
 from wdro_model.solvers.objective import Array, Point
 
+STEPS = 50
+"""Of Frank-Wolfe, for a bound on |x|^2."""
 LARGEST = 1500
 """Eigenvalues are computed up to this many variables."""
 
@@ -137,19 +140,14 @@ class SquaredLength:
         return "|x|^2"
 
 
-def shortest_squared(model: RobustModel, where: slice, steps: int = 50) -> float:
-    """A lower bound on |x|^2 over the feasible set: 50 steps of Frank-Wolfe with line search."""
-    oracle, objective, bound = model.feasible.oracle(), SquaredLength(where), 0.0
+def shortest_squared(model: RobustModel, where: slice) -> float:
+    """A lower bound on |x|^2 over the feasible set, by a few steps of Frank-Wolfe."""
+    oracle = model.feasible.oracle()
     if oracle.nonnegative_directions and not np.all(model.feasible.bounds()[0][where] >= 0):
         return 0.0
-    x = oracle.minimize(np.ones(oracle.dimension))
-    for _ in range(steps):
-        point = objective.evaluate(x)
-        direction = oracle.minimize(point.gradient) - x
-        slope = float(point.gradient @ direction)
-        bound = max(bound, point.value + slope)
-        length = float(direction[where] @ direction[where])
-        if slope >= 0 or length == 0:
-            break
-        x = x + min(1.0, -slope / (2 * length)) * direction
-    return bound
+    start = oracle.minimize(np.ones(oracle.dimension))
+    solver = FrankWolfe(max_iterations=STEPS, direction="plain")
+    found = solver.run(
+        SquaredLength(where), oracle, start, rng=np.random.default_rng(0), progress=False
+    )
+    return max(0.0, found.lower_bound)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 import cvxpy as cp
@@ -48,6 +48,8 @@ class FeasibleSet(ABC):
     is_polytope: the (hull of the) set has finitely many vertices, and `minimize` returns one.
     has_constraints: `constraints(x)` gives the set in CVXPY.
     preferred_direction: the Frank-Wolfe direction that suits the set best, by name; None to choose.
+    accuracy: how far points of the set may lie outside it in each coordinate, by the tolerance of
+        a solver; 0 where they are exact up to rounding.
     rounds: a point can be rounded to a discrete one; None if the oracle's answers are to tell, by
         being 0/1 vectors.
     backend: the name of the backend in use, None for a set with one way to be minimised.
@@ -60,6 +62,7 @@ class FeasibleSet(ABC):
     is_polytope: bool = True
     has_constraints: bool = False
     preferred_direction: str | None = None
+    accuracy: float = 0.0
     rounds: bool | None = None
     backend: str | None = None
     _oracle: LinearOracle
@@ -67,6 +70,18 @@ class FeasibleSet(ABC):
     def minimize(self, direction: ArrayLike) -> Vector:
         """A point of the set that minimises <direction, x>, as a fresh array (n,)."""
         return self._oracle(as_direction(direction, self.dimension))
+
+    def minimize_with_slack(self, direction: ArrayLike) -> tuple[Vector, float]:
+        """A point of the set, and by how much at most it costs more than the minimiser.
+
+        The slack is 0 where the oracle is exact; one that knows a lower bound only returns the
+        cost of its point less the bound.
+        """
+        return self.minimize(direction), 0.0
+
+    def minimize_relaxed(self, direction: ArrayLike) -> Vector:
+        """A minimiser over a larger set that is easier, where there is one: without integrality."""
+        return self.minimize(direction)
 
     def constraints(self, x: Any) -> list[Any]:
         """CVXPY constraints that say x (flattened in row-major order) is in the set's hull."""
@@ -114,6 +129,18 @@ class FeasibleSet(ABC):
                 f"{self!r} cannot be rounded to: its decisions are continuous, not choices such as "
                 "trees and paths (vertices with entries 0 and 1); use the decision as it is."
             )
+
+    def discrete_coordinates(self) -> np.ndarray:
+        """Which coordinates `round` makes discrete, (n,); the others stay continuous."""
+        return np.ones(self.dimension, dtype=bool)
+
+    def discrete_near(self, x: ArrayLike) -> list[Vector]:
+        """A few discrete points of the set near x."""
+        return self._near(as_direction(x, self.dimension, kind="x"))
+
+    def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
+        """Discrete points next to one, towards x first; none where a set knows nothing better."""
+        return iter(())
 
     def is_vertex(self, x: ArrayLike) -> bool:
         """Is x discrete, one of the points that `round` chooses from?"""

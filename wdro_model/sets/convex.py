@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain, islice
 from typing import Any
 
 import cvxpy as cp
@@ -10,10 +12,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model.errors import InfeasibleError, UnboundedError
-from wdro_model.sets.base import FeasibleSet, LinearOracle, Vector, as_flat, reference_solver
-from wdro_model.sets.cone_program import canonicalise
-from wdro_model.sets.persistent import Empty, Unbounded, linear_oracle, persistent_solver
-from wdro_model.sets.rounding import WHOLE
+from wdro_model.sets.base import FeasibleSet, LinearOracle, Vector, as_direction, as_flat
+from wdro_model.sets.cone_program import ConeProgram, canonicalise
+from wdro_model.sets.nearest import Nearest
+from wdro_model.sets.persistent import (
+    Empty,
+    PersistentSolver,
+    Unbounded,
+    linear_oracle,
+    persistent_solver,
+)
+from wdro_model.sets.rounding import WHOLE, Value, descend, limit_of
+
+NEIGHBOURS = 50
+"""Neighbours of an integer point that are looked for, of each kind."""
 
 
 class ConvexSet(FeasibleSet):
@@ -29,6 +41,7 @@ class ConvexSet(FeasibleSet):
     """
 
     has_constraints = True
+    accuracy = 1e-5
 
     def __init__(self, constraints: Iterable[Any], variables: Any) -> None:
         self.variables = _as_variables(variables)
@@ -65,11 +78,21 @@ class ConvexSet(FeasibleSet):
         """Raise UnboundedError if the set is unbounded.
 
         A closed convex set that is unbounded contains a half-line; its slope is not orthogonal to a
-        random direction g, almost surely, so that minimising g or -g shows it.
+        random direction g, almost surely, so that minimising g or -g shows it. Integer points are
+        as unbounded as the relaxation, if there are any.
         """
         direction = np.random.default_rng(0).standard_normal(self.dimension)
-        self.minimize(direction)
-        self.minimize(-direction)
+        self.minimize_relaxed(direction)
+        self.minimize_relaxed(-direction)
+
+    def minimize_relaxed(self, direction: ArrayLike) -> Vector:
+        """The same without integrality: a linear program in place of branch and bound."""
+        if not self._program.is_integer:
+            return self.minimize(direction)
+        continuous = np.zeros_like(self._program.integer)
+        return self._minimizer(replace(self._program, integer=continuous))[1](
+            as_direction(direction, self.dimension)
+        )
 
     def is_current(self) -> bool:
         """Do the parameters of the constraints still have the values used here?"""
@@ -102,8 +125,13 @@ class ConvexSet(FeasibleSet):
         return super().__getstate__() | {"_solver": None}
 
     def _own_oracle(self) -> LinearOracle:
-        self._solver = persistent_solver(self._program)
-        oracle = linear_oracle(self._program, self._solver)
+        self._solver, minimize = self._minimizer(self._program)
+        return minimize
+
+    def _minimizer(self, program: ConeProgram) -> tuple[PersistentSolver, LinearOracle]:
+        """A solver that stays alive, and the oracle that asks it."""
+        solver = persistent_solver(program)
+        oracle = linear_oracle(program, solver)
 
         def minimize(direction: Vector) -> Vector:
             try:
@@ -113,29 +141,56 @@ class ConvexSet(FeasibleSet):
             except Unbounded as found:
                 raise UnboundedError(self._unbounded_message(found.ray)) from None
 
-        return minimize
+        return solver, minimize
+
+    def discrete_coordinates(self) -> np.ndarray:
+        """Which entries of x belong to integer or boolean variables, (n,)."""
+        return np.concatenate([_integer_entries(variable) for variable in self.variables])
+
+    def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
+        """The nearest points in which an integer entry differs, or one is up and another down.
+
+        Entries in which x is farthest from the vertex come first, and move towards x; `NEIGHBOURS`
+        of a kind are looked for.
+        """
+        nearest, whole = Nearest(self), np.flatnonzero(self.discrete_coordinates())
+        apart = x - vertex
+        order = whole[np.argsort(-np.abs(apart[whole]), kind="stable")]
+        signs = {k: (1.0, -1.0) if apart[k] == 0 else (float(np.sign(apart[k])),) for k in order}
+        ups, downs = ([k for k in order if way in signs[k]] for way in (1.0, -1.0))
+        single = ({k: way} for k in order for way in signs[k])
+        pairs = ({i: 1.0, j: -1.0} for i in ups for j in downs if i != j)
+        for moves in chain(islice(single, NEIGHBOURS), islice(pairs, NEIGHBOURS)):
+            found = nearest.moved(vertex, moves)
+            if found is not None:
+                yield self._whole(found)
 
     def _near(self, x: Vector) -> list[Vector]:
-        """The nearest point of the set itself, with integers, in the sum of absolute changes."""
-        point = cp.Variable(self.dimension)
-        problem = cp.Problem(cp.Minimize(cp.norm1(point - x)), self.constraints(point))
-        problem.solve(solver=reference_solver(problem))
-        if point.value is None:
-            raise cp.error.SolverError(f"no point of {self!r} was found: {problem.status}.")
-        return [self._discrete(point.value, "the solver's answer")]
+        """The nearest points of the set itself, with integers, in the sum of absolute changes.
+
+        Where some coordinates are continuous, these and the others also count alone.
+        """
+        whole, nearest = self.discrete_coordinates(), Nearest(self)
+        every = np.ones(whole.size, dtype=bool)
+        found = [
+            nearest(x, counted) for counted in ([every] if whole.all() else [every, whole, ~whole])
+        ]
+        return [self._discrete(point, "the solver's answer") for point in found]
+
+    def _improved(self, vertex: Vector, value: Value) -> Vector:
+        """An integer point that no neighbour improves, or the search's limit."""
+        slope = getattr(value, "gradient", None)
+        lower = vertex if slope is None else vertex - slope(vertex)
+        return descend(vertex, value, lambda v: self.neighbours(v, lower), limit_of(value))
 
     def _is_discrete(self, vertex: Vector) -> bool:
         """Are the entries of integer variables integers?"""
-        entries = vertex[self._integers()]
+        entries = vertex[self.discrete_coordinates()]
         return bool(np.all(np.abs(entries - np.rint(entries)) <= WHOLE))
 
     def _whole(self, vertex: Vector) -> Vector:
         """Integer entries rounded, the others as they are."""
-        return np.where(self._integers(), np.rint(vertex), vertex)
-
-    def _integers(self) -> np.ndarray:
-        """Which entries of x belong to integer or boolean variables, (n,)."""
-        return np.concatenate([_integer_entries(variable) for variable in self.variables])
+        return np.where(self.discrete_coordinates(), np.rint(vertex), vertex)
 
     def _owns(self, x: Any) -> bool:
         given = tuple(x) if isinstance(x, (list, tuple)) else (x,)
@@ -146,7 +201,7 @@ class ConvexSet(FeasibleSet):
         twins: dict[int, Any] = {}
         own = [*self.variables, *(v for c in self._constraints for v in c.variables())]
         for variable in own:
-            twins.setdefault(id(variable), _twin(variable, relaxed))
+            twins.setdefault(id(variable), twin_of(variable, relaxed))
         copies = [constraint.tree_copy(twins) for constraint in self._constraints]
         if relaxed:
             copies += [c for v in own for c in _unit_bounds(v, twins[id(v)])]
@@ -260,7 +315,7 @@ def _parameters(constraints: list[Any], variables: tuple[Any, ...]) -> list[Any]
     return list(found.values())
 
 
-def _twin(variable: Any, relaxed: bool) -> Any:
+def twin_of(variable: Any, relaxed: bool) -> Any:
     """A fresh variable with the same shape and attributes, without integrality if `relaxed`."""
     dropped = ("integer", "boolean") if relaxed else ()
     attributes = {

@@ -5,82 +5,106 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wdro_model.sets.base import FeasibleSet, LinearOracle, Vector, as_flat
+from wdro_model.sets.base import FeasibleSet, Vector, as_direction, as_flat
+from wdro_model.sets.rounding import is_whole
 
 
 class Oracle(FeasibleSet):
-    """The set whose linear minimiser is the function `lmo`: direction (n,) -> vertex (n,).
+    """The set whose linear minimiser is the function `lmo`: direction -> vertex.
 
     Parameters
     ----------
     lmo: returns a point of the set that minimises <direction, x>; it is given its own copy of the
-        direction, and what it returns is copied.
-    dimension: n.
-    constraints: x -> list of CVXPY constraints that describe the same set; without it the set can
-        neither be intersected with other constraints nor handed to a conic solver.
-    bounds: (lower, upper), scalars or arrays (n,), which every point satisfies.
+        direction, and what it returns is copied. If its points are only near the minimum it
+        returns (vertex, bound), where no point of the set costs less than the bound: gaps are then
+        measured from the bound. A vertex by itself is taken as exact.
+    shape: n for vectors, (n, m) for matrices, of directions and vertices alike. The set itself
+        speaks of vectors of all `dimension` entries, matrices flattened row by row.
+    constraints: x -> list of CVXPY constraints that describe the same set, x of that shape;
+        without it the set can neither be intersected with other constraints nor handed to a conic
+        solver.
+    bounds: (lower, upper), scalars or arrays of the shape, which every point satisfies.
     nonnegative_directions: the function is only right for directions >= 0.
     name: for messages; the function's own name by default.
+    integral: the vertices have whole entries, and points can be rounded to them (True), or points
+        are not to be rounded (False); by default, vertices of zeros and ones are rounded to.
+    dimension: in place of the shape, the number of entries of a vector.
     """
 
     def __init__(
         self,
-        lmo: Callable[[Vector], ArrayLike],
-        dimension: int,
+        lmo: Callable[[Vector], Any],
+        shape: int | tuple[int, ...] | None = None,
         constraints: Callable[[Any], list[Any]] | None = None,
         bounds: tuple[ArrayLike, ArrayLike] | None = None,
         nonnegative_directions: bool = False,
         name: str | None = None,
+        integral: bool | None = None,
+        dimension: int | None = None,
     ) -> None:
         self.name = name or getattr(lmo, "__name__", type(lmo).__name__)
         if not callable(lmo):
             raise ValueError(
                 f"Oracle takes a function direction -> vertex first, got {type(lmo).__name__}."
             )
-        if not isinstance(dimension, (int, np.integer)) or dimension < 1:
-            raise ValueError(
-                f"the dimension of oracle {self.name!r} must be a positive integer, "
-                f"got {dimension!r}."
-            )
+        if (shape is None) == (dimension is None):
+            given = "neither" if shape is None else "both"
+            raise ValueError(f"oracle {self.name!r} takes a shape or a dimension, got {given}.")
         if constraints is not None and not callable(constraints):
             raise ValueError(
                 f"constraints of oracle {self.name!r} must be a function x -> list of CVXPY "
                 f"constraints, got {type(constraints).__name__}; write lambda x: [x >= 0, ...]."
             )
-        self.dimension = int(dimension)
+        self.shape = self._as_shape(dimension if shape is None else shape)
+        self.dimension = int(np.prod(self.shape))
         self.nonnegative_directions = nonnegative_directions
         self.has_constraints = constraints is not None
+        self.rounds = integral
         self._lmo = lmo
         self._cvxpy_form = constraints
         self.bounds = None if bounds is None else self._as_bounds(bounds)
-        self._use(None)
+
+    def minimize(self, direction: ArrayLike) -> Vector:
+        """The function's vertex, checked."""
+        return self.minimize_with_slack(direction)[0]
+
+    def minimize_with_slack(self, direction: ArrayLike) -> tuple[Vector, float]:
+        """The function's vertex, and how far its cost is above the function's bound."""
+        given = self._within_domain(as_direction(direction, self.dimension))
+        answer, bound = self._lmo(given.reshape(self.shape).copy()), None
+        if has_bound(answer):
+            answer, bound = answer
+        vertex = self._validated(answer)
+        return vertex, 0.0 if bound is None else self._slack(float(bound), given, vertex)
 
     def constraints(self, x: Any) -> list[Any]:
         """The CVXPY form that was given."""
         if self._cvxpy_form is None:
             return super().constraints(x)
-        return list(self._cvxpy_form(as_flat(x, self.dimension)))
+        flat = as_flat(x, self.dimension)
+        shaped = flat if len(self.shape) == 1 else cp.reshape(flat, self.shape, order="C")
+        return list(self._cvxpy_form(shaped))
 
     def describe(self) -> str:
         """The function, by name."""
         return f"the set of dimension {self.dimension} minimised by the function {self.name}"
 
     def __repr__(self) -> str:
-        return f"Oracle({self.name}, dimension={self.dimension})"
+        size = f"dimension={self.dimension}" if len(self.shape) == 1 else f"shape={self.shape}"
+        return f"Oracle({self.name}, {size})"
 
-    def _own_oracle(self) -> LinearOracle:
-        def minimize(direction: Vector) -> Vector:
-            return self._validated(self._lmo(self._within_domain(direction)))
-
-        return minimize
+    def _is_discrete(self, vertex: Vector) -> bool:
+        """Whole numbers where they were declared, zeros and ones otherwise."""
+        return is_whole(vertex) if self.rounds else super()._is_discrete(vertex)
 
     def _within_domain(self, direction: Vector) -> Vector:
-        """A copy of the direction, without rounding errors below zero if it must be nonnegative."""
+        """The direction, without rounding errors below zero if it must be nonnegative."""
         if not self.nonnegative_directions:
-            return direction.copy()
+            return direction
         index = int(np.argmin(direction))
         if direction[index] < -1e-12 * np.abs(direction).max():
             raise ValueError(
@@ -89,7 +113,18 @@ class Oracle(FeasibleSet):
             )
         return np.maximum(direction, 0.0)
 
-    def _validated(self, answer: ArrayLike) -> Vector:
+    def _slack(self, bound: float, direction: Vector, vertex: Vector) -> float:
+        """The cost of a vertex less the bound, which must not be above it."""
+        cost = float(direction @ vertex)
+        rounding = 1e-6 * float(np.linalg.norm(direction) * np.linalg.norm(vertex))
+        if not bound <= cost + rounding:
+            raise ValueError(
+                f"oracle {self.name!r} returned the bound {bound:g} with a vertex of cost "
+                f"{cost:g}; the bound must be a number that no point of the set undercuts."
+            )
+        return max(cost - bound, 0.0)
+
+    def _validated(self, answer: Any) -> Vector:
         try:
             vertex = np.array(answer, dtype=np.float64)
         except (TypeError, ValueError):
@@ -97,11 +132,12 @@ class Oracle(FeasibleSet):
                 f"oracle {self.name!r} must return an array of {self.dimension} numbers, "
                 f"got {type(answer).__name__}."
             ) from None
-        if vertex.shape != (self.dimension,):
+        if vertex.shape != self.shape:
             raise ValueError(
-                f"oracle {self.name!r} must return an array of shape ({self.dimension},), "
+                f"oracle {self.name!r} must return an array of shape {self.shape}, "
                 f"got shape {vertex.shape}."
             )
+        vertex = vertex.ravel()
         if not np.isfinite(vertex).all():
             index = int(np.flatnonzero(~np.isfinite(vertex))[0])
             raise ValueError(
@@ -124,16 +160,25 @@ class Oracle(FeasibleSet):
             )
         np.clip(vertex, lower, upper, out=vertex)
 
+    def _as_shape(self, shape: Any) -> tuple[int, ...]:
+        sizes = shape if isinstance(shape, tuple) else (shape,)
+        if not sizes or not all(isinstance(n, (int, np.integer)) and n >= 1 for n in sizes):
+            raise ValueError(
+                f"the shape of oracle {self.name!r} must be a tuple of positive integers or one "
+                f"positive integer, got {shape!r}."
+            )
+        return tuple(int(n) for n in sizes)
+
     def _as_bounds(self, bounds: tuple[ArrayLike, ArrayLike]) -> tuple[Vector, Vector]:
         try:
             lower, upper = (
-                np.array(np.broadcast_to(np.asarray(side, dtype=np.float64), self.dimension))
+                np.broadcast_to(np.asarray(side, dtype=np.float64), self.shape).flatten()
                 for side in bounds
             )
         except (TypeError, ValueError):
             raise ValueError(
                 f"bounds of oracle {self.name!r} must be a pair (lower, upper) of scalars or "
-                f"arrays ({self.dimension},), got {bounds!r}."
+                f"arrays of shape {self.shape}, got {bounds!r}."
             ) from None
         if not np.all(lower <= upper):
             index = int(np.flatnonzero(~(lower <= upper))[0])
@@ -142,3 +187,9 @@ class Oracle(FeasibleSet):
                 f"{lower[index]:g} and {upper[index]:g} at index {index}."
             )
         return lower, upper
+
+
+def has_bound(answer: Any) -> bool:
+    """Is an answer (vertex, bound) rather than a vertex, such as the tuple (1, 0)?"""
+    pair = isinstance(answer, tuple) and len(answer) == 2
+    return pair and np.ndim(answer[0]) > 0 and np.ndim(answer[1]) == 0

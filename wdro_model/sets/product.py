@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +46,28 @@ class ProductSet(FeasibleSet):
         self.nonnegative_directions = any(block.nonnegative_directions for block in sets)
         self.is_polytope = all(block.is_polytope for block in sets)
         self.has_constraints = all(block.has_constraints for block in sets)
+        self.accuracy = max(block.accuracy for block in sets)
         self.bounds = self._joint_bounds()
         preferred = {block.preferred_direction for block in sets}
         self.preferred_direction = preferred.pop() if len(preferred) == 1 else None
         self._use(None)
+
+    def minimize_with_slack(self, direction: ArrayLike) -> tuple[Vector, float]:
+        """The blocks' points together, and the sum of their slacks."""
+        given = as_direction(direction, self.dimension)
+        vertex, total = np.empty(given.size), 0.0
+        for block, where in self.blocks:
+            vertex[where], slack = block.minimize_with_slack(given[where])
+            total += slack
+        return vertex, total
+
+    def minimize_relaxed(self, direction: ArrayLike) -> Vector:
+        """Each block relaxed."""
+        given = as_direction(direction, self.dimension)
+        vertex = np.empty(given.size)
+        for block, where in self.blocks:
+            vertex[where] = block.minimize_relaxed(given[where])
+        return vertex
 
     def constraints(self, x: Any) -> list[Any]:
         """The blocks' constraints, each on its own coordinates of x."""
@@ -82,6 +100,31 @@ class ProductSet(FeasibleSet):
     def check_rounds(self) -> None:
         """Raise a ValueError if no block can be rounded."""
         self._rounding_blocks()
+
+    def discrete_coordinates(self) -> np.ndarray:
+        """Those of the blocks that round."""
+        mask = np.zeros(self.dimension, dtype=bool)
+        for block, where in self._rounding_blocks():
+            mask[where] = block.discrete_coordinates()
+        return mask
+
+    def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
+        """Those of each block that rounds, the other blocks as they are."""
+        for block, where in self._rounding_blocks():
+            for part in block.neighbours(vertex[where], x[where]):
+                found = vertex.copy()
+                found[where] = part
+                yield found
+
+    def _near(self, x: Vector) -> list[Vector]:
+        """Points near x in every block that rounds: the first of each, the second of each, ..."""
+        blocks = self._rounding_blocks()
+        near = [block._near(x[where]) for block, where in blocks]
+        found = [x.copy() for _ in range(max(map(len, near)))]
+        for (_, where), points in zip(blocks, near):
+            for k, point in enumerate(found):
+                point[where] = points[min(k, len(points) - 1)]
+        return found
 
     def _rounding_blocks(self) -> list[tuple[FeasibleSet, Where]]:
         """The blocks with discrete points; those of the last one are refused if there are none."""
@@ -134,13 +177,7 @@ class ProductSet(FeasibleSet):
         return f"ProductSet({', '.join(repr(block) for block, _ in self.blocks)})"
 
     def _own_oracle(self) -> LinearOracle:
-        def minimize(direction: Vector) -> Vector:
-            vertex = np.empty(direction.size)
-            for block, where in self.blocks:
-                vertex[where] = block.minimize(direction[where])
-            return vertex
-
-        return minimize
+        return lambda direction: self.minimize_with_slack(direction)[0]
 
     def _as_indices(self, position: int, block: FeasibleSet, indices: Any) -> np.ndarray:
         everywhere = np.arange(self.dimension)

@@ -18,7 +18,8 @@ from wdro_model.sets.backends import Vector
 
 Value = Callable[[Vector], float]
 """What a vertex is judged by: less is better. If it has an attribute `gradient`, a function of the
-vertex, it is convex and that is its gradient."""
+vertex, it is convex and that is its gradient; with an attribute `most` that is not None, a search
+evaluates it so many times only."""
 WHOLE = 1e-6
 """Entries of a vertex this close to an integer are that integer."""
 
@@ -31,6 +32,11 @@ def distance_to(x: Vector) -> Value:
 def is_binary(vertex: Vector) -> bool:
     """Are all entries 0 or 1, up to a solver's tolerance?"""
     return bool(np.all(np.minimum(np.abs(vertex), np.abs(vertex - 1.0)) <= WHOLE))
+
+
+def is_whole(vertex: Vector) -> bool:
+    """Are all entries integers, up to a solver's tolerance?"""
+    return bool(np.all(np.abs(vertex - np.rint(vertex)) <= WHOLE))
 
 
 def nearest_directions(x: Vector, nonnegative: bool) -> tuple[Vector, Vector]:
@@ -48,6 +54,34 @@ def best_of(vertices: Iterable[Vector], value: Value) -> Vector:
     return min(vertices, key=value)
 
 
+def limit_of(value: Value) -> int | None:
+    """How often a search may evaluate the value; None without a limit."""
+    return getattr(value, "most", None)
+
+
+def descend(
+    vertex: Vector,
+    value: Value,
+    neighbours: Callable[[Vector], Iterable[Vector]],
+    most: int | None = None,
+) -> Vector:
+    """A vertex that no neighbour improves, or the best one after so many evaluations."""
+    best, least, seen = vertex, value(vertex), {vertex.tobytes()}
+    improved = True
+    while improved:
+        improved = False
+        for other in neighbours(best):
+            if other.tobytes() in seen:
+                continue
+            if most is not None and len(seen) > most:
+                return best
+            seen.add(other.tobytes())
+            if (found := value(other)) < least:
+                best, least, improved = other, found, True
+                break
+    return best
+
+
 # ------------------------------------------------------------------ trees
 def exchange(tree: Vector, value: Value, tails: NDArray[np.int64], heads: NDArray) -> Vector:
     """A tree that no exchange of one edge improves, reached from the given one.
@@ -55,8 +89,9 @@ def exchange(tree: Vector, value: Value, tails: NDArray[np.int64], heads: NDArra
     The exchanges of a tree put in one edge and take out one of the cycle that it closes. The first
     that improves is made, until none does. With a convex value, v + e_in - e_out has at least the
     value f(v) + g_in - g_out with g the gradient at v: only exchanges with g_in < g_out are tried,
-    the steepest first.
+    the steepest first. After `value.most` evaluations, where there is such a limit, it ends.
     """
+    left = limit_of(value)
     best, least = tree.copy(), value(tree)
     gradient = getattr(value, "gradient", None)
     last = 0
@@ -70,10 +105,11 @@ def exchange(tree: Vector, value: Value, tails: NDArray[np.int64], heads: NDArra
             slope = gradient(best)
             gain = slope[swaps[:, 0]] - slope[swaps[:, 1]]
             order = np.argsort(gain, kind="stable")[: int(np.count_nonzero(gain < 0))]
-        for entering, leaving in swaps[order]:
+        for entering, leaving in swaps[order[:left]]:
             trial = best.copy()
             trial[entering], trial[leaving] = 1.0, 0.0
             found = value(trial)
+            left = None if left is None else left - 1
             if found < least:
                 best, least, last = trial, found, int(entering)
                 break

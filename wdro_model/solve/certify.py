@@ -17,6 +17,7 @@ from wdro_model.solve.plan import Plan
 from wdro_model.solve.solution import STATIONARY, Solution
 from wdro_model.solve.units import Units, in_units
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome
+from wdro_model.solvers.certificate import certificate
 from wdro_model.solvers.driver import ABSOLUTE_GAP
 from wdro_model.solvers.objective import Array, Point
 
@@ -26,7 +27,7 @@ def certified(
 ) -> tuple[Point, float]:
     """A full evaluation at x and its Frank-Wolfe gap."""
     point = objective.evaluate(x, dual)
-    return point, float(point.gradient @ (x - oracle.minimize(point.gradient)))
+    return point, certificate(oracle, x, point.gradient).gap
 
 
 def report(
@@ -48,7 +49,7 @@ def report(
     same_objective: the bounds of the run hold for the reported value, which was not re-estimated.
     reliable: the Monte Carlo error of the value is within the tolerance.
     """
-    value, gap = point.value, max(gap, 0.0)  # oracles are exact up to rounding
+    value = point.value
     close = gap <= max(solver.gap * abs(value), ABSOLUTE_GAP)
     solved = settings.OPTIMAL if convex else STATIONARY
     if not reliable:

@@ -76,13 +76,21 @@ def conic_answer(
             raise
         raise ValueError(
             "no installed solver takes this mixed-integer program (installed: "
-            f"{', '.join(cp.installed_solvers())}); install one that does (pip install pyscipopt), "
-            "keep the program linear (a cost such as Norm(1)), or drop integer=True."
+            f"{', '.join(cp.installed_solvers())}); {over_the_hull(chosen)} minimises over "
+            "the convex hull of the integer points, and round() then finds an integer decision. "
+            "Or install a solver for mixed-integer cones (pip install pyscipopt), or keep the "
+            "program linear (a cost such as Norm(1))."
         ) from error
     for variable, value in model.feasible.layout.split(best.decision).items():
         variable.save_value(np.array(value))
     best.multipliers.save()
     return best.answer, best.decision
+
+
+def over_the_hull(chosen: Plan) -> str:
+    """The call that solves a mixed-integer model by Frank-Wolfe."""
+    method = chosen.method if chosen.objective is not None else "smoothed"
+    return f"solve(method={method!r}, solver=wdro_model.solvers.FrankWolfe())"
 
 
 def judge_of(model: Model, chosen: Plan) -> Judge:

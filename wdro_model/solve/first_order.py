@@ -77,8 +77,10 @@ def first_point(model: Model, objective: Any, options: Options, rng: np.random.G
         refuse_outside(model, start)
         return start
     direction = rng.standard_normal(oracle.dimension)
-    x = oracle.minimize(np.abs(direction) if oracle.nonnegative_directions else direction)
-    return x if objective is None else oracle.minimize(objective.evaluate(x).gradient)
+    direction = np.abs(direction) if oracle.nonnegative_directions else direction
+    if objective is None:
+        return oracle.minimize(direction)
+    return oracle.minimize(objective.evaluate(oracle.minimize_relaxed(direction)).gradient)
 
 
 def user_start(model: Model, start: Any, name: str = "start") -> Array:

@@ -25,7 +25,7 @@ from wdro_model.solve.first_order import first_order_outcome
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan, plan
 from wdro_model.solve.recipe import FirstOrder, Recipe
-from wdro_model.solvers import Conic
+from wdro_model.solvers import Conic, FrankWolfe
 from wdro_model.solvers.objective import Array
 
 LARGEST_PROGRAM = 2**17
@@ -73,12 +73,14 @@ def empirical_decision(model: RobustModel, options: Options) -> Array:
 
 
 def run_empirical(model: RobustModel, options: Options) -> Array:
-    """The ERM decision, as a flat vector; variables and multipliers are left as they were."""
-    return _decision(model.without_ball(), plan(model.without_ball(), "erm", None), options)
+    """The ERM decision, as a flat vector; over the convex hull of integer points."""
+    still = model.without_ball()
+    hull = FrankWolfe(gap=1e-3) if model.feasible.is_integer else None
+    return _decision(still, plan(still, "erm", hull), options)
 
 
 def _decision(model: RobustModel, chosen: Plan, options: Options) -> Array:
-    """The decision of a plan, without a judgement of it."""
+    """The decision of a plan, without a judgement; variables and multipliers keep their values."""
     quiet = replace(options, verbose=False, start=None, seed=0)
     with model.feasible.holding():
         if isinstance(chosen.solver, Conic):

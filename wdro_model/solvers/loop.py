@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.sets.base import FeasibleSet
+from wdro_model.solvers.certificate import Certificate, certificate, refuse_beaten
 from wdro_model.solvers.directions import ActiveSet, DirectionRule, Move
 from wdro_model.solvers.dual_rules import DualRule
 from wdro_model.solvers.gradients import GradientRule
@@ -57,7 +58,7 @@ class Look:
 
     state: State
     point: Point
-    oracle_gap: float
+    certificate: Certificate
     """The gap of x alone, without the dual's share."""
     oracle_calls: int
 
@@ -127,22 +128,24 @@ class Loop:
         point = self.gradient_at(t, self.x, self.dual) if self.known is None else self.known
         self.known = point
         check_finite(point, t)
-        vertex = self.feasible.minimize(point.gradient)
+        found = certificate(self.feasible, self.x, point.gradient)
         self.oracle_calls += 1
-        oracle_gap = float(point.gradient @ (self.x - vertex))
-        gap = oracle_gap + self.rules.dual.gap(point)
+        gap = found.gap + self.rules.dual.gap(point)
         if self.rules.gradient.certified:
             self.bound = max(self.bound, point.value - gap)
         state = State(
-            t, self.seconds(), self.x, point.value, gap, point.dual, point.gradient, vertex
+            t, self.seconds(), self.x, point.value, gap, point.dual, point.gradient, found.vertex
         )
-        return Look(state, point, oracle_gap, self.oracle_calls)
+        return Look(state, point, found, self.oracle_calls)
 
     def verdict(self, here: Look) -> Stop | None:
         """Is the run over?"""
         state, limits = here.state, self.limits
         tolerance = max(limits.gap * abs(state.value), ABSOLUTE_GAP)
         if self.rules.gradient.certified and state.gap <= tolerance:
+            if self.active_set is not None:
+                known = self.active_set.vertices
+                refuse_beaten(self.feasible, here.certificate, state.gradient, known)
             return Stop.GAP
         if limits.seconds is not None and state.time >= limits.seconds:
             return Stop.TIME
@@ -151,7 +154,7 @@ class Loop:
     def stride(self, here: Look) -> Stride | None:
         """The rules' step, else a plain one; None if neither improves the objective."""
         state = here.state
-        move = self.direction.propose(self.x, state.gradient, state.vertex, here.oracle_gap)
+        move = self.direction.propose(self.x, state.gradient, state.vertex, here.certificate.slope)
         stride = self.along(move, here)
         if stride is None and not move.is_plain:
             stride = self.along(self.direction.retreat(self.x, state.vertex), here)
