@@ -10,6 +10,8 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss import BatchedLoss, CallableLoss
+from wdro_model.loss.atoms import SUM_LARGEST
+from wdro_model.loss.rules import brief
 from wdro_model.methods import Solver
 from wdro_model.sets import In
 from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe
@@ -31,7 +33,35 @@ def compiled_loss(objective: Any) -> BatchedLoss | CallableLoss:
             f"the objective must be cp.Minimize(loss) or a CallableLoss, got "
             f"{type(objective).__name__}; wrap the expression in cp.Minimize(...)."
         )
+    refuse_nan(objective, "the loss")
+    refuse_vector_cvar(objective.expr)
     return BatchedLoss(objective.expr)
+
+
+def refuse_vector_cvar(expression: Any) -> None:
+    """CVXPY's CVaR of the entries of a vector is no CVaR of the loss over the data."""
+    waiting = [expression]
+    while waiting:
+        atom = waiting.pop()
+        waiting += atom.args
+        uncertain = any(isinstance(p, UncertainParameter) for p in atom.parameters())
+        if isinstance(atom, SUM_LARGEST) and uncertain and atom.args[0].size == 1:
+            raise ValueError(
+                "cp.cvar and cp.sum_largest look at the entries of one vector, not at the "
+                f"distribution of the data, and {atom.args[0]} has one entry; for the CVaR of a "
+                "loss at level 0.95 add t = cp.Variable() and write "
+                "cp.Minimize(t + cp.pos(loss - t) / (1 - 0.95))."
+            )
+
+
+def refuse_nan(expression: Any, what: str) -> None:
+    """A constant that is not a number is an error where it is declared."""
+    for constant in expression.constants():
+        values = getattr(constant.value, "data", constant.value)  # sparse matrices keep their own
+        if np.isnan(np.asarray(values)).any():
+            raise ValueError(
+                f"{what} has a constant with the value nan: {brief(expression)}; drop or impute it."
+            )
 
 
 def check_constraints(constraints: Sequence[Any] | None) -> list[Any]:
@@ -48,6 +78,8 @@ def check_constraints(constraints: Sequence[Any] | None) -> list[Any]:
                 f"a constraint must be a CVXPY constraint or In(x, set), got "
                 f"{type(constraint).__name__}: {constraint!r}."
             )
+        if isinstance(constraint, cp.constraints.constraint.Constraint):
+            refuse_nan(constraint, "a constraint")
     return constraints
 
 
@@ -58,6 +90,16 @@ def check_ambiguity(ambiguity: Any) -> WassersteinBall | None:
     raise ValueError(
         f"ambiguity must be a WassersteinBall, got {ambiguity!r}; "
         "write ambiguity=WassersteinBall(radius=...)."
+    )
+
+
+def check_assumption(assume_convex: Any) -> bool:
+    """True or False."""
+    if isinstance(assume_convex, (bool, np.bool_)):
+        return bool(assume_convex)
+    raise ValueError(
+        f"assume_convex must be True or False, got {assume_convex!r}; True is your word that the "
+        "loss is convex in the decision."
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from cvxpy.error import SolverError
 
+from wdro_model.assigned import multipliers_kept
 from wdro_model.errors import MissingRuleError
 from wdro_model.execution import refuse_outside, user_start
 from wdro_model.problem import Problem
@@ -86,15 +87,16 @@ def warm(problem: Problem, arguments: Mapping[str, Any], last: Solution | None) 
 @contextmanager
 def decision_kept(problem: Problem) -> Iterator[None]:
     """Give the problem back the decision it had; one that had none keeps the last."""
-    before = {variable: variable.value for variable in problem.variables()}
-    state = problem.value, problem.status, problem.solution
-    try:
+    layout, names = problem._model.feasible.layout, ("value", "status", "solution", "_decided")
+    before = {name: getattr(problem, name) for name in names}
+    if problem._decided is None and any(v.value is None for v in layout.variables):
         yield
+        return
+    try:
+        with layout.holding(), multipliers_kept(problem._model.feasible.constraints):
+            yield
     finally:
-        if all(value is not None for value in before.values()):
-            for variable, value in before.items():
-                variable.save_value(value)
-            problem.value, problem.status, problem.solution = state
+        vars(problem).update(before)
 
 
 def check_radii(radii: Any) -> tuple[float, ...]:
