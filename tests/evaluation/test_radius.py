@@ -283,7 +283,7 @@ def test_one_sample_cannot_be_split(data):
     with pytest.raises(ValueError, match="needs at least 5 samples, there are 1; give test="):
         wdro.select_radius(problem, RADII)
     with pytest.raises(ValueError, match="a hold-out needs at least 2 samples, there is 1"):
-        wdro.select_radius(problem, RADII, folds=1)
+        wdro.select_radius(problem, RADII, folds=1, holdout=0.3)
     assert wdro.select_radius(problem, RADII, test=data).complete
 
 

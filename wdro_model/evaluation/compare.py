@@ -84,6 +84,8 @@ def compare(
     **options
         Further arguments of `solve`, for all methods.
     """
+    if not isinstance(problem, Problem):
+        raise TypeError(f"compare needs a wdro Problem first, got {type(problem).__name__}.")
     candidates = list(asked_for(problem, methods, radii, options))
     sets = named_scenarios(problem, test)
     if rounded:
@@ -183,6 +185,11 @@ def labelled(methods: Methods) -> dict[str, Mapping[str, Any]]:
     """Arguments of `solve` by label."""
     if isinstance(methods, Mapping):
         return {str(label): arguments for label, arguments in methods.items()}
+    if not isinstance(methods, Iterable):
+        raise ValueError(
+            f"methods must be a list of method names or a dict {{label: arguments}}, got "
+            f"{methods!r}; write methods=('erm', 'exact')."
+        )
     return {name: {} for name in ((methods,) if isinstance(methods, str) else methods)}
 
 

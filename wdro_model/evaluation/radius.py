@@ -62,7 +62,7 @@ def select_radius(
         0 is ERM. By default 0 and ten radii from the scale of the data: see
         `wdro_model.evaluation.radius_grid.default_radii`.
     folds : int, object with `split(X)`, or pairs of indices (train, test)
-        k folds, shuffled by the seed. 1 is a hold-out of the share `holdout` (0.3).
+        k folds, shuffled by the seed; 1 with `holdout`, the share of the samples that judges.
     metric : "mean", "cvar" (the mean of the worst 5%) or a function of the losses (n,)
         Small is good.
     rule : "min" or "one_standard_error"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model.errors import blaming
 from wdro_model.sets.base import FeasibleSet, LinearOracle, Vector, as_flat
 
 
@@ -40,7 +41,8 @@ class Oracle(FeasibleSet):
             raise ValueError(
                 f"Oracle takes a function direction -> vertex first, got {type(lmo).__name__}."
             )
-        if not isinstance(dimension, (int, np.integer)) or dimension < 1:
+        whole = isinstance(dimension, (int, np.integer)) and not isinstance(dimension, bool)
+        if not whole or dimension < 1:
             raise ValueError(
                 f"the dimension of oracle {self.name!r} must be a positive integer, "
                 f"got {dimension!r}."
@@ -62,7 +64,9 @@ class Oracle(FeasibleSet):
         """The CVXPY form that was given."""
         if self._cvxpy_form is None:
             return super().constraints(x)
-        return list(self._cvxpy_form(as_flat(x, self.dimension)))
+        flat = as_flat(x, self.dimension)
+        with blaming(f"the constraints of the oracle {self.name!r}"):
+            return list(self._cvxpy_form(flat))
 
     def describe(self) -> str:
         """The function, by name."""
@@ -73,7 +77,10 @@ class Oracle(FeasibleSet):
 
     def _own_oracle(self) -> LinearOracle:
         def minimize(direction: Vector) -> Vector:
-            return self._validated(self._lmo(self._within_domain(direction)))
+            given = self._within_domain(direction)
+            with blaming(f"the oracle {self.name!r}"):
+                answer = self._lmo(given)
+            return self._validated(answer)
 
         return minimize
 
