@@ -22,7 +22,7 @@ from wdro_model.options import Options
 from wdro_model.rescaling import solve_in_units
 from wdro_model.sets.base import FeasibleSet
 from wdro_model.solution import STATIONARY, Solution
-from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe, Outcome
+from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe, Outcome, Stop
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.driver import ABSOLUTE_GAP
 
@@ -107,6 +107,8 @@ def run_empirical(model: Model, options: Options) -> Array:
             solution = run_conic(model, chosen, chosen.solver, quiet)
         else:
             solution = run_first_order(model, chosen, chosen.solver, quiet)
+    if solution.stop == Stop.INTERRUPT.value:
+        raise KeyboardInterrupt  # half a run is no ERM decision
     return model.feasible.layout.join(solution.decision)
 
 

@@ -18,6 +18,31 @@ from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 
 
+MOST_RESULTS = 64
+"""Results that are kept at once: several for each of the last radii."""
+
+
+class Memory:
+    """Results that were computed for the present values of the certain parameters.
+
+    Those for other values are forgotten, and so are the ones that were asked for longest ago.
+    """
+
+    def __init__(self) -> None:
+        self.values: tuple[bytes, ...] = ()
+        self.results: dict[str, Any] = {}
+
+    def find(self, name: str, values: tuple[bytes, ...], compute: Callable[[], Any]) -> Any:
+        """The result of that name; computed and kept if it is not known."""
+        if values != self.values:
+            self.values, self.results = values, {}
+        result = self.results.pop(name) if name in self.results else compute()
+        self.results[name] = result
+        if len(self.results) > MOST_RESULTS:
+            del self.results[next(iter(self.results))]
+        return result
+
+
 @dataclass(frozen=True)
 class Model:
     """What the compiler knows about a problem."""
@@ -35,8 +60,8 @@ class Model:
     """The ground cost with its weights resolved."""
     feasible: Feasible
     assume_convex: bool
-    memory: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Results that do not depend on the radius, shared by models that differ in nothing else."""
+    memory: Memory = field(default_factory=Memory, repr=False, compare=False)
+    """Results that models which differ in nothing but the radius share."""
 
     @property
     def radius(self) -> float:
@@ -75,11 +100,8 @@ class Model:
         """A result computed once for the current values of the certain parameters."""
         certain = [] if self.expression is None else self.expression.parameters()
         certain += [p for c in self.feasible.constraints for p in parameters_of(c)]
-        values = [np.asarray(p.value) for p in certain if p.value is not None]
-        key = (name, *(v.tobytes() for v in values))
-        if key not in self.memory:
-            self.memory[key] = compute()
-        return self.memory[key]
+        values = tuple(np.asarray(p.value).tobytes() for p in certain if p.value is not None)
+        return self.memory.find(name, values, compute)
 
     def on(self, joint: JointSamples) -> Model:
         """The same model on other samples; what was remembered of the old ones is forgotten."""
@@ -89,7 +111,7 @@ class Model:
             loss=FlatLoss(self.loss.loss, self.loss.layout, joint),
             joint=joint,
             cost=None if ball is None else ball.cost.bind(joint),
-            memory={},
+            memory=Memory(),
         )
 
     def mean_values(self) -> dict[cp.Parameter, np.ndarray]:

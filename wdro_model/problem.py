@@ -17,7 +17,7 @@ from wdro_model.errors import ConvexityWarning, unknown_name
 from wdro_model.execution import run_conic, run_first_order, user_start
 from wdro_model.explanation import explain
 from wdro_model.methods import Plan, Solver, plan
-from wdro_model.model import Model
+from wdro_model.model import Memory, Model
 from wdro_model.objectives import exact
 from wdro_model.options import Options
 from wdro_model.smoothing import run_smoothed
@@ -310,7 +310,7 @@ class Problem:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without results that can be computed again; with the next id that CVXPY would give."""
-        model = replace(self._model, memory={})
+        model = replace(self._model, memory=Memory())
         return self.__dict__ | {"_model": model, "_next_id": lin_utils.ID_COUNTER.count}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -44,7 +44,7 @@ class WassersteinBall:
             or not 1 <= as_float(p) < math.inf
         ):
             raise ValueError(
-                f"order p of a Wasserstein ball must be a finite number >= 1, got {shown(p)}."
+                f"order p of a Wasserstein ball must be a number >= 1, got {shown(p)}."
             )
         distance = _nonnegative(radius, "radius")
         if cost is None and p not in _DEFAULT_COSTS:

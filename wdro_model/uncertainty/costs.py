@@ -103,9 +103,7 @@ class Norm(GroundCost):
     def __post_init__(self) -> None:
         p: Any = np.inf if isinstance(self.p, str) and self.p.lower() == "inf" else self.p
         if not _is_number(p) or not p >= 1 or (np.isinf(as_float(p)) and p != np.inf):
-            raise ValueError(
-                f"p of a Norm cost must be a number in [1, inf] or 'inf', got {shown(self.p)}."
-            )
+            raise ValueError(f"p of a Norm cost must be a number in [1, inf], got {shown(self.p)}.")
         object.__setattr__(self, "p", as_float(p))
 
     def bind(self, joint: JointSamples) -> BoundCost:
