@@ -22,6 +22,7 @@ def compiled(
     constraints: Sequence[Any],
     ball: WassersteinBall | None,
     assume_convex: bool,
+    maximise: bool = False,
 ) -> Model:
     """Loss, structure, joint samples, bound cost and feasible set of a problem."""
     uncertain = tuple(loss.parameters)
@@ -44,6 +45,7 @@ def compiled(
         cost=ball.cost.bind(joint) if ball is not None and joint is not None else None,
         feasible=feasible,
         assume_convex=assume_convex,
+        maximise=maximise,
     )
 
 

@@ -17,7 +17,6 @@ from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 
-
 MOST_RESULTS = 64
 """Results that are kept at once: several for each of the last radii."""
 
@@ -60,8 +59,15 @@ class Model:
     """The ground cost with its weights resolved."""
     feasible: Feasible
     assume_convex: bool
+    maximise: bool = False
+    """Is the loss minus an objective that the user maximises?"""
     memory: Memory = field(default_factory=Memory, repr=False, compare=False)
     """Results that models which differ in nothing but the radius share."""
+
+    @property
+    def sign(self) -> float:
+        """The user's objective is this times the loss."""
+        return -1.0 if self.maximise else 1.0
 
     @property
     def radius(self) -> float:

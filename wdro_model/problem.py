@@ -48,9 +48,12 @@ class Problem:
 
         min over x in X of  sup { E_Q f(x, xi) : W_c(Q, empirical distribution) <= radius }
 
+    With `cp.Maximize` the least expected value over the ball is maximised. What is reported has the
+    sign of the objective as it was written: `value`, `losses` and the rest are then of rewards.
+
     Parameters
     ----------
-    objective : cp.Minimize or CallableLoss
+    objective : cp.Minimize, cp.Maximize or CallableLoss
         A scalar CVXPY expression in the decision variables and the uncertain parameters.
     constraints : list
         CVXPY constraints and memberships `In(x, set)`.
@@ -77,7 +80,8 @@ class Problem:
         self._objective = objective
         self._constraints = tuple(check_constraints(constraints))
         loss, convex = compiled_loss(objective), check_assumption(assume_convex)
-        self._model = compiled(loss, self._constraints, check_ambiguity(ambiguity), convex)
+        ball, maximise = check_ambiguity(ambiguity), isinstance(objective, cp.Maximize)
+        self._model = compiled(loss, self._constraints, ball, convex, maximise)
         self._warned = False
         self._decided: Mapping[cp.Variable, np.ndarray] | None = None
         self.value: float | None = None
@@ -122,6 +126,7 @@ class Problem:
         self.value = self.status = self.solution = self._decided = None
         with model.feasible.layout.holding():  # a solve that fails leaves the variables alone
             solution = execute(model, chosen, checked)
+        solution = solution.turned() if model.maximise else solution
         if not isinstance(chosen.solver, Conic):
             forget_multipliers(model.feasible.constraints)
         self._decide(solution.decision)
@@ -139,7 +144,8 @@ class Problem:
     def losses(self, scenarios: Any = None, decision: Any = None) -> np.ndarray:
         """f(x, scenario) for each scenario: {parameter: array}, an array, or the samples.
 
-        Of this problem's decision, of another {variable: value}, or of a solution.
+        Of this problem's decision, of another {variable: value}, or of a solution. With
+        `cp.Maximize` these are the values of the objective, of which large ones are good.
         """
         from wdro_model.evaluation.losses import losses_at
 
@@ -153,7 +159,7 @@ class Problem:
         """
         from wdro_model.evaluation.statistics import LossStatistics
 
-        return LossStatistics.of(self.losses(scenarios, decision))
+        return LossStatistics.of(self.losses(scenarios, decision), self._model.maximise)
 
     def robust_value(self, decision: Any = None) -> float | None:
         """The exact worst-case risk of this problem's decision, or of another {variable: value}.
@@ -163,8 +169,9 @@ class Problem:
         model = self._current_model()
         x = self._decision(decision)
         if model.radius == 0:
-            return float(model.loss.values(x, model.rows).mean())
-        return exact.robust_value(model, x)
+            return model.sign * float(model.loss.values(x, model.rows).mean())
+        found = exact.robust_value(model, x)
+        return None if found is None else model.sign * found
 
     def worst_case(self, method: str | None = None, decision: Any = None) -> WorstCase:
         """The adversarial distribution at the decision: scenarios, weights, transport cost.
@@ -177,7 +184,8 @@ class Problem:
         from wdro_model.evaluation.worst_case import find_worst_case
 
         model, x = self._current_model(), self._decision(decision)
-        return find_worst_case(model, x, self._solution_at(x), method)
+        found = find_worst_case(model, x, self._solution_at(x), method)
+        return replace(found, expected_loss=model.sign * found.expected_loss)
 
     def path(
         self,
@@ -201,8 +209,9 @@ class Problem:
 
         Takes the vertex of least worst-case risk that is found (of least mean loss after ERM, or
         where the risk has no smooth formula) as this problem's decision, sets the variables to it
-        and returns its value beside that of the fractional decision. `problem.solution` and
-        `problem.value` keep those of the solve.
+        and returns its value beside that of the fractional decision (with `cp.Maximize`, those of
+        the loss, minus the objective). `problem.solution` and `problem.value` keep those of the
+        solve.
         """
         from wdro_model.evaluation.rounding import round_decision
 
@@ -365,11 +374,11 @@ class Problem:
         assign(decision)
 
     def _solution_at(self, x: np.ndarray) -> Solution | None:
-        """The last solution, if x is its decision."""
-        found = self.solution
-        if found is None or np.array_equal(x, self._model.feasible.layout.join(found.decision)):
-            return found
-        return None
+        """The last solution in terms of the loss, if x is its decision."""
+        found, layout = self.solution, self._model.feasible.layout
+        if found is None or not np.array_equal(x, layout.join(found.decision)):
+            return None
+        return found.as_loss()
 
     def _warn_about_convexity(self, solution: Solution) -> None:
         if solution.convex or self._warned:

@@ -10,7 +10,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss import BatchedLoss, CallableLoss
-from wdro_model.loss.atoms import SUM_LARGEST
+from wdro_model.loss.atoms import NEGATE, SUM_LARGEST
 from wdro_model.loss.rules import brief
 from wdro_model.methods import Solver
 from wdro_model.sets import In
@@ -20,22 +20,23 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 
 
 def compiled_loss(objective: Any) -> BatchedLoss | CallableLoss:
-    """The loss of an objective, lowered to NumPy."""
+    """The loss of an objective, lowered to NumPy: minus the one that is maximised."""
     if isinstance(objective, CallableLoss):
         return objective
-    if isinstance(objective, cp.Maximize):
+    if not isinstance(objective, (cp.Minimize, cp.Maximize)):
         raise ValueError(
-            "a wdro Problem minimises a loss; write cp.Minimize(-reward) instead of "
-            "cp.Maximize(reward)."
-        )
-    if not isinstance(objective, cp.Minimize):
-        raise ValueError(
-            f"the objective must be cp.Minimize(loss) or a CallableLoss, got "
+            f"the objective must be cp.Minimize(loss), cp.Maximize(reward) or a CallableLoss, got "
             f"{type(objective).__name__}; wrap the expression in cp.Minimize(...)."
         )
     refuse_nan(objective, "the loss")
     refuse_vector_cvar(objective.expr)
-    return BatchedLoss(objective.expr)
+    return BatchedLoss(objective.expr if isinstance(objective, cp.Minimize) else _minus(objective))
+
+
+def _minus(objective: cp.Maximize) -> Any:
+    """The loss of a reward; cp.Maximize(-loss) has it as it was written."""
+    reward = objective.expr
+    return reward.args[0] if isinstance(reward, NEGATE) else -reward
 
 
 def refuse_vector_cvar(expression: Any) -> None:

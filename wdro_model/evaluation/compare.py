@@ -126,15 +126,32 @@ def compare(
 def judged(candidate: Candidate, solution: Solution, sets: Mapping[str, Any]) -> Judged:
     """The losses of a solution on the samples and on each set of scenarios."""
     losses = all_losses(candidate.problem, solution, sets)
-    return Judged(candidate.label, solution, losses, candidate.radius, solution.value)
+    return Judged(
+        candidate.label,
+        solution,
+        losses,
+        candidate.radius,
+        solution.value,
+        maximise=solution.maximise,
+    )
 
 
 def judged_rounded(candidate: Candidate, solution: Solution, sets: Mapping[str, Any]) -> Judged:
     """The same for the discrete decision next to it."""
-    discrete, promise = rounded_solution(candidate.problem, solution)
+    discrete, promise = rounded_solution(candidate.problem, solution.as_loss())
+    if solution.maximise:
+        discrete, promise = discrete.turned(), None if promise is None else -promise
     losses = all_losses(candidate.problem, discrete, sets)
     label = f"{candidate.label}, rounded"
-    return Judged(label, discrete, losses, candidate.radius, promise, discrete.status)
+    return Judged(
+        label,
+        discrete,
+        losses,
+        candidate.radius,
+        promise,
+        discrete.status,
+        maximise=solution.maximise,
+    )
 
 
 def all_losses(

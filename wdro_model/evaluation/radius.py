@@ -64,7 +64,7 @@ def select_radius(
     folds : int, object with `split(X)`, or pairs of indices (train, test)
         k folds, shuffled by the seed; 1 with `holdout`, the share of the samples that judges.
     metric : "mean", "cvar" (the mean of the worst 5%) or a function of the losses (n,)
-        Small is good.
+        Small is good; the losses are minus the values of an objective that is maximised.
     rule : "min" or "one_standard_error"
         The smallest mean score, or the largest radius within one standard error of it.
     test : {parameter: array} or array, optional

@@ -145,13 +145,16 @@ class RadiusTask:
         return Step(score, spread, solution.status, "", solution)
 
     def _losses(self, solution: Solution, fold: Fold | None) -> np.ndarray:
-        """The losses of a decision on what was held out, or on the user's scenarios."""
+        """The losses of a decision on what was held out, or on the user's scenarios.
+
+        Small is good: they are minus the values of an objective that is maximised.
+        """
         model = self.problem._model
         assert model.joint is not None
         x = model.feasible.layout.join(solution.decision)
         if fold is None:
-            return losses_at(model, x, self.scenarios)
-        return losses_at(replace(model, joint=model.joint.take(fold.test)), x)
+            return model.sign * losses_at(model, x, self.scenarios)
+        return model.sign * losses_at(replace(model, joint=model.joint.take(fold.test)), x)
 
 
 def _failure(error: Exception) -> Step:

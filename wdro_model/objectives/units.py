@@ -22,7 +22,7 @@ from wdro_model.loss.flat import FlatLoss
 from wdro_model.loss.homogeneous import times
 from wdro_model.loss.magnitudes import is_scalable, power_of_two
 from wdro_model.loss.structure import analyse
-from wdro_model.model import Model
+from wdro_model.model import Memory, Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.geometry import largest_gains, scales
 from wdro_model.uncertainty.costs import BoundCost
@@ -126,7 +126,7 @@ def _decision_in_units(model: Model, scale: Scale) -> Units:
     parameters = model.joint.parameters
     loss = FlatLoss(BatchedLoss(expression, parameters), model.loss.layout, model.joint)
     structure = analyse(expression, parameters)
-    changed = replace(model, expression=expression, loss=loss, structure=structure, memory={})
+    changed = replace(model, expression=expression, loss=loss, structure=structure, memory=Memory())
     return replace(Units.of(changed), loss=scale.loss)
 
 
@@ -323,7 +323,7 @@ def _rescaled(model: Model, expression: Any, parameters: tuple[Any, ...], data: 
         if model.ambiguity is None
         else replace(model.ambiguity, radius=model.ambiguity.radius / unit),
         cost=None if model.cost is None else _cost(model.cost, data, unit),
-        memory={},
+        memory=Memory(),
     )
 
 

@@ -23,7 +23,7 @@ from wdro_model.loss.entrywise import entry_pieces, selected
 from wdro_model.loss.polynomial import Degrees
 from wdro_model.loss.stacked import Stacked
 from wdro_model.loss.structure import convexity_in_data
-from wdro_model.model import Model
+from wdro_model.model import Memory, Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.integration.importance.frame import box_of
 from wdro_model.objectives.integration.low_rank.anatomy import (
@@ -225,7 +225,7 @@ def _joint_model(model: Model, grouping: _Grouping, group: int) -> Model:
             parts.append(cp.sum(selected(expression, entries)))
     weights = np.ones(len(inside)) if model.cost.weights is None else model.cost.weights
     cost = BoundCost("squared", len(inside), weights=np.where(inside, weights, np.inf))
-    return replace(model, expression=sum(parts[1:], parts[0]), cost=cost, memory={})
+    return replace(model, expression=sum(parts[1:], parts[0]), cost=cost, memory=Memory())
 
 
 def free_coordinates(model: Model) -> Array:
