@@ -5,6 +5,7 @@ from __future__ import annotations
 import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from cvxpy.error import SolverError
 
 import wdro_model as wdro
@@ -98,6 +99,12 @@ def test_nan_is_found_where_it_is_declared(x, xi, value):
             wdro.Problem(cp.Minimize(xi @ x), [x >= 0, constraint])
     with pytest.raises(ValueError, match=r"the loss has a constant with the value nan: .*xi @ x"):
         problem_of(cp.Minimize(xi @ x + cp.sum(cp.multiply(value, x))), x)
+
+
+def test_nan_is_found_in_sparse_matrices(x, xi):
+    matrix = sp.csr_array(np.array([[0.0, np.nan], [1.0, 0.0]]))
+    with pytest.raises(ValueError, match="a constraint has a constant with the value nan"):
+        wdro.Problem(cp.Minimize(xi @ x), [x >= 0, matrix @ x <= 1])
 
 
 def test_infinite_bounds_say_nothing(x, xi):

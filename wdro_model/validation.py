@@ -8,6 +8,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 
 from wdro_model.loss import BatchedLoss, CallableLoss
 from wdro_model.loss.atoms import NEGATE, SUM_LARGEST
@@ -41,12 +42,14 @@ def _minus(objective: cp.Maximize) -> Any:
 
 def refuse_vector_cvar(expression: Any) -> None:
     """CVXPY's CVaR of the entries of a vector is no CVaR of the loss over the data."""
-    waiting = [expression]
+    waiting, seen = [expression], set[int]()
     while waiting:
         atom = waiting.pop()
-        waiting += atom.args
-        uncertain = any(isinstance(p, UncertainParameter) for p in atom.parameters())
-        if isinstance(atom, SUM_LARGEST) and uncertain and atom.args[0].size == 1:
+        waiting += [a for a in atom.args if id(a) not in seen]
+        seen.update(map(id, atom.args))
+        if not isinstance(atom, SUM_LARGEST) or atom.args[0].size > 1:
+            continue
+        if any(isinstance(p, UncertainParameter) for p in atom.parameters()):
             raise ValueError(
                 "cp.cvar and cp.sum_largest look at the entries of one vector, not at the "
                 f"distribution of the data, and {atom.args[0]} has one entry; for the CVaR of a "
@@ -58,8 +61,8 @@ def refuse_vector_cvar(expression: Any) -> None:
 def refuse_nan(expression: Any, what: str) -> None:
     """A constant that is not a number is an error where it is declared."""
     for constant in expression.constants():
-        values = getattr(constant.value, "data", constant.value)  # sparse matrices keep their own
-        if np.isnan(np.asarray(values)).any():
+        values = constant.value.data if sp.issparse(constant.value) else constant.value
+        if np.isnan(values).any():
             raise ValueError(
                 f"{what} has a constant with the value nan: {brief(expression)}; drop or impute it."
             )
