@@ -195,7 +195,7 @@ def draw_curves(
     figure = Figure(figsize=(10.0, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2)
     severities = experiment.settings.severities
-    for flows, colour in ((erm, "#d55e00"), (robust[radius], "#0072b2")):
+    for flows, colour in ((erm, "#0072b2"), (robust[radius], "#d55e00")):
         tests = [f"severity {s:g}" for s in severities]
         excess = [100.0 * (flows.tests[t] / experiment.best[t] - 1.0) for t in tests]
         left.plot(severities, excess, "o-", color=colour, label=flows.name)
@@ -205,11 +205,11 @@ def draw_curves(
         title="Tests of growing severity",
     )
     radii = list(robust)
-    for test, colour in zip(_shifted(experiment), ("#009e73", "#0072b2")):
+    for test, colour in zip(_shifted(experiment), ("#009e73", "#d55e00")):
         shares = [100.0 * experiment.recovered(test, erm, robust[r]) for r in radii]
         right.plot(radii, shares, "o-", color=colour, label=f"recovered, {test}")
     prices = [100.0 * (robust[r].training / erm.training - 1.0) for r in radii]
-    right.plot(radii, prices, "s--", color="#d55e00", label="price on training scenarios")
+    right.plot(radii, prices, "s--", color="#cc79a7", label="price on training scenarios")
     right.axvline(radius, color="#888888", lw=1.0, ls=":", label="chosen by cross-validation")
     right.set(xscale="log", xlabel="radius", ylabel="%", ylim=(0, 105), title="What a radius buys")
     right.set_xticks(radii, [f"{r:g}" for r in radii])

@@ -172,12 +172,6 @@ def test_atom_without_a_rule():
         model(loss=lambda x, xi: cp.lambda_max(cp.diag(cp.multiply(x, xi))))
 
 
-def test_maximisation():
-    x = cp.Variable(3)
-    with pytest.raises(ValueError, match=r"cp\.Minimize\(-reward\)"):
-        wdro.Problem(cp.Maximize(cp.sum(x)), [x <= 1])
-
-
 def test_bare_expression_as_objective():
     x = cp.Variable(3)
     with pytest.raises(ValueError, match=r"cp\.Minimize"):

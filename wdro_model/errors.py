@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 from cvxpy.error import SolverError
@@ -45,6 +46,16 @@ class ConvexityWarning(UserWarning):
 
 class SamplingWarning(UserWarning):
     """The Monte Carlo estimate of the smoothed objective is unreliable."""
+
+
+@contextmanager
+def blaming(whose: str) -> Iterator[None]:
+    """Errors of a function of the user get a note that says whose they are."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"(raised by {whose}, which wdro_model called)")
+        raise
 
 
 def unknown_name(kind: str, given: object, known: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,15 @@ import numpy as np
 from cvxpy.lin_ops import lin_utils
 
 from wdro_model.errors import ConvexityWarning, unknown_name
-from wdro_model.model import Model, RobustModel
-from wdro_model.model.compiled import compiled, refuse_empty_set, refuse_missing_values
-from wdro_model.model.declared import check_ambiguity, check_constraints, compiled_loss
+from wdro_model.model import Memory, Model, RobustModel, compiled
+from wdro_model.model.assigned import assign, forget_multipliers, set_by_hand
+from wdro_model.model.compiled import refuse_empty_set, refuse_missing_values
+from wdro_model.model.declared import (
+    check_ambiguity,
+    check_assumption,
+    check_constraints,
+    compiled_loss,
+)
 from wdro_model.solve import Options, Solution, execute, plan
 from wdro_model.solve.certify import known_robust_value
 from wdro_model.solve.explain import explain
@@ -38,9 +44,12 @@ class Problem:
 
         min over x in X of  sup { E_Q f(x, xi) : W_c(Q, empirical distribution) <= radius }
 
+    With `cp.Maximize` the least expected value over the ball is maximised. What is reported has the
+    sign of the objective as it was written: `value`, `losses` and the rest are then of rewards.
+
     Parameters
     ----------
-    objective : cp.Minimize or CallableLoss
+    objective : cp.Minimize, cp.Maximize or CallableLoss
         A scalar CVXPY expression in the decision variables and the uncertain parameters.
     constraints : list
         CVXPY constraints and memberships `In(x, set)`.
@@ -48,6 +57,12 @@ class Problem:
         How far the data may move, and at what cost. Without it the problem is ERM.
     assume_convex : bool
         Your word that the loss is convex in the decision, where CVXPY's rules cannot see it.
+
+    What a problem is built from is read-only; `with_radius` and `with_samples` give twins, which
+    share the variables but have decisions of their own. `losses`, `evaluate`, `robust_value`,
+    `worst_case` and `round` judge the decision that the last solve (or `round`) of the problem they
+    are called on has found, whichever problem was solved since. Before its first solve, and for
+    variables whose value was set since by hand or by a CVXPY problem, it is `variable.value`.
     """
 
     def __init__(
@@ -58,13 +73,14 @@ class Problem:
         *,
         assume_convex: bool = False,
     ) -> None:
-        self.objective = objective
-        self.constraints = check_constraints(constraints)
-        self.ambiguity = check_ambiguity(ambiguity)
-        self.assume_convex = bool(assume_convex)
-        self._loss = compiled_loss(objective)
-        self._model = compiled(self._loss, self.constraints, self.ambiguity, self.assume_convex)
+        self._objective = objective
+        self._constraints = tuple(check_constraints(constraints))
+        loss, convex = compiled_loss(objective), check_assumption(assume_convex)
+        ball, maximise = check_ambiguity(ambiguity), isinstance(objective, cp.Maximize)
+        self._ambiguity = ball
+        self._model = compiled(loss, self._constraints, ball, convex, maximise)
         self._warned = False
+        self._decided: Mapping[cp.Variable, np.ndarray] | None = None
         self.value: float | None = None
         self.status: str | None = None
         self.solution: Solution | None = None
@@ -103,11 +119,14 @@ class Problem:
         model, method = self._current_model(), self._method(method, checked)
         chosen = plan(model, method, with_time_limit(check_solver(solver), time_limit))
         if time_limit is not None and solver is None and not chosen.solver.is_conic:
-            chosen = plan(self._model, method, with_time_limit(chosen.solver, time_limit))
-        self.value = self.status = self.solution = None
-        solution = execute(self._model, chosen, checked)
-        for variable, value in solution.decision.items():
-            variable.save_value(np.array(value))
+            chosen = plan(model, method, with_time_limit(chosen.solver, time_limit))
+        self.value = self.status = self.solution = self._decided = None
+        with model.feasible.layout.holding():  # a solve that fails leaves the variables alone
+            solution = execute(model, chosen, checked)
+        solution = solution.turned() if model.maximise else solution
+        if not chosen.solver.is_conic:
+            forget_multipliers(model.feasible.constraints)
+        self._decide(solution.decision)
         self.value, self.status, self.solution = solution.value, solution.status, solution
         self._warn_about_convexity(solution)
         return solution.value
@@ -119,45 +138,51 @@ class Problem:
         return explain(model, plan(model, method, check_solver(solver)), checked, self.solution)
 
     # -------------------------------------------------------------- evaluating
-    def losses(self, scenarios: Any = None) -> np.ndarray:
-        """f(x.value, scenario) for each scenario: {parameter: array}, an array, or the samples."""
+    def losses(self, scenarios: Any = None, decision: Any = None) -> np.ndarray:
+        """f(x, scenario) for each scenario: {parameter: array}, an array, or the samples.
+
+        Of this problem's decision, of another {variable: value}, or of a solution. With
+        `cp.Maximize` these are the values of the objective, of which large ones are good.
+        """
         from wdro_model.evaluation.losses import losses_at
 
-        return losses_at(self._model, self._decision(), scenarios)
+        model = self._current_model()
+        return losses_at(model, self._decision(decision), scenarios)
 
     def evaluate(self, scenarios: Any = None, decision: Any = None) -> LossStatistics:
         """Mean, spread and tail of the losses on scenarios, or on the samples.
 
-        Of the current decision, of another {variable: value}, or of a solution.
+        Of this problem's decision, of another {variable: value}, or of a solution.
         """
-        from wdro_model.evaluation.losses import losses_at
         from wdro_model.evaluation.statistics import LossStatistics
 
-        model = self._current_model()
-        x = self._decision() if decision is None else user_start(model, decision, "decision")
-        return LossStatistics.of(losses_at(model, x, scenarios))
+        return LossStatistics.of(self.losses(scenarios, decision), self._model.maximise)
 
     def robust_value(self, decision: Any = None) -> float | None:
-        """The exact worst-case risk of a decision {variable: value}, or of the current one.
+        """The exact worst-case risk of this problem's decision, or of another {variable: value}.
 
         None where no exact formula is known for the loss, the cost and the support.
         """
         model = self._current_model()
-        x = self._decision() if decision is None else user_start(model, decision, "decision")
+        x = self._decision(decision)
         if model.radius == 0 or not isinstance(model, RobustModel):
-            return float(model.loss.values(x, model.rows).mean())
-        return known_robust_value(model, x)
+            return model.sign * float(model.loss.values(x, model.rows).mean())
+        found = known_robust_value(model, x)
+        return None if found is None else model.sign * found
 
-    def worst_case(self, method: str | None = None) -> WorstCase:
-        """The adversarial distribution at the current decision: scenarios, weights, transport cost.
+    def worst_case(self, method: str | None = None, decision: Any = None) -> WorstCase:
+        """The adversarial distribution at the decision: scenarios, weights, transport cost.
 
         method: "exact" for the extremal distribution, where an exact formula is known, "smoothed"
             for draws of the smoothed problem's adversary after solve(method="smoothed"); by default
             the one that goes with the last solve.
+        decision: {variable: value} or a solution, instead of this problem's own; only "exact".
         """
         from wdro_model.evaluation.worst_case import find_worst_case
 
-        return find_worst_case(self._current_model(), self._decision(), self.solution, method)
+        model, x = self._current_model(), self._decision(decision)
+        found = find_worst_case(model, x, self._solution_at(x), method)
+        return replace(found, expected_loss=model.sign * found.expected_loss)
 
     def path(
         self,
@@ -179,9 +204,10 @@ class Problem:
     def round(self) -> Rounded:
         """Replace a fractional decision by a discrete one next to it: a tree, a path, integers.
 
-        Sets the variables to the discrete decision of least worst-case risk that is found (of least
-        mean loss after ERM; by the smoothed objective where no exact formula is known) and returns
-        its value beside that of the fractional decision. Where integer variables stand beside
+        Takes the discrete decision of least worst-case risk that is found (of least mean loss after
+        ERM; by the smoothed objective where no exact formula is known) as this problem's decision,
+        sets the variables to it and returns its value beside that of the fractional decision (with
+        `cp.Maximize`, those of the loss, minus the objective). Where integer variables stand beside
         continuous ones, these are solved again with the integers fixed. `problem.solution` and
         `problem.value` keep those of the solve.
         """
@@ -190,6 +216,46 @@ class Problem:
         return round_decision(self)
 
     # -------------------------------------------------------------- reading
+    @property
+    def objective(self) -> Any:
+        """What the problem was built with; read-only."""
+        return self._objective
+
+    @objective.setter
+    def objective(self, _: Any) -> None:
+        raise read_only("objective", "build a new Problem with the other objective")
+
+    @property
+    def constraints(self) -> tuple[Any, ...]:
+        """CVXPY constraints and memberships; read-only."""
+        return self._constraints
+
+    @constraints.setter
+    def constraints(self, _: Any) -> None:
+        raise read_only("constraints", "build a new Problem with the other constraints")
+
+    @property
+    def ambiguity(self) -> WassersteinBall | None:
+        """The ball; read-only."""
+        return self._ambiguity
+
+    @ambiguity.setter
+    def ambiguity(self, _: Any) -> None:
+        raise read_only(
+            "ambiguity",
+            "with_radius(radius) gives the problem with another radius, with_samples(data) that on "
+            "other data, and another cost takes a new Problem",
+        )
+
+    @property
+    def assume_convex(self) -> bool:
+        """The user's word that the loss is convex in the decision; read-only."""
+        return self._model.assume_convex
+
+    @assume_convex.setter
+    def assume_convex(self, _: Any) -> None:
+        raise read_only("assume_convex", "build a new Problem with assume_convex=")
+
     def variables(self) -> list[cp.Variable]:
         """The decision variables, in the order of their appearance."""
         return list(self._model.feasible.layout.variables)
@@ -249,13 +315,13 @@ class Problem:
         """This problem with another model and ball, not solved yet."""
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin.ambiguity, twin._model = ball, model
-        twin.value = twin.status = twin.solution = None
+        twin._model, twin._ambiguity = model, ball
+        twin.value = twin.status = twin.solution = twin._decided = None
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
         """Without results that can be computed again; with the next id that CVXPY would give."""
-        model = replace(self._model, memory={})
+        model = replace(self._model, memory=Memory())
         return self.__dict__ | {"_model": model, "_next_id": lin_utils.ID_COUNTER.count}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -287,15 +353,34 @@ class Problem:
             return "smoothed"
         return method
 
-    def _decision(self) -> np.ndarray:
+    def _decision(self, given: Any = None) -> np.ndarray:
+        """The flat decision to be judged: the one that is given, else this problem's own."""
         layout = self._model.feasible.layout
-        for variable in layout.variables:
-            if variable.value is None:
+        if given is not None:
+            return user_start(self._model, given, "decision")
+        own = self._decided or {}
+        values = {
+            v: own[v] if v in own and not set_by_hand(v) else v.value for v in self.variables()
+        }
+        for variable, value in values.items():
+            if value is None:
                 raise ValueError(
                     f"the variable {variable.name()!r} has no value yet; call solve() first, or "
                     "set its .value."
                 )
-        return layout.join({v: v.value for v in layout.variables})
+        return layout.join(values)
+
+    def _decide(self, decision: Mapping[cp.Variable, np.ndarray]) -> None:
+        """Take a decision as this problem's own, and give it to the variables."""
+        self._decided = dict(decision)
+        assign(decision)
+
+    def _solution_at(self, x: np.ndarray) -> Solution | None:
+        """The last solution in terms of the loss, if x is its decision."""
+        found, layout = self.solution, self._model.feasible.layout
+        if found is None or not np.array_equal(x, layout.join(found.decision)):
+            return None
+        return found.as_loss()
 
     def _warn_about_convexity(self, solution: Solution) -> None:
         if solution.convex or self._warned:
@@ -308,6 +393,11 @@ class Problem:
             ConvexityWarning,
             stacklevel=3,
         )
+
+
+def read_only(name: str, way_out: str) -> AttributeError:
+    """The error for an attribute that cannot be changed after the problem was compiled."""
+    return AttributeError(f"{name} of a Problem is read-only: {way_out}.")
 
 
 def solve_cvxpy_problem(

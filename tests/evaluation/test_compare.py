@@ -309,16 +309,30 @@ def test_a_problem_without_a_decision_is_left_at_the_last(portfolio):
 def test_advantage_is_of_paired_losses(portfolio, rng):
     test = rng.normal(size=(300, 4))
     report = wdro.compare(portfolio[0], methods=("erm", "exact"), test=test)
-    difference = report["exact"].losses["test"] - report["erm"].losses["test"]
+    difference = report["erm"].losses["test"] - report["exact"].losses["test"]
     row = report.advantage(over="erm").rows()[1]
     assert (row["method"], row["scenarios"]) == ("exact", "test")
     assert row["difference"] == pytest.approx(difference.mean())
     assert row["standard_error"] == pytest.approx(difference.std(ddof=1) / np.sqrt(300))
-    assert row["cvar95"] == pytest.approx(np.sort(difference)[-15:].mean())
-    assert row["better"] == pytest.approx((difference < 0).mean())
+    assert row["cvar95"] == pytest.approx(np.sort(difference)[:15].mean())
+    assert row["better"] == pytest.approx((difference > 0).mean())
     back = report.advantage(over="exact")["erm", "test"]
     assert back.losses == pytest.approx(-difference)
-    assert "minus those of 'exact'" in str(report.advantage(over="exact"))
+    assert "over 'exact'" in str(report.advantage(over="exact"))
+    assert "positive: better" in str(report.advantage(over="exact"))
+
+
+def test_an_advantage_is_positive_where_the_robust_decision_is_better():
+    """Two assets of the same mean, and a test in which the one that ERM takes collapses."""
+    x = cp.Variable(2, nonneg=True)
+    data = np.array([[0.3, 0.1], [-0.1, 0.09], [0.1, 0.1]])
+    returns = wdro.UncertainParameter(2, samples=data)
+    problem = wdro.Problem(cp.Minimize(-returns @ x), [cp.sum(x) == 1], wdro.WassersteinBall(1.0))
+    report = wdro.compare(problem, ("erm", "exact"), test=np.array([[-1.0, 0.1], [-0.5, 0.0]]))
+    assert report["exact"].statistics("test").mean < report["erm"].statistics("test").mean
+    row = report.advantage().rows()[1]
+    assert min(row["difference"], row["cvar95"]) > 0
+    assert row["better"] == 1.0
 
 
 def test_equal_decisions_have_no_advantage(portfolio):

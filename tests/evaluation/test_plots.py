@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import gaussian_kde
 
 import wdro_model as wdro
-from wdro_model.evaluation.drawing import legend_columns, plain, spread_apart
+from wdro_model.evaluation.drawing import ERM_COLOUR, legend_columns, plain, spread_apart
 from wdro_model.evaluation.path_plot import axis_positions, most_changing, round_numbers
 from wdro_model.evaluation.plots import peak_density, peak_histogram
 from wdro_model.evaluation.report import Judged, Report
@@ -235,3 +235,22 @@ def test_picture_of_a_path_with_one_radius_and_without_names(portfolio):
     figure = portfolio[0].path([0.1]).plot(labelled=0)
     assert not figure.axes[-1].texts
     portfolio[0].path([0.0]).plot()
+
+
+# ------------------------------------------------------------------ the colour of ERM
+@pytest.mark.parametrize(
+    "methods", [("erm", "exact"), ("exact", "erm"), ("exact", "erm", "smoothed")]
+)
+def test_erm_is_blue_wherever_it_stands(portfolio, methods):
+    report = wdro.compare(portfolio[0], methods)
+    lines = report.plot().axes[0].get_lines()
+    curves = {line.get_label().split("\n")[0]: line.get_color() for line in lines}
+    assert curves["erm"] == ERM_COLOUR
+    others = [curves[name] for name in methods if name != "erm"]
+    assert len({ERM_COLOUR, *others}) == len(methods)
+
+
+def test_erm_is_blue_among_the_radii(portfolio):
+    selection = wdro.select_radius(portfolio[0], [0.0, 0.1, 1.0], folds=2, progress=False)
+    (erm,) = (line for line in selection.plot().axes[0].get_lines() if "ERM" in line.get_label())
+    assert erm.get_color() == ERM_COLOUR

@@ -283,7 +283,7 @@ def test_one_sample_cannot_be_split(data):
     with pytest.raises(ValueError, match="needs at least 5 samples, there are 1; give test="):
         wdro.select_radius(problem, RADII)
     with pytest.raises(ValueError, match="a hold-out needs at least 2 samples, there is 1"):
-        wdro.select_radius(problem, RADII, folds=1)
+        wdro.select_radius(problem, RADII, folds=1, holdout=0.3)
     assert wdro.select_radius(problem, RADII, test=data).complete
 
 
@@ -604,7 +604,8 @@ def test_table_frame_and_notes(data):
 @pytest.mark.parametrize("radii", [[0.0, 0.001, 0.1], [0.001, 0.1], [0.0], [0.5], [0.0, 0.5], None])
 @pytest.mark.parametrize("folds", [1, 3])
 def test_picture(data, radii, folds, tmp_path):
-    result = wdro.select_radius(portfolio(data), radii, folds=folds, refit=False)
+    holdout = 0.3 if folds == 1 else None
+    result = wdro.select_radius(portfolio(data), radii, folds=folds, holdout=holdout, refit=False)
     figure = result.plot(tmp_path / "radius.png")
     assert (tmp_path / "radius.png").stat().st_size > 10_000
     (axes,) = figure.axes
@@ -664,7 +665,7 @@ def test_a_bar_on_a_terminal(data, monkeypatch):
         ({"test": LazySamples(lambda k: np.zeros(2), 3, (2,))}, r"shape \(n, \*\(4,\)\)"),
         ({"test": np.zeros((3, 4)), "holdout": 0.3}, "test= takes the place of a hold-out"),
         (
-            {"folds": 1, "metric": np.max, "rule": "one_standard_error"},
+            {"folds": 1, "holdout": 0.3, "metric": np.max, "rule": "one_standard_error"},
             "one fold has none for the metric 'max'",
         ),
     ],

@@ -331,7 +331,7 @@ def test_integers_under_constraints_are_improved_one_by_one(seed):
 
 def test_the_way_over_the_hull_is_offered_where_no_solver_takes_the_integers(monkeypatch):
     """Each call that a message offers works, and round() finds the optimum after it."""
-    monkeypatch.setattr("wdro_model.solvers.conic.MIXED_INTEGER", ("HIGHS",))
+    monkeypatch.setattr("wdro_model.solvers.cone_solver.MIXED_INTEGER", ("HIGHS",))
     samples = np.random.default_rng(0).normal(1, 1, size=(10, 5))
     every = np.array([v for v in product([0.0, 1.0], repeat=5) if sum(v) == 2])
     y = cp.Variable(5, boolean=True, name="y")

@@ -22,12 +22,12 @@ ROUNDING = 1e-7
 
 @dataclass(frozen=True)
 class Difference:
-    """Losses of a method minus those of the baseline on one set of scenarios."""
+    """Losses of the baseline minus those of a method on one set of scenarios."""
 
     method: str
     scenarios: str
     losses: np.ndarray
-    """The differences, one for each scenario; negative where the method is better."""
+    """The differences, one for each scenario; positive where the method is better."""
     rounding: float
     """Smaller differences are none."""
 
@@ -37,15 +37,18 @@ class Difference:
             "scenarios": self.scenarios,
             "difference": float(self.losses.mean()),
             "standard_error": standard_error(self.losses),
-            "cvar95": conditional_value_at_risk(self.losses, TAIL),
-            "cvar95_error": tail_error(self.losses, TAIL),
-            "better": float((self.losses < -self.rounding).mean()),
+            "cvar95": -conditional_value_at_risk(-self.losses, TAIL),
+            "cvar95_error": tail_error(-self.losses, TAIL),
+            "better": float((self.losses > self.rounding).mean()),
         }
 
 
 @dataclass(frozen=True)
 class Advantage:
-    """Paired differences of losses: what all scenarios have in common cancels."""
+    """Paired differences of losses, positive where a method is better than the baseline.
+
+    What all scenarios have in common cancels.
+    """
 
     over: str
     """The baseline."""
@@ -73,7 +76,7 @@ class Advantage:
 
     @property
     def title(self) -> str:
-        return f"losses minus those of {self.over!r} on the same scenarios (negative: better)"
+        return f"advantage over {self.over!r} on the same scenarios (positive: better)"
 
     def __str__(self) -> str:
         return f"{self.title}\n{text_table(COLUMNS, self.rows(), WORDS)}"
@@ -86,22 +89,28 @@ WORDS = ("method", "scenarios")
 COLUMNS = (
     Column("method", "The method, or the label it was given."),
     Column("scenarios", "The data that the decisions are judged on."),
-    Column("difference", "The mean of loss minus loss of the baseline.", "mean difference"),
+    Column("difference", "The mean of the baseline's loss minus its own.", "mean advantage"),
     Column("standard_error", "Standard error of the mean difference.", "error", ".2g"),
     Column("cvar95", "The mean of the 5% of scenarios where the method does worst against it."),
     Column("cvar95_error", "Standard error of that CVaR.", "error", ".2g"),
-    Column("better", "The share of scenarios with a smaller loss.", "better in", ".1%"),
+    Column("better", "The share of scenarios where it is better.", "better in", ".1%"),
 )
 
 
 def advantage(
-    others: Mapping[str, Mapping[str, np.ndarray]], over: str, base: Mapping[str, np.ndarray]
+    others: Mapping[str, Mapping[str, np.ndarray]],
+    over: str,
+    base: Mapping[str, np.ndarray],
+    maximise: bool = False,
 ) -> Advantage:
-    """The differences of each method on each set of scenarios."""
+    """What each method gains on each set of scenarios; maximise: large values are good."""
+    sign = -1.0 if maximise else 1.0
     if not others:
         raise ValueError(f"the report has no decision but that of {over!r} to compare.")
     found = [
-        Difference(name, scenarios, losses[scenarios] - own, ROUNDING * float(np.abs(own).max()))
+        Difference(
+            name, scenarios, sign * (own - losses[scenarios]), ROUNDING * float(np.abs(own).max())
+        )
         for name, losses in others.items()
         for scenarios, own in base.items()
     ]

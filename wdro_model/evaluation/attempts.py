@@ -89,15 +89,16 @@ def warm(problem: Problem, arguments: Mapping[str, Any], last: Solution | None) 
 @contextmanager
 def decision_kept(problem: Problem) -> Iterator[None]:
     """Give the problem back the decision it had; one that had none keeps the last."""
-    before = {variable: variable.value for variable in problem.variables()}
-    state = problem.value, problem.status, problem.solution
-    try:
+    layout, names = problem._model.feasible.layout, ("value", "status", "solution", "_decided")
+    before = {name: getattr(problem, name) for name in names}
+    if problem._decided is None and any(v.value is None for v in layout.variables):
         yield
+        return
+    try:
+        with problem._model.feasible.holding():
+            yield
     finally:
-        if all(value is not None for value in before.values()):
-            for variable, value in before.items():
-                variable.save_value(value)
-            problem.value, problem.status, problem.solution = state
+        vars(problem).update(before)
 
 
 def check_radii(radii: Any) -> tuple[float, ...]:

@@ -86,6 +86,8 @@ def compare(
     **options
         Further arguments of `solve`, for all methods.
     """
+    if not hasattr(problem, "with_radius"):
+        raise TypeError(f"compare needs a wdro Problem first, got {type(problem).__name__}.")
     candidates = list(asked_for(problem, methods, radii, options))
     sets = named_scenarios(problem, test)
     if rounded:
@@ -126,15 +128,32 @@ def compare(
 def judged(candidate: Candidate, solution: Solution, sets: Mapping[str, Any]) -> Judged:
     """The losses of a solution on the samples and on each set of scenarios."""
     losses = all_losses(candidate.problem, solution, sets)
-    return Judged(candidate.label, solution, losses, candidate.radius, solution.value)
+    return Judged(
+        candidate.label,
+        solution,
+        losses,
+        candidate.radius,
+        solution.value,
+        maximise=solution.maximise,
+    )
 
 
 def judged_rounded(candidate: Candidate, solution: Solution, sets: Mapping[str, Any]) -> Judged:
     """The same for the discrete decision next to it."""
-    discrete, promise = rounded_solution(candidate.problem, solution)
+    discrete, promise = rounded_solution(candidate.problem, solution.as_loss())
+    if solution.maximise:
+        discrete, promise = discrete.turned(), None if promise is None else -promise
     losses = all_losses(candidate.problem, discrete, sets)
     label = f"{candidate.label}, rounded"
-    return Judged(label, discrete, losses, candidate.radius, promise, discrete.status)
+    return Judged(
+        label,
+        discrete,
+        losses,
+        candidate.radius,
+        promise,
+        discrete.status,
+        maximise=solution.maximise,
+    )
 
 
 def all_losses(
@@ -185,6 +204,11 @@ def labelled(methods: Methods) -> dict[str, Mapping[str, Any]]:
     """Arguments of `solve` by label."""
     if isinstance(methods, Mapping):
         return {str(label): arguments for label, arguments in methods.items()}
+    if not isinstance(methods, Iterable):
+        raise ValueError(
+            f"methods must be a list of method names or a dict {{label: arguments}}, got "
+            f"{methods!r}; write methods=('erm', 'exact')."
+        )
     return {name: {} for name in ((methods,) if isinstance(methods, str) else methods)}
 
 

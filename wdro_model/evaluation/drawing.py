@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5539", "#333333")
 """Told apart by people with any colour vision (after Okabe and Ito)."""
+ERM_COLOUR = COLOURS[0]
+"""Blue, of ERM wherever it is drawn beside robust decisions."""
 STYLES = ("-", "--", "-.", ":")
 """Curves that lie on top of each other differ in their dashes."""
 PALE = "#b8b8b8"
@@ -34,6 +38,12 @@ def save(figure: Any, path: Any) -> Any:
 
 def colour(k: int) -> str:
     return COLOURS[k % len(COLOURS)]
+
+
+def method_colours(are_erm: Iterable[bool]) -> list[str]:
+    """Colours of methods side by side: ERM has the same one in every picture."""
+    others = cycle(COLOURS[1:])
+    return [ERM_COLOUR if is_erm else next(others) for is_erm in are_erm]
 
 
 def style(k: int) -> str:

@@ -11,9 +11,6 @@ import numpy as np
 
 from wdro_model.uncertainty.scenarios import as_rows
 
-HOLDOUT = 0.3
-"""The share of the samples that judges, where there is one fold."""
-
 
 @dataclass(frozen=True, eq=False)
 class Fold:
@@ -44,7 +41,7 @@ def k_fold(size: int, count: int, seed: int = 0) -> tuple[Fold, ...]:
     return tuple(Fold(np.setdiff1d(everyone, part), np.sort(part)) for part in parts)
 
 
-def hold_out(size: int, share: float = HOLDOUT, seed: int = 0) -> tuple[Fold, ...]:
+def hold_out(size: int, share: float, seed: int = 0) -> tuple[Fold, ...]:
     """One fold, in which a share of the samples, drawn by the seed, judges."""
     if isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) < 1:
         raise ValueError(f"holdout must be a share between 0 and 1, got {share!r}; write 0.3.")
@@ -61,16 +58,21 @@ def hold_out(size: int, share: float = HOLDOUT, seed: int = 0) -> tuple[Fold, ..
 def as_folds(folds: Any, size: int, holdout: float | None = None, seed: int = 0) -> list[Fold]:
     """The folds of `size` samples that a user asks for.
 
-    folds: a number (1 is a hold-out), an object with scikit-learn's `split(X)`, or pairs of indices
-        (train, test).
+    folds: a number (1 goes with a hold-out share), an object with scikit-learn's `split(X)`, or
+        pairs of indices (train, test).
     """
     number = isinstance(folds, Integral) and not isinstance(folds, bool | np.bool_)
     if holdout is not None and not (number and folds == 1):
         raise ValueError(f"holdout={holdout!r} goes with folds=1, got folds={folds!r}.")
     if number and folds >= 1:
         count = int(folds)
-        if count == 1:
-            return list(hold_out(size, HOLDOUT if holdout is None else holdout, seed))
+        if count == 1 and holdout is None:
+            raise ValueError(
+                "folds=1 leaves nothing to judge on; give holdout=0.3 for the share of the samples "
+                "that judges, folds=5 for cross-validation, or test= with scenarios of their own."
+            )
+        if holdout is not None:
+            return list(hold_out(size, holdout, seed))
         return list(k_fold(size, count, seed))
     if hasattr(folds, "split") and not isinstance(folds, str):
         folds = folds.split(np.zeros((size, 1)))

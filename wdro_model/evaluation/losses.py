@@ -14,13 +14,16 @@ BATCH_ENTRIES = 2**24
 
 
 def losses_at(model: Model, x: np.ndarray, scenarios: Any = None) -> np.ndarray:
-    """f(x, scenario) for each scenario: {parameter: array}, an array, or the samples for None."""
+    """The objective as the user wrote it at each scenario.
+
+    scenarios: {parameter: array}, an array, or the samples for None.
+    """
     if not isinstance(model, RobustModel):
-        return np.array(model.loss.values(x, model.rows))
+        return model.sign * np.array(model.loss.values(x, model.rows))
     size = max(1, BATCH_ENTRIES // max(1, model.joint.dimension))
     blocks = (
         model.joint.blocks(size)
         if scenarios is None
         else scenario_batches(model.joint, scenarios, size, reuse=True)
     )
-    return np.concatenate([np.array(model.loss.values(x, rows)) for rows in blocks])
+    return np.concatenate([model.sign * np.array(model.loss.values(x, rows)) for rows in blocks])

@@ -238,7 +238,7 @@ def judged(problem: Problem, radius: float, found: Solution, sets: Mapping[str, 
     x = problem._model.feasible.layout.join(found.decision)
     every = {"training": None, **sets}
     statistics = {
-        name: LossStatistics.of(losses_at(problem._model, x, scenarios))
+        name: LossStatistics.of(losses_at(problem._model, x, scenarios), found.maximise)
         for name, scenarios in every.items()
     }
     return Stage(radius, found, x, statistics)

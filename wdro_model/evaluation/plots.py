@@ -8,8 +8,8 @@ import numpy as np
 
 from wdro_model.evaluation.drawing import (
     WIDEST_LABEL,
-    colour,
     legend_columns,
+    method_colours,
     new_figure,
     plain,
     save,
@@ -19,7 +19,6 @@ from wdro_model.evaluation.drawing import (
 if TYPE_CHECKING:
     from wdro_model.evaluation.report import Judged, Report
 
-AXIS = "loss (triangle: mean, bar: promise)"
 MOST_TOGETHER = 4
 """More methods than this get a strip each; on top of each other they could not be told apart."""
 GRID = 1024
@@ -48,10 +47,10 @@ def draw_together(report: Report) -> Any:
     figure = new_figure(width, 3.75 + 0.2 * lines)
     panels = np.atleast_1d(figure.subplots(1, len(names), sharex=comparable(report)))
     for axes, scenarios in zip(panels, names):
-        for k, judged in enumerate(report.methods):
-            draw_losses(axes, judged, scenarios, k, style(k))
+        for k, (judged, colour) in enumerate(zip(report.methods, colours_of(report))):
+            draw_losses(axes, judged, scenarios, colour, style(k))
         axes.set_title(panel_title(report, scenarios))
-        axes.set_xlabel(AXIS)
+        axes.set_xlabel(axis_label(report))
         axes.set_ylim(0.0, 1.06)
         axes.margins(x=0.02)
     mark_promises(report, [list(panels)] * len(report.methods))
@@ -71,9 +70,9 @@ def draw_strips(report: Report) -> Any:
         squeeze=False,
         sharex="all" if comparable(report) else "col",
     )
-    for k, judged in enumerate(methods):
+    for k, (judged, colour) in enumerate(zip(methods, colours_of(report))):
         for axes, scenarios in zip(grid[k], names):
-            draw_losses(axes, judged, scenarios, k, "-")
+            draw_losses(axes, judged, scenarios, colour, "-")
             axes.set_ylim(0.0, 1.06)
             axes.set_yticks([])
             axes.margins(x=0.02)
@@ -88,27 +87,38 @@ def draw_strips(report: Report) -> Any:
     mark_promises(report, grid)
     for top, bottom, scenarios in zip(grid[0], grid[-1], names):
         top.set_title(panel_title(report, scenarios))
-        bottom.set_xlabel(AXIS)
+        bottom.set_xlabel(axis_label(report))
     return figure
 
 
-def draw_losses(axes: Any, judged: Judged, scenarios: str, k: int, line: str) -> None:
+def draw_losses(axes: Any, judged: Judged, scenarios: str, colour: str, line: str) -> None:
     """One method's histogram and density, its mean marked on the axis."""
     losses = judged.losses[scenarios]
     heights, edges = peak_histogram(losses)
     grid, density = peak_density(losses)
-    axes.stairs(heights, edges, fill=True, alpha=0.22, color=colour(k))
-    axes.plot(grid, density, color=colour(k), linestyle=line, label=label(judged))
-    axes.plot(losses.mean(), 0.0, marker="^", color=colour(k), clip_on=False, zorder=5)
+    axes.stairs(heights, edges, fill=True, alpha=0.22, color=colour)
+    axes.plot(grid, density, color=colour, linestyle=line, label=label(judged))
+    axes.plot(losses.mean(), 0.0, marker="^", color=colour, clip_on=False, zorder=5)
 
 
 def mark_promises(report: Report, grid: Any) -> None:
     """A bar at the promise of each method; one far from all losses is left to the label."""
-    for k, (judged, row) in enumerate(zip(report.methods, grid)):
+    for judged, colour, row in zip(report.methods, colours_of(report), grid):
         for axes in row if judged.promise is not None else ():
             limits = axes.get_xlim()
-            axes.vlines(judged.promise, 0.0, 0.3, color=colour(k), lw=2.5, zorder=4)
+            axes.vlines(judged.promise, 0.0, 0.3, color=colour, lw=2.5, zorder=4)
             axes.set_xlim(limits)
+
+
+def colours_of(report: Report) -> list[str]:
+    """A colour for each method, blue for ERM."""
+    return method_colours(judged.is_erm for judged in report.methods)
+
+
+def axis_label(report: Report) -> str:
+    """What is drawn: losses, or the values of an objective that is maximised."""
+    what = "objective, maximised" if report.maximise else "loss"
+    return f"{what} (triangle: mean, bar: promise)"
 
 
 def label(judged: Judged, width: int = WIDEST_LABEL) -> str:

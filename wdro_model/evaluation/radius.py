@@ -64,9 +64,9 @@ def select_radius(
         0 is ERM. By default 0 and ten radii from the scale of the data: see
         `wdro_model.evaluation.radius_grid.default_radii`.
     folds : int, object with `split(X)`, or pairs of indices (train, test)
-        k folds, shuffled by the seed. 1 is a hold-out of the share `holdout` (0.3).
+        k folds, shuffled by the seed; 1 with `holdout`, the share of the samples that judges.
     metric : "mean", "cvar" (the mean of the worst 5%) or a function of the losses (n,)
-        Small is good.
+        Small is good; the losses are minus the values of an objective that is maximised.
     rule : "min" or "one_standard_error"
         The smallest mean score, or the largest radius within one standard error of it.
     test : {parameter: array} or array, optional

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wdro_model.errors import unknown_name
+from wdro_model.errors import blaming, unknown_name
 from wdro_model.evaluation.attempts import FAILED, warm, was_interrupted
 from wdro_model.evaluation.folds import Fold
 from wdro_model.evaluation.losses import losses_at
@@ -97,17 +97,13 @@ class RadiusTask:
     """Of `Problem.solve`."""
 
     def __call__(self, index: int) -> FoldScores:
-        """The scores of one fold. The variables get back the values they had."""
+        """The scores of one fold. Variables and constraints get back the values they had."""
         began = time.perf_counter()
-        variables = self.problem.variables()
-        before = [variable.value for variable in variables]
-        try:
-            for variable in variables:
+        feasible = self.problem._model.feasible
+        with feasible.holding():
+            for variable in feasible.layout.variables:
                 variable.save_value(None)
             found = self._walk(self.folds[index], self.seeds[index])
-        finally:
-            for variable, value in zip(variables, before):
-                variable.save_value(value)
         return FoldScores(
             scores=np.array([step.score for step in found]),
             errors=np.array([step.error for step in found]),
@@ -151,20 +147,26 @@ class RadiusTask:
         return Step(score, spread, solution.status, "", solution)
 
     def _losses(self, solution: Solution, fold: Fold | None) -> np.ndarray:
-        """The losses of a decision on what was held out, or on the user's scenarios."""
+        """The losses of a decision on what was held out, or on the user's scenarios.
+
+        Small is good: they are minus the values of an objective that is maximised.
+        """
         model = self.problem._model
         x = model.feasible.layout.join(solution.decision)
         if fold is None or not isinstance(model, RobustModel):
-            return losses_at(model, x, self.scenarios)
-        return losses_at(replace(model, joint=model.joint.take(fold.test)), x)
+            return model.sign * losses_at(model, x, self.scenarios)
+        return model.sign * losses_at(replace(model, joint=model.joint.take(fold.test)), x)
 
 
 def _failure(error: Exception) -> Step:
-    return Step(np.nan, np.nan, FAILED, f"{type(error).__name__}: {error}", None)
+    notes = getattr(error, "__notes__", ())
+    message = " ".join([f"{type(error).__name__}: {error}", *notes])
+    return Step(np.nan, np.nan, FAILED, message, None)
 
 
 def _score(metric: str | Metric, losses: np.ndarray) -> float:
-    value = as_metric(metric)(losses)
+    with blaming(f"the metric {metric_name(metric)}"):
+        value = as_metric(metric)(losses)
     if np.ndim(value) != 0 or not isinstance(np.asarray(value).item(), Real):
         raise TypeError(
             f"the metric {metric_name(metric)} must return one number for a vector of losses, got "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wdro_model.evaluation.drawing import PALE, colour, new_figure, plain, save
+from wdro_model.evaluation.drawing import ERM_COLOUR, PALE, colour, new_figure, plain, save
 
 if TYPE_CHECKING:
     from wdro_model.evaluation.selection import RadiusSelection
@@ -31,14 +31,14 @@ def plot_radii(selection: RadiusSelection, path: Any = None) -> Any:
         at,
         selection.mean,
         yerr=errors,
-        color=colour(0),
+        color=colour(1),
         marker="o",
         markersize=4,
         capsize=3,
         label="mean ± standard error",
     )
     if selection.erm is not None:
-        axes.axhline(selection.erm, color="black", linestyle=":", label="ERM (radius 0)", zorder=1)
+        axes.axhline(selection.erm, color=ERM_COLOUR, ls=":", label="ERM (radius 0)", zorder=1)
     axes.plot(
         at[selection.index],
         selection.mean[selection.index],
@@ -47,7 +47,7 @@ def plot_radii(selection: RadiusSelection, path: Any = None) -> Any:
         markerfacecolor="none",
         markeredgewidth=2,
         linestyle="none",
-        color=colour(1),
+        color=colour(2),
         label=f"chosen: {selection.radius:.3g}",
     )
     label_radii(axes, selection.radii, at)

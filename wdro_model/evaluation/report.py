@@ -33,17 +33,26 @@ class Judged:
     """What the method says the mean loss will be, or at most be: its optimal value. None where a
     rounded decision has none."""
     status: str = ""
+    maximise: bool = False
+    """Is the objective maximised? `losses` are then its values, and large ones are good."""
+
+    @property
+    def is_erm(self) -> bool:
+        """Is it the decision of the mean over the samples?"""
+        return (self.solution.method if self.solution else self.name) == "erm"
 
     def statistics(self, scenarios: str) -> LossStatistics:
         """Mean, spread and tail on a set of scenarios."""
-        return LossStatistics.of(self.losses[scenarios])
+        return LossStatistics.of(self.losses[scenarios], self.maximise)
 
     def excess(self, scenarios: str) -> float | None:
-        """The mean loss minus the promise: positive where the method promised too much."""
+        """How far the mean falls short of the promise: positive where it was too good."""
         if self.promise is None:
             return None
         mean = float(self.losses[scenarios].mean())
-        return 0.0 if np.isclose(mean, self.promise, rtol=1e-12, atol=0.0) else mean - self.promise
+        if np.isclose(mean, self.promise, rtol=1e-12, atol=0.0):
+            return 0.0
+        return self.promise - mean if self.maximise else mean - self.promise
 
     def kept(self, scenarios: str) -> bool | None:
         """Was the mean loss at most what was promised, up to rounding?"""
@@ -110,6 +119,11 @@ class Report:
                 return entry
         raise KeyError(f"{name!r} is not in the report; it has {[e.name for e in self.entries]}.")
 
+    @property
+    def maximise(self) -> bool:
+        """Is the objective maximised? `losses` are then its values, and large ones are good."""
+        return any(judged.maximise for judged in self.methods)
+
     def rows(self) -> list[dict[str, Any]]:
         """One row for each method and set of scenarios, one for a method without a decision."""
         rows: list[dict[str, Any]] = []
@@ -122,10 +136,10 @@ class Report:
         return [{name: row.get(name) for name in names} for row in rows]
 
     def advantage(self, over: str = "erm") -> Advantage:
-        """The losses of each method minus those of `over`, scenario by scenario."""
+        """What each method gains over `over`, scenario by scenario: positive where better."""
         base = self[over]
         others = {judged.name: judged.losses for judged in self.methods if judged.name != over}
-        return advantage(others, base.name, base.losses)
+        return advantage(others, base.name, base.losses, base.maximise)
 
     # -------------------------------------------------------------- ways out
     def to_frame(self) -> Any:
@@ -152,8 +166,14 @@ class Report:
         return written(report_page(self, title), path)
 
     def messages(self) -> list[str]:
-        """What stands under the table: why some methods gave no decision."""
-        return [f"{r.name} ({r.status}): {r.message}" for r in self.refused]
+        """What stands under the table: why some methods gave no decision, and the sense."""
+        texts = [f"{r.name} ({r.status}): {r.message}" for r in self.refused]
+        if self.maximise:
+            texts.append(
+                "The objective is maximised: losses are its values, the worst are the smallest, "
+                "and mean - promise is turned, positive where the method promised too much."
+            )
+        return texts
 
     def __str__(self) -> str:
         shown = [column for column in COLUMNS if column.key in IN_TEXT]

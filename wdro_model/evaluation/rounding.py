@@ -67,16 +67,10 @@ def refuse_rounding(problem: Problem) -> None:
 
 
 def round_decision(problem: Problem) -> Rounded:
-    """Set the variables to the best discrete decision that is found near the current one."""
+    """Take the best discrete decision that is found near the current one as the problem's own."""
     x = problem._decision()
-    model, solution = problem._current_model(), problem.solution
-    if solution is not None and not np.array_equal(
-        x, model.feasible.layout.join(solution.decision)
-    ):
-        solution = None
-    found, _ = rounded(model, x, solution)
-    for variable, value in found.decision.items():
-        variable.save_value(np.array(value))
+    found, _ = rounded(problem._current_model(), x, problem._solution_at(x))
+    problem._decide(found.decision)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,10 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True)
 class LossStatistics:
-    """Mean, spread, quantiles and tail of a sample of losses; prints as a small table."""
+    """Mean, spread, quantiles and tail of a sample of losses; prints as a small table.
+
+    Of an objective that is maximised, of its values: the worst are then the smallest.
+    """
 
     count: int
     mean: float
@@ -33,12 +36,21 @@ class LossStatistics:
     worst: float
 
     @classmethod
-    def of(cls, losses: Any) -> LossStatistics:
-        """The statistics of a sample of losses, (count,)."""
+    def of(cls, losses: Any, maximise: bool = False) -> LossStatistics:
+        """The statistics of a sample of losses, (count,); maximise: large ones are good."""
         losses = np.asarray(losses, dtype=float)
         if losses.ndim != 1 or not losses.size:
             raise ValueError(
                 f"statistics need a vector of at least one loss, got shape {losses.shape}."
+            )
+        if maximise:
+            turned = cls.of(-losses)
+            return replace(
+                turned,
+                mean=-turned.mean,
+                quantiles=dict(zip(LEVELS, (-turned.quantiles[q] for q in reversed(LEVELS)))),
+                tail=-turned.tail,
+                worst=-turned.worst,
             )
         return cls(
             losses.size,

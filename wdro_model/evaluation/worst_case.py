@@ -27,6 +27,7 @@ class WorstCase:
     source: np.ndarray
     """The index of the sample that each atom was moved from, (K,)."""
     expected_loss: float
+    """The least expected value of an objective that is maximised."""
     transport_cost: float
     """At most the radius, up to rounding."""
     dual: float

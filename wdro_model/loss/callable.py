@@ -11,13 +11,14 @@ CallableLoss(loss, variables=[theta], parameters=[features, target], convex=True
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 
+from wdro_model.errors import blaming
 from wdro_model.loss.inputs import as_weights, batch_size, entry
 from wdro_model.loss.pullback import Gradients, Pullback
 from wdro_model.uncertainty.parameter import UncertainParameter
@@ -41,15 +42,22 @@ class CallableLoss:
         self,
         function: Function,
         variables: Sequence[Any] | Any,
-        parameters: Sequence[Any] | Any,
+        parameters: Sequence[Any] | Any = None,
         convex: bool = False,
         name: str | None = None,
     ) -> None:
         self.name = name or getattr(function, "__name__", type(function).__name__)
         if not callable(function):
             raise TypeError(f"CallableLoss needs a function of (x, scenarios), got {function!r}.")
-        self.variables: tuple[Any, ...] = _leaves(variables, cp.Variable)
-        self.parameters: tuple[Any, ...] = _leaves(parameters, UncertainParameter)
+        if parameters is None:
+            raise ValueError(
+                f"the loss {self.name!r} needs parameters=[...], the uncertain parameters that its "
+                "function reads; [] if it reads none."
+            )
+        if not isinstance(convex, (bool, np.bool_)):
+            raise ValueError(f"convex of the loss {self.name!r} must be a bool, got {convex!r}.")
+        self.variables: tuple[Any, ...] = _leaves(variables, f"variables of {self.name!r}")
+        self.parameters: tuple[Any, ...] = _leaves(parameters, f"parameters of {self.name!r}")
         if not self.variables:
             raise ValueError(f"the loss {self.name!r} needs at least one variable.")
         _refuse(self.variables, cp.Variable, f"variables of the loss {self.name!r}", "")
@@ -67,7 +75,8 @@ class CallableLoss:
         data = {
             p: entry(scenarios, p, (size, *p.shape), "uncertain parameter") for p in self.parameters
         }
-        returned = self.function(point, data)
+        with blaming(f"the loss {self.name!r}"):
+            returned = self.function(point, data)
         if not (isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])):
             raise TypeError(
                 f"the loss {self.name!r} must return (values, pullback), pullback being a function "
@@ -83,7 +92,9 @@ class CallableLoss:
         return f"CallableLoss({self.name})"
 
     def _gradients(self, pullback: Callable[[np.ndarray], Any], size: int, weights: Any) -> Any:
-        gradients = pullback(as_weights(weights, size))
+        weights = as_weights(weights, size)
+        with blaming(f"the pullback of the loss {self.name!r}"):
+            gradients = pullback(weights)
         if not isinstance(gradients, Mapping):
             raise TypeError(
                 f"the pullback of the loss {self.name!r} must return a dict "
@@ -144,9 +155,13 @@ class CallableLoss:
         return array
 
 
-def _leaves(given: Any, kind: type) -> tuple[Any, ...]:
+def _leaves(given: Any, what: str) -> tuple[Any, ...]:
     """A tuple of what was listed; a single expression counts as a list of one."""
-    return (given,) if isinstance(given, (kind, cp.Expression)) else tuple(given)
+    if isinstance(given, cp.Expression):
+        return (given,)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ValueError(f"{what} must be a list, got {given!r}; write [...].")
+    return tuple(given)
 
 
 def _refuse(leaves: tuple[Any, ...], kind: type, what: str, hint: str) -> None:

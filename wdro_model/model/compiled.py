@@ -21,6 +21,30 @@ from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 
+MOST_RESULTS = 64
+"""Results that are kept at once: several for each of the last radii."""
+
+
+class Memory:
+    """Results that were computed for the present values of the certain parameters.
+
+    Those for other values are forgotten, and so are the ones that were asked for longest ago.
+    """
+
+    def __init__(self) -> None:
+        self.values: tuple[bytes, ...] = ()
+        self.results: dict[str, Any] = {}
+
+    def find(self, name: str, values: tuple[bytes, ...], compute: Callable[[], Any]) -> Any:
+        """The result of that name; computed and kept if it is not known."""
+        if values != self.values:
+            self.values, self.results = values, {}
+        result = self.results.pop(name) if name in self.results else compute()
+        self.results[name] = result
+        if len(self.results) > MOST_RESULTS:
+            del self.results[next(iter(self.results))]
+        return result
+
 
 @dataclass(frozen=True)
 class OpaqueStructure:
@@ -57,10 +81,17 @@ class Model:
     """How the loss depends on the decision and the data."""
     feasible: Feasible
     assume_convex: bool
-    memory: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
-    """Results that do not depend on the radius, shared by models that differ in nothing else."""
+    maximise: bool
+    """Is the loss minus an objective that the user maximises?"""
+    memory: Memory = field(default_factory=Memory, repr=False, compare=False, kw_only=True)
+    """Results that models which differ in nothing but the radius share."""
 
     is_uncertain = False
+
+    @property
+    def sign(self) -> float:
+        """The user's objective is this times the loss."""
+        return -1.0 if self.maximise else 1.0
 
     @property
     def radius(self) -> float:
@@ -105,11 +136,8 @@ class Model:
         """A result computed once for the current values of the certain parameters."""
         certain = [] if self.expression is None else self.expression.parameters()
         certain += [p for c in self.feasible.constraints for p in parameters_of(c)]
-        values = [np.asarray(p.value) for p in certain if p.value is not None]
-        key = (name, *(v.tobytes() for v in values))
-        if key not in self.memory:
-            self.memory[key] = compute()
-        return self.memory[key]
+        values = tuple(np.asarray(p.value).tobytes() for p in certain if p.value is not None)
+        return self.memory.find(name, values, compute)
 
 
 @dataclass(frozen=True)
@@ -155,14 +183,14 @@ class RobustModel(Model):
             loss=FlatLoss(self.loss.loss, self.loss.layout, joint),
             joint=joint,
             cost=self.ambiguity.cost.bind(joint),
-            memory={},
+            memory=Memory(),
         )
 
     def on_one_sample(self) -> RobustModel:
         """The model on its first sample, all else being equal: what can be written, for less."""
         joint = self.joint.take(np.zeros(1, dtype=int))
         loss = FlatLoss(self.loss.loss, self.loss.layout, joint)
-        return replace(self, loss=loss, joint=joint, memory={})
+        return replace(self, loss=loss, joint=joint, memory=Memory())
 
     def without_ball(self) -> RobustModel:
         """The model of ERM: nothing moves."""
@@ -175,6 +203,7 @@ def compiled(
     constraints: Sequence[Any],
     ball: WassersteinBall | None,
     assume_convex: bool,
+    maximise: bool = False,
 ) -> Model:
     """Loss, structure, joint samples, bound cost and feasible set of a problem."""
     uncertain = tuple(loss.parameters)
@@ -194,7 +223,7 @@ def compiled(
     feasible = Feasible(constraints, all_variables(loss.variables, constraints))
     if not uncertain:
         flat = FlatLoss(loss, feasible.layout, None)
-        return Model(expression, flat, structure, feasible, assume_convex)
+        return Model(expression, flat, structure, feasible, assume_convex, maximise)
     joint = JointSamples(uncertain)
     given = WassersteinBall(0.0) if ball is None else ball
     return RobustModel(
@@ -203,6 +232,7 @@ def compiled(
         structure,
         feasible,
         assume_convex,
+        maximise,
         joint,
         given,
         given.cost.bind(joint),

@@ -7,28 +7,62 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 
 from wdro_model.loss import BatchedLoss, CallableLoss
+from wdro_model.loss.atoms import NEGATE, SUM_LARGEST
+from wdro_model.loss.rules import brief
 from wdro_model.sets import In
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 
 def compiled_loss(objective: Any) -> BatchedLoss | CallableLoss:
-    """The loss of an objective, lowered to NumPy."""
+    """The loss of an objective, lowered to NumPy: minus the one that is maximised."""
     if isinstance(objective, CallableLoss):
         return objective
-    if isinstance(objective, cp.Maximize):
+    if not isinstance(objective, (cp.Minimize, cp.Maximize)):
         raise ValueError(
-            "a wdro Problem minimises a loss; write cp.Minimize(-reward) instead of "
-            "cp.Maximize(reward)."
-        )
-    if not isinstance(objective, cp.Minimize):
-        raise ValueError(
-            f"the objective must be cp.Minimize(loss) or a CallableLoss, got "
+            f"the objective must be cp.Minimize(loss), cp.Maximize(reward) or a CallableLoss, got "
             f"{type(objective).__name__}; wrap the expression in cp.Minimize(...)."
         )
-    return BatchedLoss(objective.expr)
+    refuse_nan(objective, "the loss")
+    refuse_vector_cvar(objective.expr)
+    return BatchedLoss(objective.expr if isinstance(objective, cp.Minimize) else _minus(objective))
+
+
+def _minus(objective: cp.Maximize) -> Any:
+    """The loss of a reward; cp.Maximize(-loss) has it as it was written."""
+    reward = objective.expr
+    return reward.args[0] if isinstance(reward, NEGATE) else -reward
+
+
+def refuse_vector_cvar(expression: Any) -> None:
+    """CVXPY's CVaR of the entries of a vector is no CVaR of the loss over the data."""
+    waiting, seen = [expression], set[int]()
+    while waiting:
+        atom = waiting.pop()
+        waiting += [a for a in atom.args if id(a) not in seen]
+        seen.update(map(id, atom.args))
+        if not isinstance(atom, SUM_LARGEST) or atom.args[0].size > 1:
+            continue
+        if any(isinstance(p, UncertainParameter) for p in atom.parameters()):
+            raise ValueError(
+                "cp.cvar and cp.sum_largest look at the entries of one vector, not at the "
+                f"distribution of the data, and {atom.args[0]} has one entry; for the CVaR of a "
+                "loss at level 0.95 add t = cp.Variable() and write "
+                "cp.Minimize(t + cp.pos(loss - t) / (1 - 0.95))."
+            )
+
+
+def refuse_nan(expression: Any, what: str) -> None:
+    """A constant that is not a number is an error where it is declared."""
+    for constant in expression.constants():
+        values = constant.value.data if sp.issparse(constant.value) else constant.value
+        if np.isnan(values).any():
+            raise ValueError(
+                f"{what} has a constant with the value nan: {brief(expression)}; drop or impute it."
+            )
 
 
 def check_constraints(constraints: Sequence[Any] | None) -> list[Any]:
@@ -45,6 +79,8 @@ def check_constraints(constraints: Sequence[Any] | None) -> list[Any]:
                 f"a constraint must be a CVXPY constraint or In(x, set), got "
                 f"{type(constraint).__name__}: {constraint!r}."
             )
+        if isinstance(constraint, cp.constraints.constraint.Constraint):
+            refuse_nan(constraint, "a constraint")
     return constraints
 
 
@@ -55,6 +91,16 @@ def check_ambiguity(ambiguity: Any) -> WassersteinBall | None:
     raise ValueError(
         f"ambiguity must be a WassersteinBall, got {ambiguity!r}; "
         "write ambiguity=WassersteinBall(radius=...)."
+    )
+
+
+def check_assumption(assume_convex: Any) -> bool:
+    """True or False."""
+    if isinstance(assume_convex, (bool, np.bool_)):
+        return bool(assume_convex)
+    raise ValueError(
+        f"assume_convex must be True or False, got {assume_convex!r}; True is your word that the "
+        "loss is convex in the decision."
     )
 
 

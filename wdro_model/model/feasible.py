@@ -16,6 +16,7 @@ import numpy as np
 
 from wdro_model.errors import InfeasibleError
 from wdro_model.loss.flat import Layout
+from wdro_model.model.assigned import multipliers_kept
 from wdro_model.sets.base import FeasibleSet, In
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.product import ProductSet
@@ -81,14 +82,8 @@ class Feasible:
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Variables and multipliers keep their values, whatever is solved inside the block."""
-        duals = [d for c in self.constraints for d in getattr(c, "dual_variables", ())]
-        before = [(dual, dual.value) for dual in duals]
-        try:
-            with self.layout.holding():
-                yield
-        finally:
-            for dual, value in before:
-                dual.save_value(value)
+        with self.layout.holding(), multipliers_kept(self.constraints):
+            yield
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of each coordinate as far as they are declared, infinite elsewhere."""

@@ -245,8 +245,9 @@ class In:
     def __init__(self, x: Any, set: FeasibleSet) -> None:
         if not isinstance(x, cp.Variable):
             raise ValueError(
-                f"In(x, set) takes a cp.Variable first, got {type(x).__name__}; for an expression, "
-                "introduce a variable and an equality constraint."
+                f"In(x, set) takes a cp.Variable first, got {_named(x)}; for an expression, give "
+                "the set a variable of its own, z = cp.Variable(set.dimension), and write "
+                "[In(z, set), expression == z] (flattened; the set needs a CVXPY form)."
             )
         if not isinstance(set, FeasibleSet):
             raise ValueError(
@@ -271,9 +272,18 @@ class In:
         return f"In({self.variable.name()}, {self.set!r})"
 
 
+def _named(x: Any) -> str:
+    """What was given in place of a variable, for a message."""
+    return f"the expression {x}" if isinstance(x, cp.Expression) else type(x).__name__
+
+
 def as_direction(direction: ArrayLike, dimension: int, kind: str = "direction") -> Vector:
     """The direction as a float64 array (n,), finite; the caller's own array if it is one."""
-    vector = np.asarray(direction, dtype=np.float64)
+    given = np.asarray(direction)
+    if given.dtype.kind not in "fiubO":
+        hint = "take its real part" if given.dtype.kind == "c" else "convert it with float()"
+        raise ValueError(f"{kind} must be real numbers, got dtype {given.dtype}; {hint}.")
+    vector = np.asarray(given, dtype=np.float64)
     if vector.shape != (dimension,):
         raise ValueError(f"{kind} must have shape ({dimension},), got {vector.shape}.")
     if not np.isfinite(vector).all():

@@ -9,6 +9,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model.errors import blaming
 from wdro_model.sets.base import FeasibleSet, Vector, as_direction, as_flat
 from wdro_model.sets.rounding import is_whole
 
@@ -75,7 +76,8 @@ class Oracle(FeasibleSet):
     def minimize_with_slack(self, direction: ArrayLike) -> tuple[Vector, float]:
         """The function's vertex, and how far its cost is above the function's bound."""
         given = self._within_domain(as_direction(direction, self.dimension))
-        answer, bound = self._lmo(given.reshape(self.shape).copy()), None
+        with blaming(f"the oracle {self.name!r}"):
+            answer, bound = self._lmo(given.reshape(self.shape).copy()), None
         if has_bound(answer):
             answer, bound = answer
         vertex = self._validated(answer)
@@ -87,7 +89,8 @@ class Oracle(FeasibleSet):
             return super().constraints(x)
         flat = as_flat(x, self.dimension)
         shaped = flat if len(self.shape) == 1 else cp.reshape(flat, self.shape, order="C")
-        return list(self._cvxpy_form(shaped))
+        with blaming(f"the constraints of the oracle {self.name!r}"):
+            return list(self._cvxpy_form(shaped))
 
     def describe(self) -> str:
         """The function, by name."""
@@ -162,7 +165,7 @@ class Oracle(FeasibleSet):
 
     def _as_shape(self, shape: Any) -> tuple[int, ...]:
         sizes = shape if isinstance(shape, tuple) else (shape,)
-        if not sizes or not all(isinstance(n, (int, np.integer)) and n >= 1 for n in sizes):
+        if not sizes or not all(_is_count(n) for n in sizes):
             raise ValueError(
                 f"the shape of oracle {self.name!r} must be a tuple of positive integers or one "
                 f"positive integer, got {shape!r}."
@@ -193,3 +196,8 @@ def has_bound(answer: Any) -> bool:
     """Is an answer (vertex, bound) rather than a vertex, such as the tuple (1, 0)?"""
     pair = isinstance(answer, tuple) and len(answer) == 2
     return pair and np.ndim(answer[0]) > 0 and np.ndim(answer[1]) == 0
+
+
+def _is_count(n: Any) -> bool:
+    """Is n a positive integer, and not a boolean?"""
+    return isinstance(n, (int, np.integer)) and not isinstance(n, bool) and int(n) >= 1

@@ -33,6 +33,8 @@ def model_rows(model: Model) -> list[tuple[str, str]]:
             ("", f"N = {model.joint.size} joint samples in dimension {model.joint.dimension}")
         )
     rows.append(("loss", loss_text(model)))
+    if model.maximise:
+        rows.append(("", "minus the objective, whose least expected value is maximised"))
     if isinstance(model, RobustModel) and model.has_ball:
         rows.append(("ball", model.ambiguity.describe()))
         rows.append(("cost", model.cost.describe()))

@@ -89,8 +89,11 @@ def run_smoothed(
             rough = run(easier, start, solver=within(solver, began), active_set=active)
             start, active, first.minimum = rough.x, rough.active_set, easier.minimum
             earlier.append(rough)
-        used = sum(run.iterations for run in earlier)
+        interrupted = any(run.stop is Stop.INTERRUPT for run in earlier)
+        used = sum(run.iterations for run in earlier) if not interrupted else solver.max_iterations
         outcome = run(first, start, solver=within(solver, began, used), active_set=active)
+        if interrupted:  # the last run has but judged the point that was reached
+            outcome = replace(outcome, stop=Stop.INTERRUPT)
         result = Result(after(earlier, outcome), outcome.point, outcome.gap, True)
     else:
         if options.start is None:

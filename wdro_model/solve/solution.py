@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import cvxpy as cp
 import numpy as np
@@ -19,7 +19,11 @@ STATIONARY = "stationary"
 
 @dataclass(frozen=True)
 class Solution:
-    """The result of one solve. Fields that do not apply to its method are None."""
+    """The result of one solve. Fields that do not apply to its method are None.
+
+    Values have the sign of the objective as it was written, also where it is maximised; the trace
+    is that of the loss which the solver minimised.
+    """
 
     method: str
     status: str
@@ -39,6 +43,8 @@ class Solution:
     """Frank-Wolfe gap at the decision, from a full gradient: value - optimum <= gap if convex."""
     lower_bound: float | None = None
     """The best lower bound on the optimal value that the run proved; None if not convex."""
+    upper_bound: float | None = None
+    """The same from above, for an objective that is maximised."""
     dual: float | None = None
     """The multiplier of the transport budget."""
     dual_bound: float | None = None
@@ -55,9 +61,11 @@ class Solution:
     """The exact worst-case risk of the decision over the ball, where a formula is known; after a
     smoothed solve without one, a lower bound by ascent in the data."""
     robust_value_is_bound: bool = False
-    """Is `robust_value` only a lower bound?"""
+    """Is `robust_value` only a lower bound (an upper one where the objective is maximised)?"""
     empirical_value: float | None = None
     """The mean loss of the decision over the samples."""
+    maximise: bool = False
+    """Is the objective maximised, its worst case being the least expected value?"""
     notes: tuple[str, ...] = ()
     """What the user should know about this result."""
     trace: Trace = field(default_factory=Trace, repr=False)
@@ -66,6 +74,26 @@ class Solution:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decision", dict(self.decision))
+
+    def turned(self) -> Solution:
+        """The same for minus the objective: a loss that is minimised, a reward maximised."""
+
+        def minus(number: float | None) -> float | None:
+            return None if number is None else -number
+
+        return replace(
+            self,
+            value=-self.value,
+            robust_value=minus(self.robust_value),
+            empirical_value=minus(self.empirical_value),
+            lower_bound=minus(self.upper_bound),
+            upper_bound=minus(self.lower_bound),
+            maximise=not self.maximise,
+        )
+
+    def as_loss(self) -> Solution:
+        """The solution in terms of the loss that was minimised."""
+        return self.turned() if self.maximise else self
 
     @property
     def relative_gap(self) -> float | None:
@@ -120,7 +148,9 @@ def _number(value: float | None) -> str | None:
 
 def _robust(solution: Solution) -> str | None:
     value = _number(solution.robust_value)
-    return value if value is None or not solution.robust_value_is_bound else f">= {value}"
+    if value is None or not solution.robust_value_is_bound:
+        return value
+    return f"<= {value}" if solution.maximise else f">= {value}"
 
 
 def _gap(solution: Solution) -> str | None:

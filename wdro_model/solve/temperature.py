@@ -25,7 +25,7 @@ from wdro_model.solve.first_order import first_order_outcome
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan, plan
 from wdro_model.solve.recipe import FirstOrder, Recipe
-from wdro_model.solvers import Conic, FrankWolfe
+from wdro_model.solvers import Conic, FrankWolfe, Stop
 from wdro_model.solvers.objective import Array
 
 LARGEST_PROGRAM = 2**17
@@ -85,7 +85,10 @@ def _decision(model: RobustModel, chosen: Plan, options: Options) -> Array:
     with model.feasible.holding():
         if isinstance(chosen.solver, Conic):
             return conic_answer(model, chosen, chosen.solver)[1]
-        return first_order_outcome(model, chosen, chosen.solver, quiet)[1].x
+        outcome = first_order_outcome(model, chosen, chosen.solver, quiet)[1]
+    if outcome.stop is Stop.INTERRUPT:
+        raise KeyboardInterrupt  # half a run is no decision
+    return outcome.x
 
 
 def good_decision(model: RobustModel, options: Options) -> Array:

@@ -22,7 +22,7 @@ from wdro_model.loss.flat import FlatLoss
 from wdro_model.loss.homogeneous import times
 from wdro_model.loss.magnitudes import is_ordinary, is_scalable, power_of_two
 from wdro_model.loss.structure import analyse
-from wdro_model.model import Model, RobustModel
+from wdro_model.model import Memory, Model, RobustModel
 from wdro_model.objectives.geometry import largest_gains, scales
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
@@ -132,7 +132,7 @@ def _decision_in_units(model: RobustModel, scale: Scale) -> Units[Any]:
     parameters = model.joint.parameters
     loss = FlatLoss(BatchedLoss(expression, parameters), model.loss.layout, model.joint)
     structure = analyse(expression, parameters)
-    changed = replace(model, expression=expression, loss=loss, structure=structure, memory={})
+    changed = replace(model, expression=expression, loss=loss, structure=structure, memory=Memory())
     return replace(Units.of(changed), loss=scale.loss)
 
 
@@ -325,7 +325,7 @@ def _rescaled(
         joint=joint,
         ambiguity=replace(model.ambiguity, radius=model.ambiguity.radius / unit),
         cost=_cost(model.cost, data, unit),
-        memory={},
+        memory=Memory(),
     )
 
 

@@ -58,8 +58,18 @@ class Conic:
     is_stochastic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.options, Mapping):
+            raise ValueError(
+                f"options of Conic must be a dict, got {self.options!r}; write Conic('SCS', "
+                "{'eps': 1e-6})."
+            )
         if self.solver is None:
             return
+        if not isinstance(self.solver, str):
+            raise ValueError(
+                f"Conic takes the name of a solver, got {self.solver!r}; installed: "
+                f"{', '.join(cp.installed_solvers())}."
+            )
         if self.solver.upper() in cp.installed_solvers():
             object.__setattr__(self, "solver", self.solver.upper())
         elif self.solver not in cp.installed_solvers():
@@ -101,6 +111,11 @@ class Conic:
                 return
             except SolverError as error:
                 failure = error
+            except ImportError as error:
+                failure = SolverError(
+                    f"the solver {name} is installed but cannot be loaded ({error}); use another "
+                    f"one: {', '.join(n for n in cp.installed_solvers() if n != name)}."
+                )
         raise failure
 
     def describe(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model.errors import blaming
 from wdro_model.sets.base import FeasibleSet
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.loop import Limits, Loop, Rules
@@ -91,6 +92,9 @@ def starting_point(start: Array | None, active: ActiveSet | None, feasible: Feas
 
 def asked_to_stop(callbacks: Sequence[Callable[[State], bool | None]], state: State) -> Stop | None:
     """Call all callbacks; one that returns True stops the run."""
-    answers = [callback(state) for callback in callbacks]
+    answers = []
+    for callback in callbacks:
+        with blaming(f"the callback {getattr(callback, '__name__', repr(callback))}"):
+            answers.append(callback(state))
     asked = any(isinstance(answer, (bool, np.bool_)) and answer for answer in answers)
     return Stop.CALLBACK if asked else None

@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.uncertainty.costs import GroundCost, Norm, SquaredEuclidean, as_cost
+from wdro_model.uncertainty.costs import (
+    GroundCost,
+    Norm,
+    SquaredEuclidean,
+    as_cost,
+    as_float,
+    shown,
+)
 
 
 @dataclass(frozen=True)
@@ -31,8 +38,14 @@ class WassersteinBall:
     @classmethod
     def order(cls, p: float, radius: float, cost: Any = None) -> WassersteinBall:
         """The p-Wasserstein ball of this radius: W_p <= r, that is W_c <= r^p with c = |.|^p."""
-        if isinstance(p, bool) or not isinstance(p, numbers.Real) or not 1 <= p < math.inf:
-            raise ValueError(f"order p of a Wasserstein ball must be a number >= 1, got {p!r}.")
+        if (
+            isinstance(p, bool)
+            or not isinstance(p, numbers.Real)
+            or not 1 <= as_float(p) < math.inf
+        ):
+            raise ValueError(
+                f"order p of a Wasserstein ball must be a number >= 1, got {shown(p)}."
+            )
         distance = _nonnegative(radius, "radius")
         if cost is None and p not in _DEFAULT_COSTS:
             raise ValueError(
@@ -74,9 +87,9 @@ def _nonnegative(given: Any, name: str) -> float:
     if isinstance(given, np.ndarray) and given.ndim == 0:
         given = given.item()
     number = isinstance(given, numbers.Real) and not isinstance(given, bool | np.bool_)
-    if not number or not 0 <= given < math.inf:
+    if not number or not 0 <= as_float(given) < math.inf:
         hint = "; radius 0 is the observed distribution itself" if number and given < 0 else ""
         raise ValueError(
-            f"{name} of a Wasserstein ball must be a finite number >= 0, got {given!r}{hint}."
+            f"{name} of a Wasserstein ball must be a finite number >= 0, got {shown(given)}{hint}."
         )
     return float(given)

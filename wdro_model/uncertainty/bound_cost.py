@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model.errors import blaming
+
 Function = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -121,7 +123,9 @@ def function_name(function: Any) -> str:
 
 
 def _checked(function: Function, origins: np.ndarray, points: np.ndarray) -> np.ndarray:
-    costs = np.asarray(function(origins, points), dtype=np.float64)
+    with blaming(f"the cost {function_name(function)}"):
+        returned = function(origins, points)
+    costs = np.asarray(returned, dtype=np.float64)
     if costs.shape != (len(points),):
         raise ValueError(
             f"cost {function_name(function)} must return {len(points)} numbers, shape "

@@ -92,29 +92,30 @@ class Mahalanobis(GroundCost):
 class Norm(GroundCost):
     """c = || w * (xi - zeta) ||_p, the cost of the 1-Wasserstein distance.
 
-    p: in [1, inf]. weights: as for `SquaredEuclidean`, "standardize" being one over the sample
-    standard deviation.
+    p: in [1, inf]; "inf" as in CVXPY for np.inf.
+    weights: as for `SquaredEuclidean`, "standardize" being one over the sample standard deviation.
     """
 
-    p: float = 2
+    p: float | str = 2
     weights: Any = None
     order = 1.0
 
     def __post_init__(self) -> None:
-        if not _is_number(self.p) or not self.p >= 1:
-            raise ValueError(f"p of a Norm cost must be a number in [1, inf], got {self.p!r}.")
-        object.__setattr__(self, "p", float(self.p))
+        p: Any = np.inf if isinstance(self.p, str) and self.p.lower() == "inf" else self.p
+        if not _is_number(p) or not p >= 1 or (np.isinf(as_float(p)) and p != np.inf):
+            raise ValueError(f"p of a Norm cost must be a number in [1, inf], got {shown(self.p)}.")
+        object.__setattr__(self, "p", as_float(p))
 
     def bind(self, joint: JointSamples) -> BoundCost:
         return BoundCost(
             "norm",
             joint.dimension,
             weights=resolve_weights(self.weights, joint, power=1),
-            p=self.p,
+            p=float(self.p),
         )
 
     def describe(self) -> str:
-        return _weighted(f"||{{w}}(xi - zeta)||_{self.p:g}", self.weights)
+        return _weighted(f"||{{w}}(xi - zeta)||_{float(self.p):g}", self.weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +205,21 @@ def _weighted(formula: str, weights: Any) -> str:
         return formula.format(w="")
     label = f", weights {weights}" if isinstance(weights, str | numbers.Real) else ", given weights"
     return formula.format(w="w * " if "||" in formula else "w_i ") + label
+
+
+def as_float(number: Any) -> float:
+    """A number as a float, infinite where it is too large for one."""
+    try:
+        return float(number)
+    except OverflowError:
+        return np.inf if number > 0 else -np.inf
+
+
+def shown(given: Any) -> str:
+    """What the user gave, for a message; an integer of hundreds of digits by its size."""
+    if isinstance(given, int) and abs(given) > 10**300:
+        return f"an integer of {len(str(abs(given)))} digits"
+    return repr(given)
 
 
 def _is_number(value: Any) -> bool:

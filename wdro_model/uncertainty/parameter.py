@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 
+from wdro_model.errors import unknown_name
 from wdro_model.uncertainty.scenarios import as_scenarios, chunks, read_only
 from wdro_model.uncertainty.supports import Everywhere, Support
 
+KNOWN = tuple(
+    name
+    for name in inspect.signature(cp.expressions.leaf.Leaf.__init__).parameters
+    if name not in ("self", "shape", "value")
+)
+"""The attributes of a CVXPY parameter, by their names."""
 SPECTRAL_LIMIT = 200
 """Semidefiniteness of samples is checked up to this many rows."""
 
@@ -53,6 +61,20 @@ class UncertainParameter(cp.Parameter):
         self._samples: np.ndarray | None = None
         if samples is not None:
             self._samples = self.as_samples(samples)
+
+    @property
+    def value(self) -> Any:
+        """None: the data is known through its samples."""
+        return self._value
+
+    @value.setter
+    def value(self, given: Any) -> None:
+        if given is not None:
+            raise AttributeError(
+                f"the uncertain parameter {self.name()!r} takes no value, its data is its samples: "
+                "declare it with samples=, see other data with problem.with_samples(...), judge a "
+                "scenario with problem.losses(...), or use cp.Parameter for what is certain."
+            )
 
     @property
     def samples(self) -> np.ndarray | None:
@@ -118,6 +140,10 @@ def _as_support(support: Any) -> Support:
 def _refuse_attributes(label: str, name: Any, attributes: dict[str, Any]) -> None:
     if not (name is None or isinstance(name, str)):
         raise ValueError(f"name of an uncertain parameter must be a string, got {name!r}.")
+    known = [*KNOWN, "name", "samples", "support", "shape"]
+    for key in attributes:
+        if key not in (*KNOWN, "value", "id"):
+            raise TypeError(f"{label}: {unknown_name('argument', key, known)}")
     if attributes.get("value") is not None:
         raise ValueError(f"{label} takes no value: give the observed data as samples=.")
     for key in ("complex", "imag", "hermitian", "boolean", "integer"):

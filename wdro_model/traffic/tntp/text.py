@@ -143,6 +143,12 @@ def _text(source: Any) -> str:
         content = source.read()
         return content if isinstance(content, str) else _decoded(content)
     path = Path(source)
+    if path.is_dir():
+        inside = sorted(file.name for file in path.glob("*.tntp*"))
+        found = f"such as {', '.join(inside[:4])}" if inside else "it holds no .tntp file"
+        raise IsADirectoryError(
+            f"{path} is a directory, not a TNTP file; give the path of a file in it ({found})."
+        )
     read = {".gz": _gunzipped, ".zip": _unzipped}.get(path.suffix.lower(), Path.read_bytes)
     return _decoded(read(path))
 

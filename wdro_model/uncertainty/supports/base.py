@@ -62,9 +62,17 @@ def slack(bound: Array, sign: float) -> Array:
 
 def numbers(given: Any, label: str) -> Array:
     """A read-only float copy of what the user gave as bound data."""
+    raw = np.asarray(given)
+    words = raw.dtype.kind in "US" or (
+        raw.dtype == object and any(isinstance(entry, str | bytes) for entry in raw.flat)
+    )
     try:
+        if words:
+            raise TypeError("text is no number, even if it looks like one")
         array = np.array(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{label} of a support must be real numbers, got {given!r}.") from error
+        raise ValueError(
+            f"{label} of a support must be real numbers, got {given!r}; convert text with float()."
+        ) from error
     array.flags.writeable = False
     return array

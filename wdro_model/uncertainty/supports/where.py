@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model.errors import blaming
 from wdro_model.uncertainty.supports.base import Array, Shape, Support
 from wdro_model.uncertainty.supports.boxes import Box
 
@@ -28,7 +29,8 @@ class Where(Support):
     def contains(self, points: Array) -> Array:
         given = np.asarray(points).view()
         given.flags.writeable = False
-        answer = np.asarray(self.predicate(given))
+        with blaming(f"the predicate {_name(self.predicate)} of Where"):
+            answer = np.asarray(self.predicate(given))
         if answer.dtype != bool or answer.shape != (len(given),):
             raise ValueError(
                 f"predicate {_name(self.predicate)} of Where must return {len(given)} booleans, "

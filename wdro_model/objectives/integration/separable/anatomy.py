@@ -23,7 +23,7 @@ from wdro_model.loss.entrywise import entry_pieces, selected
 from wdro_model.loss.polynomial import Degrees
 from wdro_model.loss.stacked import Stacked
 from wdro_model.loss.structure import convexity_in_data
-from wdro_model.model import RobustModel
+from wdro_model.model import Memory, RobustModel
 from wdro_model.objectives.integration.importance.frame import box_of
 from wdro_model.objectives.integration.low_rank.anatomy import (
     dissect,
@@ -221,7 +221,7 @@ def _joint_model(model: RobustModel, grouping: _Grouping, group: int) -> RobustM
             parts.append(cp.sum(selected(expression, entries)))
     weights = np.ones(len(inside)) if model.cost.weights is None else model.cost.weights
     cost = BoundCost("squared", len(inside), weights=np.where(inside, weights, np.inf))
-    return replace(model, expression=sum(parts[1:], parts[0]), cost=cost, memory={})
+    return replace(model, expression=sum(parts[1:], parts[0]), cost=cost, memory=Memory())
 
 
 def free_coordinates(model: RobustModel) -> Array:
