@@ -72,8 +72,6 @@ class _Attempt:
     multipliers: Answers
     unsure: bool
     """Are numbers far from order one, or not known?"""
-    loss: float
-    """The unit of the loss."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ class _Run:
         answer = Answer.of(done.problem, program.unit)
         unsure = program.scale is not None or not is_ordinary(program.unit)
         unsure = unsure or (self.model.joint is not None and not probes(self.model))
-        return _Attempt(done.units, answer, self._decision(), multipliers, unsure, program.unit)
+        return _Attempt(done.units, answer, self._decision(), multipliers, unsure)
 
     def better(self, last: _Attempt, by_loss: bool) -> Scale | None:
         """The units for another solve; None where those of the last one were right.
@@ -147,7 +145,7 @@ class _Run:
         order = sorted(range(len(attempts)), key=lambda i: (feasible[i] > least, judged[i]))
         chosen, value = attempts[order[0]], judged[order[0]]
         claimed = chosen.answer.value
-        if abs(value - claimed) <= HONEST * (abs(value) + abs(claimed)) + NOISE * chosen.loss:
+        if abs(value - claimed) <= HONEST * (abs(value) + abs(claimed)):
             return chosen
         unsure = replace(chosen.answer, value=value, status=settings.OPTIMAL_INACCURATE)
         return replace(chosen, answer=unsure)
