@@ -35,7 +35,7 @@ def problem_of(objective, x, **more):
         (lambda: wdro.supports.Box(0, ["1", 2]), "upper of a support must be real numbers"),
         (lambda: wdro.supports.Box(0, [None, "2"]), "upper of a support must be real numbers"),
         (lambda: wdro.supports.Polyhedron([["1"]], [1]), "of a support must be real numbers"),
-        (lambda: wdro.sets.Oracle(abs, True), "shape of oracle 'abs' must be .* one positive integer"),
+        (lambda: wdro.sets.Oracle(abs, True), "shape of oracle 'abs' must be .* positive integer"),
         (lambda: wdro.CallableLoss(abs, cp.Variable()), r"'abs' needs parameters=\[\.\.\.\].*\[\]"),
         (lambda: wdro.CallableLoss(abs, 3, []), "variables of 'abs' must be a list, got 3"),
         (lambda: wdro.CallableLoss(abs, cp.Variable(), [], convex="yes"), "convex .* bool.*'yes'"),

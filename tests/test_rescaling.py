@@ -245,12 +245,20 @@ def test_a_set_with_points_is_never_called_empty(monkeypatch):
         wdro.Problem(cp.Minimize(-z @ x), [cp.sum(x) == 1, x <= 0.1], ball).solve(method="exact")
 
 
-@pytest.mark.parametrize("factor", [1.0, 1e-3, 1e5])
-def test_a_value_of_zero_is_optimal_in_every_unit(factor, rng):
-    samples = 1 + 0.3 * rng.standard_normal((11, 3))
-    x, z = cp.Variable(3, nonneg=True), wdro.UncertainParameter(3, samples=samples)
-    ball = wdro.WassersteinBall(0.7, wdro.costs.Norm(1))
-    problem = wdro.Problem(cp.Minimize(factor * (z @ x)), [x <= 10], ball)
+@pytest.mark.parametrize(("unit", "factor"), [(1e8, 1e-3), (1e10, 1e-3), (1e10, 1.0)])
+@pytest.mark.parametrize("seed", [0, 2, 3, 6])
+def test_data_and_constraints_in_billions_have_the_answer_of_plain_units(seed, unit, factor):
+    rng = np.random.default_rng(seed)
+    sizes = 10.0 ** rng.uniform(-1.5, 1.5, 2)
+    data = sizes * (1 + 0.3 * rng.standard_normal((6, 2)))
+    x, z = cp.Variable(2, nonneg=True), wdro.UncertainParameter(2, samples=unit * data)
+    constraints = [(unit * sizes) @ x == unit * sizes.mean()]
+    ball = wdro.WassersteinBall(0.2 * unit**2)
+    problem = wdro.Problem(cp.Minimize(factor * (z @ x)), constraints, ball)
     problem.solve(method="exact")
-    assert problem.value == pytest.approx(0, abs=1e-7 * factor)
-    assert problem.status == "optimal"
+    # Squared cost, affine loss: mean + sqrt(radius) |x|.
+    y = cp.Variable(2, nonneg=True)
+    robust = data.mean(axis=0) @ y + np.sqrt(0.2) * cp.norm(y)
+    plain = cp.Problem(cp.Minimize(robust), [sizes @ y == sizes.mean()])
+    plain.solve(solver=cp.CLARABEL)
+    assert problem.value / (factor * unit) == pytest.approx(plain.value, rel=1e-6)

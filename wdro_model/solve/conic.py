@@ -225,7 +225,7 @@ class _Run:
         order = sorted(range(len(attempts)), key=lambda i: (feasible[i] > least, judged[i]))
         chosen, value = attempts[order[0]], judged[order[0]]
         claimed = chosen.answer.value
-        if abs(value - claimed) <= HONEST * (abs(value) + abs(claimed)) + NOISE * chosen.scale.loss:
+        if abs(value - claimed) <= HONEST * (abs(value) + abs(claimed)):
             return chosen
         unsure = replace(chosen.answer, value=value, status=settings.OPTIMAL_INACCURATE)
         return replace(chosen, answer=unsure)
