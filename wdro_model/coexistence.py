@@ -77,7 +77,7 @@ class OrToolsFinder(MetaPathFinder):
         if name.startswith("ortools."):
             with suppress(ValueError):  # another thread may have been here
                 sys.meta_path.remove(self)
-            with suppress(OSError):  # then the import ends as it would have
+            with suppress(OSError, ValueError):  # then the import ends as it would have
                 load_or_tools(folder_of(*LIBRARIES))
         return None
 
