@@ -41,10 +41,10 @@ def losses_by_cvxpy(expression) -> np.ndarray:
     out = []
     for k in range(7):
         for p in (U, Y, MATRIX):
-            p.value = p.samples[k]
+            p.save_value(p.samples[k])
         out.append(float(expression.value))
     for p in (U, Y, MATRIX):
-        p.value = None
+        p.save_value(None)
     return np.array(out)
 
 
