@@ -145,7 +145,7 @@ def shortest_squared(model: RobustModel, where: slice) -> float:
     oracle = model.feasible.oracle()
     if oracle.nonnegative_directions and not np.all(model.feasible.bounds()[0][where] >= 0):
         return 0.0
-    start = oracle.minimize(np.ones(oracle.dimension))
+    start = oracle.vertex(np.ones(oracle.dimension))
     solver = FrankWolfe(max_iterations=STEPS, direction="plain")
     found = solver.run(
         SquaredLength(where), oracle, start, rng=np.random.default_rng(0), progress=False

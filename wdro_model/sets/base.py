@@ -53,6 +53,7 @@ class FeasibleSet(ABC):
     rounds: a point can be rounded to a discrete one; None if the oracle's answers are to tell, by
         being 0/1 vectors.
     backend: the name of the backend in use, None for a set with one way to be minimised.
+    calls: how often a solve has asked the oracle, by `vertex` or for a certificate.
     """
 
     dimension: int
@@ -65,6 +66,7 @@ class FeasibleSet(ABC):
     accuracy: float = 0.0
     rounds: bool | None = None
     backend: str | None = None
+    calls: int = 0
     _oracle: LinearOracle
 
     def minimize(self, direction: ArrayLike) -> Vector:
@@ -78,6 +80,11 @@ class FeasibleSet(ABC):
         cost of its point less the bound.
         """
         return self.minimize(direction), 0.0
+
+    def vertex(self, direction: ArrayLike) -> Vector:
+        """The answer of `minimize`, counted in `calls`."""
+        self.calls += 1
+        return self.minimize(direction)
 
     def minimize_relaxed(self, direction: ArrayLike) -> Vector:
         """A minimiser over a larger set that is easier, where there is one: without integrality."""

@@ -41,12 +41,14 @@ def report(
     convex: bool,
     began: float,
     same_objective: bool,
+    asked: int,
     reliable: bool = True,
     **details: Any,
 ) -> Solution:
     """The solution of a Frank-Wolfe run.
 
     same_objective: the bounds of the run hold for the reported value, which was not re-estimated.
+    asked: the calls of the oracle before the solve.
     reliable: the Monte Carlo error of the value is within the tolerance.
     """
     value = point.value
@@ -66,7 +68,7 @@ def report(
         stop=outcome.stop.value,
         convex=convex,
         iterations=outcome.iterations,
-        oracle_calls=outcome.oracle_calls,
+        oracle_calls=model.feasible.oracle().calls - asked,
         gap=gap,
         lower_bound=float(bound) if convex and reliable else None,
         dual=point.dual,

@@ -22,7 +22,7 @@ def run_first_order(
     model: Model, chosen: Plan, solver: FrankWolfe | MomentumFrankWolfe, options: Options
 ) -> Solution:
     """Frank-Wolfe on an objective without Monte Carlo error."""
-    began = time.perf_counter()
+    began, asked = time.perf_counter(), model.feasible.oracle().calls
     objective, outcome = first_order_outcome(model, chosen, solver, options)
     point, gap = outcome.point, outcome.gap
     if solver.is_stochastic:
@@ -37,6 +37,7 @@ def run_first_order(
         convex=objective.convex,
         began=began,
         same_objective=True,
+        asked=asked,
     )
 
 
@@ -79,8 +80,9 @@ def first_point(model: Model, objective: Any, options: Options, rng: np.random.G
     direction = rng.standard_normal(oracle.dimension)
     direction = np.abs(direction) if oracle.nonnegative_directions else direction
     if objective is None:
-        return oracle.minimize(direction)
-    return oracle.minimize(objective.evaluate(oracle.minimize_relaxed(direction)).gradient)
+        return oracle.vertex(direction)
+    oracle.calls += 1
+    return oracle.vertex(objective.evaluate(oracle.minimize_relaxed(direction)).gradient)
 
 
 def user_start(model: Model, start: Any, name: str = "start") -> Array:

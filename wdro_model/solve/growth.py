@@ -37,6 +37,7 @@ def middle(model: RobustModel) -> Array:
     for _ in range(VERTICES):
         direction = rng.standard_normal(oracle.dimension)
         direction = np.abs(direction) if oracle.nonnegative_directions else direction
+        oracle.calls += 1
         vertices.append(oracle.minimize_relaxed(direction))
     return np.mean(vertices, axis=0)
 

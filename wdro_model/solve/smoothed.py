@@ -55,7 +55,7 @@ def run_smoothed(
     model: RobustModel, chosen: Plan, solver: FirstOrder, options: Options
 ) -> Solution:
     """Frank-Wolfe on the smoothed objective; sampled values are re-estimated with other draws."""
-    began = time.perf_counter()
+    began, asked = time.perf_counter(), model.feasible.oracle().calls
     oracle = bounded_oracle(model)
     rng = np.random.default_rng(options.seed)
     recipe = prepare(model, solver, options)
@@ -115,6 +115,7 @@ def run_smoothed(
         convex=recipe.convex,
         began=began,
         same_objective=result.same_objective,
+        asked=asked,
         reliable=reliable,
         epsilon=recipe.epsilon,
         sigma=recipe.sigma,

@@ -127,7 +127,7 @@ def dual_bound(recipe: Recipe, solver: FirstOrder, oracle: FeasibleSet, start: A
     sampler = Choice("gaussian", "").build(recipe.model, scales)
     assert isinstance(sampler, Gaussian)
     stream = Stream(recipe.seed, CALIBRATION_STAGE)
-    bound = calibrate_dual(sampler, oracle.minimize, start, stream).bound
+    bound = calibrate_dual(sampler, oracle.vertex, start, stream).bound
     if not bound > 0:
         raise ValueError(
             "the calibration of the dual bound found no dispersion of the loss over "

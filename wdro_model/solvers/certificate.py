@@ -38,10 +38,15 @@ def certificate(feasible: FeasibleSet, x: Array, gradient: Array) -> Certificate
 
     In a product of sets every block has a gap of its own.
     """
+    feasible.calls += 1
+    return _certificate(feasible, x, gradient)
+
+
+def _certificate(feasible: FeasibleSet, x: Array, gradient: Array) -> Certificate:
     if isinstance(feasible, ProductSet):
         vertex, parts = np.empty(x.size), []
         for block, where in feasible.blocks:
-            parts.append(certificate(block, x[where], gradient[where]))
+            parts.append(_certificate(block, x[where], gradient[where]))
             vertex[where] = parts[-1].vertex
         slope, slack = sum(part.slope for part in parts), sum(part.slack for part in parts)
         return Certificate(vertex, slope, slack, tuple(parts))
