@@ -1,0 +1,80 @@
+"""The house: every room is listed, imports go one way, a name is used once."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import wdro_model
+
+PACKAGE = Path(wdro_model.__file__).parent
+ROOT = PACKAGE.parent
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+
+def rooms():
+    """The rooms of CONTRIBUTING.md, from the ground up."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    found = re.findall(r"^    (\w+)(?:/|\.py)\s", text, flags=re.M)
+    return {name: height for height, name in enumerate(found)}
+
+
+def room(module):
+    return module.split(".")[1] if "." in module else None
+
+
+def imported(module, path):
+    """The modules of the package that a module imports, now or inside a function."""
+    typing = set()
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            typing |= {id(child) for child in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) in typing:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "CONTRIBUTING.md").exists(), reason="the list of rooms is not installed"
+)
+
+
+def test_every_room_is_listed():
+    assert {room(module) for module in MODULES} - {None} == set(rooms())
+
+
+def test_imports_go_one_way():
+    height, wrong = rooms(), []
+    for module, path in MODULES.items():
+        for target in imported(module, path) if room(module) else ():
+            if not target.startswith("wdro_model."):
+                continue
+            if height[room(target)] > height[room(module)]:
+                wrong.append(f"{module} imports {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_has_the_name_of_another():
+    named = defaultdict(list)
+    for module in MODULES:
+        named[module.rpartition(".")[2]].append(module)
+    assert not {name: found for name, found in named.items() if len(found) > 1}
+
+
+def test_no_class_has_the_name_of_another():
+    named = defaultdict(list)
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named[node.name].append(module)
+    assert not {name: found for name, found in named.items() if len(found) > 1}
