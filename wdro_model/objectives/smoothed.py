@@ -8,7 +8,7 @@ import numpy as np
 
 from wdro_model.errors import UnboundedError
 from wdro_model.objectives.base import Array, Point
-from wdro_model.objectives.dual import DualMinimum, minimise_dual
+from wdro_model.objectives.dual import DualMinimum, DualPoint, minimise_dual
 from wdro_model.objectives.integration.base import Integration, Slice, Stream
 
 UNBOUNDED = (
@@ -69,6 +69,7 @@ class Smoothed:
         return self._point(self.integration.slice(x, batch, stream), dual)
 
     def _point(self, inner: Slice, dual: float | None) -> Point:
+        residual = 0.0
         if dual is None:
             last = self.minimum.dual if self.minimum else None
             # Strategies may know better where to look, and how far.
@@ -78,6 +79,7 @@ class Smoothed:
             if self.minimum.at_bound:
                 raise UnboundedError(UNBOUNDED)
             dual, value, slope = self.minimum.dual, self.minimum.value, None
+            residual = self.minimum.residual
         else:
             point = inner.at(dual)
             value, slope = dual * self.radius + point.value, self.radius + point.slope
@@ -87,8 +89,17 @@ class Smoothed:
             inner.gradient(dual),
             dual=dual,
             dual_gradient=slope,
+            dual_residual=residual,
             diagnostics=inner.diagnostics(dual),
         )
+
+    def residual(self, x: Array, point: Point) -> float:
+        """How much a value at a given dual lies above the minimum over the dual, on its draws."""
+        inner = self.integration.slice(x, np.arange(self.size), self.stream)
+        found = minimise_dual(inner.at, self.radius, point.dual)
+        if found.at_bound:
+            return np.inf
+        return max(0.0, point.value - found.value) + found.residual
 
     def describe(self) -> str:
         return (
@@ -101,39 +112,35 @@ class Moving(Smoothed):
     """F with draws that move along: proposals are made for each decision and its dual.
 
     Draws made for one decision say little about another that is a percent away, where epsilon is
-    small. The random numbers behind the draws stay fixed, so that F remains one function of x up to
-    the Monte Carlo error; the dual is found by Newton steps with the proposals moving along.
+    small. The random numbers behind the draws stay fixed, so that F remains one function of x and
+    the dual up to the Monte Carlo error.
     """
 
-    ROUNDS = 6
+    ROUNDS = 60
     CLOSE = 1e-5
-    """Relative error of the transport cost at which the dual is settled."""
+    """Relative error of the transport cost, or of a closed bracket, at which the dual is
+    settled."""
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         if dual is not None:
             self.integration.refresh(x, dual)
             return super().evaluate(x, dual)
-        dual = self.settle(x, self.minimum.dual if self.minimum else 1.0)
-        point = super().evaluate(x, dual)
-        self.minimum = DualMinimum(dual, point.value)
-        return replace(point, dual_gradient=None)
+        found = self.settle(x, self.minimum.dual if self.minimum else None)
+        point = replace(super().evaluate(x, found.dual), dual_gradient=None)
+        return replace(point, dual_residual=found.residual)
 
-    def settle(self, x: Array, dual: float) -> float:
+    def settle(self, x: Array, start: float | None) -> DualMinimum:
         """The dual at x over all samples, the proposals moving with it."""
-        samples, infinite, steps = np.arange(self.size), 0.0, 0
-        for _ in range(10 * self.ROUNDS):
+        samples = np.arange(self.size)
+
+        def moved(dual: float) -> DualPoint:
             self.integration.refresh(x, dual)
-            point = self.integration.slice(x, samples, self.stream).at(dual)
-            cost = -point.slope
-            if np.isposinf(cost):  # the loss outgrows the cost: the dual is larger
-                infinite, dual = dual, (1.2 if steps else 2.0) * dual
-                continue
-            if not (cost > 0 and np.isfinite(cost)) or steps == self.ROUNDS:
-                break
-            residual = np.sqrt(self.radius / cost) - 1.0
-            rate = 0.5 * (1.0 + residual) * point.curvature / cost
-            if abs(residual) <= self.CLOSE or not rate > 0:
-                break
-            least = max(dual / 2, np.sqrt(infinite * dual))
-            dual, steps = float(np.clip(dual - residual / rate, least, dual * 2)), steps + 1
-        return dual
+            return self.integration.slice(x, samples, self.stream).at(dual)
+
+        self.minimum = minimise_dual(
+            moved, self.radius, start, rounds=self.ROUNDS, tolerance=self.CLOSE
+        )
+        refuse_infinite(self.minimum.value, self.minimum.dual)
+        if self.minimum.at_bound:
+            raise UnboundedError(UNBOUNDED)
+        return self.minimum

@@ -10,7 +10,6 @@ from wdro_model.errors import SamplingWarning
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array, Diagnostics, Point
 from wdro_model.objectives.calibration import default_sigma
-from wdro_model.smoothing.growth import risk_is_infinite
 from wdro_model.uncertainty.sampling import GaussianSampler
 
 FEW = 0.1
@@ -22,13 +21,13 @@ MEASURED = 200
 """Draws that measure the cost of the reference's moves."""
 
 
-def is_reliable(point: Point, radius: float, tolerance: float) -> bool:
-    """Is the sampled value accurate to the tolerance, as far as its draws can tell?"""
+def is_reliable(point: Point, gap: float, radius: float, tolerance: float) -> bool:
+    """Are gap and standard error together within the tolerance, as far as the draws can tell?"""
     d = point.diagnostics
     if d is None:
         return True
     many = d.effective_size >= FEW * d.draws and d.nearest_cost <= radius
-    return many and d.standard_error <= tolerance * abs(point.value)
+    return many and d.standard_error + max(gap, 0.0) <= tolerance * abs(point.value)
 
 
 def smoothing_notes(
@@ -42,12 +41,6 @@ def smoothing_notes(
         notes.append(
             f"the dual variable {point.dual:.3g} sits at its bound {bound:.3g}, which may exclude "
             "the optimum; give a larger MomentumFrankWolfe(dual_bound=...)."
-        )
-    if risk_is_infinite(model, x):
-        notes.append(
-            "the worst-case risk over the ball is infinite: the loss grows faster than the cost in "
-            "the data; the value is that of the smoothed objective alone. Use a cost that grows as "
-            "fast, such as SquaredEuclidean(), or a bounded support."
         )
     for note in notes:
         warnings.warn(note, SamplingWarning, stacklevel=5)

@@ -20,10 +20,11 @@ from wdro_model.methods import Plan
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.convexity import smoothed_form_is_convex
+from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.smoothed import Moving, Smoothed
 from wdro_model.options import Options
 from wdro_model.sets.base import FeasibleSet
-from wdro_model.smoothing.growth import refuse_infinite
+from wdro_model.smoothing.growth import refuse_growth_at, refuse_infinite
 from wdro_model.smoothing.notes import is_reliable, smoothing_notes
 from wdro_model.smoothing.recipe import (
     FirstOrder,
@@ -105,7 +106,9 @@ def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Option
             result = judge(
                 recipe, solver.samples, oracle, run(first, start, within(solver, began)), bound
             )
-    point, reliable = result.point, is_reliable(result.point, model.radius, solver.gap)
+    refuse_growth_at(model, result.outcome.x)
+    point = result.point
+    reliable = is_reliable(point, result.gap, model.radius, solver.gap)
     return report(
         model,
         chosen,
@@ -159,13 +162,15 @@ def judge(
 ) -> Result:
     """A run on its own draws, judged by a full evaluation on others."""
     final = recipe.objective(recipe.report_draws(draws), REPORT_STAGE)
-    dual = outcome.dual
-    if bound is None and final.integration.exact:
-        dual = None  # the dual of the last batch is not that of all samples
-    elif bound is None and isinstance(final, Moving) and dual:
-        dual = final.settle(outcome.x, dual)
+    x, dual = outcome.x, outcome.dual
+    if bound is None and (final.integration.exact or isinstance(final, Moving)):
+        # The dual of the last batch is not that of all samples.
+        final.minimum = None if dual is None else DualMinimum(dual, np.nan)
+        dual = None
     elif dual:
-        final.integration.refresh(outcome.x, dual)
-    point, gap = certified(final, oracle, outcome.x, dual)
-    point = audited(final, outcome.x, point)
-    return Result(outcome, point, gap + dual_share(point, bound), False)
+        final.integration.refresh(x, dual)
+    point, gap = certified(final, oracle, x, dual)
+    if bound is None and dual is not None:
+        point = replace(point, dual_residual=final.residual(x, point))
+    share = dual_share(point, bound) if bound is not None else point.dual_residual
+    return Result(outcome, audited(final, x, point), gap + share, False)

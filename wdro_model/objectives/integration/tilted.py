@@ -29,6 +29,7 @@ from wdro_model.objectives.base import Array, Diagnostics
 from wdro_model.objectives.dual import DualPoint, minimise_dual
 from wdro_model.objectives.integration.base import (
     PILOT,
+    Divergence,
     InfiniteSlice,
     Slice,
     Stream,
@@ -37,7 +38,7 @@ from wdro_model.objectives.integration.base import (
 from wdro_model.objectives.integration.importance.balance import balanced, widened
 from wdro_model.objectives.integration.importance.frame import frame_of, reference_of
 from wdro_model.objectives.integration.importance.missing import missing_mass
-from wdro_model.objectives.integration.importance.modes import MODES, Divergence, cover
+from wdro_model.objectives.integration.importance.modes import MODES, cover
 from wdro_model.objectives.integration.importance.noise import noise
 from wdro_model.objectives.integration.importance.pieces import piece_lines, piece_mixture
 from wdro_model.objectives.integration.importance.proposals import Component, Mixture, defended
