@@ -66,9 +66,9 @@ class Reference:
         reach = 10.0 * self.sigma
         while True:
             low, high = np.maximum(self.lower - row, -reach), np.minimum(self.upper - row, reach)
-            bounded = np.isclose(low, self.lower - row).all() and np.isclose(
-                high, self.upper - row
-            ).all()
+            bounded = (
+                np.isclose(low, self.lower - row).all() and np.isclose(high, self.upper - row).all()
+            )
             if bounded or _ends_before(exponent, low, high, self.lower - row, self.upper - row):
                 break
             reach *= 1.7

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from wdro_model.errors import UnboundedError
-from wdro_model.objectives.base import Array, Point
+from wdro_model.objectives.base import Array, Diagnostics, Point
 from wdro_model.objectives.dual import DualMinimum, DualPoint, minimise_dual
 from wdro_model.objectives.integration.base import Integration, Slice, Stream
 
@@ -26,6 +26,14 @@ def refuse_infinite(value: float, dual: float) -> None:
             "support=wdro.supports.Box(lower, upper), a larger epsilon, or a larger weight in the "
             "cost."
         )
+
+
+ATTEMPTS = 3
+"""Searches for the dual with moving draws, each knowing the modes that those before have seen."""
+SUSPICIOUS = 0.3
+"""A contradiction between values of so many epsilon asks for another search."""
+NOISE = 4.0
+"""Standard errors up to which a contradiction may be noise."""
 
 
 class Smoothed:
@@ -125,22 +133,58 @@ class Moving(Smoothed):
         if dual is not None:
             self.integration.refresh(x, dual)
             return super().evaluate(x, dual)
-        found = self.settle(x, self.minimum.dual if self.minimum else None)
+        found, lift = self.settle(x, self.minimum.dual if self.minimum else None)
         point = replace(super().evaluate(x, found.dual), dual_gradient=None)
-        return replace(point, dual_residual=found.residual)
-
-    def settle(self, x: Array, start: float | None) -> DualMinimum:
-        """The dual at x over all samples, the proposals moving with it."""
-        samples = np.arange(self.size)
-
-        def moved(dual: float) -> DualPoint:
-            self.integration.refresh(x, dual)
-            return self.integration.slice(x, samples, self.stream).at(dual)
-
-        self.minimum = minimise_dual(
-            moved, self.radius, start, rounds=self.ROUNDS, tolerance=self.CLOSE
+        return replace(
+            point,
+            dual_residual=found.residual,
+            diagnostics=doubted(point.diagnostics, lift),
         )
-        refuse_infinite(self.minimum.value, self.minimum.dual)
-        if self.minimum.at_bound:
-            raise UnboundedError(UNBOUNDED)
-        return self.minimum
+
+    def settle(self, x: Array, start: float | None) -> tuple[DualMinimum, float]:
+        """The dual at x over all samples, the proposals moving with it, and how far the values on
+        the way contradict convexity: draws that miss a mode at one dual and not at another do."""
+        samples = np.arange(self.size)
+        for _ in range(ATTEMPTS):
+            seen: list[tuple[float, DualPoint]] = []
+
+            def moved(dual: float, seen: list[tuple[float, DualPoint]] = seen) -> DualPoint:
+                self.integration.refresh(x, dual)
+                point = self.integration.slice(x, samples, self.stream).at(dual)
+                seen.append((dual, point))
+                return point
+
+            found = minimise_dual(
+                moved, self.radius, start, rounds=self.ROUNDS, tolerance=self.CLOSE
+            )
+            refuse_infinite(found.value, found.dual)
+            if found.at_bound:
+                raise UnboundedError(UNBOUNDED)
+            self.minimum, start = found, found.dual
+            lift = contradiction(seen, found.dual)
+            if lift <= SUSPICIOUS * self.epsilon or not hasattr(self.integration, "recalls"):
+                break
+            self.integration.recalls = True
+        return found, lift
+
+
+def contradiction(seen: list[tuple[float, DualPoint]], dual: float) -> float:
+    """How far a value lies below the tangent of another, within a factor 2 of the dual."""
+    near = np.array(
+        [
+            (at, point.value, point.slope)
+            for at, point in seen
+            if dual / 2 <= at <= 2 * dual and np.isfinite(point.value)
+        ]
+    )
+    duals, values, slopes = near.T
+    tangents = values[:, None] + slopes[:, None] * (duals - duals[:, None])
+    return float(np.max(tangents - values))
+
+
+def doubted(found: Diagnostics | None, lift: float) -> Diagnostics | None:
+    """The diagnostics with a contradiction that noise does not explain as a part of the error."""
+    if found is None or lift <= NOISE * found.standard_error:
+        return found
+    missed = float(np.hypot(found.missed, lift))
+    return replace(found, missed=missed, standard_error=float(np.hypot(found.standard_error, lift)))

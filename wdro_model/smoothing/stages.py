@@ -85,7 +85,8 @@ def run_stages(
 
     A stage ends when the gap on its draws is small; the value is then estimated again on draws that
     were used for nothing else. It is all over when the gap and the standard error are together
-    within the tolerance, or at a limit; otherwise the next stage goes on from there with more draws.
+    within the tolerance, or at a limit; otherwise the next stage goes on from there with more
+    draws.
     """
     draws, active = min(solver.samples, FIRST_DRAWS), None
     most = max(draws, STAGE_ENTRIES // max(1, recipe.model.rows.size))
