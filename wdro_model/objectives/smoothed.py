@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +29,9 @@ def refuse_infinite(value: float, dual: float) -> None:
         )
 
 
-ATTEMPTS = 3
-"""Searches for the dual with moving draws, each knowing the modes that those before have seen."""
-SUSPICIOUS = 0.3
-"""A contradiction between values of so many epsilon asks for another search."""
+SUSPICIOUS = 0.02
+"""A contradiction between values of so many epsilon asks for a search that recalls the modes which
+others have seen."""
 NOISE = 4.0
 """Standard errors up to which a contradiction may be noise."""
 
@@ -144,8 +144,9 @@ class Moving(Smoothed):
     def settle(self, x: Array, start: float | None) -> tuple[DualMinimum, float]:
         """The dual at x over all samples, the proposals moving with it, and how far the values on
         the way contradict convexity: draws that miss a mode at one dual and not at another do."""
+        rule: Any = self.integration
         samples = np.arange(self.size)
-        for _ in range(ATTEMPTS):
+        while True:
             seen: list[tuple[float, DualPoint]] = []
 
             def moved(dual: float, seen: list[tuple[float, DualPoint]] = seen) -> DualPoint:
@@ -162,10 +163,9 @@ class Moving(Smoothed):
                 raise UnboundedError(UNBOUNDED)
             self.minimum, start = found, found.dual
             lift = contradiction(seen, found.dual)
-            if lift <= SUSPICIOUS * self.epsilon or not hasattr(self.integration, "recalls"):
-                break
-            self.integration.recalls = True
-        return found, lift
+            if rule.recalls or lift <= SUSPICIOUS * self.epsilon:
+                return found, lift
+            rule.recalls = True
 
 
 def contradiction(seen: list[tuple[float, DualPoint]], dual: float) -> float:
