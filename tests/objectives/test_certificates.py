@@ -108,3 +108,31 @@ def test_squares_beside_an_affine_block_have_an_answer(size):
         assert problem.solution.dual > 3
         values.append(problem.value)
     assert values[0] == pytest.approx(values[1], rel=1e-3)
+
+
+def test_a_reference_that_is_too_wide_for_the_radius_is_said():
+    """F is below the mean loss: the reference cannot stay within the radius without a price."""
+    data = np.random.default_rng(0).standard_normal((5, 4))
+    z, x = wdro.UncertainParameter(4, samples=data), cp.Variable(4)
+    problem = wdro.Problem(cp.Minimize(z @ x), [x >= 0.5, x <= 1], wdro.WassersteinBall(1e-4))
+    with pytest.warns(wdro.errors.SamplingWarning, match="more than the radius.*leave sigma out"):
+        problem.solve(method="smoothed", sigma=1.0, epsilon=0.1, progress=False)
+    assert problem.value < float((data @ x.value).mean())
+    assert problem.status == "optimal_inaccurate"
+
+
+def test_the_bound_on_the_worst_case_is_the_largest_that_is_known():
+    data = np.random.default_rng(2).uniform(-0.9, 0.9, (4, 1))
+    z = wdro.UncertainParameter(1, samples=data, support=wdro.supports.Box(-1.0, 1.0))
+    x = cp.Variable(1)
+    loss = cp.sum(cp.logistic(20 * (z - 0.7)) + x)  # next to flat at the samples: no ascent climbs
+    problem = wdro.Problem(cp.Minimize(loss), [x == 0], wdro.WassersteinBall(0.3))
+    problem.solve(method="smoothed", progress=False)
+    found = problem.solution
+    grid = np.linspace(-1, 1, 4001)
+    losses, moves = np.logaddexp(0, 20 * (grid - 0.7)), (grid - data) ** 2
+    worst = min(
+        0.3 * dual + (losses - dual * moves).max(axis=1).mean() for dual in np.linspace(0, 40, 4001)
+    )
+    assert found.robust_value_is_bound
+    assert found.value - 1e-6 <= found.robust_value <= worst + 1e-6

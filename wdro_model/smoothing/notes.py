@@ -37,6 +37,12 @@ def smoothing_notes(
     notes = [] if point.diagnostics is None else sampling_notes(point.diagnostics, model.radius)
     if point.dual == 0:
         notes.append(idle_note(model, sigma))
+    if overreaches(model, point, sigma, x):
+        notes.append(
+            f"moves of the reference cost {reference_cost(model, sigma):.3g} on average, more than "
+            f"the radius {model.radius:.3g} allows, and the value is below the mean loss: it is "
+            "that of the reference, not of the ball; leave sigma out, or give a smaller one."
+        )
     if bound is not None and point.dual is not None and point.dual > 0.99 * bound:
         notes.append(
             f"the dual variable {point.dual:.3g} sits at its bound {bound:.3g}, which may exclude "
@@ -45,6 +51,12 @@ def smoothing_notes(
     for note in notes:
         warnings.warn(note, SamplingWarning, stacklevel=5)
     return (*notes, *hull_notes(model, x))
+
+
+def overreaches(model: Model, point: Point, sigma: float | Array, x: Array) -> bool:
+    """Is the reference too wide for the radius, so that F falls below the mean loss?"""
+    mean = float(model.loss.values(x, model.rows).mean())
+    return point.value < mean and reference_cost(model, sigma) > model.radius
 
 
 def sampling_notes(d: Diagnostics, radius: float) -> list[str]:

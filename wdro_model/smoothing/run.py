@@ -25,7 +25,7 @@ from wdro_model.objectives.smoothed import Moving, Smoothed
 from wdro_model.options import Options
 from wdro_model.sets.base import FeasibleSet
 from wdro_model.smoothing.growth import refuse_growth_at, refuse_infinite
-from wdro_model.smoothing.notes import is_reliable, smoothing_notes
+from wdro_model.smoothing.notes import is_reliable, overreaches, smoothing_notes
 from wdro_model.smoothing.recipe import (
     FirstOrder,
     Recipe,
@@ -109,6 +109,7 @@ def run_smoothed(model: Model, chosen: Plan, solver: FirstOrder, options: Option
     refuse_growth_at(model, result.outcome.x)
     point = result.point
     reliable = is_reliable(point, result.gap, model.radius, solver.gap)
+    reliable &= not overreaches(model, point, recipe.sigma, result.outcome.x)
     return report(
         model,
         chosen,
