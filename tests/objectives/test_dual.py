@@ -174,3 +174,30 @@ def test_a_useless_start_is_ignored(start):
     radius = 0.5 * -phi(0.0).slope
     expected = minimise_dual(phi, radius)
     assert minimise_dual(phi, radius, start=start).value == pytest.approx(expected.value)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 5, 8, 200])
+@pytest.mark.parametrize("start", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_residual_bounds_what_is_left(seed, start, rounds):
+    phi = random_soft_maximum(seed)
+    least, most = phi.costs.min(axis=1).mean(), -phi(0.0).slope
+    radius = least + 0.4 * (most - least)
+    expected = reference(phi, radius)
+    best = expected * radius + phi(expected).value
+    found = minimise_dual(phi, radius, start, rounds=rounds)
+    assert found.value == pytest.approx(found.dual * radius + phi(found.dual).value, rel=1e-12)
+    assert found.value - best <= found.residual + 1e-12
+    assert rounds < 200 or found.residual <= 1e-8
+
+
+def test_a_density_without_end_is_no_root():
+    """Below l = 3 the function is infinite; a coarse tolerance does not stop there."""
+
+    def phi(dual):
+        if dual <= 3:
+            return DualPoint(np.inf, -np.inf, np.nan)
+        return DualPoint(1 / (dual - 3), -1 / (dual - 3) ** 2, np.nan)
+
+    found = minimise_dual(phi, 0.25, 1.0, tolerance=1e-3)
+    assert found.dual == pytest.approx(5.0, rel=1e-2)

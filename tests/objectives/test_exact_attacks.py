@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.errors import NoReformulationError, SamplingWarning
+from wdro_model.errors import NoReformulationError, UnboundedError
 
 SIMPLEX = (np.array([[1.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]), np.array([1.0, 0.0, 0.0]))
 SHARES = np.array([[0.4, 0.5], [0.2, 0.7], [0.5, 0.5]])
@@ -193,14 +193,56 @@ def test_radius_zero_is_erm_for_losses_without_a_formula():
     assert problem.solve(method="exact") == pytest.approx(problem.solve(method="erm"), rel=1e-9)
 
 
-def test_an_infinite_worst_case_is_said_loudly():
+OUTGROWING = {
+    "square": lambda z, x: cp.square(z @ x),
+    "squares": lambda z, x: cp.sum_squares(z - x),
+    "product": lambda z, x: z[0] * z[1] * x[0],
+    "nested norm": lambda z, x: cp.norm(cp.hstack([cp.square(z[0]), z[1]])) + x[0],
+}
+
+
+@pytest.mark.filterwarnings("ignore::wdro_model.errors.ConvexityWarning")
+@pytest.mark.parametrize("support", [None, wdro.supports.Nonnegative()])
+@pytest.mark.parametrize("cost", [wdro.costs.Norm(1), wdro.costs.Norm(2)])
+@pytest.mark.parametrize("loss", OUTGROWING)
+def test_a_loss_that_outgrows_a_norm_is_refused(loss, cost, support):
+    """Nearly all mass stays, a share delta goes as far as radius / delta: the mean has no bound."""
     data = np.random.default_rng(5).uniform(0, 1, size=(6, 2))
-    z, x = wdro.UncertainParameter(2, samples=data), cp.Variable(2, nonneg=True)
-    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(2))
-    problem = wdro.Problem(cp.Minimize(cp.square(z @ x)), [cp.sum(x) == 1], ball)
-    with pytest.warns(SamplingWarning, match="worst-case risk over the ball is infinite"):
-        problem.solve()
-    assert "infinite" in problem.solution.notes[0]
+    z = wdro.UncertainParameter(2, samples=data, support=support, name="demand")
+    x = cp.Variable(2, nonneg=True)
+    ball = wdro.WassersteinBall(0.1, cost)
+    problem = wdro.Problem(cp.Minimize(OUTGROWING[loss](z, x)), [cp.sum(x) == 1], ball)
+    for method in ("auto", "smoothed"):
+        with pytest.raises(UnboundedError, match=r"faster than the cost.*'demand'.*Box\(lower"):
+            problem.solve(method=method)
+
+
+def test_on_a_box_the_same_loss_has_an_answer():
+    data = np.random.default_rng(5).uniform(0, 1, size=(6, 1))
+    z = wdro.UncertainParameter(1, samples=data, support=wdro.supports.Box(0.0, 1.0))
+    x = cp.Variable(1)
+    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(1))
+    problem = wdro.Problem(cp.Minimize(cp.sum_squares(z) + x[0]), [x == 0], ball)
+    problem.solve(method="smoothed")
+    # The chord of a convex loss: every unit of cost to the upper end of the box pays 1 + z.
+    order = np.sort(data[:, 0])[::-1]
+    left, worst = 0.1 * 6, float((order**2).sum())
+    for value in order:
+        share = min(1.0, left / (1 - value))
+        worst, left = worst + share * (1 - value**2), left - share * (1 - value)
+    assert (data**2).mean() < problem.value <= worst / 6 + 1e-3
+
+
+def test_a_quotient_that_sees_the_data_is_no_square():
+    data = np.random.default_rng(5).uniform(0, 1, size=(6, 2))
+    z, x = wdro.UncertainParameter(2, samples=data), cp.Variable(2)
+    loss = cp.quad_over_lin(x, 1 + cp.square(z[0]))
+    problem = wdro.Problem(cp.Minimize(loss), [x >= 0.5, x <= 1], wdro.WassersteinBall(0.1))
+    problem.solve()
+    # Increasing in x: both entries at 0.5, and the adversary lowers z[0]^2 to 0 at best.
+    assert x.value == pytest.approx([0.5, 0.5], abs=1e-3)
+    mean = 0.5 / (1 + data[:, 0] ** 2)
+    assert mean.mean() < problem.value <= 0.5
 
 
 def test_a_concave_regulariser_is_named_as_what_it_is():

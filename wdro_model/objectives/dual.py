@@ -7,6 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+COARSE = 1e-6
+"""Relative error of the root of the transport cost that secants have to reach."""
+
+SLOW = 0.1
+"""A Newton step leaves less than this share of the residual."""
+
 
 @dataclass(frozen=True)
 class DualPoint:
@@ -23,6 +29,9 @@ class DualMinimum:
 
     dual: float
     value: float
+    residual: float = 0.0
+    """The value is at most so much above the minimum, by convexity over the bracket; infinite where
+    no end of it is known."""
     at_floor: bool = False
     """The function increases from the floor on; at 0 this says that the radius does not bind."""
     at_bound: bool = False
@@ -48,12 +57,16 @@ def minimise_dual(
     most of the work. The first step changes it by a factor `trust` at most, squared for the next.
     """
     ceiling = min(bound, 1e30)
+    if start == 0.0 and floor == 0.0:
+        point = phi(0.0)
+        if -point.slope <= radius:
+            return DualMinimum(0.0, point.value, at_floor=True)
     dual = start if start and np.isfinite(start) and start > 0 else 1.0
     dual = min(max(dual, floor), ceiling)
     bracket = Bracket()
     before: tuple[float, float] | None = None
     for _ in range(rounds):
-        point = phi(dual)
+        point, here = phi(dual), dual
         cost = -point.slope
         if cost > radius and dual >= ceiling:
             return DualMinimum(dual, dual * radius + point.value, at_bound=True)
@@ -62,11 +75,14 @@ def minimise_dual(
         residual = np.sqrt(radius / cost) - 1.0 if cost > 0 else np.inf
         bracket = bracket.with_point(dual, residual)
         # The value is flat at its minimum: without a curvature a coarser root is as good.
-        enough = tolerance if point.curvature > 0 else 1e3 * tolerance
+        enough = tolerance if point.curvature > 0 else max(tolerance, COARSE)
         if abs(residual) <= enough or bracket.is_closed(tolerance):
             break
         slope = 0.5 * (1.0 + residual) * point.curvature / cost if cost > 0 else np.nan
-        if not slope > 0 and dual > 0:
+        # A Newton step that gained little had a curvature that is not the function's: draws that
+        # move with the dual have one of their own.
+        slow = before is not None and SLOW * abs(before[1]) < abs(residual) < 1
+        if (slow or not slope > 0) and dual > 0:
             slope = secant_slope(dual, residual, before)
         trial = bracket.next(dual, residual, slope)
         if before is not None and abs(residual) > 0.5 * abs(before[1]):
@@ -79,7 +95,13 @@ def minimise_dual(
         if np.isfinite(trust):
             trial, trust = min(max(trial, dual / trust), dual * trust), trust * trust
         dual = min(max(trial, floor), ceiling)
-    return DualMinimum(float(dual), float(dual * radius + point.value))
+    rise = radius + point.slope
+    low, high = max(bracket.low, floor), min(bracket.high, bound)
+    if np.isinf(high) and abs(residual) <= enough:
+        high = 2 * here  # C falls like 1/l^2: a root so near does not lie beyond
+    reach = here - low if rise > 0 else high - here
+    excess = abs(rise) * reach if rise != 0 else 0.0
+    return DualMinimum(float(here), float(here * radius + point.value), float(excess))
 
 
 def secant_slope(dual: float, value: float, before: tuple[float, float] | None) -> float:

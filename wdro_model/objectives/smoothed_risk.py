@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from wdro_model.errors import UnboundedError
-from wdro_model.objectives.dual import DualMinimum, minimise_dual
+from wdro_model.objectives.dual import DualMinimum, DualPoint, minimise_dual
 from wdro_model.objectives.integration.base import Integration, Slice, Stream
-from wdro_model.solvers.objective import Array, Point
+from wdro_model.solvers.objective import Array, Diagnostics, Point
 
 UNBOUNDED = (
     "the sampled dual is unbounded below: every draw costs more than the radius allows; lower "
@@ -26,6 +27,13 @@ def refuse_infinite(value: float, dual: float) -> None:
             "support=wdro.supports.Box(lower, upper), a larger epsilon, or a larger weight in the "
             "cost."
         )
+
+
+SUSPICIOUS = 0.02
+"""A contradiction between values of so many epsilon asks for a search that recalls the modes which
+others have seen."""
+NOISE = 4.0
+"""Standard errors up to which a contradiction may be noise."""
 
 
 class Smoothed:
@@ -69,6 +77,7 @@ class Smoothed:
         return self._point(self.integration.slice(x, batch, stream), dual)
 
     def _point(self, inner: Slice, dual: float | None) -> Point:
+        residual = 0.0
         if dual is None:
             last = self.minimum.dual if self.minimum else None
             # Strategies may know better where to look, and how far.
@@ -78,6 +87,7 @@ class Smoothed:
             if self.minimum.at_bound:
                 raise UnboundedError(UNBOUNDED)
             dual, value, slope = self.minimum.dual, self.minimum.value, None
+            residual = self.minimum.residual
         else:
             point = inner.at(dual)
             value, slope = dual * self.radius + point.value, self.radius + point.slope
@@ -87,8 +97,17 @@ class Smoothed:
             inner.gradient(dual),
             dual=dual,
             dual_gradient=slope,
+            dual_residual=residual,
             diagnostics=inner.diagnostics(dual),
         )
+
+    def residual(self, x: Array, point: Point) -> float:
+        """How much a value at a given dual lies above the minimum over the dual, on its draws."""
+        inner = self.integration.slice(x, np.arange(self.size), self.stream)
+        found = minimise_dual(inner.at, self.radius, point.dual)
+        if found.at_bound:
+            return np.inf
+        return max(0.0, point.value - found.value) + found.residual
 
     def describe(self) -> str:
         return (
@@ -101,39 +120,71 @@ class Moving(Smoothed):
     """F with draws that move along: proposals are made for each decision and its dual.
 
     Draws made for one decision say little about another that is a percent away, where epsilon is
-    small. The random numbers behind the draws stay fixed, so that F remains one function of x up to
-    the Monte Carlo error; the dual is found by Newton steps with the proposals moving along.
+    small. The random numbers behind the draws stay fixed, so that F remains one function of x and
+    the dual up to the Monte Carlo error.
     """
 
-    ROUNDS = 6
+    ROUNDS = 60
     CLOSE = 1e-5
-    """Relative error of the transport cost at which the dual is settled."""
+    """Relative error of the transport cost, or of a closed bracket, at which the dual is
+    settled."""
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         if dual is not None:
             self.integration.refresh(x, dual)
             return super().evaluate(x, dual)
-        dual = self.settle(x, self.minimum.dual if self.minimum else 1.0)
-        point = super().evaluate(x, dual)
-        self.minimum = DualMinimum(dual, point.value)
-        return replace(point, dual_gradient=None)
+        found, lift = self.settle(x, self.minimum.dual if self.minimum else None)
+        point = replace(super().evaluate(x, found.dual), dual_gradient=None)
+        return replace(
+            point,
+            dual_residual=found.residual,
+            diagnostics=doubted(point.diagnostics, lift),
+        )
 
-    def settle(self, x: Array, dual: float) -> float:
-        """The dual at x over all samples, the proposals moving with it."""
-        samples, infinite, steps = np.arange(self.size), 0.0, 0
-        for _ in range(10 * self.ROUNDS):
-            self.integration.refresh(x, dual)
-            point = self.integration.slice(x, samples, self.stream).at(dual)
-            cost = -point.slope
-            if np.isposinf(cost):  # the loss outgrows the cost: the dual is larger
-                infinite, dual = dual, (1.2 if steps else 2.0) * dual
-                continue
-            if not (cost > 0 and np.isfinite(cost)) or steps == self.ROUNDS:
-                break
-            residual = np.sqrt(self.radius / cost) - 1.0
-            rate = 0.5 * (1.0 + residual) * point.curvature / cost
-            if abs(residual) <= self.CLOSE or not rate > 0:
-                break
-            least = max(dual / 2, np.sqrt(infinite * dual))
-            dual, steps = float(np.clip(dual - residual / rate, least, dual * 2)), steps + 1
-        return dual
+    def settle(self, x: Array, start: float | None) -> tuple[DualMinimum, float]:
+        """The dual at x over all samples, the proposals moving with it, and how far the values on
+        the way contradict convexity: draws that miss a mode at one dual and not at another do."""
+        rule: Any = self.integration
+        samples = np.arange(self.size)
+        while True:
+            seen: list[tuple[float, DualPoint]] = []
+
+            def moved(dual: float, seen: list[tuple[float, DualPoint]] = seen) -> DualPoint:
+                self.integration.refresh(x, dual)
+                point = self.integration.slice(x, samples, self.stream).at(dual)
+                seen.append((dual, point))
+                return point
+
+            found = minimise_dual(
+                moved, self.radius, start, rounds=self.ROUNDS, tolerance=self.CLOSE
+            )
+            refuse_infinite(found.value, found.dual)
+            if found.at_bound:
+                raise UnboundedError(UNBOUNDED)
+            self.minimum, start = found, found.dual
+            lift = contradiction(seen, found.dual)
+            if rule.recalls or lift <= SUSPICIOUS * self.epsilon:
+                return found, lift
+            rule.recalls = True
+
+
+def contradiction(seen: list[tuple[float, DualPoint]], dual: float) -> float:
+    """How far a value lies below the tangent of another, within a factor 2 of the dual."""
+    near = np.array(
+        [
+            (at, point.value, point.slope)
+            for at, point in seen
+            if dual / 2 <= at <= 2 * dual and np.isfinite(point.value)
+        ]
+    )
+    duals, values, slopes = near.T
+    tangents = values[:, None] + slopes[:, None] * (duals - duals[:, None])
+    return float(np.max(tangents - values))
+
+
+def doubted(found: Diagnostics | None, lift: float) -> Diagnostics | None:
+    """The diagnostics with a contradiction that noise does not explain as a part of the error."""
+    if found is None or lift <= NOISE * found.standard_error:
+        return found
+    missed = float(np.hypot(found.missed, lift))
+    return replace(found, missed=missed, standard_error=float(np.hypot(found.standard_error, lift)))

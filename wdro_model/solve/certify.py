@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 from cvxpy import settings
 
 from wdro_model.model import Model, RobustModel
@@ -57,6 +58,8 @@ def report(
     if not reliable:
         solved = settings.OPTIMAL_INACCURATE if convex else settings.USER_LIMIT
     error = 0.0 if point.diagnostics is None else point.diagnostics.standard_error
+    # F is below the worst-case risk at the dual that minimises it.
+    below = value - 2 * error - (point.dual_residual if point.dual_gradient is None else gap)
     bound = max(outcome.lower_bound, value - gap) if same_objective else value - gap - 2 * error
     return Solution(
         method=chosen.method,
@@ -75,17 +78,22 @@ def report(
         trace=outcome.trace,
         active_set=outcome.active_set,
         **details,
-        **evaluations(model, outcome.x, dual=point.dual),
+        **evaluations(model, outcome.x, dual=point.dual, known=below if reliable else -np.inf),
     )
 
 
 def evaluations(
-    model: Model, x: Array, robust: float | None = None, dual: float | None = None
+    model: Model,
+    x: Array,
+    robust: float | None = None,
+    dual: float | None = None,
+    known: float = -np.inf,
 ) -> dict[str, Any]:
     """Mean loss and worst-case risk of a decision: by a formula, or a bound where there is none.
 
     robust: the worst-case risk, where the solve was exact and gave it.
     dual: the price of transport that a smoothed solve found.
+    known: a lower bound on the worst-case risk that it gave.
     """
     mean = Empirical(model).evaluate(x).value
     if not isinstance(model, RobustModel) or not model.has_ball:
@@ -95,10 +103,11 @@ def evaluations(
     if robust is not None or dual is None:
         return {"empirical_value": mean, "robust_value": robust}
     found = climb(model, x, dual)
+    bound = max(known, -np.inf if found is None else found.expected_loss)
     return {
         "empirical_value": mean,
-        "robust_value": None if found is None else found.expected_loss,
-        "robust_value_is_bound": found is not None,
+        "robust_value": float(bound) if np.isfinite(bound) else None,
+        "robust_value_is_bound": bool(np.isfinite(bound)),
     }
 
 

@@ -1,8 +1,10 @@
-"""Is the smoothed objective finite? The loss along rays, against the cost of going there.
+"""Are F and the worst case finite? The loss along rays, against the cost of going there.
 
-F averages exp((f - l c)/eps) over a reference that reaches every point of the support. A loss that
-grows faster than the cost makes it infinite for every multiplier l, and so does one that is not
-defined somewhere. Both are seen along rays from the samples, before anything is optimised.
+A loss that grows faster than the cost has an infinite worst case over every ball, and F averages
+exp((f - l c)/eps) over a reference that reaches every point of the support: it is infinite for
+every multiplier l, or would be without the thin tails of the reference, which are no property of
+the ball. A loss that is not defined somewhere is refused too. Both are seen along rays from the
+samples, before anything is optimised.
 """
 
 from __future__ import annotations
@@ -30,6 +32,12 @@ def refuse_infinite(model: RobustModel) -> None:
         raise UnboundedError(message)
 
 
+def refuse_growth_at(model: RobustModel, x: Array) -> None:
+    """An UnboundedError where the loss of a decision outgrows the cost."""
+    if risk_is_infinite(model, x):
+        raise UnboundedError(outgrown(model))
+
+
 def middle(model: RobustModel) -> Array:
     """A point in the middle of the feasible set: the mean of some vertices."""
     oracle, rng = model.feasible.oracle(), np.random.default_rng(0)
@@ -44,8 +52,8 @@ def middle(model: RobustModel) -> Array:
 
 def trouble(model: RobustModel, x: Array) -> str | None:
     """What makes F infinite at a decision; None if nothing was found."""
-    if model.affine_in_data or model.structure.pieces is not None:
-        return None  # no faster than linear, and defined everywhere
+    if is_tame(model):
+        return None
     names = ", ".join(repr(p.name()) for p in model.joint.parameters)
     for origin in model.joint.matrix[:: max(1, model.joint.size // SAMPLES)][:SAMPLES]:
         for direction in rays(model, x, origin):
@@ -53,11 +61,7 @@ def trouble(model: RobustModel, x: Array) -> str | None:
             if found is None:
                 continue
             if found == GROWTH:
-                return (
-                    f"the smoothed objective is infinite: the loss grows faster than the cost in "
-                    f"the data ({names}), on a support without bounds; give the parameter a "
-                    f"compact support, {BOX}, or a cost that grows as fast."
-                )
+                return outgrown(model)
             if model.structure.curvature_in_data != "concave":
                 return (
                     f"the smoothed objective is infinite: the loss is not defined for all values "
@@ -69,18 +73,30 @@ def trouble(model: RobustModel, x: Array) -> str | None:
     return None
 
 
-def risk_is_infinite(model: RobustModel, x: Array) -> bool:
-    """Does the loss outgrow the cost alone, so that the worst-case risk over the ball is infinite?
+def outgrown(model: RobustModel) -> str:
+    """The sentence for a loss that grows faster than the cost."""
+    names = ", ".join(repr(p.name()) for p in model.joint.parameters)
+    return (
+        f"the smoothed objective is infinite, and the worst-case risk over the ball: the loss "
+        f"grows faster than the cost in the data ({names}), on a support without bounds; give the "
+        f"parameter a compact support, {BOX}, or use a cost that grows as fast, such as "
+        f"SquaredEuclidean() for squares and products."
+    )
 
-    The smoothed objective may be finite all the same: its reference has thin tails.
-    """
-    if model.affine_in_data or model.structure.pieces is not None:
+
+def is_tame(model: RobustModel) -> bool:
+    """Does the loss grow no faster than linearly, is it defined everywhere, and does the cost keep
+    up with it?"""
+    pieces = model.structure.pieces is not None
+    return (model.affine_in_data or pieces) and model.cost.kind != "callable"
+
+
+def risk_is_infinite(model: RobustModel, x: Array) -> bool:
+    """Does the loss of a decision outgrow the cost, so that its worst-case risk is infinite?"""
+    if is_tame(model):
         return False
     origin = model.joint.matrix[0]
-    return any(
-        along(model, x, origin, direction, tails=False) == GROWTH
-        for direction in rays(model, x, origin)
-    )
+    return any(along(model, x, origin, ray) == GROWTH for ray in rays(model, x, origin))
 
 
 def rays(model: RobustModel, x: Array, origin: Array) -> list[Array]:
@@ -101,10 +117,8 @@ def rays(model: RobustModel, x: Array, origin: Array) -> list[Array]:
     return [direction for direction in kept if direction.any()]
 
 
-def along(
-    model: RobustModel, x: Array, origin: Array, direction: Array, tails: bool = True
-) -> str | None:
-    """GROWTH, DOMAIN or None for one ray; tails: is growth compared with the reference as well?"""
+def along(model: RobustModel, x: Array, origin: Array, direction: Array) -> str | None:
+    """GROWTH, DOMAIN or None for one ray."""
     rows = origin + STRIDES[:, None] * direction
     if model.joint.bounds is not None:
         rows = np.clip(rows, *model.joint.bounds)
@@ -116,10 +130,8 @@ def along(
     values = raw_values(model, x, np.concatenate([origin[None], rows]))
     if values is None or not np.isfinite(values[0]):
         return None
-    rise, moves = values[1:] - values[0], rows - origin
+    rise = values[1:] - values[0]
     pull = model.cost(np.broadcast_to(origin, rows.shape), rows)
-    if tails:  # those of the reference hold what grows like a square, whatever the cost
-        pull = pull + (moves**2).sum(axis=1)
     known = len(rise) if np.isfinite(rise).all() else int(np.argmin(np.isfinite(rise)))
     ended = known < len(rise)
     if len(rows) < len(STRIDES) and not ended:

@@ -9,7 +9,6 @@ import numpy as np
 from wdro_model.errors import SamplingWarning
 from wdro_model.model import RobustModel
 from wdro_model.objectives.calibration import default_sigma
-from wdro_model.solve.growth import risk_is_infinite
 from wdro_model.solvers.objective import Array, Diagnostics, Point
 from wdro_model.uncertainty.sampling import GaussianSampler
 
@@ -22,13 +21,13 @@ MEASURED = 200
 """Draws that measure the cost of the reference's moves."""
 
 
-def is_reliable(point: Point, radius: float, tolerance: float) -> bool:
-    """Is the sampled value accurate to the tolerance, as far as its draws can tell?"""
+def is_reliable(point: Point, gap: float, radius: float, tolerance: float) -> bool:
+    """Are gap and standard error together within the tolerance, as far as the draws can tell?"""
     d = point.diagnostics
     if d is None:
         return True
     many = d.effective_size >= FEW * d.draws and d.nearest_cost <= radius
-    return many and d.standard_error <= tolerance * abs(point.value)
+    return many and d.standard_error + max(gap, 0.0) <= tolerance * abs(point.value)
 
 
 def smoothing_notes(
@@ -38,20 +37,26 @@ def smoothing_notes(
     notes = [] if point.diagnostics is None else sampling_notes(point.diagnostics, model.radius)
     if point.dual == 0:
         notes.append(idle_note(model, sigma))
+    if overreaches(model, point, sigma, x):
+        notes.append(
+            f"moves of the reference cost {reference_cost(model, sigma):.3g} on average, more than "
+            f"the radius {model.radius:.3g} allows, and the value is below the mean loss: it is "
+            "that of the reference, not of the ball; leave sigma out, or give a smaller one."
+        )
     if bound is not None and point.dual is not None and point.dual > 0.99 * bound:
         notes.append(
             f"the dual variable {point.dual:.3g} sits at its bound {bound:.3g}, which may exclude "
             "the optimum; give a larger MomentumFrankWolfe(dual_bound=...)."
         )
-    if risk_is_infinite(model, x):
-        notes.append(
-            "the worst-case risk over the ball is infinite: the loss grows faster than the cost in "
-            "the data; the value is that of the smoothed objective alone. Use a cost that grows as "
-            "fast, such as SquaredEuclidean(), or a bounded support."
-        )
     for note in notes:
         warnings.warn(note, SamplingWarning, stacklevel=5)
     return (*notes, *hull_notes(model, x))
+
+
+def overreaches(model: RobustModel, point: Point, sigma: float | Array, x: Array) -> bool:
+    """Is the reference too wide for the radius, so that F falls below the mean loss?"""
+    mean = float(model.loss.values(x, model.rows).mean())
+    return point.value < mean and reference_cost(model, sigma) > model.radius
 
 
 def sampling_notes(d: Diagnostics, radius: float) -> list[str]:

@@ -10,12 +10,13 @@ import numpy as np
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives.convexity import smoothed_form_is_convex
+from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.smoothed_risk import Moving, Smoothed
 from wdro_model.sets.base import FeasibleSet
 from wdro_model.solve.certify import certified, report
 from wdro_model.solve.first_order import bounded_oracle, display, first_point, warm_active_set
-from wdro_model.solve.growth import refuse_infinite
-from wdro_model.solve.notes import is_reliable, smoothing_notes
+from wdro_model.solve.growth import refuse_growth_at, refuse_infinite
+from wdro_model.solve.notes import is_reliable, overreaches, smoothing_notes
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
 from wdro_model.solve.recipe import (
@@ -104,7 +105,10 @@ def run_smoothed(
             result = judge(
                 recipe, solver.samples, oracle, run(first, start, within(solver, began)), bound
             )
-    point, reliable = result.point, is_reliable(result.point, model.radius, solver.gap)
+    refuse_growth_at(model, result.outcome.x)
+    point = result.point
+    reliable = is_reliable(point, result.gap, model.radius, solver.gap)
+    reliable &= not overreaches(model, point, recipe.sigma, result.outcome.x)
     return report(
         model,
         chosen,
@@ -159,13 +163,15 @@ def judge(
 ) -> Result:
     """A run on its own draws, judged by a full evaluation on others."""
     final = recipe.objective(recipe.report_draws(draws), REPORT_STAGE)
-    dual = outcome.dual
-    if bound is None and final.integration.exact:
-        dual = None  # the dual of the last batch is not that of all samples
-    elif bound is None and isinstance(final, Moving) and dual:
-        dual = final.settle(outcome.x, dual)
+    x, dual = outcome.x, outcome.dual
+    if bound is None and (final.integration.exact or isinstance(final, Moving)):
+        # The dual of the last batch is not that of all samples.
+        final.minimum = None if dual is None else DualMinimum(dual, np.nan)
+        dual = None
     elif dual:
-        final.integration.refresh(outcome.x, dual)
-    point, gap = certified(final, oracle, outcome.x, dual)
-    point = audited(final, outcome.x, point)
-    return Result(outcome, point, gap + dual_share(point, bound), False)
+        final.integration.refresh(x, dual)
+    point, gap = certified(final, oracle, x, dual)
+    if bound is None and dual is not None:
+        point = replace(point, dual_residual=final.residual(x, point))
+    share = dual_share(point, bound) if bound is not None else point.dual_residual
+    return Result(outcome, audited(final, x, point), gap + share, False)

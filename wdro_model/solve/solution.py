@@ -59,7 +59,7 @@ class Solution:
     """Effective sample size and Monte Carlo error of the reported value."""
     robust_value: float | None = None
     """The exact worst-case risk of the decision over the ball, where a formula is known; after a
-    smoothed solve without one, a lower bound by ascent in the data."""
+    smoothed solve without one, the best lower bound known: its value, or ascent in the data."""
     robust_value_is_bound: bool = False
     """Is `robust_value` only a lower bound (an upper one where the objective is maximised)?"""
     empirical_value: float | None = None

@@ -23,6 +23,12 @@ REPORT_STAGE = 2**62 + 1
 STAGES = 6
 FIRST_DRAWS = 20
 """Draws that fit each point need not be many to begin with."""
+SHARE = 0.5
+"""Of the tolerance, for the gap of a stage; the standard error has the rest."""
+LEAST = 0.1
+"""Of the tolerance, that draws aim at where the gap leaves less."""
+HIDDEN = 0.25
+"""Draws do not push their error below this share of one that they cannot reduce."""
 PATIENCE, CREEP = 8, 0.01
 """A stage ends when so many iterations gain less than this share of the tolerance."""
 STAGE_ENTRIES = 2**28
@@ -57,6 +63,16 @@ class Candidate:
         error = np.sqrt(max(d.standard_error**2 - d.missed**2, 0.0))
         return float(error) / max(abs(self.point.value), 1e-300)
 
+    def missed(self) -> float:
+        """The relative error that more draws do not reduce."""
+        d = self.point.diagnostics
+        assert d is not None
+        return d.missed / max(abs(self.point.value), 1e-300)
+
+    def left_of(self, tolerance: float) -> float:
+        """What the gap leaves of a relative tolerance to the standard error."""
+        return tolerance - max(self.gap, 0.0) / max(abs(self.point.value), 1e-300)
+
 
 def run_stages(
     recipe: Recipe,
@@ -68,8 +84,9 @@ def run_stages(
     """Runs on random numbers that are fixed for a stage, each judged on others.
 
     A stage ends when the gap on its draws is small; the value is then estimated again on draws that
-    were used for nothing else. It is all over when the gap and the standard error are both within
-    the tolerance, or at a limit; otherwise the next stage goes on from there with more draws.
+    were used for nothing else. It is all over when the gap and the standard error are together
+    within the tolerance, or at a limit; otherwise the next stage goes on from there with more
+    draws.
     """
     draws, active = min(solver.samples, FIRST_DRAWS), None
     most = max(draws, STAGE_ENTRIES // max(1, recipe.model.rows.size))
@@ -83,20 +100,24 @@ def run_stages(
             objective.minimum = DualMinimum(objective.integration.settle(x, dual), np.nan)
             standstill = Standstill(solver.gap)
             limited = left_over(solver, began, runs)
-            limited = replace(limited, callbacks=(*solver.callbacks, standstill))
+            limited = replace(
+                limited, gap=SHARE * solver.gap, callbacks=(*solver.callbacks, standstill)
+            )
             outcome = run(objective, x, solver=limited, active_set=active)
             if outcome.stop is Stop.CALLBACK and standstill.reached:
                 outcome = replace(outcome, stop=Stop.STALLED)
             runs.append(outcome)
-            x, active, dual = outcome.x, outcome.active_set, outcome.dual or dual
+            x, active = outcome.x, outcome.active_set
+            dual = dual if outcome.dual is None else outcome.dual
             best = judged(recipe, draws, outcome, dual, REPORT_STAGE + stage)
             stop = outcome.stop
-            done = outcome.stop is Stop.GAP and best.error() <= solver.gap
+            allowed = max(best.left_of(solver.gap), HIDDEN * best.missed(), LEAST * solver.gap)
+            done = outcome.stop is Stop.GAP and best.error() <= allowed
             if done or draws == most or outcome.stop not in (Stop.GAP, Stop.STALLED):
                 break
             # A stalled line search is Monte Carlo error between values and gradients.
             least = 4.0 if outcome.stop is Stop.STALLED else 1.5
-            growth = float(np.clip(1.2 * (best.error() / solver.gap) ** 2, least, 16.0))
+            growth = float(np.clip(1.2 * (best.error() / max(allowed, 1e-12)) ** 2, least, 16.0))
             draws = min(int(np.ceil(draws * growth)), most)
     except KeyboardInterrupt:
         if best is None:
@@ -125,13 +146,16 @@ class Standstill:
 def judged(recipe: Recipe, draws: int, outcome: Outcome, dual: float, stage: int) -> Candidate:
     """The decision of a run, evaluated on draws that are used for nothing else.
 
-    The gap is that of the run, whose draws fit the decision as well as these.
+    The gap in x is that of the run, whose draws fit the decision as well as these; the dual is
+    minimised again, and its residual is part of the gap.
     """
     objective = recipe.objective(draws, stage)
     assert isinstance(objective, Moving)
-    dual = objective.settle(outcome.x, dual)
-    point = audited(objective, outcome.x, objective.evaluate(outcome.x, dual))
-    return Candidate(outcome.x, point, outcome.gap, dual, outcome.active_set)
+    objective.minimum = DualMinimum(dual, np.nan)
+    point = audited(objective, outcome.x, objective.evaluate(outcome.x))
+    assert point.dual is not None
+    gap = outcome.gap + point.dual_residual
+    return Candidate(outcome.x, point, gap, point.dual, outcome.active_set)
 
 
 def audited(objective: Smoothed, x: Array, point: Point) -> Point:
@@ -154,12 +178,11 @@ def left_over(solver: FrankWolfe, began: float, runs: list[Outcome]) -> FrankWol
     return replace(solver, **limits)
 
 
-def dual_share(point: Point, bound: float | None) -> float:
-    """What the dual variable adds to the gap: its best move within [0, bound] (or [0, 2 l])."""
+def dual_share(point: Point, bound: float) -> float:
+    """What a dual variable on [0, bound] adds to the gap: its best move."""
     if point.dual is None or point.dual_gradient is None:
         return 0.0
-    ceiling = bound if bound is not None else 2 * point.dual
-    return max(point.dual_gradient * point.dual, point.dual_gradient * (point.dual - ceiling), 0.0)
+    return max(point.dual_gradient * point.dual, point.dual_gradient * (point.dual - bound), 0.0)
 
 
 def summary(best: Candidate, runs: list[Outcome], stop: Stop, began: float) -> Outcome:

@@ -30,7 +30,7 @@ class DualRule(Protocol):
 
 @dataclass(frozen=True)
 class Exact:
-    """The dual is minimised out at each x: by the envelope theorem the gap is that of x alone."""
+    """The dual is minimised out at each x: what is left of it is the residual of that search."""
 
     def start(self) -> float | None:
         return None
@@ -39,7 +39,7 @@ class Exact:
         return 0.0
 
     def gap(self, point: Point) -> float:
-        return 0.0
+        return point.dual_residual
 
     def step(self, point: Point, step: float) -> float | None:
         return None

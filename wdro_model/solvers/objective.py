@@ -40,6 +40,8 @@ class Point:
     """The multiplier of the transport budget at which value and gradient were taken."""
     dual_gradient: float | None = None
     """The derivative in the dual variable; None where the dual was minimised out."""
+    dual_residual: float = 0.0
+    """How much the value may lie above its minimum over the dual, where that was minimised out."""
     diagnostics: Diagnostics | None = None
 
 

@@ -129,7 +129,9 @@ def _square(e: Any, factor: float, degrees: Degrees) -> tuple[Any, float] | None
     inner = None
     if isinstance(e, atoms.POWER) and e.p.value == 2:
         inner = e.args[0]
-    elif isinstance(e, atoms.QUAD_OVER_LIN) and e.args[1].is_constant() and e.size == 1:
+    elif isinstance(e, atoms.QUAD_OVER_LIN) and e.size == 1:
+        if degrees(e.args[1]) > 0 or e.args[1].variables():
+            return None
         inner, factor = e.args[0], factor / float(np.reshape(e.args[1].value, ()))
     if inner is None or inner.size != 1 or degrees(inner) != 1:
         return None

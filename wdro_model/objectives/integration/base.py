@@ -78,6 +78,10 @@ class Slice(Protocol):
         ...
 
 
+class Divergence(ArithmeticError):
+    """A density rises without end: at this dual variable the loss outgrows the cost."""
+
+
 class InfiniteSlice:
     """A slice at a dual variable under which the loss outgrows the cost: F is infinite."""
 

@@ -28,6 +28,7 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint, minimise_dual
 from wdro_model.objectives.integration.base import (
     PILOT,
+    Divergence,
     InfiniteSlice,
     Slice,
     Stream,
@@ -36,7 +37,7 @@ from wdro_model.objectives.integration.base import (
 from wdro_model.objectives.integration.importance.balance import balanced, widened
 from wdro_model.objectives.integration.importance.frame import frame_of, reference_of
 from wdro_model.objectives.integration.importance.missing import missing_mass
-from wdro_model.objectives.integration.importance.modes import MODES, Divergence, cover
+from wdro_model.objectives.integration.importance.modes import MODES, cover
 from wdro_model.objectives.integration.importance.noise import noise
 from wdro_model.objectives.integration.importance.pieces import piece_lines, piece_mixture
 from wdro_model.objectives.integration.importance.proposals import Component, Mixture, defended
@@ -79,6 +80,10 @@ class Tilted(SampledIntegration):
         self._at: tuple[Array, float] | None = None
         self._mixture: Mixture | None = None
         self._settling = False
+        self.recalls = False
+        """Do modes that were seen at other dual variables help to find those at this one?"""
+        self._seen: dict[str, tuple[float, tuple[Array, ...]]] = {}
+        """Modes of the last and of the least dual variable: far ones belong to small duals."""
         self._rejection = Rejection(self.frame, self.cost)
 
     def describe(self) -> str:
@@ -164,6 +169,9 @@ class Tilted(SampledIntegration):
             x=x,
             dual=dual,
             lines=piece_lines(self.pieces, x, self.joint.mean, self.frame),
+            places=tuple(p for _, places in self._seen.values() for p in places)
+            if self.recalls
+            else (),
         )
 
     def _knows_pieces(self, target: Tilt) -> bool:
@@ -177,6 +185,8 @@ class Tilted(SampledIntegration):
             variance = target.variance(samples, np.zeros((1, self.frame.dimension)))
             return piece_mixture(target.lines, self.frame, samples, variance, self.epsilon)
         found, curved = cover(target, samples, modes)
+        if len(samples) == self.joint.size:
+            self._see(target.dual, found)
         share = DEFENCE * curved
         if not target.quadratic or target.walled:
             wide = widened(found, self.frame.dimension)
@@ -185,6 +195,14 @@ class Tilted(SampledIntegration):
         elif self.frame.dimension > DEFENDED:
             share = np.zeros(len(samples))
         return defended(found, share, self._reference_of(samples))
+
+    def _see(self, dual: float, found: Mixture) -> None:
+        """Remember where the modes are at a dual variable."""
+        shape = (self.joint.size, self.frame.dimension)
+        now = (dual, tuple(np.broadcast_to(one.anchor, shape) for one in found.components))
+        self._seen["last"] = now
+        if "least" not in self._seen or dual <= self._seen["least"][0]:
+            self._seen["least"] = now
 
     def audited(self, found: Diagnostics, x: Array, dual: float) -> Diagnostics:
         """The diagnostics at (x, dual), with an error for modes that the draws may miss."""
@@ -197,7 +215,9 @@ class Tilted(SampledIntegration):
         missed = missing_mass(target, rows, known, AUDIT.generator(0))
         extra = self.epsilon * float(missed.mean())
         return replace(
-            found, missed=extra, standard_error=float(np.hypot(found.standard_error, extra))
+            found,
+            missed=float(np.hypot(found.missed, extra)),
+            standard_error=float(np.hypot(found.standard_error, extra)),
         )
 
     def _reference_of(self, samples: Array) -> Component:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from wdro_model.objectives.integration.base import Divergence
 from wdro_model.objectives.integration.importance.curvature import Target, clipped
 from wdro_model.objectives.integration.importance.modes import ascend
 from wdro_model.objectives.integration.importance.proposals import (
@@ -41,10 +42,6 @@ OUTWARDS = 2.0 ** np.arange(3, 17)
 """Distances, in deviations of the reference, at which a density must fall in the end."""
 LARGEST = 1e15
 """A log density of this size has no digits left."""
-
-
-class Divergence(ArithmeticError):
-    """The density rises without end: at this dual variable the loss outgrows the cost."""
 
 
 class PricedTarget(Target, Protocol):

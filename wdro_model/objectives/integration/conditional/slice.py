@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.base import Stream
+from wdro_model.objectives.integration.base import Divergence, Stream
 from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral, Slopes
 from wdro_model.objectives.integration.conditional.marginal import evaluated, scenarios
-from wdro_model.objectives.integration.conditional.modes import Divergence
 from wdro_model.objectives.integration.conditional.placement import TOLERATED, Placement
 from wdro_model.objectives.integration.conditional.scouts import Scouts
 from wdro_model.solvers.objective import Array, Diagnostics
@@ -102,8 +101,9 @@ class ConditionalSlice:
 
     def _adapted(self, dual: float) -> Weighted:
         """The integrals at the dual; nodes that do not cover the density are moved."""
-        if not self._rule.exact:
-            return self._weighted(dual)
+        if not self._rule.exact:  # draws stay: those of a density without end say nothing
+            lost = self._known is not None and not np.isfinite(self._known.point.value)
+            return infinite(dual) if lost else self._weighted(dual)
         try:
             if self._known is not None and not np.isfinite(self._known.point.value):
                 self._placement.place(self._x, dual)

@@ -28,10 +28,9 @@ import numpy as np
 from wdro_model.loss.flat import FlatLoss
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint, minimise_dual
-from wdro_model.objectives.integration.base import Given, Stream
+from wdro_model.objectives.integration.base import Divergence, Given, Stream
 from wdro_model.objectives.integration.conditional.affine_block import affine_block
 from wdro_model.objectives.integration.conditional.block_integral import AffineBlock
-from wdro_model.objectives.integration.conditional.modes import Divergence
 from wdro_model.objectives.integration.conditional.nodes import COARSE, Grid, Nodes, fine
 from wdro_model.objectives.integration.conditional.placement import Placement
 from wdro_model.objectives.integration.conditional.slice import ConditionalSlice

@@ -13,6 +13,7 @@ from itertools import product
 
 import numpy as np
 
+from wdro_model.objectives.integration.base import Divergence
 from wdro_model.objectives.integration.importance.curvature import (
     Target,
     clipped,
@@ -48,10 +49,6 @@ STRIDES = 2.0 ** np.arange(-1, 8)
 
 FAR = (2.0**16, 2.0**20)
 """Distances, in deviations, at which a density that can be integrated has begun to fall."""
-
-
-class Divergence(ArithmeticError):
-    """The target rises without end: at this dual variable the loss outgrows the cost."""
 
 
 @dataclass(frozen=True)

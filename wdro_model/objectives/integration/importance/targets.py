@@ -36,11 +36,14 @@ class Tilt:
         x: Array,
         dual: float,
         lines: Any = None,
+        places: tuple[Array, ...] = (),
     ) -> None:
         self.loss, self.frame, self.cost = loss, frame, cost
         self.epsilon, self.x, self.dual = epsilon, x, dual
         self.lines = lines
         """The affine pieces of the loss (`PieceLines`), where they are known."""
+        self.places = places
+        """Where modes of all samples were at other dual variables, (N, r) each."""
         self.dimension = frame.dimension
         self.walled = bool(frame.coupled)
         self.quadratic = frame.weights is not None
@@ -102,11 +105,13 @@ class Tilt:
         return self.frame.bounds(owners)
 
     def starts(self, owners: Array) -> list[Array]:
+        found = [place[owners] for place in self.places]
         if self.lines is None:
-            return []
+            return found
         variance = self.variance(owners, np.zeros((len(owners), self.dimension)))
         shape = (len(owners), self.dimension)
-        return [np.broadcast_to(variance * b / self.epsilon, shape) for b in self.lines.slopes]
+        pieces = (variance * b / self.epsilon for b in self.lines.slopes)
+        return found + [np.broadcast_to(piece, shape) for piece in pieces]
 
     # -------------------------------------------------------------- costs that are not quadratic
     def _model(self, owners: Array, moves: Array, variance: Array) -> Array:

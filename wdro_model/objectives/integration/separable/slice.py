@@ -147,9 +147,11 @@ class SeparableSlice:
                 self._data[sample, along.lines[line]] + along.scale[line] * law.points[:, 0]
             )
             weights.append(law.weights / size)
-        gradient = self._packing.gradient(
-            *(np.concatenate(part) for part in (samples, lines, points, weights))
-        )
+        gradient = np.zeros(len(self._x))
+        if points:
+            gradient += self._packing.gradient(
+                *(np.concatenate(part) for part in (samples, lines, points, weights))
+            )
         scenarios = self._base + (moved.mean(axis=0)[None] if parts.common else moved)
         gradient += self._affine_gradient(scenarios)
         if self._joint:
