@@ -91,6 +91,8 @@ def minimise_dual(
                 trial = max(trial, 4 * dual)
             elif bracket.low == 0.0 and np.isinf(bracket.low_value):
                 trial = min(trial, dual / 4)
+            elif residual * before[1] > 0:
+                trial = bracket.middle()  # a stretch of equal costs: steps would creep along it
         before = (dual, residual)
         if np.isfinite(trust):
             trial, trust = min(max(trial, dual / trust), dual * trust), trust * trust
@@ -133,6 +135,10 @@ class Bracket:
     def is_closed(self, tolerance: float) -> bool:
         return bool(np.isfinite(self.high)) and self.high - self.low <= tolerance * self.high
 
+    def middle(self) -> float:
+        """Between the ends: their geometric mean where the low one is not zero."""
+        return float(np.sqrt(self.low * self.high)) if self.low > 0 else self.high / 16
+
     def next(self, dual: float, value: float, slope: float) -> float:
         """The next point to look at, from the last one with its value and slope (NaN: unknown)."""
         with np.errstate(over="ignore", invalid="ignore"):
@@ -146,4 +152,4 @@ class Bracket:
         if np.isfinite(self.low_value) and np.isfinite(self.high_value) and not slope > 0:
             share = self.low_value / (self.low_value - self.high_value)
             return self.low + min(max(share, 0.01), 0.99) * (self.high - self.low)
-        return float(np.sqrt(self.low * self.high)) if self.low > 0 else self.high / 16
+        return self.middle()
