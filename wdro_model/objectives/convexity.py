@@ -82,10 +82,10 @@ def quadratic_term(model: Model) -> QuadraticTerm | None:
 
 def has_one_weight(model: Model) -> bool:
     """Does a squared cost weigh all entries alike?"""
-    if model.cost is None or model.cost.kind != "squared":
+    if model.cost is None or not (model.cost.is_quadratic and model.cost.is_separable):
         return False
-    weights = model.cost.weights
-    return weights is None or bool(np.all(weights == weights[0]) and np.isfinite(weights[0]))
+    weights = model.cost.coordinate_weights
+    return bool(np.all(weights == weights[0]) and np.isfinite(weights[0]))
 
 
 def smoothed_form_is_convex(model: Model, epsilon: float, sigma: float | Array) -> bool:
@@ -110,7 +110,7 @@ def smoothed_form_is_convex(model: Model, epsilon: float, sigma: float | Array) 
     if smallest >= 0:
         return True
     spread = sigma**2
-    weight = 1.0 if model.cost.weights is None else float(model.cost.weights[0])
+    weight = float(model.cost.coordinate_weights[0])
     where = model.feasible.layout.slices[variable]
     length = term.factor * model.remember("shortest", lambda: shortest_squared(model, where))
     if length <= 0:

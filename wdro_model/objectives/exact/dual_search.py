@@ -90,7 +90,7 @@ def search(model: Model, x: Array, responses: list[Response]) -> Found:
         only = side(1.0)
         return _slack(replace(only, value=only.value - model.radius), responses)
     assert model.cost is not None
-    start = rate if model.cost.kind == "norm" else rate / (2 * np.sqrt(model.radius))
+    start = model.cost.affine_price(rate, model.radius)
     right = side(1.001 * start * max(1, len(responses)))
     while right.cost > model.radius:
         right = side(2 * right.dual)

@@ -13,7 +13,6 @@ from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.answers import Answer, Response
 from wdro_model.objectives.exact.lines import NumericLines
-from wdro_model.objectives.geometry import dual_norms, scales
 
 Mover = Callable[[NumericLines, Array], Callable[[float], tuple[Array, Array]]]
 """For lines and samples: at a price, the moves of every piece and what each costs, (J, n, m)."""
@@ -46,7 +45,7 @@ def line_response(
 
     steepest = np.zeros(model.cost.dimension)
     steepest[lines.where] = np.abs(lines.slopes).max(axis=0)
-    rate = float(dual_norms(model.cost, steepest))
+    rate = float(model.cost.dual_norms(steepest))
     return Response(index, at, rate, float(base.max(axis=0).sum()))
 
 
@@ -86,7 +85,7 @@ def lines_to_the_bounds(model: Model, longest: float) -> Mover:
 
     def mover(lines: NumericLines, rows: Array) -> Callable[[float], tuple[Array, Array]]:
         assert model.cost is not None
-        weights = scales(model.cost)[lines.where]
+        weights = model.cost.coordinate_scales[lines.where]
         down, up = room(model, lines.where, rows)
         down, up = np.maximum(down, -longest), np.minimum(up, longest)
 
@@ -113,4 +112,4 @@ def room(model: Model, where: Array, rows: Array) -> tuple[Array, Array]:
 def _weights(model: Model, lines: NumericLines) -> Array:
     """The weights (m,) of a squared cost."""
     assert model.cost is not None
-    return scales(model.cost)[lines.where] ** 2
+    return model.cost.coordinate_scales[lines.where] ** 2

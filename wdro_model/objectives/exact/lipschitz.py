@@ -26,17 +26,11 @@ from wdro_model.objectives.exact.base import Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.lines import Lines
 from wdro_model.objectives.exact.pieces import Cluster, Piece, numeric
-from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
+from wdro_model.objectives.exact.refusals import first_refusal, needs_free_moves, needs_norm_cost
 from wdro_model.objectives.exact.vectorised import (
     group_rows,
     mean_of_maxima,
     sum_through_forms,
-)
-from wdro_model.objectives.geometry import (
-    conjugate_exponent,
-    dual_norms,
-    scales,
-    steepest_move,
 )
 from wdro_model.objectives.programs import Program, empirical_program
 
@@ -55,7 +49,7 @@ class LipschitzLoss:
     def refusal(self, model: Model) -> str | None:
         return first_refusal(
             model,
-            needs_cost("norm"),
+            needs_norm_cost("dual_norm"),
             needs_free_moves,
             needs_far_pieces,
         )
@@ -76,7 +70,7 @@ class LipschitzLoss:
 
     def has_objective(self, model: Model) -> bool:
         assert model.cost is not None
-        smooth = model.cost.p is not None and 1 < model.cost.p < np.inf
+        smooth = model.cost.has_smooth_dual_norm and model.cost.knows("steepest_move")
         return model.affine_in_data and smooth
 
     def objective(self, model: Model) -> RobustAffineNorm | None:
@@ -91,7 +85,7 @@ class LipschitzLoss:
         assert model.cost is not None
         if rate == 0:
             return unmoved(model)
-        return escaping(model, x, steepest_move(model.cost, slope), rate, group.index)
+        return escaping(model, x, model.cost.steepest_move(slope), rate, group.index)
 
     def groups(self, model: Model) -> tuple[Group, ...]:
         found = far_pieces(model)
@@ -100,7 +94,7 @@ class LipschitzLoss:
 
 
 class RobustAffineNorm:
-    """mean f + radius |B(x)|_dual for a loss affine in the data and a norm with 1 < p < inf."""
+    """mean f + radius |B(x)|_dual, the loss affine in the data and the dual norm smooth."""
 
     def __init__(self, model: Model) -> None:
         assert model.joint is not None
@@ -114,9 +108,9 @@ class RobustAffineNorm:
         assert self.model.cost is not None
         mean, one = self.model.joint.mean, np.ones(1)
         slope = self.model.loss(x, mean[None])[1].in_data(one)[0]
-        move = self.model.radius * steepest_move(self.model.cost, slope)
+        move = self.model.radius * self.model.cost.steepest_move(slope)
         values, pullback = self.model.loss(x, (mean + move)[None])
-        rate = float(dual_norms(self.model.cost, slope))
+        rate = float(self.model.cost.dual_norms(slope))
         return Point(float(values[0]), pullback(one), dual=rate)
 
     def describe(self) -> str:
@@ -124,8 +118,15 @@ class RobustAffineNorm:
 
 
 def far_pieces(model: Model) -> tuple[Group, ...] | str:
-    """The pieces that the loss approaches far away; what is missing if there are none."""
-    return groups_of(model, "far", simplify=recession)
+    """The pieces that the loss approaches far away; what is missing if there are none.
+
+    A cost that does not put its dual norm together from parts sees all coordinates in one cluster.
+    """
+    assert model.cost is not None
+    if model.cost.knows("combined") and model.cost.knows("restricted"):
+        return groups_of(model, "far", simplify=recession)
+    everything = (~np.asarray(model.cost.frozen)).astype(float)[None]
+    return groups_of(model, "far", couplings=everything, simplify=recession, vectors=False)
 
 
 def needs_far_pieces(model: Model) -> str | None:
@@ -185,13 +186,13 @@ def lipschitz(model: Model, group: Group) -> Any | None:
         return None
     if len(rates) == 1 and rates[0].size == 1:
         return rates[0]
-    return cp.norm(cp.hstack(rates), conjugate_exponent(model.cost))
+    return model.cost.combined(rates)
 
 
 def line_rates(model: Model, lines: Lines) -> Any:
     """max_j |b_j| on every line, (m,), where the norm of the cost is the plain one."""
     assert model.cost is not None
-    weights = 1.0 / scales(model.cost)[lines.where]
+    weights = 1.0 / model.cost.coordinate_scales[lines.where]
     if lines.fixed_slopes is not None:
         return cp.Constant(weights * np.abs(lines.fixed_slopes).max(axis=0))
     return cp.multiply(weights, cp.maximum(*[cp.abs(slope) for slope in lines.slopes]))
@@ -211,11 +212,9 @@ def moving_norm(model: Model, cluster: Cluster, slope: Any) -> Any:
     """The dual norm of a slope on the coordinates that move."""
     assert model.cost is not None
     where = cluster.moving
-    if len(where) < model.cost.dimension:
-        slope = slope[where]
-    if model.cost.weights is not None:
-        slope = cp.multiply(1.0 / scales(model.cost)[where], slope)
-    return cp.norm(slope, conjugate_exponent(model.cost))
+    if len(where) == model.cost.dimension or not model.cost.knows("restricted"):
+        return model.cost.dual_norm(slope)
+    return model.cost.restricted(where).dual_norm(slope[where])
 
 
 def steepest_slope(model: Model, groups: tuple[Group, ...], x: Array) -> tuple[float, Array, Group]:
@@ -226,12 +225,12 @@ def steepest_slope(model: Model, groups: tuple[Group, ...], x: Array) -> tuple[f
         slope = np.zeros(model.cost.dimension)
         for cluster in group.clusters:
             slopes = numeric(model, cluster, x).moving_slopes
-            slope += slopes[int(np.argmax(dual_norms(model.cost, slopes)))]
+            slope += slopes[int(np.argmax(model.cost.dual_norms(slopes)))]
         for lines in group.lines:
             slopes = lines.numeric(model, x).slopes
             steepest = np.argmax(np.abs(slopes), axis=0)
             slope[lines.where] += slopes[steepest, np.arange(len(steepest))]
-        rate = float(dual_norms(model.cost, slope))
+        rate = float(model.cost.dual_norms(slope))
         if rate > best[0]:
             best = (rate, slope, group)
     return best

@@ -17,7 +17,7 @@ from wdro_model.objectives.convexity import (
 )
 from wdro_model.objectives.exact.affine import moved_samples, robust_affine
 from wdro_model.objectives.exact.base import Extremal
-from wdro_model.objectives.exact.refusals import first_refusal, needs_affine, needs_cost
+from wdro_model.objectives.exact.refusals import first_refusal, needs_affine, needs_quadratic_cost
 from wdro_model.objectives.programs import Program
 from wdro_model.objectives.robust_affine import RobustAffine
 
@@ -29,7 +29,7 @@ class QuadraticFormLoss:
     formula = "a x' (mean + sqrt(radius/w) I) x + g(x)"
 
     def refusal(self, model: Model) -> str | None:
-        reason = first_refusal(model, needs_affine, needs_cost("squared", "mahalanobis"))
+        reason = first_refusal(model, needs_affine, needs_quadratic_cost("inverse_times"))
         if reason is not None:
             return reason
         if quadratic_term(model) is None:
@@ -44,7 +44,7 @@ class QuadraticFormLoss:
         """mean + sqrt(radius/w) I, symmetrised."""
         assert model.cost is not None
         (mean,) = model.mean_values().values()
-        weight = 1.0 if model.cost.weights is None else float(model.cost.weights[0])
+        weight = float(model.cost.coordinate_weights[0])
         shifted = mean + np.sqrt(model.radius / weight) * np.eye(len(mean))
         return (shifted + shifted.T) / 2
 

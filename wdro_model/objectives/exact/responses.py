@@ -25,7 +25,6 @@ from wdro_model.objectives.exact.line_responses import (
 )
 from wdro_model.objectives.exact.pieces import NumericCluster, numeric
 from wdro_model.objectives.exact.vectorised import group_rows
-from wdro_model.objectives.geometry import dual_norms, scales, whitened_numbers
 
 
 def free_responses(model: Model, groups: tuple[Group, ...], x: Array) -> list[Response]:
@@ -38,7 +37,7 @@ def box_responses(
 ) -> list[Response]:
     """On a box with a separable cost: every coordinate on its own, by moves up to `longest`."""
     assert model.cost is not None
-    if model.cost.kind == "squared":
+    if model.cost.is_quadratic:
         return _responses(model, groups, x, _clipped, clipped_lines(model))
     answer = partial(_to_the_bounds, longest)
     return _responses(model, groups, x, answer, lines_to_the_bounds(model, longest))
@@ -56,7 +55,7 @@ def _responses(
         rows = group_rows(group, model.rows)
         for cluster in group.clusters:
             numbers = numeric(model, cluster, x)
-            rate = float(dual_norms(model.cost, numbers.moving_slopes).max())
+            rate = float(model.cost.dual_norms(numbers.moving_slopes).max())
             still = float(numbers.values(rows).max(axis=1).sum())
             found.append(Response(group.index, maker(model, numbers, rows), rate, still))
         for lines in group.lines:
@@ -68,12 +67,7 @@ def _free(model: Model, cluster: NumericCluster, rows: Array) -> Callable[[float
     assert model.cost is not None
     cost, slopes = model.cost, cluster.moving_slopes
     base = cluster.values(rows)
-    squares = np.sum(whitened_numbers(cost, slopes) ** 2, axis=1)
-    if cost.kind == "mahalanobis":
-        assert cost.matrix is not None
-        steepest = np.linalg.solve(cost.matrix, slopes.T).T
-    else:
-        steepest = slopes / scales(cost) ** 2
+    squares, steepest = cost.dual_norms(slopes) ** 2, cost.inverse_times(slopes)
 
     def at(dual: float) -> Answer:
         gains = base + squares / (4 * dual)
@@ -130,7 +124,7 @@ def _clipped(model: Model, cluster: NumericCluster, rows: Array) -> Callable[[fl
     """Squared cost: b_i / (2 l w_i), clipped to the box."""
     assert model.cost is not None
     down, up = _bounds(model, cluster, rows)
-    weights = scales(model.cost)[cluster.moving] ** 2
+    weights = model.cost.coordinate_weights[cluster.moving]
     return _coordinatewise(
         model,
         cluster,
@@ -147,7 +141,7 @@ def _to_the_bounds(
     assert model.cost is not None
     down, up = _bounds(model, cluster, rows)
     down, up = np.maximum(down, -longest), np.minimum(up, longest)
-    weights = scales(model.cost)[cluster.moving]
+    weights = model.cost.coordinate_weights[cluster.moving]
 
     def move(dual: float, slope: Array) -> Array:
         away = np.abs(slope) > dual * weights

@@ -222,7 +222,7 @@ def conditional_refusal(model: Model) -> str | None:
     assert model.cost is not None
     if model.expression is None:
         return "the loss is a function, whose structure is not known"
-    if model.cost.kind != "squared":
+    if not (model.cost.is_quadratic and model.cost.is_separable):
         return "the ground cost is not a weighted squared distance"
     affine = affine_block(model.expression, model.joint.parameters)
     if not affine:

@@ -105,7 +105,7 @@ def low_rank_refusal(model: Model) -> str | None:
         return "the loss is a callable: how it sees the data is not known"
     assert model.joint is not None
     assert model.cost is not None
-    if model.cost.kind not in ("squared", "mahalanobis"):
+    if not model.cost.is_quadratic:
         return "the ground cost is not quadratic"
     if not everywhere(model):
         return "the support is not all of R^d"

@@ -1,0 +1,28 @@
+"""A ground cost as the user declares it: c(xi, zeta), what it costs to move xi to zeta."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from wdro_model.uncertainty.costs.bound_cost import BoundCost
+
+if TYPE_CHECKING:
+    from wdro_model.uncertainty.joint import JointSamples
+
+
+class GroundCost(ABC):
+    """A transport cost, not yet tied to parameters."""
+
+    order: float | None
+    """p if c behaves like a distance to the power p; None if unknown."""
+    bound: ClassVar[type[BoundCost]]
+    """The class of what `bind` gives, where the cost's mathematics is."""
+
+    @abstractmethod
+    def bind(self, joint: JointSamples) -> BoundCost:
+        """The cost on the coordinates of these samples; ValueError if it does not fit them."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The formula."""
