@@ -41,7 +41,7 @@ def compiled(
         structure=None if expression is None else analyse(expression, uncertain),
         joint=joint,
         ambiguity=ball,
-        cost=ball.cost.bind(joint) if ball is not None and joint is not None else None,
+        cost=ball.cost.bound_to(joint) if ball is not None and joint is not None else None,
         feasible=feasible,
         assume_convex=assume_convex,
     )

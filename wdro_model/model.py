@@ -88,7 +88,7 @@ class Model:
             self,
             loss=FlatLoss(self.loss.loss, self.loss.layout, joint),
             joint=joint,
-            cost=None if ball is None else ball.cost.bind(joint),
+            cost=None if ball is None else ball.cost.bound_to(joint),
             memory={},
         )
 

@@ -8,6 +8,7 @@ bound cost knows its own mathematics; one's own is a `GroundCost` with its `Boun
 
 from wdro_model.errors import UnknownToCost
 from wdro_model.uncertainty.costs.bound_cost import BoundCost
+from wdro_model.uncertainty.costs.cost_checks import check
 from wdro_model.uncertainty.costs.cost_register import (
     Operation,
     as_cost,
@@ -38,6 +39,7 @@ __all__ = [
     "SquaredEuclidean",
     "UnknownToCost",
     "as_cost",
+    "check",
     "cost_names",
     "find_cost",
     "operations",

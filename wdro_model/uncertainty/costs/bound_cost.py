@@ -58,6 +58,8 @@ class BoundCost(ABC):
     """Is c a norm of the move: of order 1, positively homogeneous, the same everywhere?"""
     is_conic: bool = False
     """Are `conjugate` and `perspective` known, which bounded supports need?"""
+    is_proven: bool = False
+    """Are its claims tested with the library? Those of others are, when they are bound."""
     has_smooth_dual_norm: bool = False
     """Has the dual norm a gradient at every slope but 0?"""
 

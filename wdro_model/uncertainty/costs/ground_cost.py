@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from wdro_model.uncertainty.costs.bound_cost import BoundCost
+from wdro_model.uncertainty.costs.cost_checks import MOVES, check
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples
@@ -22,6 +23,13 @@ class GroundCost(ABC):
     @abstractmethod
     def bind(self, joint: JointSamples) -> BoundCost:
         """The cost on the coordinates of these samples; ValueError if it does not fit them."""
+
+    def bound_to(self, joint: JointSamples) -> BoundCost:
+        """The bound cost, once it has been seen not to contradict itself."""
+        bound = self.bind(joint)
+        if not bound.is_proven:
+            check(bound, joint.matrix[:MOVES])
+        return bound
 
     @abstractmethod
     def describe(self) -> str:

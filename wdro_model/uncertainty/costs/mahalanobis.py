@@ -26,6 +26,7 @@ class BoundMahalanobis(BoundCost):
     precision: Array
     """P, (d, d), symmetric and positive definite."""
 
+    is_proven = True
     is_quadratic = True
     is_conic = True
     has_smooth_dual_norm = True

@@ -8,6 +8,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 
 from wdro_model.uncertainty.costs.bound_cost import Array, BoundCost
 
@@ -36,6 +37,10 @@ class RescaledCost(BoundCost):
     @property
     def is_norm(self) -> bool:  # type: ignore[override]
         return self.inner.is_norm
+
+    @property
+    def is_conic(self) -> bool:  # type: ignore[override]
+        return self.inner.is_conic
 
     @property
     def has_smooth_dual_norm(self) -> bool:  # type: ignore[override]
@@ -95,25 +100,34 @@ class RescaledCost(BoundCost):
         return self.inner.couplings
 
     def dual_norm(self, slope: Any) -> Any:
-        return self._length * self.inner.dual_norm(cp.multiply(1.0 / self.units, slope))
+        # Inside of the norm, so that the numbers of a program are all of one size.
+        return self.inner.dual_norm(cp.multiply(self._length / self.units, slope))
 
     def dual_norms(self, slopes: Array) -> Array:
-        return self._length * self.inner.dual_norms(slopes / self.units)
+        return self.inner.dual_norms(slopes * (self._length / self.units))
 
     def combined(self, rates: list[Any]) -> Any:
         return self.inner.combined(rates)
 
     def whitened(self, slope: Any) -> Any:
-        return self._length * self.inner.whitened(cp.multiply(1.0 / self.units, slope))
+        return self.inner.whitened(cp.multiply(self._length / self.units, slope))
 
     def whitened_numbers(self, slopes: Array) -> Array:
-        return self._length * self.inner.whitened_numbers(slopes / self.units)
+        return self.inner.whitened_numbers(slopes * (self._length / self.units))
 
     def steepest_move(self, slope: Array) -> Array:
-        return self._length * self.inner.steepest_move(slope / self.units) / self.units
+        scale = self._length / self.units
+        return scale * self.inner.steepest_move(slope * scale)
 
     def inverse_times(self, slopes: Array) -> Array:
         return self.unit * self.inner.inverse_times(slopes / self.units) / self.units
+
+    def conjugate(self, slopes: Any, price: Any) -> tuple[Any | None, list[Any]]:
+        return self.inner.conjugate(slopes @ sp.diags_array(1.0 / self.units), price / self.unit)
+
+    def perspective(self, moves: Any, shares: Any) -> tuple[Any, list[Any]]:
+        spent, constraints = self.inner.perspective(moves @ sp.diags_array(self.units), shares)
+        return spent / self.unit, constraints
 
     def rescaled(self, units: Array, unit: float) -> BoundCost:
         return RescaledCost(self.inner, self.units * units, self.unit * unit)

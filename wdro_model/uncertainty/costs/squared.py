@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class BoundSquared(WeightedCost):
     """The weighted squared distance: its norm is |sqrt(w) * delta|, of dual |b / sqrt(w)|."""
 
+    is_proven = True
     is_quadratic = True
     is_conic = True
     has_smooth_dual_norm = True

@@ -24,6 +24,8 @@ class BoundUserCost(BoundCost):
     dimension: int
     function: Pairs
 
+    is_proven = True
+
     def __call__(self, origins: Array, points: Array) -> Array:
         costs = np.asarray(self.function(origins, points), dtype=np.float64)
         if costs.shape != (len(points),):
