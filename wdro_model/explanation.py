@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wdro_model.errors import UnknownToCost
 from wdro_model.methods import Plan
 from wdro_model.model import Model
 from wdro_model.objectives.calibration import KAPPA, default_sigma
@@ -75,12 +76,7 @@ def smoothing_rows(
     else:
         epsilon = f"{KAPPA:g} r G / (2 d), r the ball's distance, G = |grad_xi f| at the ERM point"
         epsilon += f" = {solved.epsilon:.4g}" if solved is not None else ""
-    if options.sigma is not None:
-        sigma = f"{options.sigma} (given)"
-    else:
-        value = default_sigma(model.cost, model.radius, model.joint)
-        number = f"{value:.4g}" if isinstance(value, float) else "one for each coordinate"
-        sigma = f"{number}, so that moves of the reference cost radius / 2 on average"
+    sigma = f"{options.sigma} (given)" if options.sigma is not None else _default_sigma(model)
     assert not isinstance(chosen.solver, Conic)
     strategy = choose_integration(model, chosen.solver, options)
     dual = dual_rule(chosen.solver, options)
@@ -97,6 +93,18 @@ def smoothing_rows(
         ("integration", how),
         ("dual", f"{dual}: {meaning[dual]}"),
     ]
+
+
+def _default_sigma(model: Model) -> str:
+    """The standard deviation of the reference where none is given."""
+    assert model.joint is not None
+    assert model.cost is not None
+    try:
+        value = default_sigma(model.cost, model.radius, model.joint)
+    except UnknownToCost as error:
+        return str(error)
+    number = f"{value:.4g}" if isinstance(value, float) else "one for each coordinate"
+    return f"{number}, so that moves of the reference cost radius / 2 on average"
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
