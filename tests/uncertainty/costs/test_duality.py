@@ -186,3 +186,28 @@ def test_a_diagonal_mahalanobis_cost_is_the_weighted_squared_one():
         problem.solve(method="exact")
         values.append((problem.value, problem.solution.robust_value))
     np.testing.assert_allclose(values[0], values[1], rtol=1e-5)
+
+
+def test_moves_of_a_function_are_shortened_by_its_values():
+    def steep(origins, points):
+        size = np.linalg.norm(points - origins, axis=1)
+        return size + size**3
+
+    cost = wdro.costs.Callable(steep).bind(JOINT)
+    points = JOINT.matrix + np.random.default_rng(3).normal(size=JOINT.matrix.shape)
+    weights = np.array([0.5, 0.2, 0.1, 0.1, 0.1])
+    for some in (None, weights):
+        moved = cost.within_budget(JOINT.matrix, points, 0.3, some)
+        spent = np.average(steep(JOINT.matrix, moved), weights=some)
+        assert spent == pytest.approx(0.3, rel=1e-9)
+    assert cost.within_budget(JOINT.matrix, points, 1e6) is points
+
+
+def test_the_law_of_small_moves_of_a_function_is_measured():
+    cost = wdro.costs.Callable(lambda a, b: 5.0 * np.linalg.norm(b - a, axis=1) ** 1.5).bind(JOINT)
+    np.testing.assert_allclose(cost.small_moves(JOINT), (1.5, 5.0), rtol=1e-6)
+    forbidden = wdro.costs.Callable(
+        lambda a, b: np.where(np.any(a != b, axis=1), np.inf, 0.0)
+    ).bind(JOINT)
+    with pytest.raises(UnknownToCost, match="does not know its small_moves: pass sigma="):
+        forbidden.default_sigma(1.0, JOINT)

@@ -31,16 +31,16 @@ class BoundMahalanobis(BoundCost):
     is_conic = True
     has_smooth_dual_norm = True
 
-    @cached_property
+    @property
     def largest_weight(self) -> float:
-        return float(np.linalg.eigvalsh(self.precision)[-1])
+        return float(self._eigenvalues[-1])
 
     def of_displacements(self, delta: Array) -> Array:
         moved = delta @ self._factor
         return np.einsum("bi,bi->b", moved, moved)
 
     def describe(self) -> str:
-        values = np.linalg.eigvalsh(self.precision)
+        values = self._eigenvalues
         return (
             f"(xi - zeta)' P (xi - zeta), eigenvalues of P from {values[0]:.3g} to {values[-1]:.3g}"
         )
@@ -102,6 +102,10 @@ class BoundMahalanobis(BoundCost):
         if np.array_equal(where, np.arange(self.dimension)):
             return self
         return BoundMahalanobis(len(where), self.precision[np.ix_(where, where)])
+
+    @cached_property
+    def _eigenvalues(self) -> Array:
+        return np.linalg.eigvalsh(self.precision)
 
     @cached_property
     def _factor(self) -> Array:
