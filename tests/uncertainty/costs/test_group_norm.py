@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import cvxpy as cp
 import numpy as np
@@ -266,3 +266,42 @@ def test_a_cost_that_contradicts_itself_is_refused(false, message):
 
     with pytest.raises(ValueError, match=f"(?s)contradicts itself.*{message}"):
         built("affine", Liar()).solve(method="erm")
+
+
+@dataclass(frozen=True, eq=False)
+class BoundManhattan(BoundCost):
+    """A separable norm told by as little as boxes need."""
+
+    dimension: int
+
+    is_norm = True
+    is_separable = True
+
+    def describe(self):
+        return "sum_i (i + 1) |delta_i|"
+
+    @property
+    def coordinate_weights(self):
+        return 1.0 + np.arange(self.dimension)
+
+    def of_displacements(self, delta):
+        return np.abs(delta) @ self.coordinate_weights
+
+    def dual_norm(self, slope):
+        return cp.norm(cp.multiply(1.0 / self.coordinate_weights, slope), "inf")
+
+
+class Manhattan(GroupNorm):
+    def bind(self, joint):
+        return BoundManhattan(joint.dimension)
+
+
+@pytest.mark.parametrize("support", [None, wdro.supports.Box(-3.0, 3.0)], ids=["plane", "box"])
+@pytest.mark.parametrize("loss", ["affine", "cvar", "separate"])
+def test_a_separable_norm_is_that_of_the_library_on_planes_and_boxes(loss, support):
+    values = []
+    for cost in (Manhattan(), wdro.costs.Norm(1, weights=1.0 + np.arange(D))):
+        problem = built(loss, cost, support=support)
+        problem.solve(method="exact")
+        values.append(problem.value)
+    assert values[0] == pytest.approx(values[1], rel=1e-5, abs=1e-6)

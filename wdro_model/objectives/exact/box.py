@@ -27,7 +27,12 @@ from wdro_model.objectives.exact.dual_search import search
 from wdro_model.objectives.exact.duality import Part, Values, dual_program
 from wdro_model.objectives.exact.lines import Lines, along
 from wdro_model.objectives.exact.max_affine import squares_below
-from wdro_model.objectives.exact.polyhedral import LARGEST, cluster_values, too_many_multipliers
+from wdro_model.objectives.exact.polyhedral import (
+    LARGEST,
+    cluster_values,
+    needs_conic_cost,
+    too_many_multipliers,
+)
 from wdro_model.objectives.exact.refusals import first_refusal, needs_homogeneous_cost
 from wdro_model.objectives.exact.responses import box_responses
 from wdro_model.objectives.exact.support import inequalities, reach
@@ -47,7 +52,7 @@ class BoxLoss(WrittenOut):
     def refusal(self, model: Model) -> str | None:
         return first_refusal(
             model,
-            needs_homogeneous_cost("coordinate_weights"),
+            needs_homogeneous_cost("dual_norms"),
             needs_box,
             needs_separable_cost,
             needs_pieces,
@@ -81,7 +86,7 @@ def needs_box(model: Model) -> str | None:
 
 def needs_separable_cost(model: Model) -> str | None:
     assert model.cost is not None
-    if not model.cost.is_separable:
+    if not model.cost.is_separable or not model.cost.knows("coordinate_weights"):
         return f"the ground cost couples the coordinates of a box ({model.cost.describe()})"
     return None
 
@@ -104,6 +109,9 @@ def needs_few_multipliers(model: Model) -> str | None:
     assert found is not None
     if model.cost.is_norm:
         return None
+    refused = needs_conic_cost(model)
+    if refused is not None:
+        return refused
     bounded = np.asarray(abs(found[0]).sum(axis=0)).ravel()
     count = sum(
         len(group.index) * len(pieces) * int(bounded[where].sum())

@@ -90,6 +90,9 @@ def needs_coupled_pieces(model: Model) -> str | None:
 
 def needs_conic_cost(model: Model) -> str | None:
     assert model.cost is not None
+    parts = model.cost.is_separable or bool(model.cost.frozen.any())
+    if parts and not model.cost.knows("restricted"):
+        return f"the ground cost does not know its restricted ({model.cost.describe()})"
     if not model.cost.is_conic:
         return (
             "a bounded support needs a ground cost whose conjugate is known, such as a norm with "
