@@ -40,6 +40,10 @@ class MissingRuleError(NotImplementedError):
     """An atom of the loss has no batched rule."""
 
 
+class UnknownToCost(ValueError):
+    """A ground cost was asked for something that it does not know, such as its dual norm."""
+
+
 class ConvexityWarning(UserWarning):
     """The loss is not provably convex in the decision: the result is a stationary point."""
 

@@ -210,7 +210,8 @@ def test_constant_data_cannot_be_standardized():
         (lambda: Norm("two"), "got 'two'"),
         (lambda: Norm(math.nan), "got nan"),
         (lambda: Callable(3), "must be callable, got 3"),
-        (lambda: as_cost("squared"), "cost must be one of wdro_model.costs.*got 'squared'"),
+        (lambda: as_cost("sqared"), "unknown cost 'sqared'. Did you mean 'squared'?"),
+        (lambda: as_cost(3), "cost must be one of wdro_model.costs.*got 3"),
         (lambda: as_cost(Norm), r"cost is the class Norm; write Norm\(\)"),
     ],
 )

@@ -13,7 +13,7 @@ from wdro_model.model import RobustModel
 from wdro_model.sets import In
 from wdro_model.solve.options import Options, check_solver
 from wdro_model.solve.plan import METHODS
-from wdro_model.uncertainty.bound_cost import BoundCost
+from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.lazy import LazySamples
 from wdro_model.uncertainty.scenarios import as_scenarios, read_only

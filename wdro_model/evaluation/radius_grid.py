@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.evaluation.attempts import check_radii as ordered_radii
-from wdro_model.uncertainty.bound_cost import BoundCost
+from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.scenarios import CHUNK_ENTRIES
 

@@ -66,9 +66,5 @@ def within_budget(model: RobustModel, rows: Array, source: Array, weights: Array
     Supports known by a predicate alone may not hold what lies between: there nothing is moved.
     """
     origins = model.rows[source]
-    cost = float(weights @ model.cost(origins, rows))
-    order = {"norm": 1.0, "squared": 2.0, "mahalanobis": 2.0}.get(model.cost.kind)
-    if cost <= model.radius or order is None:
-        return rows
-    shorter = origins + (model.radius / cost) ** (1.0 / order) * (rows - origins)
+    shorter = model.cost.within_budget(origins, rows, model.radius, weights)
     return shorter if model.joint.contains(shorter).all() else rows

@@ -182,7 +182,7 @@ class RobustModel(Model):
             self,
             loss=FlatLoss(self.loss.loss, self.loss.layout, joint),
             joint=joint,
-            cost=self.ambiguity.cost.bind(joint),
+            cost=self.ambiguity.cost.bound_to(joint),
             memory=Memory(),
         )
 
@@ -235,7 +235,7 @@ def compiled(
         maximise,
         joint,
         given,
-        given.cost.bind(joint),
+        given.cost.bound_to(joint),
         has_ball=ball is not None,
     )
 

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wdro_model.errors import UnknownToCost
 from wdro_model.model import RobustModel
 from wdro_model.solvers.objective import Array
-from wdro_model.uncertainty.costs import BoundCost
 
 LARGEST = 2**18
 """At most so many numbers of data are moved."""
 STEPS = 30
 PRICES = 12
+ROUNDING = 1e-9
+"""The share of the radius by which rounding may put a distribution outside of the ball."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +47,17 @@ def climb(model: RobustModel, x: Array, dual: float | None = None) -> Climbed | 
     except NotImplementedError:
         return None  # a callable loss without gradients in the data
     steep = float(np.sqrt(np.mean(np.sum(slopes**2, axis=1))))
-    order = 1.0 if model.cost.kind == "norm" else 2.0
-    typical = steep / (order * model.radius ** (1.0 - 1.0 / order))
-    price = dual or typical
+    price = dual or model.cost.typical_price(steep, model.radius, model.joint)
     if not np.isfinite(price) or price <= 0:
         return None
     low, high, rows = 0.0, np.inf, model.rows
     best = Climbed(rows, float(model.loss.values(x, rows).mean()), 0.0)
     for _ in range(PRICES):
         rows = _answers(model, x, price, rows)
-        moved = _shortened(model, rows)
-        losses = model.loss.values(x, moved)
-        if np.isfinite(losses).all() and losses.mean() > best.expected_loss:
-            cost = float(model.cost(model.rows, moved).mean())
+        moved = model.cost.within_budget(model.rows, rows, model.radius)
+        losses, cost = model.loss.values(x, moved), float(model.cost(model.rows, moved).mean())
+        in_the_ball = cost <= model.radius * (1.0 + ROUNDING)
+        if in_the_ball and np.isfinite(losses).all() and losses.mean() > best.expected_loss:
             best = Climbed(moved, float(losses.mean()), cost)
         spent = float(model.cost(model.rows, rows).mean())
         low, high = (price, high) if spent > model.radius else (low, price)
@@ -68,9 +68,10 @@ def climb(model: RobustModel, x: Array, dual: float | None = None) -> Climbed | 
 
 
 def _applies(model: RobustModel) -> bool:
-    quadratic_or_norm = model.cost.kind != "callable"
+    """Is the gradient of the cost known, and the support a box, which the ascent is clipped to?"""
+    climbs = model.cost.knows("gradient")
     bounded = model.joint.bounds is not None
-    return quadratic_or_norm and bounded and model.radius > 0 and model.rows.size <= LARGEST
+    return climbs and bounded and model.radius > 0 and model.rows.size <= LARGEST
 
 
 def _answers(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
@@ -81,13 +82,13 @@ def _answers(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
     free = ~cost.frozen
     rows = np.array(rows)
     values = model.loss.values(x, rows) - price * cost(origins, rows)
-    length = np.sqrt(model.radius) if cost.kind != "norm" else model.radius
+    length = _typical_length(model)
     steps: Array = np.full(len(rows), np.nan)
     ones = np.ones(len(rows))
     with np.errstate(all="ignore"):
         for _ in range(STEPS):
             gradient = model.loss(x, rows)[1].in_data(ones)
-            gradient = (gradient - price * cost_gradient(cost, rows - origins)) * free
+            gradient = (gradient - price * cost.gradient(rows - origins)) * free
             size = np.sqrt(np.sum(gradient**2, axis=1))
             first = length / np.where(size > 0, size, 1.0)
             steps = np.where(np.isnan(steps), first, steps)
@@ -99,29 +100,10 @@ def _answers(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
     return rows
 
 
-def cost_gradient(cost: BoundCost, delta: Array) -> Array:
-    """A (sub)gradient of the cost in the move, row by row."""
-    if cost.kind == "mahalanobis":
-        assert cost.matrix is not None
-        return 2.0 * delta @ cost.matrix
-    weights = np.ones(cost.dimension) if cost.weights is None else cost.weights
-    weights = np.where(cost.frozen, 0.0, weights)
-    if cost.kind == "squared":
-        return 2.0 * weights * delta
-    p, plain = cost.p or 2.0, weights * delta
-    if p == 1.0:
-        return weights * np.sign(plain)
-    size = np.linalg.norm(plain, ord=p, axis=1, keepdims=True)
-    share = np.abs(plain) / np.where(size > 0, size, 1.0)
-    if np.isinf(p):
-        return weights * np.sign(plain) * (share >= 1.0)
-    return weights * np.sign(plain) * share ** (p - 1.0)
-
-
-def _shortened(model: RobustModel, rows: Array) -> Array:
-    """The moves, by one factor shorter where they cost more than the radius."""
-    spent = float(model.cost(model.rows, rows).mean())
-    if spent <= model.radius:
-        return rows
-    order = 1.0 if model.cost.kind == "norm" else 2.0
-    return model.rows + (model.radius / spent) ** (1.0 / order) * (rows - model.rows)
+def _typical_length(model: RobustModel) -> float:
+    """The radius as the length of a first step."""
+    try:
+        order, scale = model.cost.small_moves(model.joint)
+    except UnknownToCost:
+        return float(np.std(model.rows)) or 1.0
+    return float((model.radius / scale) ** (1.0 / order))

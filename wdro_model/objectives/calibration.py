@@ -6,12 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gamma
 
 from wdro_model.loss.flat import FlatLoss
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.gaussian import Gaussian
-from wdro_model.objectives.robust_affine import Ellipsoid
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
@@ -22,86 +20,35 @@ GRADIENT_SAMPLES = 200
 """At most so many samples are used to measure the size of the loss's gradient in the data."""
 
 
-def cost_order(cost: BoundCost, joint: JointSamples) -> tuple[float, float]:
-    """p and w with c ~ w |delta|^p for small moves: known for our costs, probed for a callable."""
-    if cost.kind in ("squared", "mahalanobis"):
-        return 2.0, 1.0
-    if cost.kind == "norm":
-        return 1.0, 1.0
-    row = joint.matrix[:1]
-    step = 1e-3 * max(1e-6, float(np.abs(joint.matrix[: min(50, joint.size)]).mean()))
-    move = np.full_like(row, step)
-    near, far = float(cost(row, row + move)[0]), float(cost(row, row + 2 * move)[0])
-    if not (0 < near < far < np.inf):
-        return 2.0, 1.0
-    order = float(np.clip(np.log2(far / near), 0.5, 4.0))
-    return order, near / (step * np.sqrt(joint.dimension)) ** order
-
-
 def default_sigma(cost: BoundCost, radius: float, joint: JointSamples) -> float | Array:
-    """The reference's standard deviations: E c = radius / 2, shared equally by the coordinates.
-
-    sigma_i^2 = radius / (2 d w_i) for a squared cost with weights w over d free coordinates; for a
-    norm, sigma_i = radius / (2 w_i E|z|_p), z standard normal.
-    """
-    free = max(1, joint.dimension - int(cost.frozen.sum()))
-    weights = np.ones(1) if cost.weights is None else cost.weights
-    if cost.kind == "squared":
-        sigma = np.sqrt(radius / (2 * free * weights))
-    elif cost.kind == "mahalanobis":
-        assert cost.matrix is not None
-        sigma = np.full(1, np.sqrt(radius / (2 * np.trace(cost.matrix))))
-    elif cost.kind == "norm":
-        sigma = radius / (2 * normal_norm(cost.p or 2.0, free) * weights)
-    else:
-        order, scale = cost_order(cost, joint)
-        sigma = np.full(1, (radius / (2 * scale)) ** (1 / order) / np.sqrt(free))
-    return float(sigma[0]) if np.all(sigma == sigma[0]) else sigma
-
-
-def normal_norm(p: float, dimension: int) -> float:
-    """E |z|_p for z standard normal in R^d, to a few percent."""
-    if np.isinf(p):
-        return float(np.sqrt(2 * np.log(2 * dimension))) if dimension > 1 else np.sqrt(2 / np.pi)
-    moment = 2 ** (p / 2) * gamma((p + 1) / 2) / np.sqrt(np.pi)
-    return float((dimension * moment) ** (1 / p))
+    """The reference's standard deviations: E c = radius / 2, shared equally by the coordinates."""
+    return cost.default_sigma(radius, joint)
 
 
 def gradient_size(loss: FlatLoss, joint: JointSamples, cost: BoundCost, x: Array) -> float:
-    """Root mean square over the samples of |grad_xi f(x, xi_k)|, in the dual norm of the cost."""
+    """Root mean square over the samples of |grad_xi f(x, xi_k)|, in the dual norm of the cost.
+
+    In the Euclidean norm for costs without one, as their small moves are measured.
+    """
     every = -(-joint.size // GRADIENT_SAMPLES)
-    quadratic = cost.kind in ("squared", "mahalanobis")
-    geometry = Ellipsoid(cost, joint.dimension) if quadratic else None
+    size = cost.dual_norms if cost.knows("dual_norms") else np.linalg.norm
     squares = []
     for row in joint.matrix[::every]:
         slope = loss(x, row[None])[1].in_data(np.ones(1))[0]
-        if geometry is not None:
-            squares.append(float(slope @ geometry.steepest(slope)))
-        else:
-            weights = 1.0 if cost.weights is None else cost.weights
-            squares.append(float(np.linalg.norm(slope / weights, conjugate(cost.p or 2.0))) ** 2)
+        squares.append(float(size(slope)) ** 2)
     return float(np.sqrt(np.mean(squares)))
-
-
-def conjugate(p: float) -> float:
-    """q with 1/p + 1/q = 1."""
-    if p == 1:
-        return np.inf
-    return 1.0 if np.isinf(p) else p / (p - 1)
 
 
 def default_epsilon(gradient: float, radius: float, cost: BoundCost, joint: JointSamples) -> float:
     """epsilon = kappa r G / (2 d), r the distance of the ball: a fixed fraction of the margin."""
-    order, scale = cost_order(cost, joint)
+    order, scale = cost.small_moves(joint)
     free = max(1, joint.dimension - int(cost.frozen.sum()))
     return float(KAPPA * (radius / scale) ** (1 / order) * gradient / (2 * free))
 
 
 def typical_dual(gradient: float, radius: float, cost: BoundCost, joint: JointSamples) -> float:
-    """The multiplier that a loss linear in the data would have: G r^(1-p) / (p w)."""
-    order, scale = cost_order(cost, joint)
-    distance = (radius / scale) ** (1 / order)
-    return max(gradient, 1e-12) * distance ** (1 - order) / (order * scale)
+    """The multiplier that a loss linear in the data would have."""
+    return cost.typical_price(max(gradient, 1e-12), radius, joint)
 
 
 @dataclass(frozen=True)

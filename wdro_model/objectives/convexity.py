@@ -85,10 +85,10 @@ def quadratic_term(model: RobustModel) -> QuadraticTerm | None:
 
 def has_one_weight(model: RobustModel) -> bool:
     """Does a squared cost weigh all entries alike?"""
-    if model.cost.kind != "squared":
+    if not (model.cost.is_quadratic and model.cost.is_separable):
         return False
-    weights = model.cost.weights
-    return weights is None or bool(np.all(weights == weights[0]) and np.isfinite(weights[0]))
+    weights = model.cost.coordinate_weights
+    return bool(np.all(weights == weights[0]) and np.isfinite(weights[0]))
 
 
 def smoothed_form_is_convex(model: RobustModel, epsilon: float, sigma: float | Array) -> bool:
@@ -111,7 +111,7 @@ def smoothed_form_is_convex(model: RobustModel, epsilon: float, sigma: float | A
     if smallest >= 0:
         return True
     spread = sigma**2
-    weight = 1.0 if model.cost.weights is None else float(model.cost.weights[0])
+    weight = float(model.cost.coordinate_weights[0])
     where = model.feasible.layout.slices[variable]
     length = term.factor * model.remember("shortest", lambda: shortest_squared(model, where))
     if length <= 0:

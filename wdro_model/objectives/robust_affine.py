@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import brentq
 
 from wdro_model.loss.flat import FlatLoss
@@ -62,7 +61,7 @@ class RobustAffine:
         self.radius = radius
         self.convex = convex
         self.size = joint.size
-        self._geometry = Ellipsoid(cost, joint.dimension)
+        self.cost = cost
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         mean = self.joint.mean
@@ -79,7 +78,7 @@ class RobustAffine:
         bounds = None if self.joint.everywhere else self.joint.bounds
         if bounds is None or self.radius == 0 or not may_leave(slope, *bounds):
             return Moves(shift.mean_move[None], shift.dual)
-        weights = self._geometry.coordinate_weights()
+        weights = self.cost.coordinate_weights
         active = (slope != 0) & np.isfinite(weights)
         wanted = np.where(slope > 0, np.inf, -np.inf)
         if shift.dual > 0:
@@ -94,7 +93,7 @@ class RobustAffine:
             return Shift(np.zeros_like(slope), 0.0)
         bounds = None if self.joint.everywhere else self.joint.bounds
         if bounds is None or not may_leave(slope, *bounds):
-            direction = self._geometry.steepest(slope)
+            direction = self.cost.inverse_times(slope)
             size = float(np.sqrt(slope @ direction))
             if size == 0:
                 return Shift(np.zeros_like(slope), 0.0)
@@ -103,7 +102,7 @@ class RobustAffine:
 
     def _clipped_shift(self, slope: Array, lower: Array, upper: Array) -> Shift:
         """Moves clip(B_i / (2 l w_i), lower_i - xi_i, upper_i - xi_i), l from the budget."""
-        weights = self._geometry.coordinate_weights()
+        weights = self.cost.coordinate_weights
         active = (slope != 0) & np.isfinite(weights)
         if not active.any():
             return Shift(np.zeros_like(slope), 0.0)
@@ -123,7 +122,7 @@ class RobustAffine:
                 move[active] += delta.sum(axis=0)
             return cost / size, move / size
 
-        free = self._geometry.steepest(slope)
+        free = self.cost.inverse_times(slope)
         start = 2 * np.sqrt(self.radius) / float(np.sqrt(slope @ free))
         # Clipping only shortens the moves: the budget is spent at 1/l >= its value on R^d.
         towards = np.where(slope > 0, upper, lower)[active]
@@ -149,29 +148,3 @@ def may_leave(slope: Array, lower: Array, upper: Array) -> bool:
     return bool(
         np.any((slope > 0) & np.isfinite(upper)) or np.any((slope < 0) & np.isfinite(lower))
     )
-
-
-class Ellipsoid:
-    """The geometry of a quadratic cost c = delta' W delta."""
-
-    def __init__(self, cost: BoundCost, dimension: int) -> None:
-        if cost.kind not in ("squared", "mahalanobis"):
-            raise ValueError(f"a quadratic ground cost is needed, got {cost.describe()}.")
-        self.cost = cost
-        self.dimension = dimension
-        self._factor = cho_factor(cost.matrix) if cost.kind == "mahalanobis" else None
-
-    def steepest(self, slope: Array) -> Array:
-        """W^-1 slope."""
-        if self._factor is not None:
-            return cho_solve(self._factor, slope)
-        return slope if self.cost.weights is None else slope / self.cost.weights
-
-    def coordinate_weights(self) -> Array:
-        """The diagonal of W, for costs that are separable."""
-        if self.cost.kind == "mahalanobis":
-            raise ValueError(
-                "a Mahalanobis cost couples the coordinates, a box support clips them one by one; "
-                "use SquaredEuclidean(weights=...) or support Everywhere()."
-            )
-        return np.ones(self.dimension) if self.cost.weights is None else self.cost.weights

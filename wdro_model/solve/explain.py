@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wdro_model.errors import UnknownToCost
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.calibration import KAPPA, default_sigma
 from wdro_model.solve.options import Options
@@ -72,12 +73,7 @@ def smoothing_rows(
     else:
         epsilon = f"{KAPPA:g} r G / (2 d), r the ball's distance, G = |grad_xi f| at the ERM point"
         epsilon += f" = {solved.epsilon:.4g}" if solved is not None else ""
-    if options.sigma is not None:
-        sigma = f"{options.sigma} (given)"
-    else:
-        value = default_sigma(model.cost, model.radius, model.joint)
-        number = f"{value:.4g}" if isinstance(value, float) else "one for each coordinate"
-        sigma = f"{number}, so that moves of the reference cost radius / 2 on average"
+    sigma = f"{options.sigma} (given)" if options.sigma is not None else _default_sigma(model)
     assert not isinstance(chosen.solver, Conic)
     strategy = choose_integration(model, chosen.solver, options)
     dual = dual_rule(chosen.solver, options)
@@ -94,6 +90,16 @@ def smoothing_rows(
         ("integration", how),
         ("dual", f"{dual}: {meaning[dual]}"),
     ]
+
+
+def _default_sigma(model: RobustModel) -> str:
+    """The standard deviation of the reference where none is given."""
+    try:
+        value = default_sigma(model.cost, model.radius, model.joint)
+    except UnknownToCost as error:
+        return str(error)
+    number = f"{value:.4g}" if isinstance(value, float) else "one for each coordinate"
+    return f"{number}, so that moves of the reference cost radius / 2 on average"
 
 
 def shape_text(shape: tuple[int, ...]) -> str:

@@ -88,7 +88,7 @@ def is_tame(model: RobustModel) -> bool:
     """Does the loss grow no faster than linearly, is it defined everywhere, and does the cost keep
     up with it?"""
     pieces = model.structure.pieces is not None
-    return (model.affine_in_data or pieces) and model.cost.kind != "callable"
+    return (model.affine_in_data or pieces) and (model.cost.is_norm or model.cost.is_quadratic)
 
 
 def risk_is_infinite(model: RobustModel, x: Array) -> bool:

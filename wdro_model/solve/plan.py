@@ -201,8 +201,10 @@ def _obstacle(model: Model, draft: Plan, written: Written) -> tuple[str | None, 
     """Why there is no conic program, None if there is one; and how it is written."""
     if not model.feasible.has_conic_form:
         return (
-            f"the objective ({draft.formula}) needs a conic solver, but the feasible set has no "
-            "CVXPY form (an oracle set without constraints=)"
+            f"the objective ({draft.formula}) is not smooth and needs a conic solver, but the "
+            "feasible set has no CVXPY form (an oracle set without constraints=)"
+            if draft.objective is None
+            else "the feasible set has no CVXPY form (an oracle set without constraints=)"
         ), written
     if written.by_sample and isinstance(model, RobustModel) and model.joint.size > 1:
         found = _on_one_sample(model, written)

@@ -17,15 +17,14 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from wdro_model.errors import UnknownToCost
 from wdro_model.loss.batched import BatchedLoss
 from wdro_model.loss.flat import FlatLoss
 from wdro_model.loss.homogeneous import times
 from wdro_model.loss.magnitudes import is_ordinary, is_scalable, power_of_two
 from wdro_model.loss.structure import analyse
 from wdro_model.model import Memory, Model, RobustModel
-from wdro_model.objectives.geometry import largest_gains, scales
 from wdro_model.solvers.objective import Array
-from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.supports import Box, Support
@@ -145,19 +144,18 @@ def _size(values: Array) -> float:
 
 def _distance(model: RobustModel, parameter: Any) -> float:
     """How far the budget takes the parameter within its support, as a power of two."""
-    if model.radius == 0 or model.cost.kind == "callable":
+    if model.radius == 0:
+        return 0.0
+    try:
+        scales, length = model.cost.coordinate_scales, model.cost.distance(model.radius)
+    except UnknownToCost:
         return 0.0
     box = parameter.support.bounds(parameter.shape)
     width = np.inf if box is None else float(np.max(np.subtract(*box[::-1]), initial=0.0))
     where = model.joint.slices[parameter]
-    if model.cost.kind == "mahalanobis":
-        assert model.cost.matrix is not None
-        weight = float(np.sqrt(np.mean(np.diag(model.cost.matrix)[where])))
-    else:
-        weight = float(np.median(scales(model.cost)[where]))
+    weight = float(np.median(scales[where]))
     if not np.isfinite(weight) or weight <= 0:
         return 0.0
-    length = model.radius if model.cost.kind == "norm" else np.sqrt(model.radius)
     reached = min(length / weight, width)
     return power_of_two(reached) if reached > 0 else 0.0
 
@@ -295,7 +293,7 @@ def _unit_of_loss(model: RobustModel, some: list[Probe], otherwise: float) -> fl
 
 def _reach(model: RobustModel, x: Array) -> float:
     """What the whole budget adds to the loss of a sample, by its slope there."""
-    if model.cost.kind == "callable" or model.radius == 0:
+    if model.radius == 0:
         return 0.0
     row = next(iter(model.joint.blocks(1)))
     try:
@@ -303,7 +301,10 @@ def _reach(model: RobustModel, x: Array) -> float:
     except (ArithmeticError, NotImplementedError):
         return 0.0
     slope = np.where(model.cost.frozen, 0.0, slope)
-    found = float(largest_gains(model.cost, slope, model.radius, model.joint.width))
+    try:
+        found = float(model.cost.largest_gains(slope, model.radius, model.joint.width))
+    except UnknownToCost:
+        return 0.0
     return found if np.isfinite(found) else 0.0
 
 
@@ -324,22 +325,9 @@ def _rescaled(
         structure=analyse(expression, parameters),
         joint=joint,
         ambiguity=replace(model.ambiguity, radius=model.ambiguity.radius / unit),
-        cost=_cost(model.cost, data, unit),
+        cost=model.cost.rescaled(data, unit),
         memory=Memory(),
     )
-
-
-def _cost(cost: BoundCost, data: Array, unit: float) -> BoundCost:
-    """c' with c(u delta') = unit c'(delta')."""
-    if cost.kind == "mahalanobis":
-        assert cost.matrix is not None
-        return replace(cost, matrix=data[:, None] * cost.matrix * data / unit)
-    if cost.kind == "callable":
-        assert cost.function is not None
-        function = cost.function
-        return replace(cost, function=lambda a, b: function(a * data, b * data) / unit)
-    weights = np.ones(cost.dimension) if cost.weights is None else cost.weights
-    return replace(cost, weights=weights * (data if cost.kind == "norm" else data**2) / unit)
 
 
 def sizes_of(variables: Sequence[Any]) -> dict[Any, float]:

@@ -14,9 +14,8 @@ from wdro_model.uncertainty.costs import (
     Norm,
     SquaredEuclidean,
     as_cost,
-    as_float,
-    shown,
 )
+from wdro_model.uncertainty.costs.ground_cost import as_float, shown
 
 
 @dataclass(frozen=True)

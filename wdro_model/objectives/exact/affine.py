@@ -13,9 +13,8 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.box import BoxLoss
 from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmoved
 from wdro_model.objectives.exact.pieces import flat_slope
-from wdro_model.objectives.exact.refusals import first_refusal, needs_affine, needs_cost
+from wdro_model.objectives.exact.refusals import first_refusal, needs_affine, needs_quadratic_cost
 from wdro_model.objectives.exact.support import moves_freely
-from wdro_model.objectives.geometry import dual_norm
 from wdro_model.objectives.programs import Program
 from wdro_model.objectives.robust_affine import RobustAffine
 from wdro_model.solvers.objective import Array
@@ -31,13 +30,15 @@ class AffineLoss(Counterpart):
     formula = "mean f + sqrt(radius) * |B(x)| in the dual norm of the cost"
 
     def refusal(self, model: RobustModel) -> str | None:
-        reason = first_refusal(model, needs_affine, needs_cost("squared", "mahalanobis"))
+        reason = first_refusal(
+            model, needs_affine, needs_quadratic_cost("dual_norm", "inverse_times")
+        )
         if reason is not None:
             return reason
         if not model.joint.everywhere and model.joint.bounds is None:
             return "the support has no coordinate structure"
-        if not model.joint.everywhere and model.cost.kind == "mahalanobis":
-            return "a Mahalanobis cost couples the coordinates of a box support"
+        if not model.joint.everywhere and not model.cost.is_separable:
+            return "the ground cost couples the coordinates of a box support"
         return None
 
     def program(self, model: RobustModel) -> Program | None:
@@ -46,7 +47,7 @@ class AffineLoss(Counterpart):
             # Large programs are left to Frank-Wolfe, whose steps need no multipliers.
             return BoxLoss().program(model) if is_small(model) else None
         mean = substitute(model.expression, model.mean_values())
-        norm = dual_norm(model.cost, flat_slope(model, parts.slopes))
+        norm = model.cost.dual_norm(flat_slope(model, parts.slopes))
         return Program.if_convex(mean + np.sqrt(model.radius) * norm)
 
     def writes_samples(self, model: RobustModel) -> bool:

@@ -11,7 +11,6 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.pieces import numeric
 from wdro_model.objectives.exact.vectorised import group_rows
-from wdro_model.objectives.geometry import largest_gains
 from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.objective import Array
 
@@ -29,7 +28,7 @@ def size_at(model: RobustModel, groups: tuple[Group, ...], x: Array) -> float:
         for cluster in group.clusters:
             numbers = numeric(model, cluster, x)
             best = numbers.values(rows).max(axis=1)
-            gains = largest_gains(model.cost, numbers.moving_slopes, model.radius, width)
+            gains = model.cost.largest_gains(numbers.moving_slopes, model.radius, width)
             found = max(found, float(np.ptp(best)), float(gains.max()))
     return power_of_two(found)
 

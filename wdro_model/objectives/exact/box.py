@@ -26,12 +26,16 @@ from wdro_model.objectives.exact.dual_search import search
 from wdro_model.objectives.exact.duality import Part, Values, dual_program
 from wdro_model.objectives.exact.lines import Lines, along
 from wdro_model.objectives.exact.max_affine import squares_below
-from wdro_model.objectives.exact.polyhedral import LARGEST, cluster_values, too_many_multipliers
-from wdro_model.objectives.exact.refusals import first_refusal, needs_cost
+from wdro_model.objectives.exact.polyhedral import (
+    LARGEST,
+    cluster_values,
+    needs_conic_cost,
+    too_many_multipliers,
+)
+from wdro_model.objectives.exact.refusals import first_refusal, needs_homogeneous_cost
 from wdro_model.objectives.exact.responses import box_responses
 from wdro_model.objectives.exact.support import inequalities, reach
 from wdro_model.objectives.exact.vectorised import piece_at
-from wdro_model.objectives.geometry import scales
 from wdro_model.objectives.programs import Program
 from wdro_model.solvers.objective import Array
 
@@ -48,7 +52,7 @@ class BoxLoss(Counterpart):
     def refusal(self, model: RobustModel) -> str | None:
         return first_refusal(
             model,
-            needs_cost("norm", "squared"),
+            needs_homogeneous_cost("dual_norms"),
             needs_box,
             needs_separable_cost,
             needs_pieces,
@@ -80,8 +84,7 @@ def needs_box(model: RobustModel) -> str | None:
 
 
 def needs_separable_cost(model: RobustModel) -> str | None:
-    alone = int((~model.cost.frozen).sum()) <= 1
-    if model.cost.kind == "norm" and model.cost.p != 1 and not alone:
+    if not model.cost.is_separable or not model.cost.knows("coordinate_weights"):
         return f"the ground cost couples the coordinates of a box ({model.cost.describe()})"
     return None
 
@@ -101,8 +104,11 @@ def needs_few_multipliers(model: RobustModel) -> str | None:
     groups, found = separate_pieces(model), inequalities(model)
     assert not isinstance(groups, str)
     assert found is not None
-    if model.cost.kind == "norm":
+    if model.cost.is_norm:
         return None
+    refused = needs_conic_cost(model)
+    if refused is not None:
+        return refused
     bounded = np.asarray(abs(found[0]).sum(axis=0)).ravel()
     count = sum(
         len(group.index) * len(pieces) * int(bounded[where].sum())
@@ -117,7 +123,7 @@ def needs_few_multipliers(model: RobustModel) -> str | None:
 
 def values_on_box(model: RobustModel, part: Part, rows: Array, dual: Any) -> Values:
     """sup_zeta a + <b, zeta> - l c(xi_k, zeta) for each piece of a cluster or of lines."""
-    if model.cost.kind == "norm":
+    if model.cost.is_norm:
         return to_the_bounds(model, part, rows, dual)
     if isinstance(part, Lines):
         return squared_lines(model, part, rows, dual)
@@ -156,7 +162,7 @@ def to_the_bounds(model: RobustModel, part: Part, rows: Array, dual: Any) -> Val
         slopes = [piece.slope[where] for piece in part.pieces]
     if not len(where):
         return plain, []
-    room, weights = Room.of(model, where, rows), scales(model.cost)[where]
+    room, weights = Room.of(model, where, rows), model.cost.coordinate_weights[where]
     sides = ((1.0, weights * room.up, room.above), (-1.0, weights * room.down, room.below))
     values, constraints = [], []
     for value, slope in zip(plain, slopes):
@@ -176,7 +182,7 @@ def to_the_bounds(model: RobustModel, part: Part, rows: Array, dual: Any) -> Val
 def squared_lines(model: RobustModel, lines: Lines, rows: Array, dual: Any) -> Values:
     """Squared cost on lines: multipliers of both bounds and a cone for each sample and line."""
     room = Room.of(model, lines.where, rows)
-    weights = 1.0 / scales(model.cost)[lines.where]
+    weights = 1.0 / model.cost.coordinate_scales[lines.where]
     values, constraints = [], []
     for value, slope in zip(lines.values(rows), lines.slopes):
         left = along(np.ones_like(room.up), slope)

@@ -89,7 +89,7 @@ def search(model: RobustModel, x: Array, responses: list[Response]) -> Found:
     if rate == 0:
         only = side(1.0)
         return _slack(replace(only, value=only.value - model.radius), responses)
-    start = rate if model.cost.kind == "norm" else rate / (2 * np.sqrt(model.radius))
+    start = model.cost.affine_price(rate, model.radius)
     right = side(1.001 * start * max(1, len(responses)))
     while right.cost > model.radius:
         right = side(2 * right.dual)

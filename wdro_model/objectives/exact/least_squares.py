@@ -21,9 +21,12 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import scalars
 from wdro_model.objectives.exact.pieces import Piece, as_piece, evaluate_piece
-from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
+from wdro_model.objectives.exact.refusals import (
+    first_refusal,
+    needs_free_moves,
+    needs_quadratic_cost,
+)
 from wdro_model.objectives.exact.vectorised import piece_at
-from wdro_model.objectives.geometry import dual_norm, dual_norms, steepest_move
 from wdro_model.objectives.programs import Program
 from wdro_model.solvers.objective import Array
 
@@ -46,7 +49,10 @@ class LeastSquaresLoss(Counterpart):
 
     def refusal(self, model: RobustModel) -> str | None:
         return first_refusal(
-            model, needs_cost("squared", "mahalanobis"), needs_free_moves, needs_residual
+            model,
+            needs_quadratic_cost("dual_norm", "steepest_move"),
+            needs_free_moves,
+            needs_residual,
         )
 
     def program(self, model: RobustModel) -> Program | None:
@@ -54,25 +60,25 @@ class LeastSquaresLoss(Counterpart):
         assert found is not None
         u = piece_at(found.piece, found.seen, model.rows)
         size = cp.norm(u, 2) / np.sqrt(len(model.rows))
-        reach = np.sqrt(model.radius) * dual_norm(model.cost, found.piece.slope)
+        reach = np.sqrt(model.radius) * model.cost.dual_norm(found.piece.slope)
         total = times(cp.square(size + reach), found.factor) if found.factor else cp.Constant(0.0)
         return Program.if_convex(sum(found.rest, total))
 
     def value(self, model: RobustModel, x: Array) -> float:
         found, u, slope = self._at(model, x)
-        size, rate = np.sqrt(np.mean(u**2)), float(dual_norms(model.cost, slope))
+        size, rate = np.sqrt(np.mean(u**2)), float(model.cost.dual_norms(slope))
         stretched = (size + np.sqrt(model.radius) * rate) ** 2
         certain = float(model.loss.values(x, model.rows).mean()) - found.factor * size**2
         return float(found.factor * stretched + certain)
 
     def extremal(self, model: RobustModel, x: Array) -> Extremal:
         found, u, slope = self._at(model, x)
-        size, rate = float(np.sqrt(np.mean(u**2))), float(dual_norms(model.cost, slope))
+        size, rate = float(np.sqrt(np.mean(u**2))), float(model.cost.dual_norms(slope))
         still = unmoved(model)
         if rate == 0 or model.radius == 0:
             return still
         lengths = u / size if size > 0 else np.ones(len(u))
-        move = np.sqrt(model.radius) * lengths[:, None] * steepest_move(model.cost, slope)
+        move = np.sqrt(model.radius) * lengths[:, None] * model.cost.steepest_move(slope)
         dual = found.factor * rate * (size / np.sqrt(model.radius) + rate)
         return Extremal(still.rows + move, still.weights, still.source, float(dual))
 

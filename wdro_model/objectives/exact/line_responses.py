@@ -12,7 +12,6 @@ import numpy as np
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.answers import Answer, Response
 from wdro_model.objectives.exact.lines import NumericLines
-from wdro_model.objectives.geometry import dual_norms, scales
 from wdro_model.solvers.objective import Array
 
 Mover = Callable[[NumericLines, Array], Callable[[float], tuple[Array, Array]]]
@@ -45,7 +44,7 @@ def line_response(
 
     steepest = np.zeros(model.cost.dimension)
     steepest[lines.where] = np.abs(lines.slopes).max(axis=0)
-    rate = float(dual_norms(model.cost, steepest))
+    rate = float(model.cost.dual_norms(steepest))
     return Response(index, at, rate, float(base.max(axis=0).sum()))
 
 
@@ -84,7 +83,7 @@ def lines_to_the_bounds(model: RobustModel, longest: float) -> Mover:
     """Weighted absolute values on a box: to the bound where |b| > l w, else no move."""
 
     def mover(lines: NumericLines, rows: Array) -> Callable[[float], tuple[Array, Array]]:
-        weights = scales(model.cost)[lines.where]
+        weights = model.cost.coordinate_scales[lines.where]
         down, up = room(model, lines.where, rows)
         down, up = np.maximum(down, -longest), np.minimum(up, longest)
 
@@ -109,4 +108,4 @@ def room(model: RobustModel, where: Array, rows: Array) -> tuple[Array, Array]:
 
 def _weights(model: RobustModel, lines: NumericLines) -> Array:
     """The weights (m,) of a squared cost."""
-    return scales(model.cost)[lines.where] ** 2
+    return model.cost.coordinate_scales[lines.where] ** 2

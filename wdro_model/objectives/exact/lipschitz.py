@@ -25,17 +25,11 @@ from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmov
 from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.lines import Lines
 from wdro_model.objectives.exact.pieces import Cluster, Piece, numeric
-from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
+from wdro_model.objectives.exact.refusals import first_refusal, needs_free_moves, needs_norm_cost
 from wdro_model.objectives.exact.vectorised import (
     group_rows,
     mean_of_maxima,
     sum_through_forms,
-)
-from wdro_model.objectives.geometry import (
-    conjugate_exponent,
-    dual_norms,
-    scales,
-    steepest_move,
 )
 from wdro_model.objectives.programs import Program, empirical_program
 from wdro_model.solvers.objective import Array, Point
@@ -55,7 +49,7 @@ class LipschitzLoss(Counterpart):
     def refusal(self, model: RobustModel) -> str | None:
         return first_refusal(
             model,
-            needs_cost("norm"),
+            needs_norm_cost("dual_norm"),
             needs_free_moves,
             needs_far_pieces,
         )
@@ -71,8 +65,11 @@ class LipschitzLoss(Counterpart):
         rate = rates[0] if len(rates) == 1 else cp.maximum(*rates)
         return Program.if_convex(mean + model.radius * rate)
 
+    def writes_samples(self, model: RobustModel) -> bool:
+        return True
+
     def has_objective(self, model: RobustModel) -> bool:
-        smooth = model.cost.p is not None and 1 < model.cost.p < np.inf
+        smooth = model.cost.has_smooth_dual_norm and model.cost.knows("steepest_move")
         return model.affine_in_data and smooth
 
     def objective(self, model: RobustModel) -> RobustAffineNorm:
@@ -86,7 +83,7 @@ class LipschitzLoss(Counterpart):
         rate, slope, group = steepest_slope(model, self.groups(model), x)
         if rate == 0:
             return unmoved(model)
-        return escaping(model, x, steepest_move(model.cost, slope), rate, group.index)
+        return escaping(model, x, model.cost.steepest_move(slope), rate, group.index)
 
     def groups(self, model: RobustModel) -> tuple[Group, ...]:
         found = far_pieces(model)
@@ -95,7 +92,7 @@ class LipschitzLoss(Counterpart):
 
 
 class RobustAffineNorm:
-    """mean f + radius |B(x)|_dual for a loss affine in the data and a norm with 1 < p < inf."""
+    """mean f + radius |B(x)|_dual, the loss affine in the data and the dual norm smooth."""
 
     def __init__(self, model: RobustModel) -> None:
         self.model = model
@@ -106,9 +103,9 @@ class RobustAffineNorm:
         """By Danskin's theorem, value and gradient are those at the mean of the moved samples."""
         mean, one = self.model.joint.mean, np.ones(1)
         slope = self.model.loss(x, mean[None])[1].in_data(one)[0]
-        move = self.model.radius * steepest_move(self.model.cost, slope)
+        move = self.model.radius * self.model.cost.steepest_move(slope)
         values, pullback = self.model.loss(x, (mean + move)[None])
-        rate = float(dual_norms(self.model.cost, slope))
+        rate = float(self.model.cost.dual_norms(slope))
         return Point(float(values[0]), pullback(one), dual=rate)
 
     def describe(self) -> str:
@@ -116,8 +113,14 @@ class RobustAffineNorm:
 
 
 def far_pieces(model: RobustModel) -> tuple[Group, ...] | str:
-    """The pieces that the loss approaches far away; what is missing if there are none."""
-    return groups_of(model, "far", simplify=recession)
+    """The pieces that the loss approaches far away; what is missing if there are none.
+
+    A cost that does not put its dual norm together from parts sees all coordinates in one cluster.
+    """
+    if model.cost.knows("combined") and model.cost.knows("restricted"):
+        return groups_of(model, "far", simplify=recession)
+    everything = (~np.asarray(model.cost.frozen)).astype(float)[None]
+    return groups_of(model, "far", couplings=everything, simplify=recession, vectors=False)
 
 
 def needs_far_pieces(model: RobustModel) -> str | None:
@@ -175,12 +178,12 @@ def lipschitz(model: RobustModel, group: Group) -> Any | None:
         return None
     if len(rates) == 1 and rates[0].size == 1:
         return rates[0]
-    return cp.norm(cp.hstack(rates), conjugate_exponent(model.cost))
+    return model.cost.combined(rates)
 
 
 def line_rates(model: RobustModel, lines: Lines) -> Any:
     """max_j |b_j| on every line, (m,), where the norm of the cost is the plain one."""
-    weights = 1.0 / scales(model.cost)[lines.where]
+    weights = 1.0 / model.cost.coordinate_scales[lines.where]
     if lines.fixed_slopes is not None:
         return cp.Constant(weights * np.abs(lines.fixed_slopes).max(axis=0))
     return cp.multiply(weights, cp.maximum(*[cp.abs(slope) for slope in lines.slopes]))
@@ -199,11 +202,9 @@ def longest_slopes(cluster: Cluster) -> list[Any]:
 def moving_norm(model: RobustModel, cluster: Cluster, slope: Any) -> Any:
     """The dual norm of a slope on the coordinates that move."""
     where = cluster.moving
-    if len(where) < model.cost.dimension:
-        slope = slope[where]
-    if model.cost.weights is not None:
-        slope = cp.multiply(1.0 / scales(model.cost)[where], slope)
-    return cp.norm(slope, conjugate_exponent(model.cost))
+    if len(where) == model.cost.dimension or not model.cost.knows("restricted"):
+        return model.cost.dual_norm(slope)
+    return model.cost.restricted(where).dual_norm(slope[where])
 
 
 def steepest_slope(
@@ -215,12 +216,12 @@ def steepest_slope(
         slope = np.zeros(model.cost.dimension)
         for cluster in group.clusters:
             slopes = numeric(model, cluster, x).moving_slopes
-            slope += slopes[int(np.argmax(dual_norms(model.cost, slopes)))]
+            slope += slopes[int(np.argmax(model.cost.dual_norms(slopes)))]
         for lines in group.lines:
             slopes = lines.numeric(model, x).slopes
             steepest = np.argmax(np.abs(slopes), axis=0)
             slope[lines.where] += slopes[steepest, np.arange(len(steepest))]
-        rate = float(dual_norms(model.cost, slope))
+        rate = float(model.cost.dual_norms(slope))
         if rate > best[0]:
             best = (rate, slope, group)
     return best

@@ -23,10 +23,13 @@ from wdro_model.objectives.exact.dual_search import search
 from wdro_model.objectives.exact.duality import Part, Values, dual_program
 from wdro_model.objectives.exact.lines import Lines, along
 from wdro_model.objectives.exact.pieces import Cluster, is_flat
-from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_free_moves
+from wdro_model.objectives.exact.refusals import (
+    first_refusal,
+    needs_free_moves,
+    needs_quadratic_cost,
+)
 from wdro_model.objectives.exact.responses import free_responses
 from wdro_model.objectives.exact.vectorised import piece_at
-from wdro_model.objectives.geometry import scales, whitened
 from wdro_model.objectives.programs import Program
 from wdro_model.solvers.objective import Array
 
@@ -39,7 +42,10 @@ class MaxAffineLoss(Counterpart):
 
     def refusal(self, model: RobustModel) -> str | None:
         return first_refusal(
-            model, needs_cost("squared", "mahalanobis"), needs_free_moves, needs_pieces
+            model,
+            needs_quadratic_cost("whitened", "inverse_times"),
+            needs_free_moves,
+            needs_pieces,
         )
 
     def program(self, model: RobustModel) -> Program | None:
@@ -59,7 +65,7 @@ class MaxAffineLoss(Counterpart):
 
 def pieces_of(model: RobustModel) -> tuple[Group, ...] | str:
     """The pieces of the loss, in clusters that a quadratic cost on R^d does not couple."""
-    return groups_of(model, "free", couplings=model.cost.matrix)
+    return groups_of(model, "free", couplings=model.cost.couplings)
 
 
 def needs_pieces(model: RobustModel) -> str | None:
@@ -100,7 +106,7 @@ def cluster_bonuses(model: RobustModel, cluster: Cluster, dual: Any) -> tuple[li
 
 def line_bonuses(model: RobustModel, lines: Lines, dual: Any) -> tuple[list[Any], list[Any]]:
     """b_ji^2 / (4 l w_i) for each piece as a vector (m,), with constraints."""
-    weights, fixed = 1.0 / scales(model.cost)[lines.where], lines.fixed_slopes
+    weights, fixed = 1.0 / model.cost.coordinate_scales[lines.where], lines.fixed_slopes
     if fixed is not None:
         # Slopes that do not depend on the decision share one number, the largest of them all.
         steepness = np.abs(fixed * weights)
@@ -125,9 +131,6 @@ def squares_below(slope: Any, dual: Any, bonus: Any) -> Any:
 def moving_slope(model: RobustModel, cluster: Cluster, slope: Any) -> Any:
     """A slope on the coordinates that move, where the cost is the plain squared distance."""
     where = cluster.moving
-    if model.cost.kind == "mahalanobis":
-        return whitened(model.cost, slope)
-    part = slope if len(where) == model.cost.dimension else slope[where]
-    if model.cost.weights is None:
-        return part
-    return cp.multiply(1.0 / scales(model.cost)[where], part)
+    if len(where) == model.cost.dimension or not model.cost.knows("restricted"):
+        return model.cost.whitened(slope)
+    return model.cost.restricted(where).whitened(slope[where])

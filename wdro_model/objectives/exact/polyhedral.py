@@ -24,10 +24,13 @@ from wdro_model.objectives.exact.decomposition import Group, groups_of
 from wdro_model.objectives.exact.duality import Part, Values, dual_program
 from wdro_model.objectives.exact.pieces import Cluster, constant_cluster, numeric
 from wdro_model.objectives.exact.primal import primal_extremal
-from wdro_model.objectives.exact.refusals import first_refusal, needs_cost, needs_polyhedron
+from wdro_model.objectives.exact.refusals import (
+    first_refusal,
+    needs_homogeneous_cost,
+    needs_polyhedron,
+)
 from wdro_model.objectives.exact.support import inequalities
 from wdro_model.objectives.exact.vectorised import group_rows, piece_at
-from wdro_model.objectives.geometry import conjugate_exponent, scales
 from wdro_model.objectives.programs import Program
 from wdro_model.solvers.objective import Array
 
@@ -47,10 +50,10 @@ class PolyhedralLoss(Counterpart):
     def refusal(self, model: RobustModel) -> str | None:
         return first_refusal(
             model,
-            needs_cost("norm", "squared", "mahalanobis"),
+            needs_homogeneous_cost("dual_norms"),
             needs_polyhedron,
             needs_coupled_pieces,
-            needs_plain_norm,
+            needs_conic_cost,
             needs_few_multipliers,
         )
 
@@ -74,9 +77,8 @@ def coupled_pieces(model: RobustModel) -> tuple[Group, ...] | str:
     found = inequalities(model)
     assert found is not None
     couplings = found[0]
-    if model.cost.kind == "mahalanobis" or model.cost.p not in (None, 1.0):
-        everything = sp.csr_array((~model.cost.frozen).astype(float)[None])
-        couplings = sp.vstack([couplings, everything], format="csr")
+    if model.cost.couplings is not None:
+        couplings = sp.vstack([couplings, sp.csr_array(model.cost.couplings)], format="csr")
     return groups_of(model, "polyhedral", couplings=couplings, vectors=False)
 
 
@@ -85,9 +87,15 @@ def needs_coupled_pieces(model: RobustModel) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def needs_plain_norm(model: RobustModel) -> str | None:
-    if model.cost.kind == "norm" and model.cost.p not in (1.0, 2.0, np.inf):
-        return f"a bounded support needs a norm cost with p = 1, 2 or inf, not p = {model.cost.p:g}"
+def needs_conic_cost(model: RobustModel) -> str | None:
+    parts = model.cost.is_separable or bool(model.cost.frozen.any())
+    if parts and not model.cost.knows("restricted"):
+        return f"the ground cost does not know its restricted ({model.cost.describe()})"
+    if not model.cost.is_conic:
+        return (
+            "a bounded support needs a ground cost whose conjugate is known, such as a norm with "
+            f"p = 1, 2 or inf ({model.cost.describe()})"
+        )
     return None
 
 
@@ -119,6 +127,7 @@ def cluster_values(model: RobustModel, cluster: Part, rows: Array, dual: Any) ->
         return [piece_at(piece, cluster.seen, rows) for piece in cluster.pieces], []
     own = np.asarray(abs(matrix[:, where]).sum(axis=1)).ravel() > 0
     inside = matrix[np.flatnonzero(own)]
+    cost = model.cost.restricted(where)
     slack = np.maximum(limits[own] - (inside @ rows.T).T, 0.0)
     values, constraints = [], []
     for piece in cluster.pieces:
@@ -129,34 +138,10 @@ def cluster_values(model: RobustModel, cluster: Part, rows: Array, dual: Any) ->
             multipliers = cp.Variable(slack.shape, nonneg=True)
             value = value + cp.sum(cp.multiply(slack, multipliers), axis=1)
             left = left - multipliers @ inside[:, where]
-        bonus, more = conjugate(model, where, left, dual)
+        bonus, more = cost.conjugate(left, dual)
         values.append(value if bonus is None else value + bonus)
         constraints += more
     return values, constraints
-
-
-def conjugate(
-    model: RobustModel, where: Array, left: Any, dual: Any
-) -> tuple[Any | None, list[Any]]:
-    """sup_delta <u, delta> - l c(delta) for each row u of `left`, with its constraints."""
-    cost, count = model.cost, left.shape[0]
-    if cost.kind == "mahalanobis":
-        assert cost.matrix is not None
-        plain = left @ np.linalg.cholesky(np.linalg.inv(cost.matrix))
-    else:
-        plain = left @ sp.diags_array(1.0 / scales(cost)[where])
-    if cost.kind != "norm":
-        bonus = cp.Variable(count, nonneg=True)
-        stretched = dual * np.ones(count)
-        cone = cp.hstack([plain, cp.reshape(stretched - bonus, (count, 1), order="C")])
-        # |u|^2 <= 4 l s as a second-order cone.
-        return bonus, [cp.SOC(stretched + bonus, cone, axis=1)]
-    q = conjugate_exponent(cost)
-    if np.isinf(q):
-        return None, [cp.abs(plain) <= dual]
-    if q == 1:
-        return None, [cp.sum(cp.abs(plain), axis=1) <= dual]
-    return None, [cp.SOC(dual * np.ones(count), plain, axis=1)]
 
 
 def conic_value(model: RobustModel, groups: tuple[Group, ...], x: Array) -> float:

@@ -17,7 +17,6 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-import scipy.sparse as sp
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.at_decision import run_patiently, size_at
@@ -26,7 +25,6 @@ from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.pieces import NumericCluster, numeric
 from wdro_model.objectives.exact.support import inequalities, reach
 from wdro_model.objectives.exact.vectorised import group_rows
-from wdro_model.objectives.geometry import scales
 from wdro_model.solvers.objective import Array
 
 SMALLEST = 1e-7
@@ -80,8 +78,7 @@ def lengthened(model: RobustModel, found: Extremal) -> Extremal:
     spent = float(found.weights @ model.cost(origins, found.rows))
     if not 0 < spent < model.radius:
         return found
-    ratio = model.radius / spent
-    longer = (ratio if model.cost.kind == "norm" else np.sqrt(ratio)) * (found.rows - origins)
+    longer = model.cost.distance(model.radius / spent) * (found.rows - origins)
     inside = model.joint.contains(origins + longer)
     return replace(found, rows=np.where(inside[:, None], origins + longer, found.rows))
 
@@ -132,7 +129,7 @@ def escaping(model: RobustModel, found: Extremal) -> Extremal:
     farther = origins + (moves - along) + FARTHER * along
     endless = np.all(along @ support[0].T <= 0.0, axis=1) & model.joint.contains(farther)
     gone = (costs > LONG * model.radius) & endless
-    if model.cost.kind != "norm" or not gone.any():
+    if not model.cost.is_norm or not gone.any():
         return found
     weights = np.where(gone, found.weights / FARTHER, found.weights)
     return Extremal(
@@ -192,17 +189,18 @@ class _Part:
         self.cost: Any = 0.0
         self.inside = inside = matrix[:, self.where]
         self.slack = np.maximum(slack, 0.0)
+        cost = model.cost.restricted(self.where)
         for j, move in enumerate(self.moves):
             share = cp.reshape(self.shares[:, j], (count, 1), order="C")
             self.gain += cp.sum(move @ cluster.slopes[j, self.where])
             if len(limits):
                 allowed = cp.multiply(slack, share @ np.ones((1, len(limits))))
                 self.constraints.append(move @ inside.T <= allowed)
-            if model.cost.kind == "norm":
+            if model.cost.is_norm:
                 far = cp.multiply(reach(model, 1e3), share @ np.ones((1, len(self.where))))
                 self.constraints += [move <= far, -move <= far]
-            cost, more = _transport(model, self.where, move, self.shares[:, j])
-            self.cost += cost
+            spent, more = cost.perspective(move, self.shares[:, j])
+            self.cost += spent
             self.constraints += more
 
     def answers(self) -> dict[int, tuple[Array, Array]]:
@@ -242,23 +240,3 @@ class _Part:
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = np.where(used - slack > CLOSE * size, slack / used, 1.0)
         return delta * ratios.min(axis=1)[:, None]
-
-
-def _transport(model: RobustModel, where: Array, move: Any, share: Any) -> tuple[Any, list[Any]]:
-    """sum_k q_k c(v_k / q_k), with the constraints of its epigraph."""
-    cost, count = model.cost, move.shape[0]
-    if cost.kind == "norm":
-        plain = move @ sp.diags_array(scales(cost)[where])
-        if cost.p == 1:
-            return cp.sum(cp.abs(plain)), []
-        if cost.p == 2:
-            return cp.sum(cp.norm(plain, 2, axis=1)), []
-        return cp.sum(cp.max(cp.abs(plain), axis=1)), []
-    if cost.kind == "mahalanobis":
-        assert cost.matrix is not None
-        plain = move @ np.linalg.cholesky(cost.matrix)
-    else:
-        plain = move @ sp.diags_array(scales(cost)[where])
-    price = cp.Variable(count, nonneg=True)
-    cone = cp.hstack([2 * plain, cp.reshape(share - price, (count, 1), order="C")])
-    return cp.sum(price), [cp.SOC(share + price, cone, axis=1)]

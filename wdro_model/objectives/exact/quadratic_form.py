@@ -16,7 +16,7 @@ from wdro_model.objectives.convexity import (
 )
 from wdro_model.objectives.exact.affine import moved_samples, robust_affine
 from wdro_model.objectives.exact.counterpart import Counterpart, Extremal
-from wdro_model.objectives.exact.refusals import first_refusal, needs_affine, needs_cost
+from wdro_model.objectives.exact.refusals import first_refusal, needs_affine, needs_quadratic_cost
 from wdro_model.objectives.programs import Program
 from wdro_model.objectives.robust_affine import RobustAffine
 from wdro_model.solvers.objective import Array
@@ -29,7 +29,7 @@ class QuadraticFormLoss(Counterpart):
     formula = "a x' (mean + sqrt(radius/w) I) x + g(x)"
 
     def refusal(self, model: RobustModel) -> str | None:
-        reason = first_refusal(model, needs_affine, needs_cost("squared", "mahalanobis"))
+        reason = first_refusal(model, needs_affine, needs_quadratic_cost("inverse_times"))
         if reason is not None:
             return reason
         if quadratic_term(model) is None:
@@ -43,7 +43,7 @@ class QuadraticFormLoss(Counterpart):
     def matrix(self, model: RobustModel) -> np.ndarray:
         """mean + sqrt(radius/w) I, symmetrised."""
         (mean,) = model.mean_values().values()
-        weight = 1.0 if model.cost.weights is None else float(model.cost.weights[0])
+        weight = float(model.cost.coordinate_weights[0])
         shifted = mean + np.sqrt(model.radius / weight) * np.eye(len(mean))
         return (shifted + shifted.T) / 2
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.support import inequalities, moves_freely
+from wdro_model.uncertainty.costs import BoundCost
 
 Condition = Callable[[RobustModel], str | None]
 
@@ -31,16 +32,36 @@ def needs_affine(model: RobustModel) -> str | None:
     return None
 
 
-def needs_cost(*kinds: str) -> Condition:
+def needs_quadratic_cost(*operations: str) -> Condition:
+    """A quadratic cost that knows some operations."""
+    return _needs_cost("quadratic", lambda cost: cost.is_quadratic, operations)
+
+
+def needs_norm_cost(*operations: str) -> Condition:
+    """A norm that knows some operations."""
+    return _needs_cost("a norm", lambda cost: cost.is_norm, operations)
+
+
+def needs_homogeneous_cost(*operations: str) -> Condition:
+    """A norm or a quadratic cost that knows some operations."""
+    return _needs_cost(
+        "a norm or quadratic", lambda cost: cost.is_norm or cost.is_quadratic, operations
+    )
+
+
+def _needs_cost(
+    name: str, is_such: Callable[[BoundCost], bool], operations: tuple[str, ...]
+) -> Condition:
     def refusal(model: RobustModel) -> str | None:
-        if model.cost.kind not in kinds:
-            return f"the ground cost is not {KINDS[kinds[0]]} ({model.cost.describe()})"
+        if not is_such(model.cost):
+            return f"the ground cost is not {name} ({model.cost.describe()})"
+        missing = [operation for operation in operations if not model.cost.knows(operation)]
+        if missing:
+            names = ", ".join(missing)
+            return f"the ground cost does not know its {names} ({model.cost.describe()})"
         return None
 
     return refusal
-
-
-KINDS = {"squared": "quadratic", "norm": "a norm"}
 
 
 def needs_free_moves(model: RobustModel) -> str | None:

@@ -24,7 +24,6 @@ from wdro_model.objectives.exact.line_responses import (
 )
 from wdro_model.objectives.exact.pieces import NumericCluster, numeric
 from wdro_model.objectives.exact.vectorised import group_rows
-from wdro_model.objectives.geometry import dual_norms, scales, whitened_numbers
 from wdro_model.solvers.objective import Array
 
 
@@ -37,7 +36,7 @@ def box_responses(
     model: RobustModel, groups: tuple[Group, ...], x: Array, longest: float = np.inf
 ) -> list[Response]:
     """On a box with a separable cost: every coordinate on its own, by moves up to `longest`."""
-    if model.cost.kind == "squared":
+    if model.cost.is_quadratic:
         return _responses(model, groups, x, _clipped, clipped_lines(model))
     answer = partial(_to_the_bounds, longest)
     return _responses(model, groups, x, answer, lines_to_the_bounds(model, longest))
@@ -54,7 +53,7 @@ def _responses(
         rows = group_rows(group, model.rows)
         for cluster in group.clusters:
             numbers = numeric(model, cluster, x)
-            rate = float(dual_norms(model.cost, numbers.moving_slopes).max())
+            rate = float(model.cost.dual_norms(numbers.moving_slopes).max())
             still = float(numbers.values(rows).max(axis=1).sum())
             found.append(Response(group.index, maker(model, numbers, rows), rate, still))
         for lines in group.lines:
@@ -65,12 +64,7 @@ def _responses(
 def _free(model: RobustModel, cluster: NumericCluster, rows: Array) -> Callable[[float], Answer]:
     cost, slopes = model.cost, cluster.moving_slopes
     base = cluster.values(rows)
-    squares = np.sum(whitened_numbers(cost, slopes) ** 2, axis=1)
-    if cost.kind == "mahalanobis":
-        assert cost.matrix is not None
-        steepest = np.linalg.solve(cost.matrix, slopes.T).T
-    else:
-        steepest = slopes / scales(cost) ** 2
+    squares, steepest = cost.dual_norms(slopes) ** 2, cost.inverse_times(slopes)
 
     def at(dual: float) -> Answer:
         gains = base + squares / (4 * dual)
@@ -125,7 +119,7 @@ def _coordinatewise(
 def _clipped(model: RobustModel, cluster: NumericCluster, rows: Array) -> Callable[[float], Answer]:
     """Squared cost: b_i / (2 l w_i), clipped to the box."""
     down, up = _bounds(model, cluster, rows)
-    weights = scales(model.cost)[cluster.moving] ** 2
+    weights = model.cost.coordinate_weights[cluster.moving]
     return _coordinatewise(
         model,
         cluster,
@@ -141,7 +135,7 @@ def _to_the_bounds(
     """Sum of weighted absolute values: to the bound where |b_i| > l w_i, else no move."""
     down, up = _bounds(model, cluster, rows)
     down, up = np.maximum(down, -longest), np.minimum(up, longest)
-    weights = scales(model.cost)[cluster.moving]
+    weights = model.cost.coordinate_weights[cluster.moving]
 
     def move(dual: float, slope: Array) -> Array:
         away = np.abs(slope) > dual * weights

@@ -49,8 +49,8 @@ def _inequalities(model: RobustModel) -> Inequalities | None:
 def reach(model: RobustModel, factor: float) -> float:
     """A length that is large beside the radius and the spread of the data."""
     spread = float(np.ptp(model.rows, axis=0).max(initial=0.0))
-    weights = 1.0 if model.cost.weights is None else float(model.cost.weights.min())
-    return factor * max(1.0, spread, model.radius * len(model.rows) / weights)
+    shortest = float(model.cost.coordinate_scales.min())
+    return factor * max(1.0, spread, model.radius * len(model.rows) / shortest)
 
 
 def _of_support(support: Any, shape: tuple[int, ...]) -> Inequalities | None:

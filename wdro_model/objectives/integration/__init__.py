@@ -61,13 +61,13 @@ class Choice:
 def closed_form_refusal(model: RobustModel) -> str | None:
     if not model.affine_in_data:
         return "the loss is not affine in the data"
-    if model.cost.kind not in ("squared", "mahalanobis"):
+    if not model.cost.is_quadratic:
         return "the ground cost is not quadratic"
     if not model.joint.everywhere:
         if model.joint.bounds is None:
             return "the support has no coordinate structure"
-        if model.cost.kind == "mahalanobis":
-            return "a Mahalanobis cost couples the coordinates of a box support"
+        if not model.cost.is_separable:
+            return "the ground cost couples the coordinates of a box support"
     return None
 
 

@@ -52,11 +52,11 @@ class ClosedForm(Given):
         """Coordinates that may move."""
         self.all_free = bool(self.free.all())
         self.rotation: Array | None = None
-        weights = np.ones(joint.dimension) if cost.weights is None else cost.weights
         spread = np.broadcast_to(np.asarray(self.sigma, dtype=float) ** 2, (joint.dimension,))
-        if cost.kind == "mahalanobis":
+        if cost.is_separable:
+            weights = cost.coordinate_weights
+        else:
             # In units of sigma the reference is N(0, I), and any rotation keeps it so.
-            assert cost.matrix is not None
             deviation = np.sqrt(spread)
             weights, vectors = np.linalg.eigh(deviation[:, None] * cost.matrix * deviation)
             self.rotation = deviation[:, None] * vectors

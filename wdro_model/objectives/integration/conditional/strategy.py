@@ -219,7 +219,7 @@ def conditional_refusal(model: RobustModel) -> str | None:
     """Why conditional integration does not apply to a model; None if it does."""
     if model.expression is None:
         return "the loss is a function, whose structure is not known"
-    if model.cost.kind != "squared":
+    if not (model.cost.is_quadratic and model.cost.is_separable):
         return "the ground cost is not a weighted squared distance"
     affine = affine_block(model.expression, model.joint.parameters)
     if not affine:

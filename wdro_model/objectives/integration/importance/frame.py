@@ -97,10 +97,9 @@ def frame_of(
     weights, rotation = None, None
     spread = deviation**2
     free = not (np.isfinite(lower[moving]).any() or np.isfinite(upper[moving]).any())
-    if cost.kind == "squared":
-        weights = np.ones(len(moving)) if cost.weights is None else cost.weights[moving]
-    elif cost.kind == "mahalanobis" and free:
-        assert cost.matrix is not None
+    if cost.is_quadratic and cost.is_separable:
+        weights = cost.coordinate_weights[moving]
+    elif cost.is_quadratic and free:
         block = cost.matrix[np.ix_(moving, moving)]
         weights, vectors = np.linalg.eigh(deviation[:, None] * block * deviation)
         rotation = deviation[:, None] * vectors

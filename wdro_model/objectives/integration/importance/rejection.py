@@ -86,7 +86,7 @@ class Rejection:
 
     def __init__(self, frame: Frame, cost: BoundCost) -> None:
         self.frame, self.cost = frame, cost
-        self.needed = bool(frame.coupled) or cost.kind == "callable"
+        self.needed = bool(frame.coupled) or cost.may_forbid
         self._log_masses: dict[int, float] = {}
 
     def draw(
@@ -111,7 +111,7 @@ class Rejection:
         owners = np.full(len(moves), k)
         rows = self.frame.rows(owners, moves)
         good = self.frame.inside(rows)
-        if priced and self.cost.kind == "callable":
+        if priced and self.cost.may_forbid:
             origins = self.frame.joint.matrix[owners[good]]
             good[good] = np.isfinite(self.cost(origins, rows[good]))
         return good

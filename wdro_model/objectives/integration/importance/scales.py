@@ -22,9 +22,9 @@ def affine_dual(
 ) -> float:
     """The dual variable of a loss with the slopes G of this one at some samples, were it affine.
 
-    G / (2 sqrt(radius)) for a squared cost, G for a norm.
+    G / (2 sqrt(radius)) for a quadratic cost, G for a norm.
     """
     raw = loss(x, frame.joint.matrix[samples])[1].in_data(np.ones(len(samples)))
     weights = np.ones(frame.dimension) if frame.weights is None else frame.weights
     size = float(np.sqrt((frame.pulled(raw) ** 2 / weights).sum(axis=1).mean()))
-    return size if cost.kind == "norm" else size / (2 * np.sqrt(radius))
+    return cost.typical_price(size, radius, frame.joint)

@@ -7,6 +7,7 @@ Other costs are kept as they are; a model c ~ sum q_i y_i^2 of them serves to ch
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class Tilt:
         self.quadratic = frame.weights is not None
         self._variance: Array | None = None
         self._rounding: Array | None = None
-        if cost.kind == "norm":
+        if cost.knows("rounded"):
             first = np.zeros((1, frame.dimension))
             self._rounding = np.sqrt(self.variance(np.zeros(1, dtype=int), first))
         if frame.weights is not None:
@@ -81,9 +82,7 @@ class Tilt:
         if not self.quadratic and self.dual > 0:
             ratio = self.dual / self.epsilon
             if self._rounding is not None and not exact:
-                costs, steep = round_norm(
-                    moves, self._norm_weights(), self.cost.p or 2.0, self._rounding
-                )
+                costs, steep = self._moving_cost.rounded(moves, self._rounding)
             else:
                 costs = self.cost(self.frame.joint.matrix[owners], rows)
                 steep = self._cost_gradient(owners, moves) if slopes else np.zeros(1)
@@ -97,7 +96,7 @@ class Tilt:
             return self._variance[None]
         spread, ratio = self.frame.spread, 2 * self.dual / self.epsilon
         variance = np.broadcast_to(spread, moves.shape)
-        for _ in range(12 if self.cost.kind == "norm" else 3):
+        for _ in range(12 if self.cost.knows("rounded") else 3):
             variance = spread / (1 + ratio * spread * self._model(owners, moves, variance))
         return variance
 
@@ -116,31 +115,14 @@ class Tilt:
     # -------------------------------------------------------------- costs that are not quadratic
     def _model(self, owners: Array, moves: Array, variance: Array) -> Array:
         """Weights q (B, r) with c ~ sum_i q_i y_i^2 at moves of the size of mode and spread."""
-        if self.cost.kind == "mahalanobis":
-            return self._smallest_diagonal()
-        if self.cost.kind == "norm":
-            p = min(self.cost.p or 2.0, 3.0)
-            weights = self._norm_weights()
-            # Around 0 the density is exp(-rate ||y||): its variance, by the moments of ||y||.
-            tail = 1 + max(1, self.dimension) ** (2 / p - 2)
-            steps = weights * np.sqrt(moves**2 + tail * variance)
-            largest = np.maximum(steps.max(axis=1, keepdims=True), 1e-300)
-            norm = largest * ((steps / largest) ** p).sum(axis=1, keepdims=True) ** (1 / p)
-            return 0.5 * weights**2 * (steps / norm) ** (p - 2) / norm
+        if self.cost.knows("quadratic_model"):
+            return self._moving_cost.quadratic_model(moves, variance)
         return self._probed_weights(owners, np.sqrt(variance))
 
-    def _smallest_diagonal(self) -> Array:
-        """A diagonal below the matrix of the cost: the proposal's tails are then the wider ones."""
-        assert self.cost.matrix is not None
-        moving = self.frame.moving
-        block = self.cost.matrix[np.ix_(moving, moving)]
-        scale = np.sqrt(np.diag(block))
-        least = np.linalg.eigvalsh(block / np.outer(scale, scale))[0]
-        return (max(float(least), 0.0) * scale**2)[None]
-
-    def _norm_weights(self) -> Array:
-        weights = self.cost.weights
-        return np.ones(self.dimension) if weights is None else weights[self.frame.moving]
+    @cached_property
+    def _moving_cost(self) -> BoundCost:
+        """The cost of moves of the coordinates that move, the others staying."""
+        return self.cost.restricted(self.frame.moving)
 
     def _probed_weights(self, owners: Array, size: Array) -> Array:
         """Weights of a cost of the user, from its values one deviation away from the samples."""
@@ -166,25 +148,13 @@ class Tilt:
         return self.cost(self.frame.joint.matrix[owners], self.frame.rows(owners, moves))
 
     def _cost_gradient(self, owners: Array, moves: Array) -> Array:
-        if self.cost.kind == "mahalanobis":
-            assert self.cost.matrix is not None
-            moving = self.frame.moving
-            return 2 * moves @ self.cost.matrix[np.ix_(moving, moving)]
+        if self.cost.knows("gradient"):
+            full = np.zeros((len(moves), self.cost.dimension))
+            full[:, self.frame.moving] = moves
+            return self.cost.gradient(full)[:, self.frame.moving]
         if self.dimension <= DIFFERENCES:
             return differences(lambda y: self._cost(owners, y), moves, np.sqrt(self.frame.spread))
         return 2 * moves * self._probed_weights(owners, np.sqrt(self.frame.spread)[None])
-
-
-def round_norm(moves: Array, weights: Array, p: float, rounding: Array) -> tuple[Array, Array]:
-    """|| w sqrt(y^2 + r^2) ||_p and its gradient: the norm without its kinks, p at most 8."""
-    p = min(p, 8.0)
-    size = np.sqrt(moves**2 + rounding**2)
-    steps = weights * size
-    largest = steps.max(axis=1, keepdims=True, initial=1e-300)
-    scaled = steps / largest
-    total = (scaled**p).sum(axis=1, keepdims=True) ** (1 / p)
-    slope = (scaled / np.maximum(total, 1e-300)) ** (p - 1)
-    return (largest * total)[:, 0], slope * weights * moves / size
 
 
 def differences(function: Callable[[Array], Array], moves: Array, size: Array) -> Array:

@@ -99,7 +99,7 @@ def low_rank_refusal(model: RobustModel) -> str | None:
     """Why the strategy does not apply; None if it does."""
     if model.expression is None:
         return "the loss is a callable: how it sees the data is not known"
-    if model.cost.kind not in ("squared", "mahalanobis"):
+    if not model.cost.is_quadratic:
         return "the ground cost is not quadratic"
     if not everywhere(model):
         return "the support is not all of R^d"

@@ -38,13 +38,11 @@ class Whitening:
         spread = np.broadcast_to(np.asarray(sigma, dtype=float), (cost.dimension,))[self.free]
         self._turn: Array | None = None
         self._scale: Array | float = spread
-        if cost.kind == "mahalanobis":
-            assert cost.matrix is not None
+        if not cost.is_separable:
             self.weights, turn = np.linalg.eigh(spread[:, None] * cost.matrix * spread)
             self._turn = spread[:, None] * turn
         else:
-            weights = np.ones(cost.dimension) if cost.weights is None else cost.weights
-            self.weights = weights[self.free] * spread**2
+            self.weights = cost.coordinate_weights[self.free] * spread**2
         self.dimension = len(self.weights)
         self._whole = bool(self.free.all())
         same = self.dimension > 0 and np.ptp(self.weights) <= 1e-14 * self.weights.max()

@@ -31,7 +31,7 @@ from wdro_model.objectives.integration.low_rank.anatomy import (
     low_rank_refusal,
 )
 from wdro_model.solvers.objective import Array
-from wdro_model.uncertainty.bound_cost import BoundCost
+from wdro_model.uncertainty.costs import BoundSquared
 
 LARGEST = 20_000
 """Coordinates of the data up to which a loss is taken apart."""
@@ -105,7 +105,7 @@ def separable_refusal(model: RobustModel) -> str | None:
     """Why the strategy does not apply; None if it does."""
     if model.expression is None:
         return "the loss is a callable: how it sees the data is not known"
-    if model.cost.kind != "squared":
+    if not (model.cost.is_quadratic and model.cost.is_separable):
         return "the ground cost is not a weighted squared distance"
     if model.affine_in_data:
         return "the loss is affine in the data"
@@ -219,8 +219,8 @@ def _joint_model(model: RobustModel, grouping: _Grouping, group: int) -> RobustM
         entries = np.flatnonzero(sees @ inside.astype(float) > 0)
         if len(entries):
             parts.append(cp.sum(selected(expression, entries)))
-    weights = np.ones(len(inside)) if model.cost.weights is None else model.cost.weights
-    cost = BoundCost("squared", len(inside), weights=np.where(inside, weights, np.inf))
+    weights = np.where(inside, model.cost.coordinate_weights, np.inf)
+    cost = BoundSquared(len(inside), weights)
     return replace(model, expression=sum(parts[1:], parts[0]), cost=cost, memory=Memory())
 
 

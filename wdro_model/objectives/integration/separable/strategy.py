@@ -60,10 +60,8 @@ class Separable:
         self.lines = {kind: np.flatnonzero(self.parts.kinds == kind) for kind in WAYS}
         self.pieces = Pieces(self.parts, self.lines[PIECEWISE], model.loss.layout)
         deviation = np.broadcast_to(np.asarray(sigma, dtype=float), (model.joint.dimension,))
-        weights = np.ones(model.joint.dimension)
-        if model.cost.weights is not None:
-            weights = model.cost.weights
-        self.weights, self.spread = weights[where], deviation[where] ** 2
+        self.weights = model.cost.coordinate_weights[where]
+        self.spread = deviation[where] ** 2
         self.lower, self.upper = (side[where] for side in box_of(model.joint))
         self.reach = np.zeros(model.joint.dimension)
         """Steps over which slopes are taken: as long as the data varies, 0 for data that does not

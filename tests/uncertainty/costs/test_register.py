@@ -1,0 +1,130 @@
+"""Costs by name: built in, registered, from a package, and what a class lacks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import wdro_model as wdro
+from tests.uncertainty.costs.group_norm import BareGroupNorm, BoundGroupNorm, GroupNorm
+from wdro_model.uncertainty.costs import BoundCost, GroundCost, cost_register
+
+
+@pytest.fixture(autouse=True)
+def register(monkeypatch):
+    """A copy of the register, thrown away afterwards."""
+    monkeypatch.setattr(cost_register, "_registered", dict(cost_register._registered))
+
+
+@pytest.fixture
+def entry_points(monkeypatch):
+    """Entry points that importlib.metadata answers with."""
+    offered = []
+    original = importlib.metadata.entry_points
+
+    def answer(**wanted):
+        if wanted.get("group") == "wdro_model.costs":
+            return list(offered)
+        return original(**wanted)
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", answer)
+    return offered
+
+
+def test_built_in_costs_go_by_name():
+    assert isinstance(wdro.WassersteinBall(1.0, "squared").cost, wdro.costs.SquaredEuclidean)
+    assert isinstance(wdro.WassersteinBall(1.0, cost="norm").cost, wdro.costs.Norm)
+    assert wdro.WassersteinBall.order(1, 0.5, "norm").radius == 0.5
+    with pytest.raises(ValueError, match="exactly one of covariance= and precision="):
+        wdro.WassersteinBall(1.0, "mahalanobis")
+
+
+def test_a_registered_cost_goes_by_its_name():
+    assert wdro.costs.register_cost("group")(GroupNorm) is GroupNorm
+    assert isinstance(wdro.WassersteinBall(1.0, cost="group").cost, GroupNorm)
+    assert "group" in wdro.costs.cost_names()
+    with pytest.raises(ValueError, match=r"unknown cost 'gruop'. Did you mean 'group'\?"):
+        wdro.WassersteinBall(1.0, cost="gruop")
+
+
+def test_a_name_that_is_taken_is_refused_unless_replaced():
+    with pytest.raises(ValueError, match=r"a cost 'norm' already, Norm; .* replace=True"):
+        wdro.costs.register_cost("norm")(GroupNorm)
+    wdro.costs.register_cost("norm", replace=True)(GroupNorm)
+    assert isinstance(wdro.costs.as_cost("norm"), GroupNorm)
+    with pytest.raises(ValueError, match="must be a non-empty string, got 3"):
+        wdro.costs.register_cost(3)
+
+
+def test_a_cost_with_arguments_says_so():
+    @wdro.costs.register_cost("needy")
+    class Needy(GroupNorm):
+        def __init__(self, width):
+            pass
+
+    with pytest.raises(ValueError, match=r"'needy' needs arguments .*width.*cost=Needy\(\.\.\.\)"):
+        wdro.costs.as_cost("needy")
+
+
+def test_what_a_class_lacks_is_named():
+    class Empty(GroundCost):
+        pass
+
+    class Valueless(BoundCost):
+        pass
+
+    class Half(GroupNorm):
+        bound = Valueless
+
+    for given, message in [
+        (Empty, "Empty lacks bind, describe, order, bound; see"),
+        (Half, "Half lacks Valueless.describe, Valueless.of_displacements"),
+        (np.linalg.norm, "must be a subclass of wdro_model.costs.GroundCost"),
+        (type("Odd", (GroupNorm,), {"bound": 3}), "bound of the cost 'x' must be a subclass"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            wdro.costs.register_cost("x")(given)
+
+
+def test_operations_tell_what_a_cost_knows_and_what_that_is_for():
+    known = {o.name: o for o in wdro.costs.operations(GroupNorm)}
+    assert known["dual_norm"].known
+    assert not known["conjugate"].known
+    assert str(known["conjugate"]).startswith("lacks conjugate: bounded supports")
+    assert wdro.costs.operations(BoundGroupNorm) == wdro.costs.operations(GroupNorm)
+    bare = {o.name for o in wdro.costs.operations(BareGroupNorm) if o.known}
+    assert bare == set()
+    assert all(
+        o.known
+        for o in wdro.costs.operations(wdro.costs.SquaredEuclidean)
+        if o.name in ("gradient", "dual_norm", "steepest_move", "conjugate", "matrix")
+    )
+
+
+def test_another_package_can_offer_a_cost(entry_points):
+    loads = []
+
+    def load():
+        loads.append(1)
+        return GroupNorm
+
+    entry_points.append(SimpleNamespace(name="theirs", value="their:GroupNorm", load=load))
+    assert "theirs" in wdro.costs.cost_names()
+    assert loads == []
+    assert isinstance(wdro.WassersteinBall(1.0, "theirs").cost, GroupNorm)
+    wdro.WassersteinBall(2.0, "theirs")
+    assert loads == [1]
+
+
+def test_a_package_that_fails_to_load_is_named(entry_points):
+    def fail():
+        raise ImportError("no module named their")
+
+    entry_points.append(SimpleNamespace(name="broken", value="their:Cost", load=fail))
+    with pytest.raises(
+        ValueError, match="'broken' could not be loaded from 'their:Cost': no module"
+    ):
+        wdro.WassersteinBall(1.0, "broken")

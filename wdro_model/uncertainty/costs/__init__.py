@@ -1,0 +1,47 @@
+"""Ground costs c(xi, zeta): what it costs the adversary to move an observation xi to zeta.
+
+A cost is declared before the parameters are known (`SquaredEuclidean(weights="standardize")`) and
+bound to the joint samples when the problem is compiled, which resolves and checks its weights. The
+bound cost knows its own mathematics; one's own is a `GroundCost` with its `BoundCost`, by name with
+`register_cost`.
+"""
+
+from wdro_model.errors import UnknownToCost
+from wdro_model.uncertainty.costs.bound_cost import BoundCost
+from wdro_model.uncertainty.costs.cost_checks import check
+from wdro_model.uncertainty.costs.cost_register import (
+    Operation,
+    as_cost,
+    cost_names,
+    find_cost,
+    operations,
+    register_cost,
+)
+from wdro_model.uncertainty.costs.ground_cost import GroundCost
+from wdro_model.uncertainty.costs.mahalanobis import BoundMahalanobis, Mahalanobis
+from wdro_model.uncertainty.costs.norm import BoundNorm, Norm
+from wdro_model.uncertainty.costs.rescaled_cost import RescaledCost
+from wdro_model.uncertainty.costs.squared import BoundSquared, SquaredEuclidean
+from wdro_model.uncertainty.costs.user_cost import BoundUserCost, Callable
+
+__all__ = [
+    "BoundCost",
+    "BoundMahalanobis",
+    "BoundNorm",
+    "BoundSquared",
+    "BoundUserCost",
+    "Callable",
+    "GroundCost",
+    "Mahalanobis",
+    "Norm",
+    "Operation",
+    "RescaledCost",
+    "SquaredEuclidean",
+    "UnknownToCost",
+    "as_cost",
+    "check",
+    "cost_names",
+    "find_cost",
+    "operations",
+    "register_cost",
+]

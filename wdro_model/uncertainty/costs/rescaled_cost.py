@@ -1,0 +1,142 @@
+"""Any cost in other units: c'(delta') = c(u delta') / unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+from wdro_model.uncertainty.costs.bound_cost import Array, BoundCost
+
+
+@dataclass(frozen=True, eq=False)
+class RescaledCost(BoundCost):
+    """A cost whose data is measured in units u, and which is itself measured in a unit.
+
+    It is what the inner cost is, and knows what that knows: a move delta' is u delta', and a slope
+    b' in the new data is b' / u in the old.
+    """
+
+    inner: BoundCost
+    units: Array
+    """u, (d,), positive."""
+    unit: float
+
+    @property
+    def dimension(self) -> int:  # type: ignore[override]
+        return self.inner.dimension
+
+    @property
+    def is_quadratic(self) -> bool:  # type: ignore[override]
+        return self.inner.is_quadratic
+
+    @property
+    def is_norm(self) -> bool:  # type: ignore[override]
+        return self.inner.is_norm
+
+    @property
+    def is_conic(self) -> bool:  # type: ignore[override]
+        return self.inner.is_conic
+
+    @property
+    def has_smooth_dual_norm(self) -> bool:  # type: ignore[override]
+        return self.inner.has_smooth_dual_norm
+
+    @property
+    def is_separable(self) -> bool:
+        return self.inner.is_separable
+
+    @property
+    def order(self) -> float | None:
+        return self.inner.order
+
+    @property
+    def may_forbid(self) -> bool:
+        return self.inner.may_forbid
+
+    @cached_property
+    def frozen(self) -> Array:
+        return self.inner.frozen
+
+    @property
+    def largest_weight(self) -> float:
+        """A bound: the largest unit squared, times that of the inner cost."""
+        return self.inner.largest_weight * float(np.max(self.units)) ** 2 / self.unit
+
+    def knows(self, operation: str) -> bool:
+        return super().knows(operation) and self.inner.knows(operation)
+
+    def __call__(self, origins: Array, points: Array) -> Array:
+        return self.inner(origins * self.units, points * self.units) / self.unit
+
+    def of_displacements(self, delta: Array) -> Array:
+        return self.inner.of_displacements(delta * self.units) / self.unit
+
+    def describe(self) -> str:
+        return f"{self.inner.describe()}, in units of {self.unit:.3g}"
+
+    def gradient(self, delta: Array) -> Array:
+        return self.units * self.inner.gradient(delta * self.units) / self.unit
+
+    @cached_property
+    def coordinate_weights(self) -> Array:
+        assert self.inner.order is not None
+        return self.inner.coordinate_weights * self.units**self.inner.order / self.unit
+
+    @cached_property
+    def coordinate_scales(self) -> Array:
+        return self.inner.coordinate_scales * self.units / self._length
+
+    @cached_property
+    def matrix(self) -> Array:
+        return self.units[:, None] * self.inner.matrix * self.units / self.unit
+
+    @cached_property
+    def couplings(self) -> Any | None:
+        return self.inner.couplings
+
+    def dual_norm(self, slope: Any) -> Any:
+        # Inside of the norm, so that the numbers of a program are all of one size.
+        return self.inner.dual_norm(cp.multiply(self._length / self.units, slope))
+
+    def dual_norms(self, slopes: Array) -> Array:
+        return self.inner.dual_norms(slopes * (self._length / self.units))
+
+    def combined(self, rates: list[Any]) -> Any:
+        return self.inner.combined(rates)
+
+    def whitened(self, slope: Any) -> Any:
+        return self.inner.whitened(cp.multiply(self._length / self.units, slope))
+
+    def whitened_numbers(self, slopes: Array) -> Array:
+        return self.inner.whitened_numbers(slopes * (self._length / self.units))
+
+    def steepest_move(self, slope: Array) -> Array:
+        scale = self._length / self.units
+        return scale * self.inner.steepest_move(slope * scale)
+
+    def inverse_times(self, slopes: Array) -> Array:
+        return self.unit * self.inner.inverse_times(slopes / self.units) / self.units
+
+    def conjugate(self, slopes: Any, price: Any) -> tuple[Any | None, list[Any]]:
+        return self.inner.conjugate(slopes @ sp.diags_array(1.0 / self.units), price / self.unit)
+
+    def perspective(self, moves: Any, shares: Any) -> tuple[Any, list[Any]]:
+        spent, constraints = self.inner.perspective(moves @ sp.diags_array(self.units), shares)
+        return spent / self.unit, constraints
+
+    def rescaled(self, units: Array, unit: float) -> BoundCost:
+        return RescaledCost(self.inner, self.units * units, self.unit * unit)
+
+    def restricted(self, where: Array) -> BoundCost:
+        inner = self.inner.restricted(where)
+        return self if inner is self.inner else RescaledCost(inner, self.units[where], self.unit)
+
+    @cached_property
+    def _length(self) -> float:
+        """unit^(1/p): a length of 1 in the new units, in the old."""
+        return self.inner.distance(self.unit)

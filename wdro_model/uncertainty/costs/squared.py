@@ -1,0 +1,117 @@
+"""c = sum_i w_i (xi_i - zeta_i)^2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.uncertainty.costs.bound_cost import Array, BoundCost
+from wdro_model.uncertainty.costs.ground_cost import GroundCost
+from wdro_model.uncertainty.costs.quadratic_cones import quadratic_conjugate, quadratic_perspective
+from wdro_model.uncertainty.costs.weighted_cost import WeightedCost, weighted_formula
+from wdro_model.uncertainty.costs.weights import resolve_weights
+
+if TYPE_CHECKING:
+    from wdro_model.uncertainty.joint import JointSamples
+
+
+@dataclass(frozen=True, eq=False)
+class BoundSquared(WeightedCost):
+    """The weighted squared distance: its norm is |sqrt(w) * delta|, of dual |b / sqrt(w)|."""
+
+    is_proven = True
+    is_quadratic = True
+    is_conic = True
+    has_smooth_dual_norm = True
+
+    @property
+    def is_separable(self) -> bool:
+        return True
+
+    @property
+    def largest_weight(self) -> float:
+        return 1.0 if self.finite_weights is None else float(self.finite_weights.max())
+
+    def of_displacements(self, delta: Array) -> Array:
+        weights = self.finite_weights
+        if weights is None:
+            costs = np.einsum("bi,bi->b", delta, delta)
+        else:
+            costs = np.einsum("bi,bi,i->b", delta, delta, weights)
+        if self.holds_some:
+            costs[np.any(delta[:, self.frozen] != 0, axis=1)] = np.inf
+        return costs
+
+    def describe(self) -> str:
+        return f"sum_i w_i (xi_i - zeta_i)^2, {self.describe_weights()}"
+
+    def gradient(self, delta: Array) -> Array:
+        weights = self.finite_weights
+        return 2.0 * delta if weights is None else 2.0 * weights * delta
+
+    @cached_property
+    def coordinate_scales(self) -> Array:
+        return np.ones(self.dimension) if self.weights is None else np.sqrt(self.weights)
+
+    @cached_property
+    def matrix(self) -> Array:
+        return np.diag(self.coordinate_weights)
+
+    def dual_norm(self, slope: Any) -> Any:
+        return cp.norm(self.whitened(slope), 2)
+
+    def dual_norms(self, slopes: Array) -> Array:
+        return np.linalg.norm(self.whitened_numbers(slopes), axis=-1)
+
+    def combined(self, rates: list[Any]) -> Any:
+        return cp.norm(cp.hstack(rates), 2)
+
+    def steepest_move(self, slope: Array) -> Array:
+        size = float(self.dual_norms(slope))
+        return np.zeros_like(slope) if size == 0 else self.inverse_times(slope) / size
+
+    def inverse_times(self, slopes: Array) -> Array:
+        return slopes if self.weights is None else slopes / self.weights
+
+    def conjugate(self, slopes: Any, price: Any) -> tuple[Any | None, list[Any]]:
+        return quadratic_conjugate(slopes @ self.shrinking, price)
+
+    def perspective(self, moves: Any, shares: Any) -> tuple[Any, list[Any]]:
+        return quadratic_perspective(moves @ self.stretching, shares)
+
+    def default_sigma(self, radius: float, joint: JointSamples) -> float | Array:
+        """sigma_i^2 = radius / (2 d w_i), shared equally by the d coordinates that move."""
+        free = max(1, self.dimension - int(self.frozen.sum()))
+        weights = np.ones(1) if self.weights is None else self.weights
+        sigma = np.sqrt(radius / (2 * free * weights))
+        return float(sigma[0]) if np.all(sigma == sigma[0]) else sigma
+
+    def rescaled(self, units: Array, unit: float) -> BoundCost:
+        return BoundSquared(self.dimension, self.coordinate_weights * units**2 / unit)
+
+    def with_weights(self, dimension: int, weights: Array | None) -> BoundCost:
+        return BoundSquared(dimension, weights)
+
+
+@dataclass(frozen=True, eq=False)
+class SquaredEuclidean(GroundCost):
+    """c = sum_i w_i (xi_i - zeta_i)^2, the cost of the 2-Wasserstein distance squared.
+
+    weights: None (1), a positive number, an array of the parameter's shape or of length d, a dict
+        {parameter: number or array}, or "standardize" (one over the sample variance). The weight
+        np.inf keeps a coordinate at its observed value.
+    """
+
+    weights: Any = None
+    order = 2.0
+    bound = BoundSquared
+
+    def bind(self, joint: JointSamples) -> BoundSquared:
+        return BoundSquared(joint.dimension, resolve_weights(self.weights, joint, power=2))
+
+    def describe(self) -> str:
+        return weighted_formula("sum_i {w}(xi_i - zeta_i)^2", self.weights)
