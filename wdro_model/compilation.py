@@ -9,7 +9,7 @@ from cvxpy.error import ParameterError
 
 from wdro_model.feasible import Feasible, parameters_of
 from wdro_model.loss import BatchedLoss, CallableLoss, analyse
-from wdro_model.loss.flat import FlatLoss
+from wdro_model.loss.flat_vectors import FlatLoss
 from wdro_model.model import Model
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.joint import JointSamples

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from wdro_model.errors import NoReformulationError, unknown_name
-from wdro_model.loss.structure import degree
+from wdro_model.loss.polynomial import degree
 from wdro_model.model import Model
 from wdro_model.objectives import exact
 from wdro_model.objectives.base import Objective

@@ -11,7 +11,7 @@ import numpy as np
 
 from wdro_model.feasible import Feasible, parameters_of
 from wdro_model.loss.callable import CallableLoss
-from wdro_model.loss.flat import FlatLoss
+from wdro_model.loss.flat_vectors import FlatLoss
 from wdro_model.loss.structure import Structure
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs import BoundCost

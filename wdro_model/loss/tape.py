@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.loss.rules import Kernel
+from wdro_model.loss.atoms.facts import Kernel
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import brentq
 
-from wdro_model.loss.flat import FlatLoss
+from wdro_model.loss.flat_vectors import FlatLoss
 from wdro_model.objectives.base import Array, Point
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.loss.structure import affine_parts
-from wdro_model.loss.substitution import substitute
+from wdro_model.loss.rewriting import substitute
+from wdro_model.loss.slopes import affine_parts
 from wdro_model.model import Model
 from wdro_model.objectives.base import Array
 from wdro_model.objectives.exact.base import Extremal, unmoved

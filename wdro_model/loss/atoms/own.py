@@ -1,12 +1,8 @@
-"""Atoms that know what they are in each of their arguments.
+"""Atoms of this library, which say themselves what they are in each of their arguments.
 
-The structure of a loss (degree, affine parts, forms, substitution) is found by walking its tree.
-Affine atoms, products, quotients and powers are known to that walk; any other atom counts as not
-polynomial, and is copied by CVXPY. An atom for which more is known says so itself, by subclassing
-`StructuredAtom`: no other module needs to hear of it.
-
-CVXPY's own atoms cannot be subclassed after the fact; `view` registers how one of them is read as
-a structured atom.
+An atom of one's own counts as not polynomial in the data. One for which more is known subclasses
+`StructuredAtom` and overrides `degree_in`, `slope`, `vanishes`, `rebuilt`: the facts below read
+them. An atom of CVXPY that can be read as one of ours is declared as a `View`.
 """
 
 from __future__ import annotations
@@ -15,10 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cvxpy as cp
-import numpy as np
-
-from wdro_model.loss.atoms import Atom
+from wdro_model.loss.atoms.cvxpy_classes import Atom
+from wdro_model.loss.atoms.expressions import weighted
+from wdro_model.loss.atoms.facts import AtomFacts, declare, facts_of, filled
 
 
 class StructuredAtom(Atom):
@@ -47,17 +42,6 @@ class StructuredAtom(Atom):
         """The same function of other arguments, in CVXPY's own atoms where they allow it."""
         return type(self)(*arguments, *(self.get_data() or ()))
 
-    def constant_part(self, parts: Sequence[Any | None]) -> Any | None:
-        """The value where the moving parts of the arguments are zero; None for zero."""
-        if self.vanishes([part is None for part in parts]):
-            return None
-        return self.rebuilt(
-            [
-                cp.Constant(np.zeros(a.shape)) if part is None else part
-                for a, part in zip(self.args, parts)
-            ]
-        )
-
     def copy(self, args: Any = None, id_objects: Any = None) -> Any:
         """As CVXPY's, with other arguments through `rebuilt`."""
         if id_objects is not None and id(self) in id_objects:
@@ -65,24 +49,31 @@ class StructuredAtom(Atom):
         return self.rebuilt(self.args if args is None else args)
 
 
-_VIEWS: dict[type, Callable[[Any], StructuredAtom]] = {}
+@declare(StructuredAtom)
+class View(AtomFacts):
+    """The facts of an atom by the word of a structured atom, which it is or is read as."""
 
+    def _view(self, atom: Any) -> StructuredAtom:
+        return atom
 
-def view(atom: type) -> Callable[[Callable[[Any], StructuredAtom]], Any]:
-    """Register how an atom of CVXPY is read as a structured one; subclasses inherit it."""
+    def degree(self, atom: Any, degrees: Sequence[float]) -> float:
+        return self._view(atom).degree_in(degrees)
 
-    def register(function: Callable[[Any], StructuredAtom]) -> Any:
-        _VIEWS[atom] = function
-        return function
+    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
+        """By its slopes, which are asked for where they are needed."""
+        view = self._view(atom)
+        return [lambda g, k=k: weighted(g, view.slope(k)) for k in range(len(atom.args))]
 
-    return register
+    def constant_part(self, atom: Any, parts: Sequence[Any | None]) -> Any | None:
+        if self._view(atom).vanishes([part is None for part in parts]):
+            return None
+        return self.rebuilt(atom, filled(atom, parts))
+
+    def rebuilt(self, atom: Any, arguments: Sequence[Any]) -> Any:
+        return self._view(atom).rebuilt(arguments)
 
 
 def structured(expression: Any) -> StructuredAtom | None:
     """The expression as a structured atom; None if it is none."""
-    if isinstance(expression, StructuredAtom):
-        return expression
-    for cls in type(expression).__mro__:
-        if cls in _VIEWS:
-            return _VIEWS[cls](expression)
-    return None
+    facts = facts_of(expression)
+    return facts._view(expression) if isinstance(facts, View) else None
