@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import product
-from math import prod
 from typing import Any
 
-from wdro_model.loss.atoms.expressions import entry_of
+from wdro_model.loss.atoms.expressions import broadcast_entry, entry_of, reduced_entries, spread
 from wdro_model.loss.atoms.facts import NotPiecewise, facts_of
 from wdro_model.loss.atoms.linear import linear_maps
 from wdro_model.loss.polynomial import Degrees
@@ -31,13 +31,26 @@ def pieces(expression: Any, parameters: Iterable[Any], limit: int = 64) -> tuple
     if expression.size != 1:
         raise ValueError(f"pieces needs one entry, got shape {expression.shape}.")
     try:
-        return tuple(_ScalarPieces(Degrees(parameters), limit).of(expression, 0, 1))
+        return tuple(_Pieces(Degrees(parameters), limit).of(expression, 0, 1))
     except NotPiecewise:
         return None
 
 
-class _ScalarPieces:
-    """Pieces of one entry of an expression, counted in column-major order.
+def entry_pieces(expression: Any, degrees: Degrees) -> tuple[int, Pieces] | None:
+    """(sign, pieces): sign * expression is the maximum, entry by entry, of affine pieces.
+
+    The pieces have the shape of the expression; None where the facts of its atoms give none.
+    """
+    for sign in (1, -1):
+        try:
+            return sign, _Pieces(degrees, PIECES).of(expression, None, sign)
+        except NotPiecewise:
+            continue
+    return None
+
+
+class _Pieces:
+    """Pieces of one entry of an expression, in column-major order, or of all at once (None).
 
     With sign -1 they are those of the negated entry: a minimum is then what a maximum was.
     """
@@ -47,22 +60,75 @@ class _ScalarPieces:
         self.limit = limit
         self._maps: dict[int, list[Any]] = {}
 
-    def of(self, e: Any, entry: int, sign: int) -> Pieces:
+    def of(self, e: Any, entry: int | None, sign: int) -> Pieces:
         if self.degrees(e) <= 1:
-            value = entry_of(e, entry)
+            value = e if entry is None else entry_of(e, entry)
             return [value if sign > 0 else -value]
-        return self.at_most(facts_of(e).pieces(e, entry, sign, self))
+        return self.at_most(facts_of(e).pieces(e, sign, AtomEntry(self, e, entry)))
 
     def at_most(self, found: Pieces) -> Pieces:
         if len(found) > self.limit:
             raise NotPiecewise
         return found
 
+    def matrices(self, e: Any) -> list[Any]:
+        """The matrices of an affine atom, by columns."""
+        if id(e) not in self._maps:
+            self._maps[id(e)] = [m.tocsc() for m in linear_maps(e)]
+        return self._maps[id(e)]
+
+
+@dataclass(frozen=True)
+class AtomEntry:
+    """One entry of an atom, or all at once: what the facts of the atom find its pieces with."""
+
+    walk: _Pieces
+    atom: Any
+    entry: int | None
+
+    @property
+    def degrees(self) -> Degrees:
+        return self.walk.degrees
+
+    @property
+    def number(self) -> int:
+        """The entry, for facts that speak of one alone."""
+        if self.entry is None:
+            raise NotPiecewise
+        return self.entry
+
+    def read(self, argument: Any) -> int | None:
+        """The entry of an argument that an entrywise atom reads."""
+        if self.entry is None:
+            return None
+        return broadcast_entry(self.atom.shape, self.entry, argument.shape)
+
+    def part(self, argument: Any) -> Any:
+        """That entry as a scalar."""
+        where = self.read(argument)
+        return argument if where is None else entry_of(argument, where)
+
+    def __call__(self, argument: Any, sign: int) -> Pieces:
+        """Its pieces."""
+        return self.walk.of(argument, self.read(argument), sign)
+
+    def spread(self, found: Pieces) -> Pieces:
+        """The pieces broadcast to the shape of the atom."""
+        return found if self.entry is not None else [spread(p, self.atom.shape) for p in found]
+
+    def at(self, argument: Any, entry: int, sign: int) -> Pieces:
+        """The pieces of any other entry of an argument."""
+        return self.walk.of(argument, int(entry), sign)
+
+    def reduced(self) -> list[int]:
+        """The entries of the argument that a reduction along axes is taken over."""
+        return [int(k) for k in reduced_entries(self.atom)[self.number]]
+
     def union(self, alternatives: Iterable[Pieces]) -> Pieces:
         """The maximum of maxima."""
         found: Pieces = []
         for pieces_of_one in alternatives:
-            found = self.at_most(found + pieces_of_one)
+            found = self.walk.at_most(found + pieces_of_one)
         return found
 
     def total(self, terms: Iterable[Pieces]) -> Pieces:
@@ -76,63 +142,33 @@ class _ScalarPieces:
                 continue
             choices.append(term)
             count *= len(term)
-            if count > self.limit:
+            if count > self.walk.limit:
                 raise NotPiecewise
         fixed = [sum(certain[1:], certain[0])] if certain else []
         return [sum(rest, first) for first, *rest in (fixed + list(c) for c in product(*choices))]
 
-    def scaled(self, factor: Any, e: Any, entry: int, sign: int) -> Pieces:
-        """factor * e for a factor without data and of known sign."""
-        if self.degrees(factor) > 0:
-            raise NotPiecewise
-        if factor.is_nonneg():
-            return [factor * piece for piece in self.of(e, entry, sign)]
-        if factor.is_nonpos():
-            return [-factor * piece for piece in self.of(e, entry, -sign)]
-        raise NotPiecewise
-
-    def absolute(self, e: Any, entry: int, sign: int) -> Pieces:
+    def absolute(self, argument: Any, entry: int | None, sign: int) -> Pieces:
         """|e| = max(e, -e), or the one of them that is known to be nonnegative."""
         if sign < 0:
             raise NotPiecewise
-        if e.is_nonneg() or e.is_nonpos():
-            return self.of(e, entry, 1 if e.is_nonneg() else -1)
-        return self.union(self.of(e, entry, turned) for turned in (1, -1))
+        signs = (1,) if argument.is_nonneg() else (-1,) if argument.is_nonpos() else (1, -1)
+        return self.union(self.walk.of(argument, entry, turned) for turned in signs)
 
-    def matrices(self, e: Any) -> list[Any]:
-        """The matrices of an affine atom, by columns."""
-        if id(e) not in self._maps:
-            self._maps[id(e)] = [m.tocsc() for m in linear_maps(e)]
-        return self._maps[id(e)]
-
-
-def entry_pieces(expression: Any, degrees: Degrees) -> tuple[int, Pieces] | None:
-    """(sign, pieces): sign * expression is the maximum, entry by entry, of affine pieces.
-
-    The pieces have the shape of the expression; None where the facts of its atoms give none.
-    """
-    for sign in (1, -1):
-        try:
-            return sign, _EntryPieces(degrees)(expression, sign)
-        except NotPiecewise:
-            continue
-    return None
-
-
-class _EntryPieces:
-    def __init__(self, degrees: Degrees) -> None:
-        self.degrees = degrees
-
-    def __call__(self, e: Any, sign: int) -> Pieces:
-        if self.degrees(e) <= 1:
-            return [e if sign > 0 else -e]
-        found = facts_of(e).entry_pieces(e, sign, self)
-        if len(found) > PIECES:
+    def positive(self, factor: Any, sign: int) -> tuple[Any, int]:
+        """|factor| and the sign turned by it, for a factor without data and of known sign."""
+        if self.degrees(factor) > 0 or not (factor.is_nonneg() or factor.is_nonpos()):
             raise NotPiecewise
-        return found
+        return (factor, sign) if factor.is_nonneg() else (-factor, -sign)
 
-    def total(self, choices: list[Pieces]) -> Pieces:
-        """The sum of maxima."""
-        if prod(len(choice) for choice in choices) > PIECES:
-            raise NotPiecewise
-        return [sum(rest, first) for first, *rest in product(*choices)]
+    def by_matrices(self, sign: int) -> Pieces:
+        """Those of an affine atom: a combination of entries of its arguments."""
+
+        def terms() -> Iterable[Pieces]:
+            for argument, matrix in zip(self.atom.args, self.walk.matrices(self.atom)):
+                start, end = matrix.indptr[self.number : self.number + 2]
+                for k, c in zip(matrix.indices[start:end], matrix.data[start:end]):
+                    if c:
+                        found = self.at(argument, k, sign if c > 0 else -sign)
+                        yield found if abs(c) == 1 else [abs(float(c)) * piece for piece in found]
+
+        return self.total(terms())

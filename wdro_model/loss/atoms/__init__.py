@@ -7,6 +7,7 @@ from wdro_model.loss.atoms import (  # noqa: F401  (families are declared on imp
     powers,
     products,
     quadratic,
+    rearranging,
     reductions,
 )
 from wdro_model.loss.atoms.cvxpy_classes import Atom

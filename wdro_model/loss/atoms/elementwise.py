@@ -14,35 +14,17 @@ import cvxpy as cp
 import numpy as np
 from scipy.special import ndtr
 
-from wdro_model.loss.atoms.cvxpy_classes import (
-    ABS,
-    ENTR,
-    EXP,
-    HUBER,
-    KL_DIV,
-    LOG,
-    LOG1P,
-    LOGISTIC,
-    MAXIMUM,
-    MINIMUM,
-    REL_ENTR,
-    SMOOTH_CLASSES,
-    XEXP,
-    Elementwise,
-)
-from wdro_model.loss.atoms.expressions import broadcast_entry, spread
+from wdro_model.loss.atoms import cvxpy_classes as atoms
 from wdro_model.loss.atoms.facts import (
     AtomFacts,
     Kernel,
     NotPiecewise,
     NoVectorForm,
-    Operand,
+    Operands,
     declare,
     rule,
 )
 from wdro_model.loss.atoms.samples import NumberPerSample, numbers
-
-Operands = tuple[Operand, ...]
 
 TINY = 1e-300
 ROUNDING = 1e-6
@@ -59,7 +41,7 @@ def floored(v: Any) -> Any:
     return base
 
 
-@declare(Elementwise)
+@declare(atoms.Elementwise)
 class Entrywise(AtomFacts):
     """What all of them have in common."""
 
@@ -92,12 +74,12 @@ def normal_density(v: Any) -> Any:
     return np.exp(-0.5 * v * v) / np.sqrt(2 * np.pi)
 
 
-elementwise(EXP, np.exp, lambda v, y: y)
-elementwise(LOG, lambda v: np.log(floored(v)), lambda v, y: 1 / floored(v))
-elementwise(LOG1P, log1p, lambda v, y: 1 / np.maximum(1 + v, TINY))
-elementwise(ENTR, entropy, lambda v, y: -np.log(floored(v)) - 1)
-elementwise(ABS, np.abs, lambda v, y: np.sign(v))
-elementwise(XEXP, lambda v: v * np.exp(v), lambda v, y: (1 + v) * np.exp(v))
+elementwise(atoms.EXP, np.exp, lambda v, y: y)
+elementwise(atoms.LOG, lambda v: np.log(floored(v)), lambda v, y: 1 / floored(v))
+elementwise(atoms.LOG1P, log1p, lambda v, y: 1 / np.maximum(1 + v, TINY))
+elementwise(atoms.ENTR, entropy, lambda v, y: -np.log(floored(v)) - 1)
+elementwise(atoms.ABS, np.abs, lambda v, y: np.sign(v))
+elementwise(atoms.XEXP, lambda v: v * np.exp(v), lambda v, y: (1 + v) * np.exp(v))
 
 SMOOTH: dict[str, tuple[Map, Map]] = {
     "sin": (np.sin, lambda v, y: np.cos(v)),
@@ -109,26 +91,21 @@ SMOOTH: dict[str, tuple[Map, Map]] = {
     "atanh": (np.arctanh, lambda v, y: 1 / (1 - v * v)),
     "normcdf": (ndtr, lambda v, y: normal_density(v)),
 }
-for _name, _atom in SMOOTH_CLASSES.items():
+for _name, _atom in atoms.SMOOTH_CLASSES.items():
     elementwise(_atom, *SMOOTH[_name])
 
 
-@declare(ABS)
+@declare(atoms.ABS)
 class AbsoluteValue(AtomFacts):
     """|v|."""
 
     is_homogeneous = True
 
-    def pieces(self, atom: Any, entry: int, sign: int, walk: Any) -> list[Any]:
-        return walk.absolute(atom.args[0], entry, sign)
-
-    def entry_pieces(self, atom: Any, sign: int, walk: Any) -> list[Any]:
-        if sign < 0:
-            raise NotPiecewise
-        return [*walk(atom.args[0], 1), *walk(atom.args[0], -1)]
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        return at.absolute(atom.args[0], at.read(atom.args[0]), sign)
 
 
-@declare(LOGISTIC)
+@declare(atoms.LOGISTIC)
 class Logistic(AtomFacts):
     """log(1 + e^v)."""
 
@@ -141,7 +118,7 @@ class Logistic(AtomFacts):
         return cp.maximum(arguments[0], 0.0)
 
 
-@declare(HUBER)
+@declare(atoms.HUBER)
 class Huber(AtomFacts):
     """v^2 up to the threshold M, then 2 M |v| - M^2."""
 
@@ -155,7 +132,7 @@ class Huber(AtomFacts):
         return 2.0 * atom.M * cp.abs(arguments[0])
 
 
-@declare(MAXIMUM, MINIMUM)
+@declare(atoms.MAXIMUM, atoms.MINIMUM)
 class Extreme(AtomFacts):
     """The largest, or the smallest, of the arguments."""
 
@@ -164,7 +141,7 @@ class Extreme(AtomFacts):
     def kernel(self, atom: Any, operands: Operands) -> Kernel:
         """The gradient goes to the first of the operands that attain the value."""
         best, better = (
-            (np.maximum, np.greater) if isinstance(atom, MAXIMUM) else (np.minimum, np.less)
+            (np.maximum, np.greater) if isinstance(atom, atoms.MAXIMUM) else (np.minimum, np.less)
         )
 
         def pair(u: Any, v: Any) -> tuple[Any, ...]:
@@ -180,34 +157,24 @@ class Extreme(AtomFacts):
 
         return pair if len(operands) == 2 else several
 
-    def pieces(self, atom: Any, entry: int, sign: int, walk: Any) -> list[Any]:
-        _refuse_turned(atom, sign)
-        reads = (broadcast_entry(atom.shape, entry, a.shape) for a in atom.args)
-        return walk.union(walk.of(a, k, sign) for a, k in zip(atom.args, reads))
-
-    def entry_pieces(self, atom: Any, sign: int, walk: Any) -> list[Any]:
-        _refuse_turned(atom, sign)
-        return [spread(p, atom.shape) for a in atom.args for p in walk(a, sign)]
-
-
-def _refuse_turned(atom: Any, sign: int) -> None:
-    """The negative of a maximum is no maximum, that of a minimum is."""
-    if sign != (1 if isinstance(atom, MAXIMUM) else -1):
-        raise NotPiecewise
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        if sign != (1 if isinstance(atom, atoms.MAXIMUM) else -1):
+            raise NotPiecewise
+        return at.union(at.spread(at(argument, sign)) for argument in atom.args)
 
 
 def _where(winner: Any, k: int) -> Callable[[Any], Any]:
     return lambda g: g * (winner == k)
 
 
-@rule(REL_ENTR)
+@rule(atoms.REL_ENTR)
 def _(_atom: Any, x: Any, y: Any) -> tuple[Any, ...]:
     log_ratio = np.log(floored(x)) - np.log(floored(y))
     x = np.maximum(x, 0.0)
     return x * log_ratio, lambda g: g * (log_ratio + 1), lambda g: -g * x / floored(y)
 
 
-@rule(KL_DIV)
+@rule(atoms.KL_DIV)
 def _(_atom: Any, x: Any, y: Any) -> tuple[Any, ...]:
     log_ratio = np.log(floored(x)) - np.log(floored(y))
     x = np.maximum(x, 0.0)

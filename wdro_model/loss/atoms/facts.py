@@ -46,6 +46,9 @@ ENTRY_POINT_GROUP = "wdro_model.rules"
 Kernel = Callable[..., tuple[Any, ...]]
 """Values of the operands -> the atom's value, then one pullback per operand."""
 
+Adjoints = Sequence[Callable[[Any], Any]]
+"""For each argument: an adjoint of the atom -> that of the argument, as CVXPY expressions."""
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 Family = TypeVar("Family", bound="type[AtomFacts]")
 
@@ -74,6 +77,9 @@ class Operand:
         return len(self.expression.shape)
 
 
+Operands = tuple[Operand, ...]
+
+
 class AtomFacts:
     """What is known of a family of atoms; each answer here is the one where nothing is known."""
 
@@ -93,7 +99,7 @@ class AtomFacts:
         """
         raise missing_rule(atom)
 
-    def kernel(self, atom: Any, operands: tuple[Operand, ...]) -> Kernel:
+    def kernel(self, atom: Any, operands: Operands) -> Kernel:
         """The rule of one atom, prepared once when the loss is built.
 
         The place for work that depends on shapes alone, and for refusing an option by raising
@@ -123,11 +129,8 @@ class AtomFacts:
         """The joint polynomial degree, from those of what it reads, of which one is not zero."""
         return math.inf
 
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
-        """Where the degree is one: for each argument, an adjoint of the atom -> of the argument.
-
-        Adjoints are CVXPY expressions; only those of arguments that see the data are asked for.
-        """
+    def adjoints(self, atom: Any) -> Adjoints:
+        """Where the degree is one: the reverse pass; asked for arguments that see the data."""
         raise ValueError(
             f"the slope of '{brief(atom)}' in the data is not known; write the product with "
             "cp.multiply or @ on vectors and matrices."
@@ -158,12 +161,8 @@ class AtomFacts:
         """Expressions whose entries add up to the atom's, by split(argument); None for itself."""
         return None
 
-    def pieces(self, atom: Any, entry: int, sign: int, walk: Any) -> list[Any]:
-        """Scalars whose maximum is sign * the entry (in column-major order), by walk.of(...)."""
-        raise NotPiecewise
-
-    def entry_pieces(self, atom: Any, sign: int, walk: Any) -> list[Any]:
-        """Expressions whose maximum is sign * the atom, entry by entry, by walk(argument, sign)."""
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        """Expressions whose maximum is sign * an entry of the atom, found with `at`: AtomEntry."""
         raise NotPiecewise
 
     def factor(self, atom: Any, number: Callable[[Any], float | None]) -> Any | None:
@@ -258,7 +257,7 @@ def rule(*atoms: type, prepared: bool = False) -> Callable[[Function], Function]
     return register
 
 
-def prepare(atom: Any, operands: tuple[Operand, ...]) -> Kernel:
+def prepare(atom: Any, operands: Operands) -> Kernel:
     """The kernel of an atom; where it has none, after a look at what other packages offer."""
     try:
         return facts_of(atom).kernel(atom, operands)

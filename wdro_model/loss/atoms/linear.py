@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -10,35 +11,14 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.errors import MissingRuleError
-from wdro_model.loss.atoms.cvxpy_classes import (
-    ADD,
-    BILINEAR,
-    BROADCAST,
-    CONCATENATE,
-    HSTACK,
-    INDEX,
-    NEGATE,
-    PROMOTE,
-    RESHAPE,
-    SPECIAL_INDEX,
-    SUM,
-    TRANSPOSE,
-    VSTACK,
-    WRAP,
-    AffAtom,
-)
-from wdro_model.loss.atoms.expressions import (
-    broadcast_entry,
-    spread,
-    total,
-    unbroadcast,
-    weighted,
-)
+from wdro_model.loss.atoms import cvxpy_classes as atoms
+from wdro_model.loss.atoms.expressions import total, unbroadcast, weighted
 from wdro_model.loss.atoms.facts import (
+    Adjoints,
     AtomFacts,
     Kernel,
     NoVectorForm,
-    Operand,
+    Operands,
     declare,
     missing_rule,
     own_axes,
@@ -47,18 +27,17 @@ from wdro_model.loss.atoms.samples import (
     NumberPerSample,
     VectorPerSample,
     numbers,
-    per_sample,
     repeated,
 )
 
-Operands = tuple[Operand, ...]
+INDICES = (atoms.INDEX, atoms.SPECIAL_INDEX)
 
 
 def identity(g: Any) -> Any:
     return g
 
 
-@declare(AffAtom)
+@declare(atoms.AffAtom)
 class Affine(AtomFacts):
     """Any affine atom, through the sparse matrices that CVXPY builds for it."""
 
@@ -89,14 +68,12 @@ class Affine(AtomFacts):
     def degree(self, atom: Any, degrees: Sequence[float]) -> float:
         return max(degrees)
 
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
-        def through(matrix: Any, shape: tuple[int, ...]) -> Any:
-            def pull(g: Any) -> Any:
-                return cp.reshape(matrix @ cp.vec(g, order="F"), shape, order="F")
+    def adjoints(self, atom: Any) -> Adjoints:
+        def pull(g: Any, matrix: Any, shape: tuple[int, ...]) -> Any:
+            return cp.reshape(matrix @ cp.vec(g, order="F"), shape, order="F")
 
-            return pull
-
-        return [through(m, a.shape) for m, a in zip(linear_maps(atom), atom.args)]
+        maps = linear_maps(atom)
+        return [partial(pull, matrix=m, shape=a.shape) for m, a in zip(maps, atom.args)]
 
     def dependence(self, atom: Any, seen: Any) -> Any | None:
         if self.is_entrywise:
@@ -107,16 +84,8 @@ class Affine(AtomFacts):
             return None
         return sum(abs(m).T @ seen(a) for a, m in zip(atom.args, maps) if m is not None)
 
-    def pieces(self, atom: Any, entry: int, sign: int, walk: Any) -> list[Any]:
-        def terms() -> Iterable[list[Any]]:
-            for argument, matrix in zip(atom.args, walk.matrices(atom)):
-                start, end = matrix.indptr[entry : entry + 2]
-                for k, c in zip(matrix.indices[start:end], matrix.data[start:end]):
-                    if c:
-                        found = walk.of(argument, int(k), sign if c > 0 else -sign)
-                        yield found if abs(c) == 1 else [abs(float(c)) * piece for piece in found]
-
-        return walk.total(terms())
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        return at.by_matrices(sign)
 
 
 def linear_maps(atom: Any) -> list[Any]:
@@ -124,7 +93,7 @@ def linear_maps(atom: Any) -> list[Any]:
 
     A constant factor of a product is part of the matrix of the other one; its own entry is None.
     """
-    fixed = isinstance(atom, BILINEAR)
+    fixed = isinstance(atom, atoms.BILINEAR)
     arguments = [
         a if fixed and isinstance(a, cp.Constant) else cp.Variable(a.shape) for a in atom.args
     ]
@@ -161,7 +130,7 @@ def _unvec(v: Any, shape: tuple[int, ...]) -> Any:
     return v.transpose((*range(lead), *range(v.ndim - 1, lead - 1, -1)))
 
 
-@declare(ADD)
+@declare(atoms.ADD)
 class Addition(AtomFacts):
     """Sums of arguments that are broadcast to one shape."""
 
@@ -173,21 +142,14 @@ class Addition(AtomFacts):
             return lambda u, v: (u + v, *pulls)
         return lambda *v: (sum(v[1:], v[0]), *pulls)
 
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
-        return [lambda g, a=a: unbroadcast(g, a.shape) for a in atom.args]
+    def adjoints(self, atom: Any) -> Adjoints:
+        return [partial(unbroadcast, shape=argument.shape) for argument in atom.args]
 
     def constant_part(self, atom: Any, parts: Sequence[Any | None]) -> Any | None:
         return total([part for part in parts if part is not None])
 
-    def terms(self, atom: Any, split: Any) -> list[Any] | None:
-        return _counted_terms(atom, split)
-
-    def pieces(self, atom: Any, entry: int, sign: int, walk: Any) -> list[Any]:
-        reads = (broadcast_entry(atom.shape, entry, a.shape) for a in atom.args)
-        return walk.total(walk.of(a, k, sign) for a, k in zip(atom.args, reads))
-
-    def entry_pieces(self, atom: Any, sign: int, walk: Any) -> list[Any]:
-        return walk.total([[spread(p, atom.shape) for p in walk(a, sign)] for a in atom.args])
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        return at.total(at.spread(at(argument, sign)) for argument in atom.args)
 
     def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
         if all(isinstance(a, VectorPerSample) and a.weights is None for a in arguments):
@@ -196,16 +158,19 @@ class Addition(AtomFacts):
         return NumberPerSample(sum(others, first))
 
 
-def _counted_terms(atom: Any, split: Any) -> list[Any]:
+@declare(atoms.ADD, atoms.PROMOTE, atoms.BROADCAST)
+class Broadcast(AtomFacts):
     """Arguments that are broadcast count as often as they are used."""
-    found = []
-    for argument in atom.args:
-        count = atom.size // argument.size
-        found += [term if count == 1 else count * term for term in split(argument)]
-    return found
+
+    def terms(self, atom: Any, split: Any) -> list[Any] | None:
+        return [
+            term if argument.size == atom.size else (atom.size // argument.size) * term
+            for argument in atom.args
+            for term in split(argument)
+        ]
 
 
-@declare(NEGATE)
+@declare(atoms.NEGATE)
 class Negation(AtomFacts):
     """-a."""
 
@@ -214,14 +179,14 @@ class Negation(AtomFacts):
     def rule(self, _atom: Any, v: Any) -> tuple[Any, ...]:
         return -v, np.negative
 
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
+    def adjoints(self, atom: Any) -> Adjoints:
         return [lambda g: -g]
 
     def terms(self, atom: Any, split: Any) -> list[Any] | None:
         return [-term for term in split(atom.args[0])]
 
-    def entry_pieces(self, atom: Any, sign: int, walk: Any) -> list[Any]:
-        return walk(atom.args[0], -sign)
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        return at(atom.args[0], -sign)
 
     def factor(self, atom: Any, number: Callable[[Any], float | None]) -> Any | None:
         return -1.0, atom.args[0]
@@ -233,7 +198,7 @@ class Negation(AtomFacts):
         return NumberPerSample(-a.vector)
 
 
-@declare(PROMOTE, BROADCAST)
+@declare(atoms.PROMOTE, atoms.BROADCAST)
 class Stretching(AtomFacts):
     """The entries of an argument, several times each."""
 
@@ -252,20 +217,19 @@ class Stretching(AtomFacts):
 
         return kernel
 
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
-        return [lambda g: unbroadcast(g, atom.args[0].shape)]
-
-    def terms(self, atom: Any, split: Any) -> list[Any] | None:
-        return _counted_terms(atom, split)
-
-    def entry_pieces(self, atom: Any, sign: int, walk: Any) -> list[Any]:
-        return [atom.copy([p]) for p in walk(atom.args[0], sign)]
-
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        return repeated(atom, arguments)
+    def adjoints(self, atom: Any) -> Adjoints:
+        return [partial(unbroadcast, shape=atom.args[0].shape)]
 
 
-@declare(WRAP, RESHAPE, TRANSPOSE, HSTACK, VSTACK, CONCATENATE, SUM)
+@declare(
+    atoms.WRAP,
+    atoms.RESHAPE,
+    atoms.TRANSPOSE,
+    atoms.HSTACK,
+    atoms.VSTACK,
+    atoms.CONCATENATE,
+    atoms.SUM,
+)
 class SameTotal(AtomFacts):
     """Sums over axes and rearrangements: all entries together add up to those of the arguments."""
 
@@ -273,7 +237,7 @@ class SameTotal(AtomFacts):
         return [term for argument in atom.args for term in split(argument)]
 
 
-@declare(WRAP, RESHAPE, SUM, INDEX, SPECIAL_INDEX)
+@declare(atoms.WRAP, atoms.RESHAPE, atoms.SUM, *INDICES, atoms.PROMOTE)
 class MaybeSame(AtomFacts):
     """Atoms that leave a single number what it is."""
 
@@ -282,33 +246,35 @@ class MaybeSame(AtomFacts):
 
     def factor(self, atom: Any, number: Callable[[Any], float | None]) -> Any | None:
         argument = atom.args[0]
-        same = argument.shape == atom.shape and (atom.size == 1 or isinstance(atom, RESHAPE))
+        same = argument.shape == atom.shape and (atom.size == 1 or isinstance(atom, atoms.RESHAPE))
         return (1.0, argument) if same and atom.ndim <= 1 else None
 
     def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
         return repeated(atom, arguments)
 
 
-@declare(RESHAPE, TRANSPOSE, INDEX, SPECIAL_INDEX)
+@declare(atoms.RESHAPE, atoms.TRANSPOSE, *INDICES, atoms.PROMOTE, atoms.BROADCAST)
 class Rearranged(AtomFacts):
-    """Entries of one argument in another order, or some of them."""
+    """Entries of one argument in another order, some of them, or several times."""
 
-    def entry_pieces(self, atom: Any, sign: int, walk: Any) -> list[Any]:
-        return [atom.copy([p]) for p in walk(atom.args[0], sign)]
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        if at.entry is not None:
+            return at.by_matrices(sign)
+        return [atom.copy([p]) for p in at(atom.args[0], sign)]
 
 
-@declare(WRAP)
+@declare(atoms.WRAP)
 class Wrapping(AtomFacts):
     """The argument itself, with something said of it."""
 
     def rule(self, _atom: Any, v: Any) -> tuple[Any, ...]:
         return v, identity
 
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
+    def adjoints(self, atom: Any) -> Adjoints:
         return [identity]
 
 
-@declare(SUM)
+@declare(atoms.SUM)
 class Summation(AtomFacts):
     """Sums over all entries or along axes."""
 
@@ -326,7 +292,7 @@ class Summation(AtomFacts):
             return lambda v: (v.reshape(v.shape[: v.ndim - len(shape)] + ones.shape) @ ones, pull)
         return lambda v: (v.sum(axis=axes, keepdims=atom.keepdims), pull)
 
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
+    def adjoints(self, atom: Any) -> Adjoints:
         if atom.shape != ():
             return super().adjoints(atom)
         return [lambda g: weighted(g, cp.Constant(np.ones(atom.args[0].shape)))]
@@ -336,131 +302,3 @@ class Summation(AtomFacts):
             raise NoVectorForm
         (a,) = arguments
         return a.total() if isinstance(a, VectorPerSample) else a
-
-
-@declare(TRANSPOSE)
-class Transposition(AtomFacts):
-    """The axes in another order."""
-
-    def kernel(self, atom: Any, operands: Operands) -> Kernel:
-        ndim = operands[0].ndim
-        order = (
-            tuple(reversed(range(ndim))) if atom.axes is None else tuple(np.mod(atom.axes, ndim))
-        )
-        back = tuple(int(k) for k in np.argsort(order))
-
-        def permute(v: Any, order: tuple[int, ...]) -> Any:
-            lead = np.ndim(v) - ndim
-            return np.transpose(v, (*range(lead), *(lead + k for k in order)))
-
-        return lambda v: (permute(v, order), lambda g: permute(g, back))
-
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
-        return [lambda g: g.T] if atom.axes is None else super().adjoints(atom)
-
-
-@declare(INDEX, SPECIAL_INDEX, RESHAPE, HSTACK, VSTACK, CONCATENATE)
-class Copying(AtomFacts):
-    """Entry k of the result is entry source[k] of the operands in a row."""
-
-    def kernel(self, atom: Any, operands: Operands) -> Kernel:
-        """Atoms that copy entries: entry k of the result is entry source[k] of the operands in a row.
-
-        The atom itself, applied to the numbers of the entries, says where each one goes.
-        """
-        ends = np.cumsum([0] + [int(np.prod(operand.shape)) for operand in operands])
-        labels = [
-            np.arange(start, end).reshape(operand.shape)
-            for start, end, operand in zip(ends[:-1], ends[1:], operands)
-        ]
-        source = np.rint(np.asarray(atom.numeric(labels), dtype=float)).astype(np.intp).ravel()
-        size = int(ends[-1])
-        take, put = _selection(source, size)
-        batched = any(operand.batched for operand in operands)
-
-        def gather(*values: Any) -> Any:
-            if len(values) == 1:
-                v = np.asarray(values[0])
-                lead = v.shape[: v.ndim - operands[0].ndim]
-                return take(v.reshape((*lead, size))).reshape(lead + atom.shape)
-            lead = (
-                next(v.shape[:1] for v, o in zip(values, operands) if o.batched) if batched else ()
-            )
-            row = np.empty((*lead, size))
-            for v, operand, start, end in zip(values, operands, ends[:-1], ends[1:]):
-                own = np.shape(v)[:1] if operand.batched else ()
-                row[..., start:end] = np.reshape(v, (*own, end - start))
-            return take(row).reshape(lead + atom.shape)
-
-        def scatter(g: Any, k: int) -> Any:
-            g = np.asarray(g)
-            lead = g.shape[: g.ndim - atom.ndim]
-            row = put(g.reshape((*lead, source.size)))[..., ends[k] : ends[k + 1]]
-            return row.reshape(lead + operands[k].shape)
-
-        pulls = tuple(_bind(scatter, k) for k in range(len(operands)))
-        return lambda *values: (gather(*values), *pulls)
-
-
-def _bind(scatter: Callable[[Any, int], Any], k: int) -> Callable[[Any], Any]:
-    return lambda g: scatter(g, k)
-
-
-def _selection(source: np.ndarray, size: int) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Taking the entries `source` of rows of length `size`, and its transpose."""
-    if np.array_equal(source, np.arange(size)):
-        return identity, identity
-    if len(np.unique(source)) < source.size:
-        matrix = sp.csr_array(
-            (np.ones(source.size), (np.arange(source.size), source)), shape=(source.size, size)
-        )
-        return lambda row: row[..., source], lambda g: g @ matrix
-    key = _as_slice(source)
-
-    def put(g: Any) -> Any:
-        row = np.zeros((*g.shape[:-1], size))
-        row[..., key] = g
-        return row
-
-    return lambda row: row[..., key], put
-
-
-def _as_slice(source: np.ndarray) -> Any:
-    """The same selection as a slice, if it is one with a positive step."""
-    if source.size == 0:
-        return source
-    step = int(source[1] - source[0]) if source.size > 1 else 1
-    if step > 0 and np.array_equal(source, source[0] + step * np.arange(source.size)):
-        return slice(int(source[0]), int(source[-1]) + 1, step)
-    return source
-
-
-@declare(INDEX, SPECIAL_INDEX)
-class Indexing(AtomFacts):
-    """Some of the entries."""
-
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
-        return [lambda g: _scattered(g, atom)]
-
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        (a,) = arguments
-        if isinstance(a, NumberPerSample):
-            return repeated(atom, arguments)
-        if a.weights is not None or not isinstance(atom, INDEX):
-            raise NoVectorForm
-        taken = a.data[(slice(None), *atom.key)]
-        return per_sample(taken.reshape(len(a.data), *atom.shape))
-
-
-def _scattered(g: Any, atom: Any) -> Any:
-    """The entries of g where the index took its own from, zeros elsewhere."""
-    source = atom.args[0]
-    labels = np.arange(source.size).reshape(source.shape)
-    taken = np.ravel(atom.numeric([labels])).astype(int)
-    if isinstance(g, cp.Constant) and not sp.issparse(g.value):
-        out = np.zeros(source.size)
-        np.add.at(out, taken, np.ravel(g.value))
-        return cp.Constant(out.reshape(source.shape))
-    ones = np.ones(len(taken))
-    matrix = sp.csr_array((ones, (taken, np.arange(len(taken)))), (source.size, len(taken)))
-    return cp.reshape(matrix @ cp.vec(g, order="C"), source.shape, order="C")

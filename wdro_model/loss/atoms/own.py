@@ -8,12 +8,13 @@ them. An atom of CVXPY that can be read as one of ours is declared as a `View`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from wdro_model.loss.atoms.cvxpy_classes import Atom
 from wdro_model.loss.atoms.expressions import weighted
-from wdro_model.loss.atoms.facts import AtomFacts, declare, facts_of, filled
+from wdro_model.loss.atoms.facts import Adjoints, AtomFacts, declare, facts_of, filled
 
 
 class StructuredAtom(Atom):
@@ -59,10 +60,13 @@ class View(AtomFacts):
     def degree(self, atom: Any, degrees: Sequence[float]) -> float:
         return self._view(atom).degree_in(degrees)
 
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
+    def adjoints(self, atom: Any) -> Adjoints:
         """By its slopes, which are asked for where they are needed."""
-        view = self._view(atom)
-        return [lambda g, k=k: weighted(g, view.slope(k)) for k in range(len(atom.args))]
+
+        def pull(g: Any, k: int) -> Any:
+            return weighted(g, self._view(atom).slope(k))
+
+        return [partial(pull, k=k) for k in range(len(atom.args))]
 
     def constant_part(self, atom: Any, parts: Sequence[Any | None]) -> Any | None:
         if self._view(atom).vanishes([part is None for part in parts]):

@@ -15,15 +15,14 @@ import numpy as np
 from wdro_model.loss.atoms.cvxpy_classes import POWER
 from wdro_model.loss.atoms.elementwise import TINY, floored
 from wdro_model.loss.atoms.facts import (
+    Adjoints,
     AtomFacts,
     Kernel,
-    Operand,
+    Operands,
     declare,
     missing_rule,
     own_axes,
 )
-
-Operands = tuple[Operand, ...]
 
 
 @declare(POWER)
@@ -56,7 +55,7 @@ class PowerFacts(AtomFacts):
             return math.inf
         return int(p) * base
 
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
+    def adjoints(self, atom: Any) -> Adjoints:
         """Of degree one with the exponent one alone."""
         return [lambda g: g]
 

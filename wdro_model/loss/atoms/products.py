@@ -10,31 +10,24 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
+from wdro_model.loss.atoms import cvxpy_classes as atoms
 from wdro_model.loss.atoms.contraction import contraction
-from wdro_model.loss.atoms.cvxpy_classes import (
-    BILINEAR,
-    CONVOLUTIONS,
-    DIVIDE,
-    KRON,
-    MATMUL,
-    MULTIPLY,
-)
 from wdro_model.loss.atoms.expressions import (
     as_scalar,
-    broadcast_entry,
     entry_of,
     outer,
-    spread,
     the_number,
     unbroadcast,
     weighted,
 )
 from wdro_model.loss.atoms.facts import (
+    Adjoints,
     AtomFacts,
     Kernel,
     NotPiecewise,
     NoVectorForm,
     Operand,
+    Operands,
     declare,
 )
 from wdro_model.loss.atoms.linear import Affine
@@ -46,7 +39,6 @@ from wdro_model.loss.atoms.samples import (
     numbers,
 )
 
-Operands = tuple[Operand, ...]
 Number = Callable[[Any], float | None]
 
 
@@ -57,14 +49,14 @@ class Product(AtomFacts):
         return None if any(p is None for p in parts) else super().constant_part(atom, parts)
 
 
-@declare(*BILINEAR)
+@declare(*atoms.BILINEAR)
 class Bilinear(Product, Affine):
     """Atoms that CVXPY calls affine and that are linear in each of their two arguments."""
 
     def degree(self, atom: Any, degrees: Sequence[float]) -> float:
         return sum(degrees)
 
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
+    def adjoints(self, atom: Any) -> Adjoints:
         if any(isinstance(a, cp.Constant) for a in atom.args):
             return super().adjoints(atom)
         return AtomFacts.adjoints(self, atom)
@@ -72,7 +64,7 @@ class Bilinear(Product, Affine):
     def dependence(self, atom: Any, seen: Any) -> Any | None:
         return AtomFacts.dependence(self, atom, seen)
 
-    def pieces(self, atom: Any, entry: int, sign: int, walk: Any) -> list[Any]:
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
         raise NotPiecewise
 
     def times(self, atom: Any, factor: float, push: Callable[[Any, float], Any]) -> Any:
@@ -82,7 +74,7 @@ class Bilinear(Product, Affine):
         return atom.copy([first, push(second, factor)])
 
 
-@declare(MATMUL)
+@declare(atoms.MATMUL)
 class MatrixProduct(AtomFacts):
     """a @ b."""
 
@@ -105,7 +97,7 @@ class MatrixProduct(AtomFacts):
         )
         return lambda u, v: (value(u, v), lambda g: pull_a(g, v), lambda g: pull_b(g, u))
 
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
+    def adjoints(self, atom: Any) -> Adjoints:
         a, b = atom.args
         if max(a.ndim, b.ndim) > 2:
             return super().adjoints(atom)
@@ -114,10 +106,10 @@ class MatrixProduct(AtomFacts):
         if a.ndim == b.ndim == 1:
             return [lambda g: weighted(g, b), lambda g: weighted(g, a)]
         if b.ndim == 1:
-            return [lambda g: outer(g, b), lambda g: MATMUL(g, a)]
+            return [lambda g: outer(g, b), lambda g: atoms.MATMUL(g, a)]
         if a.ndim == 1:
-            return [lambda g: MATMUL(b, g), lambda g: outer(a, g)]
-        return [lambda g: MATMUL(g, b.T), lambda g: MATMUL(a.T, g)]
+            return [lambda g: atoms.MATMUL(b, g), lambda g: outer(a, g)]
+        return [lambda g: atoms.MATMUL(g, b.T), lambda g: atoms.MATMUL(a.T, g)]
 
     def dependence(self, atom: Any, seen: Any) -> Any | None:
         """Entry (i, k) of A B sees row i of A and column k of B, but for zeros of a constant."""
@@ -141,20 +133,21 @@ class MatrixProduct(AtomFacts):
             return [cp.multiply(a, b if b.ndim == 1 else cp.sum(b, axis=1))]
         return None
 
-    def pieces(self, atom: Any, entry: int, sign: int, walk: Any) -> list[Any]:
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
         a, b = atom.args
         if max(a.ndim, b.ndim) > 2 or not (a.shape and b.shape):
             raise NotPiecewise
         rows = np.arange(a.size).reshape(a.shape, order="F").reshape((-1, a.shape[-1]))
         columns = np.arange(b.size).reshape(b.shape, order="F").reshape((b.shape[0], -1))
-        i, k = np.unravel_index(entry, (len(rows), columns.shape[1]), order="F")
-        factor, other = (a, b) if walk.degrees(a) == 0 else (b, a)
+        i, k = np.unravel_index(at.number, (len(rows), columns.shape[1]), order="F")
+        factor, other = (a, b) if at.degrees(a) == 0 else (b, a)
 
         def term(left: int, right: int) -> list[Any]:
             p, q = (left, right) if factor is a else (right, left)
-            return walk.scaled(entry_of(factor, p), other, q, sign)
+            size, turned = at.positive(entry_of(factor, p), sign)
+            return [size * piece for piece in at.at(other, q, turned)]
 
-        return walk.total(term(int(p), int(q)) for p, q in zip(rows[i], columns[:, k]))
+        return at.total(term(int(p), int(q)) for p, q in zip(rows[i], columns[:, k]))
 
     def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
         found = _product_over_samples(arguments)
@@ -175,7 +168,7 @@ def _support(e: Any, shape: tuple[int, int]) -> Any:
     return sp.csr_array(np.ones(shape))
 
 
-def _entrywise_adjoints(a: Any, b: Any) -> Sequence[Callable[[Any], Any]]:
+def _entrywise_adjoints(a: Any, b: Any) -> Adjoints:
     return [
         lambda g: unbroadcast(weighted(g, b), a.shape),
         lambda g: unbroadcast(weighted(g, a), b.shape),
@@ -201,7 +194,7 @@ def _product_over_samples(arguments: list[Any]) -> Any:
     return VectorPerSample(rows.data * other.value) if known else VectorPerSample(rows.data, other)
 
 
-@declare(MULTIPLY)
+@declare(atoms.MULTIPLY)
 class EntrywiseProduct(AtomFacts):
     """a * b, entry by entry."""
 
@@ -210,7 +203,7 @@ class EntrywiseProduct(AtomFacts):
     def rule(self, _atom: Any, a: Any, b: Any) -> tuple[Any, ...]:
         return a * b, lambda g: g * b, lambda g: g * a
 
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
+    def adjoints(self, atom: Any) -> Adjoints:
         return _entrywise_adjoints(*atom.args)
 
     def dependence(self, atom: Any, seen: Any) -> Any | None:
@@ -224,15 +217,10 @@ class EntrywiseProduct(AtomFacts):
             return None
         return [cp.multiply(as_scalar(number), term) for term in split(other)]
 
-    def pieces(self, atom: Any, entry: int, sign: int, walk: Any) -> list[Any]:
-        a, b = atom.args if walk.degrees(atom.args[0]) == 0 else atom.args[::-1]
-        factor = entry_of(a, broadcast_entry(atom.shape, entry, a.shape))
-        return walk.scaled(factor, b, broadcast_entry(atom.shape, entry, b.shape), sign)
-
-    def entry_pieces(self, atom: Any, sign: int, walk: Any) -> list[Any]:
-        factor, other = atom.args if walk.degrees(atom.args[0]) == 0 else atom.args[::-1]
-        factor, sign = _positive(factor, sign, walk)
-        return [spread(cp.multiply(factor, p), atom.shape) for p in walk(other, sign)]
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        factor, other = atom.args if at.degrees(atom.args[0]) == 0 else atom.args[::-1]
+        size, sign = at.positive(at.part(factor), sign)
+        return at.spread([cp.multiply(size, piece) for piece in at(other, sign)])
 
     def factor(self, atom: Any, number: Number) -> Any | None:
         for found, other in ((number(a), b) for a, b in (atom.args, atom.args[::-1])):
@@ -244,14 +232,7 @@ class EntrywiseProduct(AtomFacts):
         return _product_over_samples(arguments)
 
 
-def _positive(factor: Any, sign: int, walk: Any) -> tuple[Any, int]:
-    """|factor| and the sign turned by it, for a factor without data and of known sign."""
-    if walk.degrees(factor) > 0 or not (factor.is_nonneg() or factor.is_nonpos()):
-        raise NotPiecewise
-    return (factor, sign) if factor.is_nonneg() else (-factor, -sign)
-
-
-@declare(DIVIDE)
+@declare(atoms.DIVIDE)
 class Quotient(Product):
     """a / b, entry by entry."""
 
@@ -264,7 +245,7 @@ class Quotient(Product):
     def degree(self, atom: Any, degrees: Sequence[float]) -> float:
         return degrees[0] if degrees[1] == 0 else math.inf
 
-    def adjoints(self, atom: Any) -> Sequence[Callable[[Any], Any]]:
+    def adjoints(self, atom: Any) -> Adjoints:
         a, b = atom.args
         # Of degree one only where b does not see the data.
         return [lambda g: unbroadcast(g / b, a.shape), lambda g: g]
@@ -276,16 +257,10 @@ class Quotient(Product):
             return None
         return [term / as_scalar(number) for term in split(over)]
 
-    def pieces(self, atom: Any, entry: int, sign: int, walk: Any) -> list[Any]:
-        a, b = atom.args
-        by = entry_of(b, broadcast_entry(atom.shape, entry, b.shape))
-        by, sign = _positive(by, sign, walk)
-        where = broadcast_entry(atom.shape, entry, a.shape)
-        return [piece / by for piece in walk.of(a, where, sign)]
-
-    def entry_pieces(self, atom: Any, sign: int, walk: Any) -> list[Any]:
-        by, sign = _positive(atom.args[1], sign, walk)
-        return [spread(piece / by, atom.shape) for piece in walk(atom.args[0], sign)]
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        over, by = atom.args
+        size, sign = at.positive(at.part(by), sign)
+        return at.spread([piece / size for piece in at(over, sign)])
 
     def factor(self, atom: Any, number: Number) -> Any | None:
         over, by = atom.args
@@ -304,7 +279,7 @@ class Quotient(Product):
         return NumberPerSample(left / right)
 
 
-@declare(KRON)
+@declare(atoms.KRON)
 class KroneckerProduct(AtomFacts):
     """The products of all entries of a with all entries of b."""
 
@@ -330,7 +305,7 @@ class KroneckerProduct(AtomFacts):
         return kernel
 
 
-@declare(*CONVOLUTIONS)
+@declare(*atoms.CONVOLUTIONS)
 class Convolution(AtomFacts):
     """c_k = sum_i a_i b_(k-i)."""
 

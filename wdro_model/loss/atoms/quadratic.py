@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from wdro_model.loss.atoms.cvxpy_classes import QUAD_FORM
 from wdro_model.loss.atoms.expressions import outer
-from wdro_model.loss.atoms.facts import AtomFacts, Kernel, Operand, declare
+from wdro_model.loss.atoms.facts import AtomFacts, Kernel, Operands, declare
 from wdro_model.loss.atoms.own import StructuredAtom, View
 from wdro_model.uncertainty.parameter import UncertainParameter
 
@@ -151,7 +151,7 @@ class QuadFormView(View):
 class QuadraticFacts(AtomFacts):
     """The value and the pullback of both."""
 
-    def kernel(self, _atom: Any, operands: tuple[Operand, ...]) -> Kernel:
+    def kernel(self, _atom: Any, operands: Operands) -> Kernel:
         x, P = operands
         if not P.batched:
             form = _certain_matrix

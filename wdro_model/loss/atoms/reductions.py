@@ -12,18 +12,7 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.loss.atoms.cvxpy_classes import (
-    GEO_MEAN,
-    LOG_SUM_EXP,
-    MAX,
-    MIN,
-    NORM1,
-    NORM_INF,
-    PNORM,
-    QUAD_OVER_LIN,
-    SUM_LARGEST,
-    AxisAtom,
-)
+from wdro_model.loss.atoms import cvxpy_classes as atoms
 from wdro_model.loss.atoms.elementwise import TINY, floored
 from wdro_model.loss.atoms.expressions import as_scalar, reduced_entries
 from wdro_model.loss.atoms.facts import (
@@ -32,14 +21,14 @@ from wdro_model.loss.atoms.facts import (
     NotPiecewise,
     NoVectorForm,
     Operand,
+    Operands,
     declare,
+    missing_rule,
     own_axes,
-    rule,
 )
 from wdro_model.loss.atoms.samples import NumberPerSample, numbers
 
 Axes = tuple[int, ...]
-Operands = tuple[Operand, ...]
 
 
 class Reduction:
@@ -58,40 +47,30 @@ class Reduction:
         return g if self.keepdims else np.expand_dims(g, self.axes)
 
 
-def reduction(
-    *classes: type,
-) -> Callable[[Callable[[Any], tuple[Any, Any]]], Callable[[Any], tuple[Any, Any]]]:
-    """Register an atom from a function of it that gives value(v, axes) and slope(v, y, axes).
-
-    `value` keeps the reduced axes with length one; `slope` has the shape of v.
-    """
-
-    def register(function: Callable[[Any], tuple[Any, Any]]) -> Callable[[Any], tuple[Any, Any]]:
-        @rule(*classes, prepared=True)
-        def _(atom: Any, operands: Operands) -> Kernel:
-            shape = Reduction(atom, operands[0])
-            value, slope = function(atom)
-
-            def kernel(v: Any) -> tuple[Any, ...]:
-                v = np.asarray(v)
-                y = value(v, shape.axes)
-                return shape.drop(y), lambda g: shape.restore(g) * slope(v, y, shape.axes)
-
-            return kernel
-
-        return function
-
-    return register
-
-
-def _share(hits: Any, axes: Axes) -> Any:
-    """Equal weights on the entries that attain a maximum: a subgradient also where they tie."""
-    return hits / hits.sum(axis=axes, keepdims=True)
-
-
-@declare(AxisAtom)
+@declare(atoms.AxisAtom)
 class AlongAxes(AtomFacts):
-    """What all reductions along axes have in common."""
+    """A reduction along axes, by its value and its slope."""
+
+    def _value(self, atom: Any, v: Any, axes: Axes) -> Any:
+        """The value on v, the reduced axes kept with length one."""
+        raise NotImplementedError
+
+    def _slope(self, atom: Any, v: Any, y: Any, axes: Axes) -> Any:
+        """Its derivative, of the shape of v, where y is the value."""
+        raise NotImplementedError
+
+    def kernel(self, atom: Any, operands: Operands) -> Kernel:
+        if type(self)._value is AlongAxes._value:
+            raise missing_rule(atom)
+        reduced = Reduction(atom, operands[0])
+        axes = reduced.axes
+
+        def kernel(v: Any) -> tuple[Any, ...]:
+            v = np.asarray(v)
+            y = self._value(atom, v, axes)
+            return reduced.drop(y), lambda g: reduced.restore(g) * self._slope(atom, v, y, axes)
+
+        return kernel
 
     def dependence(self, atom: Any, seen: Any) -> Any | None:
         """Each entry sees those that it is taken over."""
@@ -106,147 +85,148 @@ class AlongAxes(AtomFacts):
         return sp.csr_array((np.ones(taken.size), (owner, taken.ravel())), shape) @ seen(source)
 
 
-@declare(MAX, MIN, NORM1, NORM_INF, PNORM, SUM_LARGEST)
-class Homogeneous(AtomFacts):
-    """Norms and extremes: a factor goes inside."""
+class Extremum(AtomFacts):
+    """The largest, or the smallest, entry; equal weights on those that tie are a subgradient."""
 
     is_homogeneous = True
 
+    def _slope(self, atom: Any, v: Any, y: Any, axes: Axes) -> Any:
+        return _share(v == y, axes)
 
-@reduction(MAX)
-def _(_atom: Any) -> tuple[Any, Any]:
-    return (
-        lambda v, axes: v.max(axis=axes, keepdims=True),
-        lambda v, y, axes: _share(v == y, axes),
-    )
-
-
-@reduction(MIN)
-def _(_atom: Any) -> tuple[Any, Any]:
-    return (
-        lambda v, axes: v.min(axis=axes, keepdims=True),
-        lambda v, y, axes: _share(v == y, axes),
-    )
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        if sign != (1 if isinstance(atom, atoms.MAX) else -1):
+            raise NotPiecewise
+        return at.union(at.at(atom.args[0], k, sign) for k in at.reduced())
 
 
-@reduction(NORM1)
-def _(_atom: Any) -> tuple[Any, Any]:
-    return (
-        lambda v, axes: np.abs(v).sum(axis=axes, keepdims=True),
-        lambda v, y, axes: np.sign(v),
-    )
+def _share(hits: Any, axes: Axes) -> Any:
+    return hits / hits.sum(axis=axes, keepdims=True)
 
 
-@reduction(NORM_INF)
-def _(_atom: Any) -> tuple[Any, Any]:
-    return (
-        lambda v, axes: np.abs(v).max(axis=axes, keepdims=True),
-        lambda v, y, axes: np.sign(v) * _share(np.abs(v) == y, axes),
-    )
+@declare(atoms.MAX)
+class LargestEntry(Extremum):
+    """max_i v_i."""
+
+    def _value(self, atom: Any, v: Any, axes: Axes) -> Any:
+        return v.max(axis=axes, keepdims=True)
 
 
-@reduction(PNORM)
-def _(atom: Any) -> tuple[Any, Any]:
+@declare(atoms.MIN)
+class SmallestEntry(Extremum):
+    """min_i v_i."""
+
+    def _value(self, atom: Any, v: Any, axes: Axes) -> Any:
+        return v.min(axis=axes, keepdims=True)
+
+
+@declare(atoms.NORM1)
+class SumOfAbsolutes(AtomFacts):
+    """sum_i |v_i|."""
+
+    is_homogeneous = True
+
+    def _value(self, atom: Any, v: Any, axes: Axes) -> Any:
+        return np.abs(v).sum(axis=axes, keepdims=True)
+
+    def _slope(self, atom: Any, v: Any, y: Any, axes: Axes) -> Any:
+        return np.sign(v)
+
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        return at.total(at.absolute(atom.args[0], k, sign) for k in at.reduced())
+
+    def terms(self, atom: Any, split: Any) -> list[Any] | None:
+        return [cp.abs(atom.args[0])] if atom.axis is None else None
+
+
+@declare(atoms.NORM_INF)
+class LargestAbsolute(AtomFacts):
+    """max_i |v_i|."""
+
+    is_homogeneous = True
+
+    def _value(self, atom: Any, v: Any, axes: Axes) -> Any:
+        return np.abs(v).max(axis=axes, keepdims=True)
+
+    def _slope(self, atom: Any, v: Any, y: Any, axes: Axes) -> Any:
+        return np.sign(v) * _share(np.abs(v) == y, axes)
+
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        return at.union(at.absolute(atom.args[0], k, sign) for k in at.reduced())
+
+
+@declare(atoms.PNORM)
+class PNorm(AtomFacts):
     """|v|_p with slope sign(v) (|v| / |v|_p)^(p-1), and 0 at v = 0; CVXPY's p < 1 on v >= 0."""
-    p = float(atom.p)
-    if p == 2:
-        return (
-            lambda v, axes: np.sqrt((v * v).sum(axis=axes, keepdims=True)),
-            lambda v, y, axes: v / np.maximum(y, TINY),
-        )
 
-    def size(v: Any) -> Any:
-        return np.abs(v) if p > 1 else floored(v)
+    is_homogeneous = True
 
-    def value(v: Any, axes: Axes) -> Any:
-        largest = np.maximum(size(v).max(axis=axes, keepdims=True), TINY)
+    def _value(self, atom: Any, v: Any, axes: Axes) -> Any:
+        p = float(atom.p)
+        if p == 2:
+            return np.sqrt((v * v).sum(axis=axes, keepdims=True))
+        size = _size(v, p)
+        largest = np.maximum(size.max(axis=axes, keepdims=True), TINY)
         with np.errstate(over="ignore"):
-            total = ((size(v) / largest) ** p).sum(axis=axes, keepdims=True)
+            total = ((size / largest) ** p).sum(axis=axes, keepdims=True)
         return largest * total ** (1 / p)
 
-    def slope(v: Any, y: Any, axes: Axes) -> Any:
+    def _slope(self, atom: Any, v: Any, y: Any, axes: Axes) -> Any:
+        p = float(atom.p)
+        if p == 2:
+            return v / np.maximum(y, TINY)
         sign = np.sign(v) if p > 1 else 1.0
-        return sign * (size(v) / np.maximum(y, TINY)) ** (p - 1)
-
-    return value, slope
+        return sign * (_size(v, p) / np.maximum(y, TINY)) ** (p - 1)
 
 
-@reduction(LOG_SUM_EXP)
-def _(_atom: Any) -> tuple[Any, Any]:
-    def value(v: Any, axes: Axes) -> Any:
+def _size(v: Any, p: float) -> Any:
+    return np.abs(v) if p > 1 else floored(v)
+
+
+@declare(atoms.LOG_SUM_EXP)
+class SoftMaximum(AtomFacts):
+    """log sum_i exp v_i."""
+
+    def _value(self, atom: Any, v: Any, axes: Axes) -> Any:
         top = v.max(axis=axes, keepdims=True)
         return top + np.log(np.exp(v - top).sum(axis=axes, keepdims=True))
 
-    return value, lambda v, y, axes: np.exp(v - y)
-
-
-@reduction(SUM_LARGEST)
-def _(atom: Any) -> tuple[Any, Any]:
-    """sum of the k largest entries; a fraction of the next one if k is not an integer."""
-    k = float(atom.k)
-
-    def weights(v: Any, axes: Axes) -> Any:
-        rows = np.moveaxis(v, axes, range(-len(axes), 0))
-        flat = rows.reshape((*rows.shape[: rows.ndim - len(axes)], -1))
-        order = np.argsort(-flat, axis=-1, kind="stable")
-        taken = np.clip(k - np.arange(flat.shape[-1]), 0.0, 1.0)
-        chosen = np.empty_like(flat)
-        np.put_along_axis(chosen, order, np.broadcast_to(taken, flat.shape), axis=-1)
-        return np.moveaxis(chosen.reshape(rows.shape), range(-len(axes), 0), axes)
-
-    return (
-        lambda v, axes: (v * weights(v, axes)).sum(axis=axes, keepdims=True),
-        lambda v, y, axes: weights(v, axes),
-    )
-
-
-@declare(MAX, MIN)
-class LargestEntry(AtomFacts):
-    """The largest, or the smallest, entry."""
-
-    def pieces(self, atom: Any, entry: int, sign: int, walk: Any) -> list[Any]:
-        if sign != (1 if isinstance(atom, MAX) else -1):
-            raise NotPiecewise
-        return walk.union(walk.of(atom.args[0], int(k), sign) for k in reduced_entries(atom)[entry])
-
-
-@declare(NORM1, NORM_INF)
-class PolyhedralNorm(AtomFacts):
-    """The sum, or the largest, of the absolute values."""
-
-    def pieces(self, atom: Any, entry: int, sign: int, walk: Any) -> list[Any]:
-        combine = walk.union if isinstance(atom, NORM_INF) else walk.total
-        entries = reduced_entries(atom)[entry]
-        return combine(walk.absolute(atom.args[0], int(k), sign) for k in entries)
-
-    def terms(self, atom: Any, split: Any) -> list[Any] | None:
-        whole = isinstance(atom, NORM1) and atom.axis is None
-        return [cp.abs(atom.args[0])] if whole else None
-
-
-@declare(SUM_LARGEST)
-class LargestSum(AtomFacts):
-    """The maximum over all choices of k entries of their sum."""
-
-    def pieces(self, atom: Any, entry: int, sign: int, walk: Any) -> list[Any]:
-        entries, k = [int(j) for j in reduced_entries(atom)[entry]], int(atom.k)
-        if sign < 0 or k != atom.k or comb(len(entries), min(k, len(entries))) > walk.limit:
-            raise NotPiecewise
-        return walk.union(
-            walk.total(walk.of(atom.args[0], j, 1) for j in chosen)
-            for chosen in combinations(entries, min(k, len(entries)))
-        )
-
-
-@declare(LOG_SUM_EXP)
-class SoftMaximum(AtomFacts):
-    """log sum exp."""
+    def _slope(self, atom: Any, v: Any, y: Any, axes: Axes) -> Any:
+        return np.exp(v - y)
 
     def far(self, atom: Any, arguments: list[Any]) -> Any | None:
         return cp.max(arguments[0], axis=atom.axis, keepdims=atom.keepdims)
 
 
-@declare(GEO_MEAN)
+@declare(atoms.SUM_LARGEST)
+class LargestSum(AtomFacts):
+    """The sum of the k largest entries; a fraction of the next one if k is not an integer."""
+
+    is_homogeneous = True
+
+    def _value(self, atom: Any, v: Any, axes: Axes) -> Any:
+        return (v * self._slope(atom, v, None, axes)).sum(axis=axes, keepdims=True)
+
+    def _slope(self, atom: Any, v: Any, y: Any, axes: Axes) -> Any:
+        rows = np.moveaxis(v, axes, range(-len(axes), 0))
+        flat = rows.reshape((*rows.shape[: rows.ndim - len(axes)], -1))
+        order = np.argsort(-flat, axis=-1, kind="stable")
+        taken = np.clip(float(atom.k) - np.arange(flat.shape[-1]), 0.0, 1.0)
+        chosen = np.empty_like(flat)
+        np.put_along_axis(chosen, order, np.broadcast_to(taken, flat.shape), axis=-1)
+        return np.moveaxis(chosen.reshape(rows.shape), range(-len(axes), 0), axes)
+
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        """The maximum over all choices of k entries of their sum."""
+        entries, k = at.reduced(), int(atom.k)
+        if sign < 0 or k != atom.k or comb(len(entries), min(k, len(entries))) > at.walk.limit:
+            raise NotPiecewise
+        return at.union(
+            at.total(at.at(atom.args[0], j, 1) for j in chosen)
+            for chosen in combinations(entries, min(k, len(entries)))
+        )
+
+
+@declare(atoms.GEO_MEAN)
 class GeometricMean(AtomFacts):
     """prod v_i^w_i."""
 
@@ -274,7 +254,7 @@ def _geometric_weights(atom: Any, operand: Operand, axes: Axes) -> np.ndarray:
     return weights.reshape(lengths, order="F")
 
 
-@declare(QUAD_OVER_LIN)
+@declare(atoms.QUAD_OVER_LIN)
 class SumOfSquares(AtomFacts):
     """sum v^2 / t."""
 
