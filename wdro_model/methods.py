@@ -8,6 +8,8 @@ from typing import cast
 
 from wdro_model.errors import NoReformulationError, unknown_name
 from wdro_model.loss.polynomial import degree
+from wdro_model.loss.rewriting import substitute
+from wdro_model.loss.structure import is_canonicalisable
 from wdro_model.model import Model
 from wdro_model.objectives import exact
 from wdro_model.objectives.base import Objective
@@ -18,6 +20,7 @@ from wdro_model.objectives.units import Scale
 from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe
 
 Solver = Conic | FrankWolfe | MomentumFrankWolfe
+UNKNOWN_ATOM = "the loss has an atom that CVXPY's solvers do not know"
 Writer = Callable[[Scale | None], Program]
 """Writes a program, in other units of the decision and the loss where they are given."""
 
@@ -157,8 +160,8 @@ def _dispatch(
     if isinstance(solver, Conic):
         if program is None:
             raise ValueError(
-                f"method={method!r} has no convex CVXPY form for this model (the objective is not "
-                "convex by CVXPY's rules); use solver=FrankWolfe() instead."
+                f"method={method!r} has no convex CVXPY form for this model ({_why_not(model)}); "
+                "use solver=FrankWolfe() instead."
             )
         if not conic:
             raise ValueError(
@@ -173,7 +176,7 @@ def _conic_only(model: Model, solver: Solver | None, formula: str, program: Writ
     """An exact counterpart that is not smooth in the decision: by a conic solver or not at all."""
     if program is None:
         raise NoReformulationError(
-            f"the exact counterpart ({formula}) is not convex in the decision by CVXPY's rules: "
+            f"the exact counterpart ({formula}) is no convex CVXPY program in the decision: "
             f"{_why_not_convex(model)}. What applies: method='smoothed' or method='erm'."
         )
     if not model.feasible.has_conic_form:
@@ -191,8 +194,24 @@ def _conic_only(model: Model, solver: Solver | None, formula: str, program: Writ
     return Plan("exact", solver or Conic(), formula, (reason,), program, _not_smooth)
 
 
+def _why_not(model: Model) -> str:
+    """What stands in the way of a CVXPY form."""
+    return UNKNOWN_ATOM if _is_unknown(model) else "the objective is not convex by CVXPY's rules"
+
+
+def _is_unknown(model: Model) -> bool:
+    """Is the loss convex by CVXPY's rules, but not one that its solvers can be given?"""
+    if model.expression is None:
+        return False
+    values = {} if model.joint is None else model.mean_values()
+    at_mean = substitute(model.expression, values)
+    return at_mean.is_convex() and not is_canonicalisable(at_mean)
+
+
 def _why_not_convex(model: Model) -> str:
     """What stands in the way of a convex program."""
+    if _is_unknown(model):
+        return UNKNOWN_ATOM
     if not model.convex_in_decision:
         return "the loss itself is not"
     return "the slopes of the loss in the data are not affine in the decision"

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from wdro_model.loss.atoms.expressions import broadcast_entry, entry_of, reduced_entries, spread
-from wdro_model.loss.atoms.facts import NotPiecewise, facts_of
+from wdro_model.loss.atoms.facts import NoPieces, facts_of
 from wdro_model.loss.atoms.linear import linear_maps
 from wdro_model.loss.polynomial import Degrees
 
@@ -32,7 +32,7 @@ def pieces(expression: Any, parameters: Iterable[Any], limit: int = 64) -> tuple
         raise ValueError(f"pieces needs one entry, got shape {expression.shape}.")
     try:
         return tuple(_Pieces(Degrees(parameters), limit).of(expression, 0, 1))
-    except NotPiecewise:
+    except NoPieces:
         return None
 
 
@@ -44,7 +44,7 @@ def entry_pieces(expression: Any, degrees: Degrees) -> tuple[int, Pieces] | None
     for sign in (1, -1):
         try:
             return sign, _Pieces(degrees, PIECES).of(expression, None, sign)
-        except NotPiecewise:
+        except NoPieces:
             continue
     return None
 
@@ -68,7 +68,7 @@ class _Pieces:
 
     def at_most(self, found: Pieces) -> Pieces:
         if len(found) > self.limit:
-            raise NotPiecewise
+            raise NoPieces
         return found
 
     def matrices(self, e: Any) -> list[Any]:
@@ -94,7 +94,7 @@ class AtomEntry:
     def number(self) -> int:
         """The entry, for facts that speak of one alone."""
         if self.entry is None:
-            raise NotPiecewise
+            raise NoPieces
         return self.entry
 
     def read(self, argument: Any) -> int | None:
@@ -143,21 +143,21 @@ class AtomEntry:
             choices.append(term)
             count *= len(term)
             if count > self.walk.limit:
-                raise NotPiecewise
+                raise NoPieces
         fixed = [sum(certain[1:], certain[0])] if certain else []
         return [sum(rest, first) for first, *rest in (fixed + list(c) for c in product(*choices))]
 
     def absolute(self, argument: Any, entry: int | None, sign: int) -> Pieces:
         """|e| = max(e, -e), or the one of them that is known to be nonnegative."""
         if sign < 0:
-            raise NotPiecewise
+            raise NoPieces
         signs = (1,) if argument.is_nonneg() else (-1,) if argument.is_nonpos() else (1, -1)
         return self.union(self.walk.of(argument, entry, turned) for turned in signs)
 
     def positive(self, factor: Any, sign: int) -> tuple[Any, int]:
         """|factor| and the sign turned by it, for a factor without data and of known sign."""
         if self.degrees(factor) > 0 or not (factor.is_nonneg() or factor.is_nonpos()):
-            raise NotPiecewise
+            raise NoPieces
         return (factor, sign) if factor.is_nonneg() else (-factor, -sign)
 
     def by_matrices(self, sign: int) -> Pieces:

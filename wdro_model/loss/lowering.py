@@ -17,7 +17,7 @@ from wdro_model.loss.atoms.facts import (
     missing_rule,
     prepare,
 )
-from wdro_model.loss.tape import Node, Step, Tape
+from wdro_model.loss.tape import Node, Tape, TapeStep
 from wdro_model.loss.walk import Walk
 
 
@@ -50,7 +50,7 @@ class _Lowering(Walk):
     def __init__(self, uncertain: set[int]) -> None:
         super().__init__()
         self.nodes: list[Node] = []
-        self.steps: list[Step] = []
+        self.steps: list[TapeStep] = []
         self.varies = _Varies(uncertain)
         self.is_uncertain = self.varies.is_uncertain
 
@@ -88,7 +88,7 @@ class _Lowering(Walk):
                 certain=False,
             )
         )
-        self.steps.append(Step(kernel, inputs, slot))
+        self.steps.append(TapeStep(kernel, inputs, slot))
         return slot
 
     def add(self, node: Node) -> int:

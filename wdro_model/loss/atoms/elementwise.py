@@ -18,7 +18,7 @@ from wdro_model.loss.atoms import cvxpy_classes as atoms
 from wdro_model.loss.atoms.facts import (
     AtomFacts,
     Kernel,
-    NotPiecewise,
+    NoPieces,
     NoVectorForm,
     Operands,
     declare,
@@ -159,7 +159,7 @@ class Extreme(AtomFacts):
 
     def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
         if sign != (1 if isinstance(atom, atoms.MAXIMUM) else -1):
-            raise NotPiecewise
+            raise NoPieces
         return at.union(at.spread(at(argument, sign)) for argument in atom.args)
 
 

@@ -53,7 +53,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Family = TypeVar("Family", bound="type[AtomFacts]")
 
 
-class NotPiecewise(Exception):
+class NoPieces(Exception):
     """An expression is not a maximum of affine pieces, or has too many of them."""
 
 
@@ -163,7 +163,7 @@ class AtomFacts:
 
     def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
         """Expressions whose maximum is sign * an entry of the atom, found with `at`: AtomEntry."""
-        raise NotPiecewise
+        raise NoPieces
 
     def factor(self, atom: Any, number: Callable[[Any], float | None]) -> Any | None:
         """(c, e) with atom = c e, where number(argument) is the one value of its entries."""
@@ -285,7 +285,7 @@ def _check_classes(atoms: Sequence[Any]) -> None:
     if not atoms:
         raise TypeError("a rule needs the class of an atom: write @rule(MyAtom).")
     for atom in atoms:
-        if not (isinstance(atom, type) and issubclass(atom, cp.Expression)):
+        if not (isinstance(atom, type) and issubclass(atom, Atom)):
             raise TypeError(
                 f"a rule needs atom classes, subclasses of {Atom.__module__}.Atom, got {atom!r}; "
                 "for the atom of a CVXPY function pass type(expression)."
@@ -311,7 +311,10 @@ def _check_signature(function: Any, prepared: bool) -> None:
     )
     if not callable(function):
         raise TypeError(f"a rule is a function {needed}, got {function!r}.")
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # compiled functions need not tell theirs
     counts = (2,) if prepared else range(2, 10)
     if not any(_takes(signature, count) for count in counts):
         name = getattr(function, "__name__", repr(function))

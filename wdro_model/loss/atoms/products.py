@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.loss.atoms import cvxpy_classes as atoms
-from wdro_model.loss.atoms.contraction import contraction
+from wdro_model.loss.atoms.contraction import Contraction, contraction
 from wdro_model.loss.atoms.expressions import (
     as_scalar,
     entry_of,
@@ -24,7 +24,7 @@ from wdro_model.loss.atoms.facts import (
     Adjoints,
     AtomFacts,
     Kernel,
-    NotPiecewise,
+    NoPieces,
     NoVectorForm,
     Operand,
     Operands,
@@ -42,7 +42,7 @@ from wdro_model.loss.atoms.samples import (
 Number = Callable[[Any], float | None]
 
 
-class Product(AtomFacts):
+class Vanishing(AtomFacts):
     """Atoms that are zero where one of their arguments is."""
 
     def constant_part(self, atom: Any, parts: Sequence[Any | None]) -> Any | None:
@@ -50,7 +50,7 @@ class Product(AtomFacts):
 
 
 @declare(*atoms.BILINEAR)
-class Bilinear(Product, Affine):
+class Bilinear(Vanishing, Affine):
     """Atoms that CVXPY calls affine and that are linear in each of their two arguments."""
 
     def degree(self, atom: Any, degrees: Sequence[float]) -> float:
@@ -65,7 +65,7 @@ class Bilinear(Product, Affine):
         return AtomFacts.dependence(self, atom, seen)
 
     def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
-        raise NotPiecewise
+        raise NoPieces
 
     def times(self, atom: Any, factor: float, push: Callable[[Any, float], Any]) -> Any:
         first, second = atom.args
@@ -90,11 +90,7 @@ class MatrixProduct(AtomFacts):
         sa = za + stack + "ij"[2 - min(a.ndim, 2) :]
         sb = zb + stack + "jk"[: b.ndim]
         so = (za or zb) + stack + "i" * (a.ndim > 1) + "k" * (b.ndim > 1)
-        value, pull_a, pull_b = (
-            contraction(sa, sb, so),
-            contraction(so, sb, sa),
-            contraction(so, sa, sb),
-        )
+        value, pull_a, pull_b = _contractions(sa, sb, so)
         return lambda u, v: (value(u, v), lambda g: pull_a(g, v), lambda g: pull_b(g, u))
 
     def adjoints(self, atom: Any) -> Adjoints:
@@ -136,7 +132,7 @@ class MatrixProduct(AtomFacts):
     def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
         a, b = atom.args
         if max(a.ndim, b.ndim) > 2 or not (a.shape and b.shape):
-            raise NotPiecewise
+            raise NoPieces
         rows = np.arange(a.size).reshape(a.shape, order="F").reshape((-1, a.shape[-1]))
         columns = np.arange(b.size).reshape(b.shape, order="F").reshape((b.shape[0], -1))
         i, k = np.unravel_index(at.number, (len(rows), columns.shape[1]), order="F")
@@ -152,6 +148,11 @@ class MatrixProduct(AtomFacts):
     def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
         found = _product_over_samples(arguments)
         return found.total() if isinstance(found, VectorPerSample) and atom.size == 1 else found
+
+
+def _contractions(sa: str, sb: str, so: str) -> tuple[Contraction, Contraction, Contraction]:
+    """The product of a and b, and its two pullbacks."""
+    return contraction(sa, sb, so), contraction(so, sb, sa), contraction(so, sa, sb)
 
 
 def _is_sparse(operand: Operand) -> bool:
@@ -233,7 +234,7 @@ class EntrywiseProduct(AtomFacts):
 
 
 @declare(atoms.DIVIDE)
-class Quotient(Product):
+class Quotient(Vanishing):
     """a / b, entry by entry."""
 
     is_entrywise = True
@@ -287,11 +288,7 @@ class KroneckerProduct(AtomFacts):
         a, b = operands
         za, zb = "z" * a.batched, "z" * b.batched
         sa, sb, so = za + "ij", zb + "kl", (za or zb) + "ikjl"
-        value, pull_a, pull_b = (
-            contraction(sa, sb, so),
-            contraction(so, sb, sa),
-            contraction(so, sa, sb),
-        )
+        value, pull_a, pull_b = _contractions(sa, sb, so)
         blocks = (a.shape[0], b.shape[0], a.shape[1], b.shape[1])
 
         def split(g: Any) -> Any:

@@ -18,7 +18,7 @@ from wdro_model.loss.atoms.expressions import as_scalar, reduced_entries
 from wdro_model.loss.atoms.facts import (
     AtomFacts,
     Kernel,
-    NotPiecewise,
+    NoPieces,
     NoVectorForm,
     Operand,
     Operands,
@@ -95,7 +95,7 @@ class Extremum(AtomFacts):
 
     def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
         if sign != (1 if isinstance(atom, atoms.MAX) else -1):
-            raise NotPiecewise
+            raise NoPieces
         return at.union(at.at(atom.args[0], k, sign) for k in at.reduced())
 
 
@@ -219,7 +219,7 @@ class LargestSum(AtomFacts):
         """The maximum over all choices of k entries of their sum."""
         entries, k = at.reduced(), int(atom.k)
         if sign < 0 or k != atom.k or comb(len(entries), min(k, len(entries))) > at.walk.limit:
-            raise NotPiecewise
+            raise NoPieces
         return at.union(
             at.total(at.at(atom.args[0], j, 1) for j in chosen)
             for chosen in combinations(entries, min(k, len(entries)))
