@@ -195,33 +195,44 @@ def _product_over_samples(arguments: list[Any]) -> Any:
     return VectorPerSample(rows.data * other.value) if known else VectorPerSample(rows.data, other)
 
 
-@declare(atoms.MULTIPLY)
-class EntrywiseProduct(AtomFacts):
-    """a * b, entry by entry."""
+class Scaling(AtomFacts):
+    """An argument times, or divided by, the other one, entry by entry."""
 
     is_entrywise = True
 
-    def rule(self, _atom: Any, a: Any, b: Any) -> tuple[Any, ...]:
-        return a * b, lambda g: g * b, lambda g: g * a
+    def _sides(self, atom: Any, degrees: Any) -> tuple[Any, Any]:
+        """The factor, which should see no data, and what it scales."""
+        return atom.args if degrees(atom.args[0]) == 0 else atom.args[::-1]
 
-    def adjoints(self, atom: Any) -> Adjoints:
-        return _entrywise_adjoints(*atom.args)
+    def _scaled(self, factor: Any, other: Any) -> Any:
+        return cp.multiply(factor, other)
 
     def dependence(self, atom: Any, seen: Any) -> Any | None:
         return AtomFacts.dependence(self, atom, seen)
 
     def terms(self, atom: Any, split: Any) -> list[Any] | None:
         """A factor without data: one number for all terms."""
-        factor, other = atom.args if split.degrees(atom.args[0]) == 0 else atom.args[::-1]
+        factor, other = self._sides(atom, split.degrees)
         number = the_number(factor)
         if split.degrees(factor) > 0 or number.size != 1 or other.shape != atom.shape:
             return None
-        return [cp.multiply(as_scalar(number), term) for term in split(other)]
+        return [self._scaled(as_scalar(number), term) for term in split(other)]
 
     def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
-        factor, other = atom.args if at.degrees(atom.args[0]) == 0 else atom.args[::-1]
+        factor, other = self._sides(atom, at.degrees)
         size, sign = at.positive(at.part(factor), sign)
-        return at.spread([cp.multiply(size, piece) for piece in at(other, sign)])
+        return at.spread([self._scaled(size, piece) for piece in at(other, sign)])
+
+
+@declare(atoms.MULTIPLY)
+class EntrywiseProduct(Scaling):
+    """a * b."""
+
+    def rule(self, _atom: Any, a: Any, b: Any) -> tuple[Any, ...]:
+        return a * b, lambda g: g * b, lambda g: g * a
+
+    def adjoints(self, atom: Any) -> Adjoints:
+        return _entrywise_adjoints(*atom.args)
 
     def factor(self, atom: Any, number: Number) -> Any | None:
         for found, other in ((number(a), b) for a, b in (atom.args, atom.args[::-1])):
@@ -234,10 +245,14 @@ class EntrywiseProduct(AtomFacts):
 
 
 @declare(atoms.DIVIDE)
-class Quotient(Vanishing):
-    """a / b, entry by entry."""
+class Quotient(Scaling, Vanishing):
+    """a / b."""
 
-    is_entrywise = True
+    def _sides(self, atom: Any, degrees: Any) -> tuple[Any, Any]:
+        return atom.args[1], atom.args[0]
+
+    def _scaled(self, factor: Any, other: Any) -> Any:
+        return other / factor
 
     def rule(self, _atom: Any, a: Any, b: Any) -> tuple[Any, ...]:
         q = a / b
@@ -247,21 +262,9 @@ class Quotient(Vanishing):
         return degrees[0] if degrees[1] == 0 else math.inf
 
     def adjoints(self, atom: Any) -> Adjoints:
+        """Of degree one only where b does not see the data: its own is never asked for."""
         a, b = atom.args
-        # Of degree one only where b does not see the data.
-        return [lambda g: unbroadcast(g / b, a.shape), lambda g: g]
-
-    def terms(self, atom: Any, split: Any) -> list[Any] | None:
-        over, by = atom.args
-        number = the_number(by)
-        if split.degrees(by) > 0 or number.size != 1 or over.shape != atom.shape:
-            return None
-        return [term / as_scalar(number) for term in split(over)]
-
-    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
-        over, by = atom.args
-        size, sign = at.positive(at.part(by), sign)
-        return at.spread([piece / size for piece in at(over, sign)])
+        return [lambda g: unbroadcast(g / b, a.shape)]
 
     def factor(self, atom: Any, number: Number) -> Any | None:
         over, by = atom.args
@@ -304,10 +307,9 @@ class KroneckerProduct(AtomFacts):
 
 @declare(*atoms.CONVOLUTIONS)
 class Convolution(AtomFacts):
-    """c_k = sum_i a_i b_(k-i)."""
+    """c_k = sum_i a_i b_(k-i): shifted copies of b, one for each entry of a."""
 
     def kernel(self, atom: Any, operands: Operands) -> Kernel:
-        """c_k = sum_i a_i b_(k-i): shifted copies of b, one for each entry of a."""
         n, m = (int(np.prod(operand.shape)) for operand in operands)
         shapes = [operand.shape for operand in operands]
 

@@ -85,10 +85,15 @@ class AlongAxes(AtomFacts):
         return sp.csr_array((np.ones(taken.size), (owner, taken.ravel())), shape) @ seen(source)
 
 
-class Extremum(AtomFacts):
+@declare(atoms.MAX, atoms.MIN)
+class ExtremeEntry(AtomFacts):
     """The largest, or the smallest, entry; equal weights on those that tie are a subgradient."""
 
     is_homogeneous = True
+
+    def _value(self, atom: Any, v: Any, axes: Axes) -> Any:
+        extreme = np.max if isinstance(atom, atoms.MAX) else np.min
+        return extreme(v, axis=axes, keepdims=True)
 
     def _slope(self, atom: Any, v: Any, y: Any, axes: Axes) -> Any:
         return _share(v == y, axes)
@@ -101,22 +106,6 @@ class Extremum(AtomFacts):
 
 def _share(hits: Any, axes: Axes) -> Any:
     return hits / hits.sum(axis=axes, keepdims=True)
-
-
-@declare(atoms.MAX)
-class LargestEntry(Extremum):
-    """max_i v_i."""
-
-    def _value(self, atom: Any, v: Any, axes: Axes) -> Any:
-        return v.max(axis=axes, keepdims=True)
-
-
-@declare(atoms.MIN)
-class SmallestEntry(Extremum):
-    """min_i v_i."""
-
-    def _value(self, atom: Any, v: Any, axes: Axes) -> Any:
-        return v.min(axis=axes, keepdims=True)
 
 
 @declare(atoms.NORM1)
