@@ -44,7 +44,6 @@ class Affine(AtomFacts):
     is_homogeneous = True
 
     def kernel(self, atom: Any, operands: Operands) -> Kernel:
-        """Any other affine atom, through the sparse matrices that CVXPY builds for it."""
         maps = linear_maps(atom)
         used = [k for k, m in enumerate(maps) if m is not None]
         shapes = [operand.shape for operand in operands]
