@@ -18,9 +18,9 @@ from wdro_model.loss import (
     quadratic_form,
     rule,
 )
-from wdro_model.loss.forms import affine_forms
-from wdro_model.loss.structured import StructuredAtom, structured
-from wdro_model.loss.substitution import substitute
+from wdro_model.loss.atoms.own import StructuredAtom, structured
+from wdro_model.loss.data_forms import affine_forms
+from wdro_model.loss.rewriting import substitute
 from wdro_model.uncertainty.supports import Nonnegative
 
 N = 3

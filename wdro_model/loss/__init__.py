@@ -1,23 +1,21 @@
 """What the loss is: its values and gradients on many scenarios, and its structure in the data."""
 
+from wdro_model.loss.affine_pieces import pieces
+from wdro_model.loss.atoms.facts import AtomFacts, declare, rule
+from wdro_model.loss.atoms.own import StructuredAtom
+from wdro_model.loss.atoms.quadratic import quadratic_form
 from wdro_model.loss.batched import BatchedLoss
 from wdro_model.loss.callable import CallableLoss
-from wdro_model.loss.pullback import Loss, Pullback
-from wdro_model.loss.quadratic_form import quadratic_form
-from wdro_model.loss.rules import rule
-from wdro_model.loss.structure import (
-    AffineParts,
-    Structure,
-    affine_parts,
-    analyse,
-    convexity_in_data,
-    degree,
-    pieces,
-)
-from wdro_model.loss.structured import StructuredAtom
+from wdro_model.loss.polynomial import degree
+from wdro_model.loss.protocol import Loss, Pullback
+from wdro_model.loss.slopes import AffineParts, affine_parts
+from wdro_model.loss.structure import Structure, analyse, convexity_in_data, is_canonicalisable
+
+register_rule = rule
 
 __all__ = [
     "AffineParts",
+    "AtomFacts",
     "BatchedLoss",
     "CallableLoss",
     "Loss",
@@ -27,8 +25,11 @@ __all__ = [
     "affine_parts",
     "analyse",
     "convexity_in_data",
+    "declare",
     "degree",
+    "is_canonicalisable",
     "pieces",
     "quadratic_form",
+    "register_rule",
     "rule",
 ]

@@ -18,10 +18,9 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.loss.inputs import as_weights, batch_size, entry
+from wdro_model.loss.atoms.facts import brief
 from wdro_model.loss.lowering import lower
-from wdro_model.loss.pullback import Gradients, Pullback
-from wdro_model.loss.rules import brief
+from wdro_model.loss.protocol import Gradients, Pullback, as_weights, batch_size, entry
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 

@@ -9,44 +9,16 @@ import cvxpy as cp
 from cvxpy.expressions.leaf import Leaf
 
 from wdro_model.errors import MissingRuleError
-from wdro_model.loss import (  # noqa: F401  (their rules register on import)
-    affine_rules,
-    atoms,
-    elementwise_rules,
-    power_rules,
-    product_rules,
-    quadratic_rules,
-    reduction_rules,
+from wdro_model.loss.atoms.facts import (
+    Operand,
+    brief,
+    facts_of,
+    hidden_parameters,
+    missing_rule,
+    prepare,
 )
-from wdro_model.loss.rules import Operand, brief, missing_rule, prepare
-from wdro_model.loss.tape import Node, Step, Tape
-
-ENTRYWISE = (atoms.Elementwise, atoms.ADD, atoms.MULTIPLY, atoms.DIVIDE)
-
-
-def operands_of(atom: Any) -> list[Any]:
-    """The expressions an atom is a function of.
-
-    Those of an entrywise atom get its shape; the exponent of a power, which CVXPY keeps outside
-    of the arguments, comes last. An atom whose rule reads something simpler than its arguments
-    declares it as `operands`.
-    """
-    if (declared := getattr(atom, "operands", None)) is not None:
-        return list(declared)
-    arguments = list(atom.args)
-    if isinstance(atom, ENTRYWISE):
-        arguments = [
-            a if a.shape == atom.shape else cp.broadcast_to(a, atom.shape) for a in arguments
-        ]
-    return [*arguments, atom.p] if isinstance(atom, atoms.POWER) else arguments
-
-
-def hidden_parameters(atom: Any) -> list[Any]:
-    """Parameters that are an option of the atom itself, such as the threshold of huber."""
-    if type(atom).parameters is atoms.Atom.parameters:
-        return []
-    reached = {p.id for operand in operands_of(atom) for p in operand.parameters()}
-    return [p for p in atom.parameters() if p.id not in reached]
+from wdro_model.loss.tape import Node, Tape, TapeStep
+from wdro_model.loss.walk import Walk
 
 
 def lower(expression: Any, uncertain: Iterable[Any]) -> Tape:
@@ -54,60 +26,57 @@ def lower(expression: Any, uncertain: Iterable[Any]) -> Tape:
     return _Lowering({p.id for p in uncertain}).run(expression)
 
 
-class _Lowering:
+class _Varies(Walk):
+    """Does an expression depend on a variable or on an uncertain parameter?"""
+
     def __init__(self, uncertain: set[int]) -> None:
+        super().__init__()
         self.uncertain = uncertain
-        self.nodes: list[Node] = []
-        self.steps: list[Step] = []
-        self.slots: dict[int, int] = {}
-        self.varying: dict[int, bool] = {}
 
-    def run(self, expression: Any) -> Tape:
-        root = self.visit(expression)
-        return Tape(tuple(self.nodes), tuple(self.steps), root)
-
-    def visit(self, expression: Any) -> int:
-        """The slot that holds the value of the expression."""
-        if id(expression) not in self.slots:
-            slot = self.leaf(expression) if self.is_leaf(expression) else self.atom(expression)
-            self.slots[id(expression)] = slot
-        return self.slots[id(expression)]
-
-    def is_leaf(self, expression: Any) -> bool:
-        """Leaves, and whole subexpressions of constants and certain parameters."""
-        return isinstance(expression, Leaf) or not self.varies(expression)
-
-    def varies(self, expression: Any) -> bool:
-        """Does the expression depend on a variable or on an uncertain parameter?"""
+    def visit(self, expression: Any) -> bool:
         if isinstance(expression, Leaf):
             return isinstance(expression, cp.Variable) or self.is_uncertain(expression)
-        known = self.varying.get(id(expression))
-        if known is None:
-            known = any(self.varies(a) for a in expression.args) or any(
-                self.is_uncertain(p) for p in hidden_parameters(expression)
-            )
-            if isinstance(expression, atoms.POWER):
-                known = known or self.is_uncertain(expression.p)
-            self.varying[id(expression)] = known
-        return known
+        return any(self(read) for read in facts_of(expression).reads(expression)) or any(
+            self.is_uncertain(p) for p in hidden_parameters(expression)
+        )
 
     def is_uncertain(self, leaf: Any) -> bool:
         return getattr(leaf, "id", None) in self.uncertain and isinstance(leaf, cp.Parameter)
 
-    def leaf(self, expression: Any) -> int:
+
+class _Lowering(Walk):
+    """The slot that holds the value of an expression."""
+
+    def __init__(self, uncertain: set[int]) -> None:
+        super().__init__()
+        self.nodes: list[Node] = []
+        self.steps: list[TapeStep] = []
+        self.varies = _Varies(uncertain)
+        self.is_uncertain = self.varies.is_uncertain
+
+    def run(self, expression: Any) -> Tape:
+        root = self(expression)
+        return Tape(tuple(self.nodes), tuple(self.steps), root)
+
+    def visit(self, expression: Any) -> int:
+        """Leaves, and whole subexpressions of constants and certain parameters, are read."""
         _refuse_complex(expression)
+        if isinstance(expression, Leaf) or not self.varies(expression):
+            return self.leaf(expression)
+        return self.step(expression)
+
+    def leaf(self, expression: Any) -> int:
         is_variable = isinstance(expression, cp.Variable)
         batched = self.is_uncertain(expression)
         certain = not (is_variable or batched)
         return self.add(Node(expression, batched, is_variable, certain))
 
-    def atom(self, atom: Any) -> int:
-        _refuse_complex(atom)
+    def step(self, atom: Any) -> int:
         for parameter in hidden_parameters(atom):
             if self.is_uncertain(parameter):
                 raise MissingRuleError(_hidden_message(atom, parameter))
-        expressions = operands_of(atom)
-        inputs = tuple(self.visit(e) for e in expressions)
+        expressions = facts_of(atom).operands(atom)
+        inputs = tuple(self(e) for e in expressions)
         nodes = [self.nodes[k] for k in inputs]
         operands = tuple(Operand(e, node.batched) for e, node in zip(expressions, nodes))
         kernel = prepare(atom, operands)
@@ -119,7 +88,7 @@ class _Lowering:
                 certain=False,
             )
         )
-        self.steps.append(Step(kernel, inputs, slot))
+        self.steps.append(TapeStep(kernel, inputs, slot))
         return slot
 
     def add(self, node: Node) -> int:

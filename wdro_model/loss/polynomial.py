@@ -8,9 +8,8 @@ from typing import Any
 
 from cvxpy.expressions.leaf import Leaf
 
-from wdro_model.loss import atoms
-from wdro_model.loss.lowering import hidden_parameters
-from wdro_model.loss.structured import structured
+from wdro_model.loss.atoms.facts import facts_of, hidden_parameters
+from wdro_model.loss.walk import Walk
 
 
 def degree(expression: Any, parameters: Iterable[Any]) -> float:
@@ -21,44 +20,26 @@ def degree(expression: Any, parameters: Iterable[Any]) -> float:
     return Degrees(parameters)(expression)
 
 
-class Degrees:
+class Degrees(Walk):
     """Degrees of many expressions in the same parameters; each one is computed once."""
 
     def __init__(self, parameters: Iterable[Any]) -> None:
+        super().__init__()
         self.parameters = tuple(parameters)
         self.ids = {p.id for p in self.parameters}
-        self._known: dict[int, tuple[Any, float]] = {}
 
-    def __call__(self, expression: Any) -> float:
+    def visit(self, expression: Any) -> float:
         if isinstance(expression, Leaf):
             return float(getattr(expression, "id", None) in self.ids)
-        if id(expression) not in self._known:
-            # The expression is kept beside its degree: an id may be reused once it is gone.
-            self._known[id(expression)] = (expression, self._of_atom(expression))
-        return self._known[id(expression)][1]
-
-    def _of_atom(self, atom: Any) -> float:
-        if any(p.id in self.ids for p in hidden_parameters(atom)):
+        if any(p.id in self.ids for p in hidden_parameters(expression)):
             return math.inf
-        d = [self(argument) for argument in atom.args]
-        if isinstance(atom, atoms.POWER):
-            return self._of_power(atom, d[0])
-        if max(d) == 0:
-            return 0
-        if isinstance(atom, atoms.BILINEAR):
-            return sum(d)
-        if isinstance(atom, atoms.DIVIDE | atoms.QUAD_OVER_LIN):
-            times = 2 if isinstance(atom, atoms.QUAD_OVER_LIN) else 1
-            return times * d[0] if d[1] == 0 else math.inf
-        if (known := structured(atom)) is not None:
-            return known.degree_in(d)
-        return max(d) if isinstance(atom, atoms.AffAtom) else math.inf
+        facts = facts_of(expression)
+        found = [self(read) for read in facts.reads(expression)]
+        return facts.degree(expression, found) if max(found) > 0 else 0
 
-    def _of_power(self, atom: Any, base: float) -> float:
-        if self(atom.p) > 0:
-            return math.inf
-        if base == 0:
-            return 0
-        p = atom.p.value
-        natural = p is not None and float(p) == int(p) and p >= 0
-        return int(p) * base if natural and not atom.p.parameters() else math.inf
+    def replaceable(self, atom: Any) -> bool:
+        """Are the parameters in the atom's arguments alone, no exponent and no option of it?"""
+        outside = facts_of(atom).reads(atom)[len(atom.args) :]
+        return not any(p.id in self.ids for p in hidden_parameters(atom)) and not any(
+            self(read) > 0 for read in outside
+        )

@@ -9,11 +9,14 @@ from functools import cached_property
 from typing import Any
 
 import cvxpy as cp
+from cvxpy.reductions.dcp2cone.canonicalizers import CANON_METHODS
+from cvxpy.reductions.dcp2cone.canonicalizers.quad import QUAD_CANON_METHODS
 
-from wdro_model.loss.affine import AffineParts, affine_parts
-from wdro_model.loss.curvature import convexity_in_data
-from wdro_model.loss.piecewise import pieces
-from wdro_model.loss.polynomial import degree
+from wdro_model.loss.affine_pieces import pieces
+from wdro_model.loss.atoms.cvxpy_classes import AffAtom, Atom
+from wdro_model.loss.polynomial import Degrees, degree
+from wdro_model.loss.slopes import AffineParts, affine_parts
+from wdro_model.loss.walk import Walk
 
 __all__ = [
     "AffineParts",
@@ -44,12 +47,12 @@ class Structure:
 
     @cached_property
     def convex_in_decision(self) -> bool:
-        """Is f convex in x for every scenario that nature may choose, by CVXPY's rules?"""
+        """Is f convex in x for every scenario that the adversary may choose, by CVXPY's rules?"""
         return bool(_without_definiteness(self.expression, self.parameters).is_convex())
 
     @cached_property
     def convex_on_samples(self) -> bool:
-        """The same for scenarios like the samples, which may be definite where nature is free."""
+        """The same for scenarios like the samples, which may be definite where others are not."""
         return bool(self.expression.is_convex())
 
     @cached_property
@@ -100,3 +103,86 @@ def _without_definiteness(expression: Any, parameters: tuple[Any, ...]) -> Any:
     return expression.tree_copy(
         {id(p): cp.Parameter(p.shape, p.name(), symmetric=True) for p in definite}
     )
+
+
+# ------------------------------------------------------------------ curvature in the data
+def convexity_in_data(expression: Any, parameters: Iterable[Any]) -> str:
+    """ "affine", "convex", "concave" or "unknown", in the parameters and for every decision.
+
+    Subexpressions that are affine in the data become variables, those without data become
+    parameters of the same sign; CVXPY's composition rules then speak about the data.
+    """
+    degrees = Degrees(parameters)
+    if degrees(expression) <= 1:
+        return "affine"
+    try:
+        swapped = _Swap(degrees)(expression)
+    except (ValueError, cp.error.DCPError):
+        # Some atoms refuse a variable where the data stands.
+        return "unknown"
+    ids = degrees.ids
+    if any(p.id in ids for p in swapped.parameters()):
+        return "unknown"
+    if swapped.is_convex():
+        return "convex"
+    return "concave" if swapped.is_concave() else "unknown"
+
+
+class _Swap(Walk):
+    """The expression with the roles of decision and data swapped."""
+
+    def __init__(self, degrees: Degrees) -> None:
+        super().__init__()
+        self.degrees = degrees
+
+    def visit(self, expression: Any) -> Any:
+        found = self.degrees(expression)
+        if found == 0:
+            if not expression.variables():
+                return expression
+            return cp.Parameter(expression.shape, **_sign(expression), **_definiteness(expression))
+        if found == 1:
+            return cp.Variable(expression.shape, **_sign(expression))
+        return super().visit(expression)
+
+    def atom(self, atom: Any, arguments: list[Any]) -> Any:
+        return atom.copy(arguments)
+
+
+def _sign(expression: Any) -> dict[str, bool]:
+    if expression.is_nonneg():
+        return {"nonneg": True}
+    return {"nonpos": True} if expression.is_nonpos() else {}
+
+
+def _definiteness(expression: Any) -> dict[str, bool]:
+    """PSD and NSD exclude a sign in CVXPY's attributes."""
+    if expression.ndim != 2 or _sign(expression):
+        return {}
+    if expression.is_psd():
+        return {"PSD": True}
+    return {"NSD": True} if expression.is_nsd() else {}
+
+
+# ------------------------------------------------------------------ what CVXPY's solvers know
+class _Canonicalisable(Walk):
+    """As CVXPY looks it up: by the exact class of an atom; constants are never looked up."""
+
+    def leaf(self, leaf: Any) -> bool:
+        return True
+
+    def visit(self, expression: Any) -> bool:
+        constant = expression.is_constant() and not expression.parameters()
+        return constant or super().visit(expression)
+
+    def atom(self, atom: Any, arguments: list[bool]) -> bool:
+        cls = type(atom)
+        known = cls in CANON_METHODS or cls in QUAD_CANON_METHODS
+        if not known and issubclass(cls, AffAtom):
+            known = cls.graph_implementation is not Atom.graph_implementation
+        return known and all(arguments)
+
+
+def is_canonicalisable(expression: Any) -> bool:
+    """Can CVXPY write the expression for its solvers? Not one with an atom it knows nothing of."""
+    return _Canonicalisable()(expression)

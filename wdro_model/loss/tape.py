@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.loss.rules import Kernel
+from wdro_model.loss.atoms.facts import Kernel
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Step:
+class TapeStep:
     """One evaluation: the kernel, the slots of its operands, the slot of its value."""
 
     kernel: Kernel
@@ -51,7 +51,7 @@ class Tape:
     all of them at once gives it back to the system, and a thousand page faults per call.
     """
 
-    def __init__(self, nodes: tuple[Node, ...], steps: tuple[Step, ...], root: int) -> None:
+    def __init__(self, nodes: tuple[Node, ...], steps: tuple[TapeStep, ...], root: int) -> None:
         self.nodes, self.steps, self.root = nodes, steps, root
         self._values: list[Any] = [None] * len(nodes)
         self._pulls: list[tuple[Any, ...]] = [()] * len(steps)

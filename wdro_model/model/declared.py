@@ -10,8 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.loss import BatchedLoss, CallableLoss
-from wdro_model.loss.atoms import NEGATE, SUM_LARGEST
-from wdro_model.loss.rules import brief
+from wdro_model.loss.atoms.cvxpy_classes import NEGATE, SUM_LARGEST
+from wdro_model.loss.atoms.facts import brief
 from wdro_model.sets import In
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.parameter import UncertainParameter

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.loss.flat import FlatLoss
+from wdro_model.loss.flat_vectors import FlatLoss
 from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.solvers.objective import Array

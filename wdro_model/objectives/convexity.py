@@ -16,12 +16,11 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from cvxpy.atoms.affine.add_expr import AddExpression
 
-from wdro_model.loss.factored import factored
-from wdro_model.loss.flat import FlatLoss
-from wdro_model.loss.quadratic_form import QuadraticForm
-from wdro_model.loss.structure import degree
+from wdro_model.loss.atoms.quadratic import QuadraticForm
+from wdro_model.loss.flat_vectors import FlatLoss
+from wdro_model.loss.polynomial import degree
+from wdro_model.loss.rewriting import factored, summands
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration.closed_form import isotropic
@@ -68,8 +67,7 @@ def quadratic_term(model: RobustModel) -> QuadraticTerm | None:
     """The loss as a multiple of quadratic_form(x, Xi) and terms without data, if it is one."""
     if model.expression is None or len(model.joint.parameters) != 1:
         return None
-    expression = model.expression
-    terms = list(expression.args) if isinstance(expression, AddExpression) else [expression]
+    terms = summands(model.expression)
     uncertain = [t for t in terms if degree(t, model.joint.parameters) > 0]
     rest = [t for t in terms if degree(t, model.joint.parameters) == 0]
     if len(uncertain) != 1:

@@ -7,11 +7,11 @@ from typing import Any
 
 import cvxpy as cp
 
-from wdro_model.loss.homogeneous import times
-from wdro_model.loss.structure import affine_parts
-from wdro_model.loss.substitution import substitute
+from wdro_model.loss.over_samples import vectorised
+from wdro_model.loss.rewriting import substitute, times
+from wdro_model.loss.slopes import affine_parts
+from wdro_model.loss.structure import is_canonicalisable
 from wdro_model.model import Model, RobustModel
-from wdro_model.objectives.vectorised import vectorised
 
 COPIES = 300
 """At most so many copies of a loss are written out, one for each sample."""
@@ -32,9 +32,14 @@ class Program:
 
     @classmethod
     def if_convex(cls, expression: Any, constraints: tuple[Any, ...] = ()) -> Program | None:
-        """The program, or None where CVXPY's rules do not see that it is convex."""
-        convex = expression.is_convex() and all(c.is_dcp() for c in constraints)
-        return cls(expression, constraints) if convex else None
+        """The program, or None where CVXPY does not see that it is convex, or cannot write it."""
+        written = [expression, *(argument for c in constraints for argument in c.args)]
+        solvable = (
+            expression.is_convex()
+            and all(c.is_dcp() for c in constraints)
+            and all(is_canonicalisable(e) for e in written)
+        )
+        return cls(expression, constraints) if solvable else None
 
 
 def empirical_program(model: Model, count: int | None = None) -> Program | None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from wdro_model.loss.flat import FlatLoss
+from wdro_model.loss.flat_vectors import FlatLoss
 from wdro_model.solvers.objective import Array, Point
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from wdro_model.errors import NoReformulationError, unknown_name
-from wdro_model.loss.structure import degree
+from wdro_model.loss.polynomial import degree
+from wdro_model.loss.rewriting import substitute
+from wdro_model.loss.structure import is_canonicalisable
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives import exact
 from wdro_model.objectives.convexity import LARGEST, hessian_of_quadratic, is_positive_semidefinite
@@ -19,6 +21,9 @@ from wdro_model.objectives.exact import Counterpart
 from wdro_model.objectives.programs import Program, empirical_program
 from wdro_model.solvers import Conic, FrankWolfe, Solver
 from wdro_model.solvers.objective import Objective
+
+UNKNOWN_ATOM = "the loss has an atom that CVXPY's solvers do not know"
+NOT_CONVEX = "the objective is not convex by CVXPY's rules"
 
 
 @dataclass(frozen=True)
@@ -215,12 +220,12 @@ def _obstacle(model: Model, draft: Plan, written: Written) -> tuple[str | None, 
         return None, written
     if draft.counterpart is not None:
         return (
-            f"the exact counterpart ({draft.formula}) is not convex in the decision by CVXPY's "
-            f"rules: {_why_not_convex(model)}"
+            f"the exact counterpart ({draft.formula}) is no convex CVXPY program in the decision: "
+            f"{_why_not_convex(model)}"
         ), written
     return (
-        f"method={draft.method!r} has no convex CVXPY form for this model (the objective is not "
-        "convex by CVXPY's rules)"
+        f"method={draft.method!r} has no convex CVXPY form for this model ("
+        f"{UNKNOWN_ATOM if _is_unknown(model) else NOT_CONVEX})"
     ), written
 
 
@@ -230,8 +235,18 @@ def _on_one_sample(model: RobustModel, written: Written) -> Program | None:
     return written.program(model.on_one_sample())
 
 
+def _is_unknown(model: Model) -> bool:
+    """Is the loss convex by CVXPY's rules, but not one that its solvers can be given?"""
+    if model.expression is None:
+        return False
+    at_mean = substitute(model.expression, model.mean_values())
+    return at_mean.is_convex() and not is_canonicalisable(at_mean)
+
+
 def _why_not_convex(model: Model) -> str:
     """What stands in the way of a convex program."""
+    if _is_unknown(model):
+        return UNKNOWN_ATOM
     if not model.convex_in_decision:
         return "the loss itself is not"
     return "the slopes of the loss in the data are not affine in the decision"

@@ -14,8 +14,8 @@ import cvxpy as cp
 import numpy as np
 from cvxpy.constraints import Equality, Inequality, Zero
 
-from wdro_model.loss.homogeneous import times
 from wdro_model.loss.magnitudes import declared, is_ordinary, power_of_two
+from wdro_model.loss.rewriting import times
 from wdro_model.objectives.programs import Program
 
 Rows = Equality | Inequality | Zero

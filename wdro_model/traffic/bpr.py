@@ -19,9 +19,9 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.loss import atoms
-from wdro_model.loss.rules import Kernel, Operand, rule
-from wdro_model.loss.structured import StructuredAtom
+from wdro_model.loss.atoms import cvxpy_classes as atoms
+from wdro_model.loss.atoms.facts import Kernel, Operand, rule
+from wdro_model.loss.atoms.own import StructuredAtom
 from wdro_model.traffic.bpr_kernels import congestion_kernel, link_cost_kernel
 
 ORDINARY = (1e-4, 1e4)

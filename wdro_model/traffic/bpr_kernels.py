@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.loss.rules import Kernel
+from wdro_model.loss.atoms.facts import Kernel
 
 Array = np.ndarray
 ROUNDING = 1e-9

@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 import wdro_model as wdro
 from tests.uncertainty.costs.group_norm import BareGroupNorm, BoundGroupNorm, GroupNorm
 from wdro_model.errors import NoReformulationError, UnknownToCost
+from wdro_model.model import Memory
 from wdro_model.objectives.ascent import climb
 from wdro_model.solve.certify import known_robust_value
 from wdro_model.uncertainty.costs import BoundCost
@@ -160,13 +161,13 @@ class Saturating(BoundCost):
 
 @pytest.mark.parametrize("dual", [1e-3, None])
 def test_ascent_with_a_cost_of_no_order_is_shortened_into_the_ball(dual):
-    model = replace(built("cvar", GroupNorm())._model, cost=Saturating(), memory={})
+    model = replace(built("cvar", GroupNorm())._model, cost=Saturating(), memory=Memory())
     x = np.random.default_rng(3).normal(size=model.feasible.layout.dimension)
     found = climb(model, x, dual)
     spent = model.cost(model.rows, found.rows).mean()
     assert 0 < spent <= RADIUS * (1 + 1e-9)
     # The cost is above |delta|: what it allows is less than the norm does.
-    above = replace(model, cost=wdro.costs.Norm(2).bind(model.joint), memory={})
+    above = replace(model, cost=wdro.costs.Norm(2).bind(model.joint), memory=Memory())
     assert found.expected_loss <= known_robust_value(above, x) + 1e-9
 
 

@@ -13,10 +13,9 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.loss import atoms
-from wdro_model.loss.additive import additive_terms
-from wdro_model.loss.homogeneous import times
+from wdro_model.loss.additive_terms import additive_terms
 from wdro_model.loss.polynomial import Degrees
+from wdro_model.loss.rewriting import square_of_number, times
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import scalars
@@ -111,7 +110,7 @@ def _residual(model: RobustModel) -> Residual | None:
     uncertain = [t for t in terms if degrees(t) > 0]
     if len(uncertain) != 1:
         return None
-    found = _square(uncertain[0], 1.0, degrees)
+    found = _square(uncertain[0], degrees)
     if found is None or found[1] < 0:
         return None
     piece, seen = as_piece(model, found[0])
@@ -119,26 +118,13 @@ def _residual(model: RobustModel) -> Residual | None:
     return Residual(piece, seen, found[1], rest)
 
 
-def _square(e: Any, factor: float, degrees: Degrees) -> tuple[Any, float] | None:
+def _square(e: Any, degrees: Degrees) -> tuple[Any, float] | None:
     """(u, c) with e = c u^2 for a scalar u of degree one in the data."""
-    if isinstance(e, atoms.MULTIPLY | atoms.DIVIDE):
-        divide = isinstance(e, atoms.DIVIDE)
-        other, scale = e.args if divide or degrees(e.args[1]) == 0 else e.args[::-1]
-        if degrees(scale) > 0 or scale.variables() or scale.size != 1:
-            return None
-        number = float(np.reshape(scale.value, ()))
-        return _square(other, factor / number if divide else factor * number, degrees)
-    if isinstance(e, atoms.NEGATE):
-        return _square(e.args[0], -factor, degrees)
-    if isinstance(e, atoms.RESHAPE | atoms.SUM | atoms.INDEX) and e.args[0].size == 1:
-        return _square(e.args[0], factor, degrees)
-    inner = None
-    if isinstance(e, atoms.POWER) and e.p.value == 2:
-        inner = e.args[0]
-    elif isinstance(e, atoms.QUAD_OVER_LIN) and e.size == 1:
-        if degrees(e.args[1]) > 0 or e.args[1].variables():
-            return None
-        inner, factor = e.args[0], factor / float(np.reshape(e.args[1].value, ()))
-    if inner is None or inner.size != 1 or degrees(inner) != 1:
-        return None
-    return inner, factor
+
+    def number(factor: Any) -> float | None:
+        """The value of a factor without data and decision."""
+        certain = degrees(factor) == 0 and not factor.variables() and factor.size == 1
+        return float(np.reshape(factor.value, ())) if certain else None
+
+    found = square_of_number(e, number)
+    return None if found is None or degrees(found[1]) != 1 else (found[1], found[0])

@@ -16,10 +16,8 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from cvxpy.expressions.leaf import Leaf
 
-from wdro_model.loss import atoms
-from wdro_model.loss.substitution import substitute
+from wdro_model.loss.rewriting import recession, substitute
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import Group, groups_of
@@ -126,22 +124,6 @@ def far_pieces(model: RobustModel) -> tuple[Group, ...] | str:
 def needs_far_pieces(model: RobustModel) -> str | None:
     found = far_pieces(model)
     return found if isinstance(found, str) else None
-
-
-def recession(expression: Any) -> Any:
-    """The expression with smooth atoms replaced by the maxima that they approach."""
-    if isinstance(expression, Leaf):
-        return expression
-    arguments = [recession(a) for a in expression.args]
-    if isinstance(expression, atoms.LOGISTIC):
-        return cp.maximum(arguments[0], 0.0)
-    if isinstance(expression, atoms.HUBER):
-        return 2.0 * expression.M * cp.abs(arguments[0])
-    if isinstance(expression, atoms.LOG_SUM_EXP):
-        return cp.max(arguments[0], axis=expression.axis, keepdims=expression.keepdims)
-    if all(new is old for new, old in zip(arguments, expression.args)):
-        return expression
-    return expression.copy(arguments)
 
 
 def is_piecewise(expression: Any) -> bool:

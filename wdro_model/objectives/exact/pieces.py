@@ -9,9 +9,9 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.loss.affine import affine_parts
 from wdro_model.loss.dependence import dependence
-from wdro_model.loss.factored import factored
+from wdro_model.loss.rewriting import factored
+from wdro_model.loss.slopes import affine_parts
 from wdro_model.model import RobustModel
 from wdro_model.solvers.objective import Array
 

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import cvxpy as cp
 
-from wdro_model.loss import atoms
-from wdro_model.loss.forms import affine_forms
+from wdro_model.loss.data_forms import affine_forms
+from wdro_model.loss.over_samples import vectorised
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.pieces import Cluster, Piece, as_piece
 from wdro_model.solvers.objective import Array
-
-ENTRYWISE = (
-    atoms.ADD,
-    atoms.NEGATE,
-    atoms.ABS,
-    atoms.HUBER,
-    atoms.LOGISTIC,
-    atoms.MAXIMUM,
-    atoms.POWER,
-    atoms.EXP,
-)
-"""Atoms that act on the entries of a vector as they do on a number."""
 
 
 def piece_at(piece: Piece, seen: Array, rows: Array) -> Any:
@@ -78,31 +65,9 @@ def sum_through_forms(model: RobustModel, expression: Any, rows: Array) -> Any |
     found = affine_forms(expression, model.joint.parameters)
     if found is None or any(form.expression.size != 1 for form in found.forms):
         return None
-    vectors: dict[int, Any] = {}
+    vectors: dict[Any, Any] = {}
     for form in found.forms:
         piece, seen = as_piece(model, form.expression)
-        vectors[form.placeholder.id] = piece_at(piece, seen, rows)
-    outer = _stretched(found.outer, vectors)
+        vectors[form.placeholder] = piece_at(piece, seen, rows)
+    outer = vectorised(found.outer, vectors) if found.forms else found.outer
     return None if outer is None else summed(outer, len(rows))
-
-
-def _stretched(e: Any, vectors: Mapping[int, Any]) -> Any | None:
-    """The outer function with a vector of samples in place of each form."""
-    if not any(p.id in vectors for p in e.parameters()):
-        return e
-    if isinstance(e, cp.Parameter):
-        return vectors[e.id]
-    arguments: list[Any] = [_stretched(a, vectors) for a in e.args]
-    if any(a is None for a in arguments) or e.size != 1:
-        return None
-    if isinstance(e, atoms.MULTIPLY):
-        return cp.multiply(*arguments)
-    if isinstance(e, atoms.DIVIDE):
-        return arguments[0] / arguments[1]
-    if isinstance(e, atoms.RESHAPE | atoms.PROMOTE | atoms.SUM) or (
-        isinstance(e, atoms.WRAP) and e.shape == ()
-    ):
-        return arguments[0]
-    if isinstance(e, ENTRYWISE):
-        return sum(arguments[1:], arguments[0]) if isinstance(e, atoms.ADD) else e.copy(arguments)
-    return None

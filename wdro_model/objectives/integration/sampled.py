@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.loss.flat import FlatPullback
+from wdro_model.loss.flat_vectors import FlatPullback
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.base import Given, Slice, Stream
 from wdro_model.solvers.objective import Array, Diagnostics

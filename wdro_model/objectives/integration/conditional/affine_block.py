@@ -6,7 +6,7 @@ import math
 from itertools import combinations
 from typing import Any
 
-from wdro_model.loss.structure import degree
+from wdro_model.loss.polynomial import degree
 
 TRIED_PARAMETERS = 12
 """Up to so many parameters every subset is looked at; beyond, parameters are added greedily."""

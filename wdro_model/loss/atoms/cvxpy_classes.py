@@ -60,7 +60,7 @@ REL_ENTR = family(cp.rel_entr(_vector, _vector))
 XEXP = family(cp.xexp(_vector))
 
 _SMOOTH_NAMES = ("sin", "cos", "tan", "sinh", "tanh", "asinh", "atanh", "normcdf")
-SMOOTH = {
+SMOOTH_CLASSES = {
     name: family(getattr(cp.nlp, name)(_vector))
     for name in _SMOOTH_NAMES
     if hasattr(cp, "nlp") and hasattr(cp.nlp, name)
@@ -85,9 +85,3 @@ CONVOLUTIONS: tuple[Any, ...] = tuple(
 
 BILINEAR: tuple[Any, ...] = (MATMUL, MULTIPLY, KRON, *CONVOLUTIONS)
 """Atoms that CVXPY calls affine and that are linear in each of their two arguments."""
-
-
-def outer(u: Any, v: Any) -> Any:
-    """u v', as one product of a column and a row."""
-    column = cp.reshape(u, (u.size, 1), order="C")
-    return MATMUL(column, cp.reshape(v, (1, v.size), order="C"))

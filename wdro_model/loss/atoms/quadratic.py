@@ -1,4 +1,8 @@
-"""x' P x for any square matrix P, symmetric or not, certain or uncertain."""
+"""Quadratic forms x' P x for any square matrix P, symmetric or not, certain or uncertain.
+
+Uncertain matrices make up most of the memory that a loss reads: the value reads each of them once
+(P x, kept), the gradient in x once more (P' x), the gradient in the data not at all.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,10 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.loss import atoms
-from wdro_model.loss.structured import StructuredAtom, view
+from wdro_model.loss.atoms.cvxpy_classes import QUAD_FORM
+from wdro_model.loss.atoms.expressions import outer
+from wdro_model.loss.atoms.facts import AtomFacts, Kernel, Operands, declare
+from wdro_model.loss.atoms.own import StructuredAtom, View
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 
@@ -115,7 +121,7 @@ class QuadraticForm(StructuredAtom):
 
     def slope(self, k: int) -> Any:
         """x x' in the matrix; the degree in x is two."""
-        return super().slope(k) if k == 0 else atoms.outer(self.args[0], self.args[0])
+        return super().slope(k) if k == 0 else outer(self.args[0], self.args[0])
 
     def vanishes(self, zero: Sequence[bool]) -> bool:
         return any(zero)
@@ -133,6 +139,73 @@ class QuadraticForm(StructuredAtom):
         ]
 
 
-@view(atoms.QUAD_FORM)
-def _(atom: Any) -> QuadraticForm:
-    return QuadraticForm(*atom.args)
+@declare(QUAD_FORM)
+class QuadFormView(View):
+    """CVXPY's quad_form, read as ours."""
+
+    def _view(self, atom: Any) -> QuadraticForm:
+        return QuadraticForm(*atom.args)
+
+
+@declare(QuadraticForm, QUAD_FORM)
+class QuadraticFacts(AtomFacts):
+    """The value and the pullback of both."""
+
+    def kernel(self, _atom: Any, operands: Operands) -> Kernel:
+        x, P = operands
+        if not P.batched:
+            form = _certain_matrix
+        elif x.batched:
+            form = _both_batched
+        else:
+            form = _uncertain_matrix
+        if x.ndim == 1:
+            return form
+
+        def column(x: Any, P: Any) -> tuple[Any, ...]:
+            """CVXPY's quad_form also takes x as a column (m, 1)."""
+            y, in_x, in_matrix = form(x[..., 0], P)
+            return y, lambda g: in_x(g)[..., None], in_matrix
+
+        return column
+
+
+def _certain_matrix(x: Any, P: Any) -> tuple[Any, ...]:
+    """x of shape (m,) or (B, m); P of shape (m, m)."""
+    Px = x @ P.T
+    value = np.vecdot(Px, x)
+
+    def in_x(g: Any) -> Any:
+        return np.asarray(g)[..., None] * (Px + x @ P)
+
+    def in_matrix(g: Any) -> Any:
+        return x.T @ (g[:, None] * x) if x.ndim == 2 else g * np.multiply.outer(x, x)
+
+    return value, in_x, in_matrix
+
+
+def _uncertain_matrix(x: Any, P: Any) -> tuple[Any, ...]:
+    """x of shape (m,); P of shape (B, m, m): two passes over the matrices at most."""
+    batch, m, _ = P.shape
+    Px = (P.reshape(-1, m) @ x).reshape(batch, m) if P.flags.c_contiguous else P @ x
+
+    def in_x(g: Any) -> Any:
+        return g @ Px + g @ (x @ P)
+
+    def in_matrix(g: Any) -> Any:
+        return g[:, None, None] * np.multiply.outer(x, x)
+
+    return Px @ x, in_x, in_matrix
+
+
+def _both_batched(x: Any, P: Any) -> tuple[Any, ...]:
+    """x of shape (B, m); P of shape (B, m, m)."""
+    Px = (P @ x[..., None])[..., 0]
+
+    def in_x(g: Any) -> Any:
+        return g[:, None] * (Px + (x[:, None, :] @ P)[:, 0])
+
+    def in_matrix(g: Any) -> Any:
+        return (g[:, None] * x)[:, :, None] * x[:, None, :]
+
+    return np.vecdot(Px, x), in_x, in_matrix

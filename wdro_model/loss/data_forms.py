@@ -21,10 +21,9 @@ import numpy as np
 import scipy.sparse as sp
 from cvxpy.expressions.leaf import Leaf
 
-from wdro_model.loss import atoms
-from wdro_model.loss.lowering import hidden_parameters
+from wdro_model.loss.atoms.facts import facts_of
 from wdro_model.loss.polynomial import Degrees
-from wdro_model.loss.structured import structured
+from wdro_model.loss.walk import Walk
 
 
 @dataclass(frozen=True)
@@ -71,25 +70,23 @@ class _NotReplaceable(Exception):
     """A parameter sits where no placeholder can stand for it."""
 
 
-class _Extraction:
+class _Extraction(Walk):
+    """The expression with its affine subexpressions replaced."""
+
     def __init__(self, degrees: Degrees) -> None:
+        super().__init__()
         self.degrees = degrees
         self.forms: dict[Hashable, Form] = {}
 
-    def __call__(self, expression: Any) -> Any:
-        """The expression with its affine subexpressions replaced."""
+    def visit(self, expression: Any) -> Any:
         found = self.degrees(expression)
         if found == 0:
             return expression
         if found == 1:
             return self.form(expression).placeholder
-        if any(p.id in self.degrees.ids for p in hidden_parameters(expression)) or (
-            isinstance(expression, atoms.POWER) and self.degrees(expression.p) > 0
-        ):
+        if not self.degrees.replaceable(expression):
             raise _NotReplaceable
-        arguments = [self(argument) for argument in expression.args]
-        known = structured(expression)
-        return expression.copy(arguments) if known is None else known.rebuilt(arguments)
+        return facts_of(expression).rebuilt(expression, [self(a) for a in expression.args])
 
     def form(self, expression: Any) -> Form:
         """The form of an expression, the same for equal expressions."""

@@ -1,0 +1,16 @@
+"""Atoms: one file for each family, with all that is known of it."""
+
+from wdro_model.loss.atoms import (  # noqa: F401  (families are declared on import, bases first)
+    elementwise,
+    linear,
+    own,
+    powers,
+    products,
+    quadratic,
+    rearranging,
+    reductions,
+)
+from wdro_model.loss.atoms.cvxpy_classes import Atom
+from wdro_model.loss.atoms.facts import AtomFacts, declare, facts_of, rule
+
+__all__ = ["Atom", "AtomFacts", "declare", "facts_of", "rule"]

@@ -1,0 +1,181 @@
+"""Atoms that act entry by entry.
+
+Where a slope is infinite at the edge of a domain (log, entr, a root at 0) the floor `TINY` stands
+for 0: values and slopes stay finite, and their products with 0 are 0, as in the limit. Entries
+that are negative by rounding count as 0; entries outside the domain give NaN, as in CVXPY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from scipy.special import ndtr
+
+from wdro_model.loss.atoms import cvxpy_classes as atoms
+from wdro_model.loss.atoms.facts import (
+    AtomFacts,
+    Kernel,
+    NoPieces,
+    NoVectorForm,
+    Operands,
+    declare,
+    rule,
+)
+from wdro_model.loss.atoms.samples import NumberPerSample, numbers
+
+TINY = 1e-300
+ROUNDING = 1e-6
+"""What a solver may return below zero for a nonnegative decision."""
+
+Map = Callable[..., Any]
+
+
+def floored(v: Any) -> Any:
+    """v with TINY for entries that are zero, or negative by rounding; NaN outside the domain."""
+    base = np.maximum(v, TINY)
+    if np.min(v, initial=0.0) < -ROUNDING:
+        base = np.where(np.less(v, -ROUNDING), np.nan, base)
+    return base
+
+
+@declare(atoms.Elementwise)
+class Entrywise(AtomFacts):
+    """What all of them have in common."""
+
+    is_entrywise = True
+
+    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
+        if atom.size != 1:
+            raise NoVectorForm
+        return NumberPerSample(atom.copy(numbers(arguments)))
+
+
+def elementwise(atom: type, value: Map, slope: Map) -> None:
+    """Register y = value(v), with slope(v, y) computed only when it is pulled back."""
+
+    @rule(atom)
+    def _(_atom: Any, v: Any) -> tuple[Any, ...]:
+        y = value(v)
+        return y, lambda g: g * slope(v, y)
+
+
+def log1p(v: Any) -> Any:
+    return np.log1p(np.maximum(v, np.nextafter(-1.0, 0.0)))
+
+
+def entropy(v: Any) -> Any:
+    return -np.maximum(v, 0.0) * np.log(floored(v))
+
+
+def normal_density(v: Any) -> Any:
+    return np.exp(-0.5 * v * v) / np.sqrt(2 * np.pi)
+
+
+elementwise(atoms.EXP, np.exp, lambda v, y: y)
+elementwise(atoms.LOG, lambda v: np.log(floored(v)), lambda v, y: 1 / floored(v))
+elementwise(atoms.LOG1P, log1p, lambda v, y: 1 / np.maximum(1 + v, TINY))
+elementwise(atoms.ENTR, entropy, lambda v, y: -np.log(floored(v)) - 1)
+elementwise(atoms.ABS, np.abs, lambda v, y: np.sign(v))
+elementwise(atoms.XEXP, lambda v: v * np.exp(v), lambda v, y: (1 + v) * np.exp(v))
+
+SMOOTH: dict[str, tuple[Map, Map]] = {
+    "sin": (np.sin, lambda v, y: np.cos(v)),
+    "cos": (np.cos, lambda v, y: -np.sin(v)),
+    "tan": (np.tan, lambda v, y: 1 + y * y),
+    "sinh": (np.sinh, lambda v, y: np.cosh(v)),
+    "tanh": (np.tanh, lambda v, y: 1 - y * y),
+    "asinh": (np.arcsinh, lambda v, y: 1 / np.sqrt(1 + v * v)),
+    "atanh": (np.arctanh, lambda v, y: 1 / (1 - v * v)),
+    "normcdf": (ndtr, lambda v, y: normal_density(v)),
+}
+for _name, _atom in atoms.SMOOTH_CLASSES.items():
+    elementwise(_atom, *SMOOTH[_name])
+
+
+@declare(atoms.ABS)
+class AbsoluteValue(AtomFacts):
+    """|v|."""
+
+    is_homogeneous = True
+
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        return at.absolute(atom.args[0], at.read(atom.args[0]), sign)
+
+
+@declare(atoms.LOGISTIC)
+class Logistic(AtomFacts):
+    """log(1 + e^v)."""
+
+    def rule(self, _atom: Any, v: Any) -> tuple[Any, ...]:
+        """log(1 + e^v) and e^v / (1 + e^v), from e^-|v| alone: neither overflows."""
+        e = np.exp(-np.abs(v))
+        return np.maximum(v, 0) + np.log1p(e), lambda g: g * (np.where(v > 0, 1.0, e) / (1 + e))
+
+    def far(self, atom: Any, arguments: list[Any]) -> Any | None:
+        return cp.maximum(arguments[0], 0.0)
+
+
+@declare(atoms.HUBER)
+class Huber(AtomFacts):
+    """v^2 up to the threshold M, then 2 M |v| - M^2."""
+
+    def rule(self, atom: Any, v: Any) -> tuple[Any, ...]:
+        """v^2 up to the threshold M, then 2 M |v| - M^2."""
+        threshold = float(atom.M.value)
+        inner = np.clip(v, -threshold, threshold)
+        return inner * (2 * v - inner), lambda g: (2 * g) * inner
+
+    def far(self, atom: Any, arguments: list[Any]) -> Any | None:
+        return 2.0 * atom.M * cp.abs(arguments[0])
+
+
+@declare(atoms.MAXIMUM, atoms.MINIMUM)
+class Extreme(AtomFacts):
+    """The largest, or the smallest, of the arguments."""
+
+    is_homogeneous = True
+
+    def kernel(self, atom: Any, operands: Operands) -> Kernel:
+        """The gradient goes to the first of the operands that attain the value."""
+        best, better = (
+            (np.maximum, np.greater) if isinstance(atom, atoms.MAXIMUM) else (np.minimum, np.less)
+        )
+
+        def pair(u: Any, v: Any) -> tuple[Any, ...]:
+            second = better(v, u)
+            return best(u, v), lambda g: g * ~second, lambda g: g * second
+
+        def several(*values: Any) -> tuple[Any, ...]:
+            y, winner = values[0], np.zeros((), dtype=np.intp)
+            for k, v in enumerate(values[1:], start=1):
+                winner = np.where(better(v, y), k, winner)
+                y = best(y, v)
+            return y, *(_where(winner, k) for k in range(len(values)))
+
+        return pair if len(operands) == 2 else several
+
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        if sign != (1 if isinstance(atom, atoms.MAXIMUM) else -1):
+            raise NoPieces
+        return at.union(at.spread(at(argument, sign)) for argument in atom.args)
+
+
+def _where(winner: Any, k: int) -> Callable[[Any], Any]:
+    return lambda g: g * (winner == k)
+
+
+@rule(atoms.REL_ENTR)
+def _(_atom: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    log_ratio = np.log(floored(x)) - np.log(floored(y))
+    x = np.maximum(x, 0.0)
+    return x * log_ratio, lambda g: g * (log_ratio + 1), lambda g: -g * x / floored(y)
+
+
+@rule(atoms.KL_DIV)
+def _(_atom: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    log_ratio = np.log(floored(x)) - np.log(floored(y))
+    x = np.maximum(x, 0.0)
+    return x * log_ratio - x + y, lambda g: g * log_ratio, lambda g: g * (1 - x / floored(y))

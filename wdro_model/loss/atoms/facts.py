@@ -1,0 +1,368 @@
+"""What may be asked of an atom, and the table of who answers.
+
+For each family of atoms one class holds all that the library knows of it: how it is evaluated on a
+batch and pulled back, its degree, its slopes, its affine pieces... It overrides what it knows of
+`AtomFacts`, where everything else is a refusal, and is declared for the atom's classes:
+
+    @declare(MyAtom)                                # y = sin(v), entry by entry
+    class Sine(AtomFacts):
+        is_entrywise = True
+
+        def rule(self, atom, v):
+            return np.sin(v), lambda g: g * np.cos(v)
+
+What a family does not say, it inherits from what is known of the atom's own bases. `rule` declares
+the rule alone, as a function:
+
+    @rule(MyAtom)
+    def _(atom, v):
+        return np.sin(v), lambda g: g * np.cos(v)
+
+Another package offers facts by an entry point in the group `wdro_model.rules`, named after the
+atom's class; its module is imported when such an atom turns up and has no rule:
+
+    [project.entry-points."wdro_model.rules"]
+    MyAtom = "my_package.atoms"
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from typing import Any, TypeVar
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.atoms.atom import Atom
+
+from wdro_model.errors import MissingRuleError
+
+ENTRY_POINT_GROUP = "wdro_model.rules"
+
+Kernel = Callable[..., tuple[Any, ...]]
+"""Values of the operands -> the atom's value, then one pullback per operand."""
+
+Adjoints = Sequence[Callable[[Any], Any]]
+"""For each argument: an adjoint of the atom -> that of the argument, as CVXPY expressions."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Family = TypeVar("Family", bound="type[AtomFacts]")
+
+
+class NoPieces(Exception):
+    """An expression is not a maximum of affine pieces, or has too many of them."""
+
+
+class NoVectorForm(Exception):
+    """An expression is not a number or a vector of data for each sample."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What is known of an operand before its value: its expression, and whether it is batched."""
+
+    expression: Any
+    batched: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.expression.shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.expression.shape)
+
+
+Operands = tuple[Operand, ...]
+
+
+class AtomFacts:
+    """What is known of a family of atoms; each answer here is the one where nothing is known."""
+
+    is_entrywise = False
+    """Does it act on the entries of its arguments, broadcast to its shape, one by one?"""
+    is_homogeneous = False
+    """Is h(t a) = t h(a) for t > 0?"""
+
+    # -------------------------------------------------------------- values and gradients
+    def rule(self, atom: Any, *values: Any) -> tuple[Any, ...]:
+        """The atom's value on a batch, then one pullback per operand.
+
+        A pullback turns the gradient of a number in the atom into that in the operand. A value has
+        the shape of its expression, preceded by the batch axis if the expression depends on an
+        uncertain parameter. Operands of entrywise atoms come with the atom's own shape. A pullback
+        may leave the batch axis on the gradient of an operand that has none: it is summed.
+        """
+        raise missing_rule(atom)
+
+    def kernel(self, atom: Any, operands: Operands) -> Kernel:
+        """The rule of one atom, prepared once when the loss is built.
+
+        The place for work that depends on shapes alone, and for refusing an option by raising
+        MissingRuleError.
+        """
+        if type(self).rule is AtomFacts.rule:
+            raise missing_rule(atom)
+        return partial(self.rule, atom)
+
+    def reads(self, atom: Any) -> list[Any]:
+        """The expressions that the atom is a function of, its arguments first."""
+        return list(atom.args)
+
+    def operands(self, atom: Any) -> list[Any]:
+        """What its rule takes: what it reads, or something simpler that the atom declares."""
+        if (declared := getattr(atom, "operands", None)) is not None:
+            return list(declared)
+        read = self.reads(atom)
+        if self.is_entrywise:
+            for k, argument in enumerate(atom.args):
+                if argument.shape != atom.shape:
+                    read[k] = cp.broadcast_to(argument, atom.shape)
+        return read
+
+    # -------------------------------------------------------------- as a function of the data
+    def degree(self, atom: Any, degrees: Sequence[float]) -> float:
+        """The joint polynomial degree, from those of what it reads, of which one is not zero."""
+        return math.inf
+
+    def adjoints(self, atom: Any) -> Adjoints:
+        """Where the degree is one: the reverse pass; asked for arguments that see the data."""
+        raise ValueError(
+            f"the slope of '{brief(atom)}' in the data is not known; write the product with "
+            "cp.multiply or @ on vectors and matrices."
+        )
+
+    def constant_part(self, atom: Any, parts: Sequence[Any | None]) -> Any | None:
+        """Where the degree is one: the atom of the constant parts; None stands for zero."""
+        if all(part is None for part in parts):
+            return None
+        return atom.copy(filled(atom, parts))
+
+    def rebuilt(self, atom: Any, arguments: Sequence[Any]) -> Any:
+        """The same function of other arguments."""
+        return atom.copy(list(arguments))
+
+    def replaced(self, atom: Any, reads: list[Any]) -> Any:
+        """The same with something else for each expression that it reads."""
+        return atom.copy(reads)
+
+    def dependence(self, atom: Any, seen: Any) -> Any | None:
+        """The pattern of what each entry sees, from seen(argument); None for everything."""
+        if self.is_entrywise:
+            return sum(seen.spread(a, atom.size) for a in self.operands(atom))
+        return None
+
+    # -------------------------------------------------------------- taken apart
+    def terms(self, atom: Any, split: Any) -> list[Any] | None:
+        """Expressions whose entries add up to the atom's, by split(argument); None for itself."""
+        return None
+
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        """Expressions whose maximum is sign * an entry of the atom, found with `at`: AtomEntry."""
+        raise NoPieces
+
+    def factor(self, atom: Any, number: Callable[[Any], float | None]) -> Any | None:
+        """(c, e) with atom = c e, where number(argument) is the one value of its entries."""
+        return None
+
+    def square(self, atom: Any) -> tuple[Any, Any] | None:
+        """(u, t) with atom = sum(u^2) / t, a scalar."""
+        return None
+
+    def same_number(self, atom: Any) -> Any | None:
+        """The argument that an atom of one entry merely repeats."""
+        return None
+
+    # -------------------------------------------------------------- rewritten
+    def times(self, atom: Any, factor: float, push: Callable[[Any, float], Any]) -> Any:
+        """factor * atom for a factor > 0, pushed into the arguments by push(argument, factor)."""
+        if self.is_homogeneous:
+            return atom.copy([push(argument, factor) for argument in atom.args])
+        return factor * atom
+
+    def far(self, atom: Any, arguments: list[Any]) -> Any | None:
+        """The piecewise affine function of the arguments that it approaches; None for itself."""
+        return None
+
+    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
+        """The atom for all samples at once, from arguments that are `PerSample` or certain."""
+        raise NoVectorForm
+
+
+_TABLE: dict[type, AtomFacts] = {cp.Expression: AtomFacts()}
+_FOUND: dict[type, AtomFacts] = {}
+
+
+def facts_of(expression: Any) -> AtomFacts:
+    """What is known of an expression: by the nearest class in its method resolution order."""
+    return _facts_of_class(type(expression))
+
+
+def _facts_of_class(cls: type) -> AtomFacts:
+    found = _FOUND.get(cls)
+    if found is None:
+        found = next(_TABLE[base] for base in cls.__mro__ if base in _TABLE)
+        _FOUND[cls] = found
+    return found
+
+
+def declare(*atoms: type) -> Callable[[Family], Family]:
+    """Declare a class of facts for atoms; subclasses inherit it, and it what their bases know."""
+    _check_classes(atoms)
+
+    def register(family: Family) -> Family:
+        if not (isinstance(family, type) and issubclass(family, AtomFacts)):
+            raise TypeError(f"declare takes a subclass of AtomFacts, got {family!r}.")
+        _check_names(family)
+        for atom in atoms:
+            known = _facts_of_class(atom)
+            if not isinstance(known, family):
+                known = type(family.__name__, (family, type(known)), _plain_rule(family))()
+            _TABLE[atom] = known
+        _FOUND.clear()
+        return family
+
+    return register
+
+
+def _plain_rule(family: type[AtomFacts]) -> dict[str, Any]:
+    """A plain rule goes before the kernels of the atom's bases."""
+    for cls in family.__mro__[: family.__mro__.index(AtomFacts)]:
+        if "kernel" in vars(cls):
+            break
+        if "rule" in vars(cls):
+            return {"kernel": AtomFacts.kernel}
+    return {}
+
+
+def rule(*atoms: type, prepared: bool = False) -> Callable[[Function], Function]:
+    """Register how CVXPY atoms are evaluated on a batch; subclasses inherit it.
+
+    The function is `AtomFacts.rule` without self: (atom, value of each operand) -> (the atom's
+    value, one pullback per operand).
+    prepared: it is `AtomFacts.kernel` instead, (atom, operands) -> a function of the values.
+    """
+    _check_classes(atoms)
+
+    def register(function: Function) -> Function:
+        _check_signature(function, prepared)
+        body = {"kernel" if prepared else "rule": staticmethod(function)}
+        declare(*atoms)(type("Rule", (AtomFacts,), body))
+        return function
+
+    return register
+
+
+def prepare(atom: Any, operands: Operands) -> Kernel:
+    """The kernel of an atom; where it has none, after a look at what other packages offer."""
+    try:
+        return facts_of(atom).kernel(atom, operands)
+    except MissingRuleError:
+        if not _load_packaged(atom):
+            raise
+    return facts_of(atom).kernel(atom, operands)
+
+
+def _load_packaged(atom: Any) -> bool:
+    """Import the modules that offer facts of an atom of this name; was there one?"""
+    names = {cls.__name__ for cls in type(atom).__mro__}
+    found = [e for e in metadata.entry_points(group=ENTRY_POINT_GROUP) if e.name in names]
+    for entry in found:
+        try:
+            entry.load()
+        except Exception as error:
+            raise ValueError(
+                f"the rule of {entry.name!r} could not be loaded from {entry.value!r}: {error}"
+            ) from error
+    return bool(found)
+
+
+def _check_classes(atoms: Sequence[Any]) -> None:
+    if not atoms:
+        raise TypeError("a rule needs the class of an atom: write @rule(MyAtom).")
+    for atom in atoms:
+        if not (isinstance(atom, type) and issubclass(atom, Atom)):
+            raise TypeError(
+                f"a rule needs atom classes, subclasses of {Atom.__module__}.Atom, got {atom!r}; "
+                "for the atom of a CVXPY function pass type(expression)."
+            )
+
+
+def _check_names(family: type) -> None:
+    """A fact that nobody asks for is a misspelled one."""
+    for name in vars(family):
+        if not name.startswith("_") and not hasattr(AtomFacts, name):
+            known = ", ".join(n for n in vars(AtomFacts) if not n.startswith("_"))
+            raise TypeError(
+                f"{family.__name__} declares {name!r}, which is no fact of an atom; the facts are "
+                f"{known}. Start the names of helpers with an underscore."
+            )
+
+
+def _check_signature(function: Any, prepared: bool) -> None:
+    needed = (
+        "(atom, operands) -> kernel"
+        if prepared
+        else "(atom, value of each operand) -> (value, pullback for each operand)"
+    )
+    if not callable(function):
+        raise TypeError(f"a rule is a function {needed}, got {function!r}.")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # compiled functions need not tell theirs
+    counts = (2,) if prepared else range(2, 10)
+    if not any(_takes(signature, count) for count in counts):
+        name = getattr(function, "__name__", repr(function))
+        raise TypeError(f"a rule is a function {needed}, got {name}{signature}.")
+
+
+def _takes(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def hidden_parameters(atom: Any) -> list[Any]:
+    """Parameters that are an option of the atom itself, such as the threshold of huber."""
+    if type(atom).parameters is Atom.parameters:
+        return []
+    reached = {p.id for read in facts_of(atom).reads(atom) for p in read.parameters()}
+    return [p for p in atom.parameters() if p.id not in reached]
+
+
+def filled(atom: Any, parts: Sequence[Any | None]) -> list[Any]:
+    """Parts of the arguments, zeros in place of None."""
+    return [
+        cp.Constant(np.zeros(argument.shape)) if part is None else part
+        for argument, part in zip(atom.args, parts)
+    ]
+
+
+def missing_rule(atom: Any, why: str = "") -> MissingRuleError:
+    """The error for an atom, or an option of it, that no rule covers."""
+    name = type(atom).__name__
+    return MissingRuleError(
+        f"the atom {name!r} in '{brief(atom)}' has no batched rule{why}. Rewrite the loss with "
+        f"other atoms, register a rule with @wdro_model.loss.rule({name}), or give the loss as a "
+        "wdro_model.loss.CallableLoss."
+    )
+
+
+def brief(expression: Any, width: int = 80) -> str:
+    """The expression in CVXPY's notation, shortened to fit a message."""
+    text = " ".join(str(expression).split())
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def own_axes(ndim: int, axis: Any = None) -> tuple[int, ...]:
+    """Axes of an expression counted from the end, so that they do not see the batch axis."""
+    if axis is None:
+        return tuple(range(-ndim, 0))
+    return tuple(int(a) % ndim - ndim for a in np.atleast_1d(axis)) if ndim else ()

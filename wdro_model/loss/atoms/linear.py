@@ -1,0 +1,303 @@
+"""Affine atoms: sums, broadcasting, moving entries about, and any other by CVXPY's matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+from wdro_model.errors import MissingRuleError
+from wdro_model.loss.atoms import cvxpy_classes as atoms
+from wdro_model.loss.atoms.expressions import total, unbroadcast, weighted
+from wdro_model.loss.atoms.facts import (
+    Adjoints,
+    AtomFacts,
+    Kernel,
+    NoVectorForm,
+    Operands,
+    declare,
+    missing_rule,
+    own_axes,
+)
+from wdro_model.loss.atoms.samples import (
+    NumberPerSample,
+    VectorPerSample,
+    numbers,
+    repeated,
+)
+
+INDICES = (atoms.INDEX, atoms.SPECIAL_INDEX)
+
+
+def identity(g: Any) -> Any:
+    return g
+
+
+@declare(atoms.AffAtom)
+class Affine(AtomFacts):
+    """Any affine atom, through the sparse matrices that CVXPY builds for it."""
+
+    is_homogeneous = True
+
+    def kernel(self, atom: Any, operands: Operands) -> Kernel:
+        maps = linear_maps(atom)
+        used = [k for k, m in enumerate(maps) if m is not None]
+        shapes = [operand.shape for operand in operands]
+
+        def bind(k: int) -> Callable[[Any], Any]:
+            transposed, shape = maps[k].T.tocsr() if maps[k] is not None else None, shapes[k]
+
+            def pull(g: Any) -> Any:
+                return _unvec(_vec(g, atom.ndim) @ transposed, shape)
+
+            return pull
+
+        pulls = tuple(bind(k) for k in range(len(operands)))
+
+        def kernel(*values: Any) -> tuple[Any, ...]:
+            parts = [_vec(values[k], len(shapes[k])) @ maps[k] for k in used]
+            return _unvec(sum(parts[1:], parts[0]), atom.shape), *pulls
+
+        return kernel
+
+    def degree(self, atom: Any, degrees: Sequence[float]) -> float:
+        return max(degrees)
+
+    def adjoints(self, atom: Any) -> Adjoints:
+        def pull(g: Any, matrix: Any, shape: tuple[int, ...]) -> Any:
+            return cp.reshape(matrix @ cp.vec(g, order="F"), shape, order="F")
+
+        maps = linear_maps(atom)
+        return [partial(pull, matrix=m, shape=a.shape) for m, a in zip(maps, atom.args)]
+
+    def dependence(self, atom: Any, seen: Any) -> Any | None:
+        if self.is_entrywise:
+            return super().dependence(atom, seen)
+        try:
+            maps = linear_maps(atom)
+        except MissingRuleError:
+            return None
+        return sum(abs(m).T @ seen(a) for a, m in zip(atom.args, maps) if m is not None)
+
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        return at.by_matrices(sign)
+
+
+def linear_maps(atom: Any) -> list[Any]:
+    """Sparse matrices M_k with vec(atom) = sum_k vec(argument_k) M_k, vec in column-major order.
+
+    A constant factor of a product is part of the matrix of the other one; its own entry is None.
+    """
+    fixed = isinstance(atom, atoms.BILINEAR)
+    arguments = [
+        a if fixed and isinstance(a, cp.Constant) else cp.Variable(a.shape) for a in atom.args
+    ]
+    values = [a.value if isinstance(a, cp.Constant) else np.zeros(a.shape) for a in arguments]
+    try:
+        maps = atom.copy(arguments)._grad(values)
+    except Exception as error:
+        # CVXPY raises what it likes here: a refusal of two variables, a missing graph, an assert.
+        reason = str(error) or type(error).__name__
+        raise missing_rule(atom, f", and CVXPY gives no matrix for it ({reason})") from error
+    return [
+        None if isinstance(a, cp.Constant) else _as_matrix(m, a.size, atom.size)
+        for a, m in zip(arguments, maps)
+    ]
+
+
+def _as_matrix(m: Any, rows: int, columns: int) -> Any:
+    if sp.issparse(m):
+        return sp.csr_array(m)
+    return sp.csr_array(np.reshape(np.asarray(m, dtype=float), (rows, columns)))
+
+
+def _vec(v: Any, ndim: int) -> Any:
+    """Column-major vectors, after the batch axis if there is one."""
+    v = np.asarray(v)
+    lead = v.ndim - ndim
+    order = (*range(lead), *range(v.ndim - 1, lead - 1, -1))
+    return v.transpose(order).reshape((*v.shape[:lead], -1))
+
+
+def _unvec(v: Any, shape: tuple[int, ...]) -> Any:
+    lead = v.ndim - 1
+    v = v.reshape(v.shape[:lead] + shape[::-1])
+    return v.transpose((*range(lead), *range(v.ndim - 1, lead - 1, -1)))
+
+
+@declare(atoms.ADD)
+class Addition(AtomFacts):
+    """Sums of arguments that are broadcast to one shape."""
+
+    is_entrywise = True
+
+    def kernel(self, _atom: Any, operands: Operands) -> Kernel:
+        pulls = (identity,) * len(operands)
+        if len(operands) == 2:
+            return lambda u, v: (u + v, *pulls)
+        return lambda *v: (sum(v[1:], v[0]), *pulls)
+
+    def adjoints(self, atom: Any) -> Adjoints:
+        return [partial(unbroadcast, shape=argument.shape) for argument in atom.args]
+
+    def constant_part(self, atom: Any, parts: Sequence[Any | None]) -> Any | None:
+        return total([part for part in parts if part is not None])
+
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        return at.total(at.spread(at(argument, sign)) for argument in atom.args)
+
+    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
+        if all(isinstance(a, VectorPerSample) and a.weights is None for a in arguments):
+            return VectorPerSample(np.sum([a.data for a in arguments], axis=0))
+        first, *others = numbers(arguments)
+        return NumberPerSample(sum(others, first))
+
+
+@declare(atoms.ADD, atoms.PROMOTE, atoms.BROADCAST)
+class Broadcast(AtomFacts):
+    """Arguments that are broadcast count as often as they are used."""
+
+    def terms(self, atom: Any, split: Any) -> list[Any] | None:
+        return [
+            term if argument.size == atom.size else (atom.size // argument.size) * term
+            for argument in atom.args
+            for term in split(argument)
+        ]
+
+
+@declare(atoms.NEGATE)
+class Negation(AtomFacts):
+    """-a."""
+
+    is_entrywise = True
+
+    def rule(self, _atom: Any, v: Any) -> tuple[Any, ...]:
+        return -v, np.negative
+
+    def adjoints(self, atom: Any) -> Adjoints:
+        return [lambda g: -g]
+
+    def terms(self, atom: Any, split: Any) -> list[Any] | None:
+        return [-term for term in split(atom.args[0])]
+
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        return at(atom.args[0], -sign)
+
+    def factor(self, atom: Any, number: Callable[[Any], float | None]) -> Any | None:
+        return -1.0, atom.args[0]
+
+    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
+        (a,) = arguments
+        if isinstance(a, VectorPerSample):
+            return VectorPerSample(-a.data, a.weights)
+        return NumberPerSample(-a.vector)
+
+
+@declare(atoms.PROMOTE, atoms.BROADCAST)
+class Stretching(AtomFacts):
+    """The entries of an argument, several times each."""
+
+    def kernel(self, atom: Any, operands: Operands) -> Kernel:
+        shape, source = atom.shape, operands[0].shape
+        padded = (1,) * (len(shape) - len(source)) + source
+        axes = tuple(i - len(shape) for i, n in enumerate(padded) if n != shape[i])
+
+        def pull(g: Any) -> Any:
+            return g.sum(axis=axes, keepdims=True).reshape(g.shape[: g.ndim - len(shape)] + source)
+
+        def kernel(v: Any) -> tuple[Any, ...]:
+            v = np.asarray(v)
+            lead = v.shape[: v.ndim - len(source)]
+            return np.broadcast_to(v.reshape(lead + padded), lead + shape), pull
+
+        return kernel
+
+    def adjoints(self, atom: Any) -> Adjoints:
+        return [partial(unbroadcast, shape=atom.args[0].shape)]
+
+
+@declare(
+    atoms.WRAP,
+    atoms.RESHAPE,
+    atoms.TRANSPOSE,
+    atoms.HSTACK,
+    atoms.VSTACK,
+    atoms.CONCATENATE,
+    atoms.SUM,
+)
+class SameTotal(AtomFacts):
+    """Sums over axes and rearrangements: all entries together add up to those of the arguments."""
+
+    def terms(self, atom: Any, split: Any) -> list[Any] | None:
+        return [term for argument in atom.args for term in split(argument)]
+
+
+@declare(atoms.WRAP, atoms.RESHAPE, atoms.SUM, *INDICES, atoms.PROMOTE)
+class MaybeSame(AtomFacts):
+    """Atoms that leave a single number what it is."""
+
+    def same_number(self, atom: Any) -> Any | None:
+        return atom.args[0] if atom.args[0].size == 1 else None
+
+    def factor(self, atom: Any, number: Callable[[Any], float | None]) -> Any | None:
+        argument = atom.args[0]
+        same = argument.shape == atom.shape and (atom.size == 1 or isinstance(atom, atoms.RESHAPE))
+        return (1.0, argument) if same and atom.ndim <= 1 else None
+
+    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
+        return repeated(atom, arguments)
+
+
+@declare(atoms.RESHAPE, atoms.TRANSPOSE, *INDICES, atoms.PROMOTE, atoms.BROADCAST)
+class Rearranged(AtomFacts):
+    """Entries of one argument in another order, some of them, or several times."""
+
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        if at.entry is not None:
+            return at.by_matrices(sign)
+        return [atom.copy([p]) for p in at(atom.args[0], sign)]
+
+
+@declare(atoms.WRAP)
+class Wrapping(AtomFacts):
+    """The argument itself, with something said of it."""
+
+    def rule(self, _atom: Any, v: Any) -> tuple[Any, ...]:
+        return v, identity
+
+    def adjoints(self, atom: Any) -> Adjoints:
+        return [identity]
+
+
+@declare(atoms.SUM)
+class Summation(AtomFacts):
+    """Sums over all entries or along axes."""
+
+    def kernel(self, atom: Any, operands: Operands) -> Kernel:
+        shape = operands[0].shape
+        axes = own_axes(len(shape), atom.axis)
+        ones = np.ones(int(np.prod(shape)))
+
+        def pull(g: Any) -> Any:
+            g = np.asarray(g)
+            g = g if atom.keepdims else np.expand_dims(g, axes)
+            return np.broadcast_to(g, g.shape[: g.ndim - len(shape)] + shape)
+
+        if len(axes) == len(shape) and not atom.keepdims:
+            return lambda v: (v.reshape(v.shape[: v.ndim - len(shape)] + ones.shape) @ ones, pull)
+        return lambda v: (v.sum(axis=axes, keepdims=atom.keepdims), pull)
+
+    def adjoints(self, atom: Any) -> Adjoints:
+        if atom.shape != ():
+            return super().adjoints(atom)
+        return [lambda g: weighted(g, cp.Constant(np.ones(atom.args[0].shape)))]
+
+    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
+        if atom.size != 1:
+            raise NoVectorForm
+        (a,) = arguments
+        return a.total() if isinstance(a, VectorPerSample) else a

@@ -1,0 +1,354 @@
+"""Products and quotients: entry by entry, matrices, Kronecker products, convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+from wdro_model.loss.atoms import cvxpy_classes as atoms
+from wdro_model.loss.atoms.contraction import Contraction, contraction
+from wdro_model.loss.atoms.expressions import (
+    as_scalar,
+    entry_of,
+    outer,
+    the_number,
+    unbroadcast,
+    weighted,
+)
+from wdro_model.loss.atoms.facts import (
+    Adjoints,
+    AtomFacts,
+    Kernel,
+    NoPieces,
+    NoVectorForm,
+    Operand,
+    Operands,
+    declare,
+)
+from wdro_model.loss.atoms.linear import Affine
+from wdro_model.loss.atoms.samples import (
+    NumberPerSample,
+    PerSample,
+    VectorPerSample,
+    certain_number,
+    numbers,
+)
+from wdro_model.loss.magnitudes import power_of_two
+
+Number = Callable[[Any], float | None]
+
+
+class Vanishing(AtomFacts):
+    """Atoms that are zero where one of their arguments is."""
+
+    def constant_part(self, atom: Any, parts: Sequence[Any | None]) -> Any | None:
+        return None if any(p is None for p in parts) else super().constant_part(atom, parts)
+
+
+@declare(*atoms.BILINEAR)
+class Bilinear(Vanishing, Affine):
+    """Atoms that CVXPY calls affine and that are linear in each of their two arguments."""
+
+    def degree(self, atom: Any, degrees: Sequence[float]) -> float:
+        return sum(degrees)
+
+    def adjoints(self, atom: Any) -> Adjoints:
+        if any(isinstance(a, cp.Constant) for a in atom.args):
+            return super().adjoints(atom)
+        return AtomFacts.adjoints(self, atom)
+
+    def dependence(self, atom: Any, seen: Any) -> Any | None:
+        return AtomFacts.dependence(self, atom, seen)
+
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        raise NoPieces
+
+    def times(self, atom: Any, factor: float, push: Callable[[Any, float], Any]) -> Any:
+        first, second = atom.args
+        if second.is_constant():
+            second, size = _of_order_one(second, first)
+            return atom.copy([push(first, factor * size), second])
+        first, size = _of_order_one(first, second)
+        return atom.copy([first, push(second, factor * size)])
+
+
+@declare(atoms.MATMUL)
+class MatrixProduct(AtomFacts):
+    """a @ b."""
+
+    def kernel(self, atom: Any, operands: Operands) -> Kernel:
+        """One contraction per product; z is the batch, and is summed where an operand has none."""
+        a, b = operands
+        if not (a.shape and b.shape):
+            return lambda u, v: (u * v, lambda g: g * v, lambda g: g * u)
+        if any(_is_sparse(operand) for operand in operands):
+            return super().kernel(atom, operands)
+        stack = "pqrstuvw"[: max(a.ndim, b.ndim) - 2] if max(a.ndim, b.ndim) > 2 else ""
+        za, zb = "z" * a.batched, "z" * b.batched
+        sa = za + stack + "ij"[2 - min(a.ndim, 2) :]
+        sb = zb + stack + "jk"[: b.ndim]
+        so = (za or zb) + stack + "i" * (a.ndim > 1) + "k" * (b.ndim > 1)
+        value, pull_a, pull_b = _contractions(sa, sb, so)
+        return lambda u, v: (value(u, v), lambda g: pull_a(g, v), lambda g: pull_b(g, u))
+
+    def adjoints(self, atom: Any) -> Adjoints:
+        a, b = atom.args
+        if max(a.ndim, b.ndim) > 2:
+            return super().adjoints(atom)
+        if not (a.shape and b.shape):
+            return _entrywise_adjoints(a, b)
+        if a.ndim == b.ndim == 1:
+            return [lambda g: weighted(g, b), lambda g: weighted(g, a)]
+        if b.ndim == 1:
+            return [lambda g: outer(g, b), lambda g: atoms.MATMUL(g, a)]
+        if a.ndim == 1:
+            return [lambda g: atoms.MATMUL(b, g), lambda g: outer(a, g)]
+        return [lambda g: atoms.MATMUL(g, b.T), lambda g: atoms.MATMUL(a.T, g)]
+
+    def dependence(self, atom: Any, seen: Any) -> Any | None:
+        """Entry (i, k) of A B sees row i of A and column k of B, but for zeros of a constant."""
+        a, b = atom.args
+        if max(a.ndim, b.ndim) > 2 or not (a.shape and b.shape):
+            return None
+        rows = 1 if a.ndim == 1 else a.shape[0]
+        columns = 1 if b.ndim == 1 else b.shape[1]
+        left = _support(a, (rows, a.shape[-1]))
+        right = _support(b, (b.shape[0], columns))
+        return sp.kron(right.T, sp.eye_array(rows)) @ seen(a) + (
+            sp.kron(sp.eye_array(columns), left) @ seen(b)
+        )
+
+    def terms(self, atom: Any, split: Any) -> list[Any] | None:
+        """C v for a certain C: the sum over its rows of C_ij v_j."""
+        a, b = atom.args
+        if b.ndim == 1 and split.degrees(a) == 0:
+            return [cp.multiply(a if a.ndim == 1 else cp.sum(a, axis=0), b)]
+        if a.ndim == 1 and split.degrees(b) == 0:
+            return [cp.multiply(a, b if b.ndim == 1 else cp.sum(b, axis=1))]
+        return None
+
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        a, b = atom.args
+        if max(a.ndim, b.ndim) > 2 or not (a.shape and b.shape):
+            raise NoPieces
+        rows = np.arange(a.size).reshape(a.shape, order="F").reshape((-1, a.shape[-1]))
+        columns = np.arange(b.size).reshape(b.shape, order="F").reshape((b.shape[0], -1))
+        i, k = np.unravel_index(at.number, (len(rows), columns.shape[1]), order="F")
+        factor, other = (a, b) if at.degrees(a) == 0 else (b, a)
+
+        def term(left: int, right: int) -> list[Any]:
+            p, q = (left, right) if factor is a else (right, left)
+            size, turned = at.positive(entry_of(factor, p), sign)
+            return [size * piece for piece in at.at(other, q, turned)]
+
+        return at.total(term(int(p), int(q)) for p, q in zip(rows[i], columns[:, k]))
+
+    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
+        found = _product_over_samples(arguments)
+        return found.total() if isinstance(found, VectorPerSample) and atom.size == 1 else found
+
+
+def _contractions(sa: str, sb: str, so: str) -> tuple[Contraction, Contraction, Contraction]:
+    """The product of a and b, and its two pullbacks."""
+    return contraction(sa, sb, so), contraction(so, sb, sa), contraction(so, sa, sb)
+
+
+def _is_sparse(operand: Operand) -> bool:
+    expression = operand.expression
+    return isinstance(expression, cp.Constant) and sp.issparse(expression.value)
+
+
+def _support(e: Any, shape: tuple[int, int]) -> Any:
+    """Where an expression may differ from zero."""
+    if isinstance(e, cp.Constant):
+        value = e.value
+        dense = value.toarray() if sp.issparse(value) else np.asarray(value)
+        return sp.csr_array((dense.reshape(shape) != 0).astype(float))
+    return sp.csr_array(np.ones(shape))
+
+
+def _entrywise_adjoints(a: Any, b: Any) -> Adjoints:
+    return [
+        lambda g: unbroadcast(weighted(g, b), a.shape),
+        lambda g: unbroadcast(weighted(g, a), b.shape),
+    ]
+
+
+def _product_over_samples(arguments: list[Any]) -> Any:
+    """Data times a certain number or vector, entry by entry, or a product of numbers."""
+    a, b = arguments
+    if not (isinstance(a, VectorPerSample) or isinstance(b, VectorPerSample)):
+        left, right = numbers(arguments)
+        return NumberPerSample(
+            cp.multiply(left, right) if left.ndim == right.ndim else left * right
+        )
+    rows, other = (a, b) if isinstance(a, VectorPerSample) else (b, a)
+    if isinstance(other, PerSample) or rows.weights is not None:
+        raise NoVectorForm
+    if other.ndim == 0:
+        return VectorPerSample(rows.data * certain_number(other))
+    if other.shape != (rows.data.shape[1],):
+        raise NoVectorForm
+    known = other.is_constant() and other.value is not None
+    return VectorPerSample(rows.data * other.value) if known else VectorPerSample(rows.data, other)
+
+
+class Scaling(AtomFacts):
+    """An argument times, or divided by, the other one, entry by entry."""
+
+    is_entrywise = True
+
+    def _sides(self, atom: Any, degrees: Any) -> tuple[Any, Any]:
+        """The factor, which should see no data, and what it scales."""
+        return atom.args if degrees(atom.args[0]) == 0 else atom.args[::-1]
+
+    def _scaled(self, factor: Any, other: Any) -> Any:
+        return cp.multiply(factor, other)
+
+    def dependence(self, atom: Any, seen: Any) -> Any | None:
+        return AtomFacts.dependence(self, atom, seen)
+
+    def terms(self, atom: Any, split: Any) -> list[Any] | None:
+        """A factor without data: one number for all terms."""
+        factor, other = self._sides(atom, split.degrees)
+        number = the_number(factor)
+        if split.degrees(factor) > 0 or number.size != 1 or other.shape != atom.shape:
+            return None
+        return [self._scaled(as_scalar(number), term) for term in split(other)]
+
+    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
+        factor, other = self._sides(atom, at.degrees)
+        size, sign = at.positive(at.part(factor), sign)
+        return at.spread([self._scaled(size, piece) for piece in at(other, sign)])
+
+
+@declare(atoms.MULTIPLY)
+class EntrywiseProduct(Scaling):
+    """a * b."""
+
+    def rule(self, _atom: Any, a: Any, b: Any) -> tuple[Any, ...]:
+        return a * b, lambda g: g * b, lambda g: g * a
+
+    def adjoints(self, atom: Any) -> Adjoints:
+        return _entrywise_adjoints(*atom.args)
+
+    def factor(self, atom: Any, number: Number) -> Any | None:
+        for found, other in ((number(a), b) for a, b in (atom.args, atom.args[::-1])):
+            if found is not None:
+                return (found, other) if other.shape == atom.shape else None
+        return None
+
+    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
+        return _product_over_samples(arguments)
+
+
+@declare(atoms.DIVIDE)
+class Quotient(Scaling, Vanishing):
+    """a / b."""
+
+    def _sides(self, atom: Any, degrees: Any) -> tuple[Any, Any]:
+        return atom.args[1], atom.args[0]
+
+    def _scaled(self, factor: Any, other: Any) -> Any:
+        return other / factor
+
+    def rule(self, _atom: Any, a: Any, b: Any) -> tuple[Any, ...]:
+        q = a / b
+        return q, lambda g: g / b, lambda g: -g * q / b
+
+    def degree(self, atom: Any, degrees: Sequence[float]) -> float:
+        return degrees[0] if degrees[1] == 0 else math.inf
+
+    def adjoints(self, atom: Any) -> Adjoints:
+        """Of degree one only where b does not see the data: its own is never asked for."""
+        a, b = atom.args
+        return [lambda g: unbroadcast(g / b, a.shape)]
+
+    def factor(self, atom: Any, number: Number) -> Any | None:
+        over, by = atom.args
+        found = number(by) if over.shape == atom.shape else None
+        return (1.0 / found, over) if found else None
+
+    def times(self, atom: Any, factor: float, push: Callable[[Any, float], Any]) -> Any:
+        over, by = atom.args
+        by, size = _of_order_one(by, over)
+        return atom.copy([push(over, factor / size), by])
+
+    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
+        a, b = arguments
+        if isinstance(a, VectorPerSample):
+            return VectorPerSample(a.data / certain_number(b), a.weights)
+        left, right = numbers(arguments)
+        return NumberPerSample(left / right)
+
+
+@declare(atoms.KRON)
+class KroneckerProduct(AtomFacts):
+    """The products of all entries of a with all entries of b."""
+
+    def kernel(self, atom: Any, operands: Operands) -> Kernel:
+        a, b = operands
+        za, zb = "z" * a.batched, "z" * b.batched
+        sa, sb, so = za + "ij", zb + "kl", (za or zb) + "ikjl"
+        value, pull_a, pull_b = _contractions(sa, sb, so)
+        blocks = (a.shape[0], b.shape[0], a.shape[1], b.shape[1])
+
+        def split(g: Any) -> Any:
+            return g.reshape(g.shape[:-2] + blocks)
+
+        def kernel(u: Any, v: Any) -> tuple[Any, ...]:
+            w = value(u, v)
+            w = w.reshape(w.shape[:-4] + atom.shape)
+            return w, lambda g: pull_a(split(g), v), lambda g: pull_b(split(g), u)
+
+        return kernel
+
+
+@declare(*atoms.CONVOLUTIONS)
+class Convolution(AtomFacts):
+    """c_k = sum_i a_i b_(k-i): shifted copies of b, one for each entry of a."""
+
+    def kernel(self, atom: Any, operands: Operands) -> Kernel:
+        n, m = (int(np.prod(operand.shape)) for operand in operands)
+        shapes = [operand.shape for operand in operands]
+
+        def flat(v: Any, ndim: int) -> Any:
+            return v.reshape((*v.shape[: v.ndim - ndim], -1))
+
+        def kernel(a: Any, b: Any) -> tuple[Any, ...]:
+            a, b = flat(a, len(shapes[0])), flat(b, len(shapes[1]))
+            lead = np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+            out = np.zeros((*lead, n + m - 1))
+            for i in range(n):
+                out[..., i : i + m] += a[..., i : i + 1] * b
+
+            def pull_a(g: Any) -> Any:
+                g = flat(g, atom.ndim)
+                rows = [(g[..., i : i + m] * b).sum(axis=-1) for i in range(n)]
+                return np.stack(rows, axis=-1).reshape(g.shape[:-1] + shapes[0])
+
+            def pull_b(g: Any) -> Any:
+                g = flat(g, atom.ndim)
+                rows = sum(a[..., i : i + 1] * g[..., i : i + m] for i in range(n))
+                return np.asarray(rows).reshape(g.shape[:-1] + shapes[1])
+
+            return out.reshape(lead + atom.shape), pull_a, pull_b
+
+        return kernel
+
+
+def _of_order_one(constant: Any, other: Any) -> tuple[Any, float]:
+    """A constant as numbers of order one and the size of them, for a product with another factor.
+
+    A large number in front of a maximum is a part of the factor that goes inside: 1e9 max(a, b) in
+    units of 1e9 is max(a, b), not 1e9 max(1e-9 a, 1e-9 b). In affine terms it makes no difference.
+    """
+    if other.is_affine() or not constant.is_constant() or constant.parameters():
+        return constant, 1.0
+    size = power_of_two(float(abs(constant.value).max()))
+    return cp.Constant(constant.value / size), size
