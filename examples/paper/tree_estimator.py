@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tree_products import MovingProducts
-from wdro_model.objectives.integration.base import Stream
+from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.integration.sampled import SampledSlice
 from wdro_model.solvers.objective import Array
 

@@ -16,7 +16,7 @@ import numpy as np
 from decisions import OWN_ESTIMATE, Decision, solved
 from tree_estimator import TreeGaussian, calibrated_dual_bound
 from wdro_model.model import RobustModel
-from wdro_model.objectives.integration.base import Stream
+from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.problem import Problem
 from wdro_model.sets import SpanningTree

@@ -11,8 +11,8 @@ import pytest
 
 import wdro_model as wdro
 from wdro_model.objectives.dual import minimise_dual
-from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.closed_form import ClosedForm
+from wdro_model.objectives.integration.inner_integral import Stream
 
 STREAM = Stream(0)
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(400)

@@ -12,10 +12,10 @@ from scipy.special import logsumexp
 from wdro_model import Problem, UncertainParameter
 from wdro_model.loss import CallableLoss
 from wdro_model.objectives.dual import minimise_dual
-from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.closed_form import ClosedForm
+from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.integration.low_rank.quadrature import integrate_lines
-from wdro_model.objectives.integration.low_rank.strategy import LowRank, low_rank_refusal
+from wdro_model.objectives.integration.low_rank.through_forms import LowRank, low_rank_refusal
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs import Mahalanobis, Norm, SquaredEuclidean
 from wdro_model.uncertainty.supports import Nonnegative
@@ -654,8 +654,8 @@ def test_many_samples_are_taken_in_chunks(monkeypatch, name) -> None:
     x = np.random.default_rng(0).normal(size=model.loss.dimension)
     whole = rule.slice(x, np.arange(5), STREAM)
     expected, gradient = whole.at(0.7), whole.gradient(0.7)
-    monkeypatch.setattr("wdro_model.objectives.integration.low_rank.strategy.LINE_CHUNK", 2)
-    monkeypatch.setattr("wdro_model.objectives.integration.low_rank.strategy.PLANE_CHUNK", 2)
+    monkeypatch.setattr("wdro_model.objectives.integration.low_rank.through_forms.LINE_CHUNK", 2)
+    monkeypatch.setattr("wdro_model.objectives.integration.low_rank.through_forms.PLANE_CHUNK", 2)
     _, rule = strategy(loss, 0.3, 0.4, cost)
     parts = rule.slice(x, np.arange(5), STREAM)
     assert parts.at(0.7).value == pytest.approx(expected.value, rel=1e-12)

@@ -15,8 +15,8 @@ from wdro_model.loss.dependence import dependence
 from wdro_model.loss.rewriting import substitute
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream
+from wdro_model.objectives.integration.separable.by_terms import Separable, separable_refusal
 from wdro_model.objectives.integration.separable.intervals import integrate_intervals
-from wdro_model.objectives.integration.separable.strategy import Separable, separable_refusal
 from wdro_model.uncertainty.costs import Mahalanobis, Norm, SquaredEuclidean
 from wdro_model.uncertainty.supports import Box, Nonnegative, Polyhedron
 

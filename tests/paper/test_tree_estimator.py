@@ -14,7 +14,7 @@ from tree_estimator import (
     calibrated_dual_bound,
 )
 from tree_products import MovingProducts
-from wdro_model.objectives.integration.base import Stream
+from wdro_model.objectives.integration.inner_integral import Stream
 
 M, EPSILON, SIGMA, DRAWS, DUAL = 6, 0.05, 0.1, 5, 0.7
 LEAST = 1e-4

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wdro_model.loss.flat_vectors import FlatLoss
-from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.gaussian import Gaussian
+from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples

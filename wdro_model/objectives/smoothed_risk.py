@@ -9,7 +9,7 @@ import numpy as np
 
 from wdro_model.errors import UnboundedError
 from wdro_model.objectives.dual import DualMinimum, DualPoint, minimise_dual
-from wdro_model.objectives.integration.base import Integration, Slice, Stream
+from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream
 from wdro_model.solvers.objective import Array, Diagnostics, Point
 
 UNBOUNDED = (

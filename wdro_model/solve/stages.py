@@ -47,7 +47,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class StageResult:
     """A decision with its certificate on draws of its own."""
 
     x: Array
@@ -91,7 +91,7 @@ def run_stages(
     draws, active = min(solver.samples, FIRST_DRAWS), None
     most = max(draws, STAGE_ENTRIES // max(1, recipe.model.rows.size))
     x, dual = start, first_dual(recipe.model, start)
-    best: Candidate | None = None
+    best: StageResult | None = None
     runs: list[Outcome] = []
     stop = Stop.STALLED
     try:
@@ -143,7 +143,7 @@ class Standstill:
         return self.reached
 
 
-def judged(recipe: Recipe, draws: int, outcome: Outcome, dual: float, stage: int) -> Candidate:
+def judged(recipe: Recipe, draws: int, outcome: Outcome, dual: float, stage: int) -> StageResult:
     """The decision of a run, evaluated on draws that are used for nothing else.
 
     The gap in x is that of the run, whose draws fit the decision as well as these; the dual is
@@ -155,7 +155,7 @@ def judged(recipe: Recipe, draws: int, outcome: Outcome, dual: float, stage: int
     point = audited(objective, outcome.x, objective.evaluate(outcome.x))
     assert point.dual is not None
     gap = outcome.gap + point.dual_residual
-    return Candidate(outcome.x, point, gap, point.dual, outcome.active_set)
+    return StageResult(outcome.x, point, gap, point.dual, outcome.active_set)
 
 
 def audited(objective: Smoothed, x: Array, point: Point) -> Point:
@@ -185,7 +185,7 @@ def dual_share(point: Point, bound: float) -> float:
     return max(point.dual_gradient * point.dual, point.dual_gradient * (point.dual - bound), 0.0)
 
 
-def summary(best: Candidate, runs: list[Outcome], stop: Stop, began: float) -> Outcome:
+def summary(best: StageResult, runs: list[Outcome], stop: Stop, began: float) -> Outcome:
     """All stages as one run that ends at the best decision."""
     trace = Trace()
     for run in runs:

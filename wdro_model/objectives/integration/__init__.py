@@ -13,15 +13,18 @@ from typing import Any
 import numpy as np
 
 from wdro_model.model import RobustModel
-from wdro_model.objectives.integration.base import Integration, Slice, Stream, inputs
 from wdro_model.objectives.integration.closed_form import ClosedForm
-from wdro_model.objectives.integration.conditional.strategy import (
+from wdro_model.objectives.integration.conditional.by_blocks import (
     build_conditional,
     conditional_refusal,
 )
 from wdro_model.objectives.integration.gaussian import Gaussian
-from wdro_model.objectives.integration.low_rank.strategy import build_low_rank, low_rank_refusal
-from wdro_model.objectives.integration.separable.strategy import (
+from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream, inputs
+from wdro_model.objectives.integration.low_rank.through_forms import (
+    build_low_rank,
+    low_rank_refusal,
+)
+from wdro_model.objectives.integration.separable.by_terms import (
     build_separable,
     separable_refusal,
 )

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.base import Given, Stream
+from wdro_model.objectives.integration.inner_integral import Given, Stream
 from wdro_model.objectives.integration.truncated import truncated_normal
 from wdro_model.solvers.objective import Array
 
@@ -30,7 +30,7 @@ CHUNK_ENTRIES = 2**18
 
 
 @dataclass(frozen=True)
-class Tilt:
+class AffineTilt:
     """The tilted Gaussian without truncation, at one dual variable; arrays (d,) or numbers."""
 
     variance: Array
@@ -109,15 +109,15 @@ class ClosedForm(Given):
             return "closed form: the loss is affine in the data, the tilted scenarios are Gaussian"
         return "closed form: affine loss on a box, truncated Gaussians coordinate by coordinate"
 
-    def tilt(self, slope: Array, dual: float) -> Tilt:
+    def tilt(self, slope: Array, dual: float) -> AffineTilt:
         """Variance and shift of the tilted Gaussian over the free coordinates."""
         if self.product is not None:
             variance = self.spread / (1.0 + 2.0 * dual * self.product / self.epsilon)
         else:
             variance = self.spread / (1.0 + 2.0 * dual * self.weights * self.spread / self.epsilon)
-        return Tilt(variance, variance * slope / self.epsilon)
+        return AffineTilt(variance, variance * slope / self.epsilon)
 
-    def free_value(self, tilt: Tilt) -> float:
+    def free_value(self, tilt: AffineTilt) -> float:
         """eps sum_i [ m_i^2/(2 v_i) + log(v_i/sigma_i^2)/2 ]."""
         tilted = 0.5 * np.sum(tilt.shift**2 / tilt.variance)
         return float(self.epsilon * (tilted + 0.5 * np.sum(np.log(tilt.variance / self.spread))))
@@ -143,7 +143,7 @@ class ClosedForm(Given):
     def reference_log_mass(self, samples: Array) -> Array:
         """For each sample, the log mass that the reference gives to the box; computed once."""
         if self._reference is None:
-            still = Tilt(self.spread, np.zeros_like(self.spread))
+            still = AffineTilt(self.spread, np.zeros_like(self.spread))
             rows = (row[None, self.free] for row in self.rows)
             self._reference = np.array([truncated_moves(row, still, *self.box)[0] for row in rows])
         return self._reference[samples]
@@ -241,7 +241,7 @@ class BoxSlice:
 
 
 def truncated_moves(
-    rows: Array, tilt: Tilt, lower: Array, upper: Array
+    rows: Array, tilt: AffineTilt, lower: Array, upper: Array
 ) -> tuple[float, Array, Array]:
     """Sum over the samples of log mass, E move and E move^2 of N(shift, variance) on the box.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.objectives.integration.base import Stream
+from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.integration.sampled import Draws, SampledIntegration
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.sampling import GaussianSampler

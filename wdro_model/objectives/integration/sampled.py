@@ -17,7 +17,7 @@ import numpy as np
 
 from wdro_model.loss.flat_vectors import FlatPullback
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.base import Given, Slice, Stream
+from wdro_model.objectives.integration.inner_integral import Given, Slice, Stream
 from wdro_model.solvers.objective import Array, Diagnostics
 
 CHUNK_ENTRIES = 2**24

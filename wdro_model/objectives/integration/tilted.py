@@ -26,7 +26,17 @@ from wdro_model.loss.batched import BatchedLoss
 from wdro_model.loss.flat_vectors import FlatLoss
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint, minimise_dual
-from wdro_model.objectives.integration.base import (
+from wdro_model.objectives.integration.importance.balance import balanced, widened
+from wdro_model.objectives.integration.importance.frame import frame_of, reference_of
+from wdro_model.objectives.integration.importance.missing import missing_mass
+from wdro_model.objectives.integration.importance.modes import MODES, cover
+from wdro_model.objectives.integration.importance.noise import noise
+from wdro_model.objectives.integration.importance.piece_modes import piece_lines, piece_mixture
+from wdro_model.objectives.integration.importance.proposal_scales import affine_dual, typical_radius
+from wdro_model.objectives.integration.importance.proposals import Component, Mixture, defended
+from wdro_model.objectives.integration.importance.rejection import Rejection
+from wdro_model.objectives.integration.importance.targets import Tilt
+from wdro_model.objectives.integration.inner_integral import (
     PILOT,
     Divergence,
     InfiniteSlice,
@@ -34,16 +44,6 @@ from wdro_model.objectives.integration.base import (
     Stream,
     inputs,
 )
-from wdro_model.objectives.integration.importance.balance import balanced, widened
-from wdro_model.objectives.integration.importance.frame import frame_of, reference_of
-from wdro_model.objectives.integration.importance.missing import missing_mass
-from wdro_model.objectives.integration.importance.modes import MODES, cover
-from wdro_model.objectives.integration.importance.noise import noise
-from wdro_model.objectives.integration.importance.pieces import piece_lines, piece_mixture
-from wdro_model.objectives.integration.importance.proposals import Component, Mixture, defended
-from wdro_model.objectives.integration.importance.rejection import Rejection
-from wdro_model.objectives.integration.importance.scales import affine_dual, typical_radius
-from wdro_model.objectives.integration.importance.targets import Tilt
 from wdro_model.objectives.integration.sampled import Draws, SampledIntegration
 from wdro_model.solvers.objective import Array, Diagnostics
 

@@ -12,7 +12,7 @@ from wdro_model.objectives.integration.importance.targets import blocks, probe
 from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:
-    from wdro_model.objectives.integration.conditional.strategy import Columns, Conditional
+    from wdro_model.objectives.integration.conditional.by_blocks import Columns, Conditional
 
 
 def scenarios(rule: Conditional, owners: Array, moves: Array) -> Array:

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wdro_model.objectives.integration.base import Stream
-from wdro_model.objectives.integration.conditional.marginal import Marginal
-from wdro_model.objectives.integration.conditional.modes import (
-    Modes,
+from wdro_model.objectives.integration.conditional.block_modes import (
+    BlockModes,
     bent,
     distinct,
     gaussians,
@@ -26,16 +24,18 @@ from wdro_model.objectives.integration.conditional.modes import (
     tracked,
     unknown,
 )
-from wdro_model.objectives.integration.conditional.nodes import Nodes
+from wdro_model.objectives.integration.conditional.block_nodes import BlockNodes
+from wdro_model.objectives.integration.conditional.marginal import Marginal
 from wdro_model.objectives.integration.importance.curvature import clipped
 from wdro_model.objectives.integration.importance.frame import reference_of
 from wdro_model.objectives.integration.importance.modes import cover
 from wdro_model.objectives.integration.importance.noise import noise
 from wdro_model.objectives.integration.importance.proposals import Mixture, defended
+from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:
-    from wdro_model.objectives.integration.conditional.strategy import Conditional
+    from wdro_model.objectives.integration.conditional.by_blocks import Conditional
 
 DEFENCE = 0.05
 """Share of the reference among draws."""
@@ -44,7 +44,7 @@ AT_REST = 0.4
 TOLERATED = 0.02
 """The nodes move when they fail more than this share of the samples."""
 AHEAD = 0.02
-"""Modes have nodes if they may come to count while the dual variable changes by this share."""
+"""BlockModes have nodes if they may come to count while the dual variable changes by this share."""
 CLOSER = 0.8
 """A scout that called in vain calls again when it is below the mode by this share of before."""
 
@@ -62,9 +62,9 @@ class Placement:
         """The share of samples that the nodes fail right after a search."""
         self.x: Array | None = None
         """The decision that the nodes are for, or will be when they are asked for."""
-        self._modes: Modes | None = None
+        self._modes: BlockModes | None = None
         """All modes that are followed, those that do not count (yet) among them."""
-        self._nodes: tuple[Array, Nodes] | None = None
+        self._nodes: tuple[Array, BlockNodes] | None = None
         self._mixture: Mixture | None = None
         self._lag = np.full(len(owners), np.inf)
         """How far scouts were below the modes of their sample when they called last, (K,)."""
@@ -90,8 +90,8 @@ class Placement:
         """Remember the decision and the dual variable that the nodes were found to fit."""
         self.x, self.dual = np.array(x, dtype=float), float(dual)
 
-    def nodes(self, samples: Array, stream: Stream) -> Nodes:
-        """Nodes of these samples: those of the rule, or draws of a stream."""
+    def nodes(self, samples: Array, stream: Stream) -> BlockNodes:
+        """BlockNodes of these samples: those of the rule, or draws of a stream."""
         if not self.rule.exact:
             return self._drawn(samples, stream)
         if self._modes is None:
@@ -106,7 +106,7 @@ class Placement:
     def _rate(self) -> float:
         return AHEAD * self.dual / self.rule.epsilon
 
-    def _around(self, modes: Modes) -> Nodes:
+    def _around(self, modes: BlockModes) -> BlockNodes:
         """The trapezoidal rule in the normal scores of each mode's Gaussian.
 
         Where a sample has several modes their rules overlap: each counts by its share of the sum
@@ -126,7 +126,7 @@ class Placement:
             other = wide.log_density(moves[several], sibling)
             density[several] = np.logaddexp(density[several], other)
         reference = reference_of(rule.frame, modes.owners).log_density(moves)
-        return Nodes(modes.owners, moves, log_rule - density + reference, scores)
+        return BlockNodes(modes.owners, moves, log_rule - density + reference, scores)
 
     # -------------------------------------------------------------- following
     def follow(
@@ -195,7 +195,7 @@ class Placement:
         return asks
 
     # -------------------------------------------------------------- draws
-    def _drawn(self, samples: Array, stream: Stream) -> Nodes:
+    def _drawn(self, samples: Array, stream: Stream) -> BlockNodes:
         rule, frame = self.rule, self.rule.frame
         if self._mixture is None:
             assert self.x is not None
@@ -210,4 +210,4 @@ class Placement:
             choice, np.stack([p.normal for p in points]), np.stack(lines) if lines else None
         )
         log_ratio = reference_of(frame, samples).log_density(moves) - found.log_density(moves)
-        return Nodes(samples, moves, log_ratio - np.log(rule.draws), None)
+        return BlockNodes(samples, moves, log_ratio - np.log(rule.draws), None)

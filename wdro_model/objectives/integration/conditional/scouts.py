@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wdro_model.objectives.integration.conditional.block_modes import lattice
 from wdro_model.objectives.integration.conditional.marginal import Marginal, scenarios
-from wdro_model.objectives.integration.conditional.modes import lattice
 from wdro_model.objectives.integration.conditional.placement import Placement
 from wdro_model.objectives.integration.importance.targets import blocks
 from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:
-    from wdro_model.objectives.integration.conditional.strategy import Conditional
+    from wdro_model.objectives.integration.conditional.by_blocks import Conditional
 
 SIDE, FREE_SIDE = np.array([1.0]), np.array([4.0])
 """Where scouts stand: at the bounds, or so many deviations of the reference away."""

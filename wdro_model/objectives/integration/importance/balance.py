@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from wdro_model.objectives.integration.base import PILOT
 from wdro_model.objectives.integration.importance.modes import FLOOR
 from wdro_model.objectives.integration.importance.noise import noise
 from wdro_model.objectives.integration.importance.proposals import (
@@ -14,6 +13,7 @@ from wdro_model.objectives.integration.importance.proposals import (
     defended,
 )
 from wdro_model.objectives.integration.importance.targets import Tilt
+from wdro_model.objectives.integration.inner_integral import PILOT
 from wdro_model.solvers.objective import Array
 
 PILOT_DRAWS = 128

@@ -13,7 +13,6 @@ from itertools import product
 
 import numpy as np
 
-from wdro_model.objectives.integration.base import Divergence
 from wdro_model.objectives.integration.importance.curvature import (
     Target,
     clipped,
@@ -29,6 +28,7 @@ from wdro_model.objectives.integration.importance.proposals import (
     mixture,
     reachable,
 )
+from wdro_model.objectives.integration.inner_integral import Divergence
 from wdro_model.solvers.objective import Array
 
 ROUNDS = 30

@@ -8,9 +8,9 @@ from functools import partial
 
 import numpy as np
 
-from wdro_model.objectives.integration.base import PILOT, Stream
 from wdro_model.objectives.integration.importance.frame import Frame, reference_of
 from wdro_model.objectives.integration.importance.proposals import Mixture
+from wdro_model.objectives.integration.inner_integral import PILOT, Stream
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 

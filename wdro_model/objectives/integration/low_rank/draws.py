@@ -16,8 +16,8 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-from wdro_model.objectives.integration.base import Stream
-from wdro_model.objectives.integration.low_rank.ascent import Target, ascend
+from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.integration.low_rank.form_ascent import FormTarget, ascend
 from wdro_model.objectives.integration.low_rank.outer import Outer
 from wdro_model.objectives.integration.low_rank.tilted_law import (
     HALF_LOG_2PI,
@@ -86,7 +86,7 @@ def drawn_law(outer: Outer, u: Array, L: Array, normal: Array) -> DrawnLaw:
     """The tilted law for forms u (K, q) moved by L (K or 1, q, r), from normal draws (K, S, r)."""
     size, draws, rank = normal.shape
     L = np.broadcast_to(L, (size, *L.shape[1:]))
-    target = Target(outer, u, L)
+    target = FormTarget(outer, u, L)
     modes = _piece_modes(outer, u, L) if outer.pieces is not None else _found_modes(target, rank)
     used = np.isfinite(modes.log_shares)
     sample, mode = np.nonzero(used)
@@ -155,7 +155,7 @@ def _piece_modes(outer: Outer, u: Array, L: Array) -> Modes:
     )
 
 
-def _found_modes(target: Target, rank: int) -> Modes:
+def _found_modes(target: FormTarget, rank: int) -> Modes:
     """Modes reached from 0 and from the slopes far out along each axis."""
     size = len(target.u)
     axes = np.concatenate([np.zeros((1, rank)), np.eye(rank), -np.eye(rank)])
@@ -193,7 +193,7 @@ def _without_repeats(t: Array, mass: Array) -> Array:
     return mass
 
 
-def _rises(target: Target, rank: int) -> Array:
+def _rises(target: FormTarget, rank: int) -> Array:
     """Which integrals diverge: g rises without end along some axis."""
     size = len(target.u)
     owner = np.arange(size)

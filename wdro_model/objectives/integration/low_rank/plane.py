@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wdro_model.objectives.integration.low_rank.ascent import Target, ascend
+from wdro_model.objectives.integration.low_rank.form_ascent import FormTarget, ascend
 from wdro_model.objectives.integration.low_rank.gaussian_law import sigma_points
 from wdro_model.objectives.integration.low_rank.line_bounds import CONVEX
 from wdro_model.objectives.integration.low_rank.line_panels import Exponent
@@ -59,7 +59,7 @@ RIM = np.linalg.norm(POINTS, axis=1) > REACH - 2 * STEP
 def plane_law(outer: Outer, u: Array, L: Array) -> TiltedLaw:
     """The tilted law of h(u_k + L t)/eps, L (K or 1, q, 2)."""
     size = len(u)
-    target = Target(outer, u, np.broadcast_to(L, (size, *L.shape[1:])))
+    target = FormTarget(outer, u, np.broadcast_to(L, (size, *L.shape[1:])))
     laws, left = [], []
     for start in range(0, size, WINDOW_BLOCK):
         with np.errstate(all="ignore"):
@@ -72,7 +72,7 @@ def plane_law(outer: Outer, u: Array, L: Array) -> TiltedLaw:
     return merged(laws, size)
 
 
-def window_law(target: Target, samples: Array) -> tuple[TiltedLaw, Array]:
+def window_law(target: FormTarget, samples: Array) -> tuple[TiltedLaw, Array]:
     """The law by equal steps around the highest mode, for those samples where that is exact."""
     size = len(samples)
     angles = 2 * np.pi * np.arange(ANGLES) / ANGLES
@@ -117,7 +117,7 @@ def window_law(target: Target, samples: Array) -> tuple[TiltedLaw, Array]:
     )
 
 
-def _rises(target: Target, samples: Array, ring: Array) -> Array:
+def _rises(target: FormTarget, samples: Array, ring: Array) -> Array:
     """For which samples does g rise far out in some direction?"""
     rays = [
         target(np.repeat(samples, len(ring)), np.tile(r * ring, (len(samples), 1)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.objectives.integration.separable.anatomy import Separation
+from wdro_model.objectives.integration.separable.term_anatomy import Separation
 from wdro_model.solvers.objective import Array
 
 BLOCK_ENTRIES = 2**18

@@ -16,7 +16,7 @@ DIFFERENCE = 1e-2
 
 
 @dataclass(frozen=True)
-class Target:
+class FormTarget:
     """g for K samples: u (K, q), L (K, q, r)."""
 
     outer: Outer
@@ -53,7 +53,7 @@ class Ascended:
     """-Hess g, made definite, (M, r, r)."""
 
 
-def ascend(target: Target, owner: Array, start: Array) -> Ascended:
+def ascend(target: FormTarget, owner: Array, start: Array) -> Ascended:
     """Modes of g from starts (M, r) of the samples owner, by safeguarded Newton steps."""
     points = start.copy()
     heights = target(owner, points)
@@ -82,7 +82,7 @@ def ascend(target: Target, owner: Array, start: Array) -> Ascended:
     return Ascended(points, heights, precision)
 
 
-def _precision(target: Target, owner: Array, t: Array, gradient: Array) -> Array:
+def _precision(target: FormTarget, owner: Array, t: Array, gradient: Array) -> Array:
     """-Hess g by differences of gradients, its eigenvalues kept positive."""
     rank = t.shape[1]
     hessian = np.empty((len(t), rank, rank))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.base import Stream
+from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.integration.low_rank.draws import DrawnLaw
 from wdro_model.objectives.integration.low_rank.groups import Grouped, rows_of
 from wdro_model.objectives.integration.low_rank.outer import Outer
@@ -24,7 +24,7 @@ from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
 from wdro_model.solvers.objective import Array, Diagnostics
 
 if TYPE_CHECKING:
-    from wdro_model.objectives.integration.low_rank.strategy import LowRank
+    from wdro_model.objectives.integration.low_rank.through_forms import LowRank
 
 
 @dataclass(frozen=True)

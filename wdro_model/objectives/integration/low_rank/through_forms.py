@@ -19,18 +19,18 @@ from __future__ import annotations
 from typing import Any
 
 from wdro_model.model import RobustModel
-from wdro_model.objectives.integration.base import Stream
-from wdro_model.objectives.integration.low_rank.anatomy import (
+from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.integration.low_rank.draws import QuasiRandom, drawn_law
+from wdro_model.objectives.integration.low_rank.form_anatomy import (
     dissect,
     generic_rank,
     low_rank_refusal,
 )
-from wdro_model.objectives.integration.low_rank.draws import QuasiRandom, drawn_law
+from wdro_model.objectives.integration.low_rank.form_laws import exact_law
+from wdro_model.objectives.integration.low_rank.form_slice import LowRankSlice
 from wdro_model.objectives.integration.low_rank.groups import Groups
-from wdro_model.objectives.integration.low_rank.laws import exact_law
 from wdro_model.objectives.integration.low_rank.outer import Outer
 from wdro_model.objectives.integration.low_rank.projection import Whitening
-from wdro_model.objectives.integration.low_rank.slice import LowRankSlice
 from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
 from wdro_model.solvers.objective import Array
 

@@ -28,13 +28,13 @@ import numpy as np
 from wdro_model.loss.flat_vectors import FlatLoss
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint, minimise_dual
-from wdro_model.objectives.integration.base import Divergence, Given, Stream
 from wdro_model.objectives.integration.conditional.affine_block import affine_block
 from wdro_model.objectives.integration.conditional.block_integral import AffineBlock
-from wdro_model.objectives.integration.conditional.nodes import COARSE, Grid, Nodes, fine
+from wdro_model.objectives.integration.conditional.block_nodes import COARSE, BlockNodes, Grid, fine
+from wdro_model.objectives.integration.conditional.block_slice import ConditionalSlice
 from wdro_model.objectives.integration.conditional.placement import Placement
-from wdro_model.objectives.integration.conditional.slice import ConditionalSlice
 from wdro_model.objectives.integration.importance.frame import Frame, frame_of
+from wdro_model.objectives.integration.inner_integral import Divergence, Given, Stream
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
@@ -44,7 +44,7 @@ DUAL_SAMPLES = 32
 REMEMBERED = 4
 """Decisions whose nodes are remembered: a search along a line jumps back and forth."""
 NEARER = 0.25
-"""Nodes of a decision are taken up again if its distance is this share of the latest one's."""
+"""BlockNodes of a decision are taken up again if its distance is this share of the latest one's."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Conditional(Given):
         self.in_others = Columns.within(joint, self.others, self.frame)
         self.exact = self.frame.dimension <= 2
         self._places: list[Placement] = []
-        """Nodes of the decisions looked at last, the latest first."""
+        """BlockNodes of the decisions looked at last, the latest first."""
         self._easier: Conditional | None = None
 
     def describe(self) -> str:
@@ -168,8 +168,8 @@ class Conditional(Given):
             place.forget_nodes()
         self._places = [placement, *kept]
 
-    def nodes(self, samples: Array, stream: Stream) -> Nodes:
-        """Nodes of these samples: those of the last refresh, or draws of a stream around them."""
+    def nodes(self, samples: Array, stream: Stream) -> BlockNodes:
+        """BlockNodes of these samples: those of the last refresh, or draws of a stream around them."""
         return self._places[0].nodes(samples, stream)
 
     def settle(self, x: Array, dual: float | None = None) -> float:

@@ -13,7 +13,6 @@ from typing import Protocol
 
 import numpy as np
 
-from wdro_model.objectives.integration.base import Divergence
 from wdro_model.objectives.integration.importance.curvature import Target, clipped
 from wdro_model.objectives.integration.importance.modes import ascend
 from wdro_model.objectives.integration.importance.proposals import (
@@ -22,6 +21,7 @@ from wdro_model.objectives.integration.importance.proposals import (
     component,
     reachable,
 )
+from wdro_model.objectives.integration.inner_integral import Divergence
 from wdro_model.solvers.objective import Array
 
 SIDE = np.array([0.25, 0.5, 0.75, 1.0])
@@ -29,7 +29,7 @@ SIDE = np.array([0.25, 0.5, 0.75, 1.0])
 FREE_SIDE = np.array([1.0, 2.0, 4.0, 8.0])
 """The same towards infinity, in deviations of the reference."""
 WINDOW = 30.0
-"""Modes so far below the highest one, in the log of the density, do not count."""
+"""BlockModes so far below the highest one, in the log of the density, do not count."""
 SAME = 0.5
 """Ends of ascents within so many deviations are the same mode."""
 NEWTON = 4
@@ -51,7 +51,7 @@ class PricedTarget(Target, Protocol):
 
 
 @dataclass(frozen=True)
-class Modes:
+class BlockModes:
     """P modes, those of one sample next to each other, and the Gaussians around them."""
 
     owners: Array
@@ -71,9 +71,9 @@ class Modes:
     scales: Array
     """Factors of the deviation along them, (P, r)."""
 
-    def where(self, which: Array) -> Modes:
+    def where(self, which: Array) -> BlockModes:
         """Some of the modes."""
-        return Modes(*(a[which] for a in self.arrays()))
+        return BlockModes(*(a[which] for a in self.arrays()))
 
     def arrays(self) -> list[Array]:
         """The fields, in order."""
@@ -85,7 +85,7 @@ class Modes:
         return counts[position]
 
     def used(self, rate: float = 0.0) -> Array:
-        """Modes that are not too far below the highest one of their sample.
+        """BlockModes that are not too far below the highest one of their sample.
 
         rate: they count too if they may come so near while the dual variable changes by this
             multiple of epsilon.
@@ -98,9 +98,9 @@ class Modes:
         return self.heights >= self.heights[mine] - WINDOW - rate * reach
 
 
-def joined(several: list[Modes]) -> Modes:
-    """Modes one after the other, sorted by their samples, the highest first."""
-    every = Modes(*(np.concatenate(arrays) for arrays in zip(*(m.arrays() for m in several))))
+def joined(several: list[BlockModes]) -> BlockModes:
+    """BlockModes one after the other, sorted by their samples, the highest first."""
+    every = BlockModes(*(np.concatenate(arrays) for arrays in zip(*(m.arrays() for m in several))))
     return every.where(np.lexsort((-every.heights, every.owners)))
 
 
@@ -134,7 +134,7 @@ def _towards(bound: Array, deviation: float, side: Array, free: Array) -> Array:
     return np.where(finite[:, None], reach, deviation * free)
 
 
-def search(target: Target, samples: Array, spread: Array) -> Modes:
+def search(target: Target, samples: Array, spread: Array) -> BlockModes:
     """The modes of the samples (K,), by ascents from the peaks of a lattice."""
     size = len(samples)
     refuse_growth(target, samples, spread)
@@ -169,7 +169,7 @@ def refuse_growth(target: Target, samples: Array, spread: Array) -> None:
                 raise Divergence
 
 
-def climb(target: Target, owners: Array, starts: Array) -> Modes:
+def climb(target: Target, owners: Array, starts: Array) -> BlockModes:
     """The modes at the ends of ascents; raises Divergence if one has no end."""
     ends = ascend(target, owners, starts)
     r = starts.shape[1]
@@ -177,7 +177,7 @@ def climb(target: Target, owners: Array, starts: Array) -> Modes:
     return _modes(target, owners, ends, basis, scales)
 
 
-def tracked(target: Target, modes: Modes, gradients: Array) -> Modes:
+def tracked(target: Target, modes: BlockModes, gradients: Array) -> BlockModes:
     """The modes after the density has changed, by Newton steps with the curvature that they had.
 
     Heights and gradients (P, r) are those of the new density at the old modes. What does not
@@ -215,8 +215,8 @@ def tracked(target: Target, modes: Modes, gradients: Array) -> Modes:
 
 def _modes(
     target: Target, owners: Array, ends: tuple[Array, Array, Array], basis: Array, scales: Array
-) -> Modes:
-    """Modes from moves, heights and gradients.
+) -> BlockModes:
+    """BlockModes from moves, heights and gradients.
 
     In the interior the center is the mode; where a bound stops the ascent, the center lies beyond
     the bound, at the top of the parabola with slope grad h and curvature -1/v.
@@ -235,10 +235,10 @@ def _modes(
     if bounds is not None:
         settled &= ~reachable(center, deviation, bounds)
     center, costs = np.where(settled, moves, center), np.full(len(owners), np.nan)
-    return Modes(owners, moves, heights, costs, center, deviation, basis, scales)
+    return BlockModes(owners, moves, heights, costs, center, deviation, basis, scales)
 
 
-def _precision(modes: Modes) -> Array:
+def _precision(modes: BlockModes) -> Array:
     """-Hess h as the Gaussians have it, (P, r, r)."""
     inner = np.einsum("pji,pj,pjk->pik", modes.basis, modes.scales**-2.0, modes.basis)
     return inner / (modes.deviation[:, :, None] * modes.deviation[:, None, :])
@@ -254,7 +254,7 @@ def _projected(precision: Array, gradients: Array, moves: Array, bounds: Bounds 
     return np.linalg.solve(precision, gradients[:, :, None])[:, :, 0]
 
 
-def distinct(modes: Modes) -> Modes:
+def distinct(modes: BlockModes) -> BlockModes:
     """One of each: a mode close to a higher one of its sample is left out."""
     modes = joined([modes.where(np.isfinite(modes.heights))])
     index, new = np.arange(len(modes.owners)), np.ones(len(modes.owners), dtype=bool)
@@ -265,7 +265,7 @@ def distinct(modes: Modes) -> Modes:
     return modes.where(new)
 
 
-def unknown(modes: Modes, known: Modes) -> Modes:
+def unknown(modes: BlockModes, known: BlockModes) -> BlockModes:
     """The modes that are not close to one of those known of their sample (which has some)."""
     first, count = np.searchsorted(known.owners, modes.owners), known.count()
     new = np.isfinite(modes.heights)
@@ -276,12 +276,12 @@ def unknown(modes: Modes, known: Modes) -> Modes:
     return modes.where(new)
 
 
-def _close(modes: Modes, others: Modes) -> Array:
+def _close(modes: BlockModes, others: BlockModes) -> Array:
     """Which pairs are within a fraction of a deviation of each other?"""
     return np.linalg.norm((modes.moves - others.moves) / modes.deviation, axis=1) < SAME
 
 
-def bent(target: Target, modes: Modes) -> Modes:
+def bent(target: Target, modes: BlockModes) -> BlockModes:
     """The modes with the curvature of h there."""
     return replace(modes, **dict(zip(("basis", "scales"), curvature(target, modes))))
 
@@ -300,17 +300,17 @@ def _peaks(heights: Array, dimension: int) -> Array:
     return peaks.reshape(size, count)
 
 
-def priced(target: PricedTarget, modes: Modes) -> Modes:
+def priced(target: PricedTarget, modes: BlockModes) -> BlockModes:
     """The modes with their transport costs."""
     return replace(modes, costs=target.costs(modes.owners, modes.moves))
 
 
-def gaussians(modes: Modes, bounds: Bounds | None, wider: float) -> Component:
+def gaussians(modes: BlockModes, bounds: Bounds | None, wider: float) -> Component:
     """The Gaussians of the modes, restricted to the bounds, P rows."""
     return component(modes.center, wider * modes.deviation, bounds, modes.basis, modes.scales)
 
 
-def curvature(target: Target, modes: Modes) -> tuple[Array, Array]:
+def curvature(target: Target, modes: BlockModes) -> tuple[Array, Array]:
     """Eigenvectors of -diag(s) Hess h diag(s) and the factors of the deviations along them."""
     size, r = modes.moves.shape
     if r == 0:

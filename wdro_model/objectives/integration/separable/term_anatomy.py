@@ -26,7 +26,7 @@ from wdro_model.loss.polynomial import Degrees
 from wdro_model.loss.structure import convexity_in_data
 from wdro_model.model import Memory, RobustModel
 from wdro_model.objectives.integration.importance.frame import box_of
-from wdro_model.objectives.integration.low_rank.anatomy import (
+from wdro_model.objectives.integration.low_rank.form_anatomy import (
     dissect,
     generic_rank,
     low_rank_refusal,

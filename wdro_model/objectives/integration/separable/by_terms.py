@@ -18,19 +18,19 @@ from typing import Any
 import numpy as np
 
 from wdro_model.model import RobustModel
-from wdro_model.objectives.integration.base import Stream
 from wdro_model.objectives.integration.importance.frame import box_of
+from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.integration.low_rank.piecewise import normal_interval
-from wdro_model.objectives.integration.low_rank.strategy import LowRank
-from wdro_model.objectives.integration.separable.anatomy import (
+from wdro_model.objectives.integration.low_rank.through_forms import LowRank
+from wdro_model.objectives.integration.separable.kinks import Pieces
+from wdro_model.objectives.integration.separable.term_anatomy import (
     PIECEWISE,
     QUADRATIC,
     SMOOTH,
     separable_refusal,
     separate,
 )
-from wdro_model.objectives.integration.separable.kinks import Pieces
-from wdro_model.objectives.integration.separable.slice import SeparableSlice
+from wdro_model.objectives.integration.separable.term_slice import SeparableSlice
 from wdro_model.solvers.objective import Array
 
 __all__ = ["Separable", "build_separable", "separable_refusal"]

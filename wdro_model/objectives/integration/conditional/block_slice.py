@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.base import Divergence, Stream
 from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral, Slopes
 from wdro_model.objectives.integration.conditional.marginal import evaluated, scenarios
 from wdro_model.objectives.integration.conditional.placement import TOLERATED, Placement
 from wdro_model.objectives.integration.conditional.scouts import Scouts
+from wdro_model.objectives.integration.inner_integral import Divergence, Stream
 from wdro_model.solvers.objective import Array, Diagnostics
 
 if TYPE_CHECKING:
-    from wdro_model.objectives.integration.conditional.strategy import Conditional
+    from wdro_model.objectives.integration.conditional.by_blocks import Conditional
 
 CHUNK_ENTRIES = 2**18
 """Scenarios evaluated at once (2 MiB): arrays that stay in the cache."""

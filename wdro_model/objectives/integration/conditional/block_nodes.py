@@ -1,4 +1,4 @@
-"""Nodes of conditional integration: a trapezoidal rule in normal scores around each mode."""
+"""BlockNodes of conditional integration: a trapezoidal rule in normal scores around each mode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Grid:
     reach: float
     """Scores that have nodes."""
     wider: float
-    """Nodes spread so much wider than the density when they are placed: the dual will move."""
+    """BlockNodes spread so much wider than the density when they are placed: the dual will move."""
     narrowest: float
     """The least variance of a density that is resolved."""
     most_outside: float
@@ -66,7 +66,7 @@ def fine() -> Grid:
 
 
 @dataclass(frozen=True)
-class Nodes:
+class BlockNodes:
     """S nodes in the block C around each of P modes; a sample may have several."""
 
     owners: Array
@@ -78,7 +78,7 @@ class Nodes:
     scores: Array | None
     """Normal scores of the nodes, (S, r); None for draws."""
 
-    def of(self, samples: Array) -> Nodes:
+    def of(self, samples: Array) -> BlockNodes:
         """The nodes of some samples, in their order; for modes in the order of their samples."""
         if np.array_equal(samples, self.owners):
             return self
@@ -88,12 +88,14 @@ class Nodes:
         which = np.repeat(low - before, counts) + np.arange(counts.sum())
         return self[which]
 
-    def updated(self, which: Array, new: Nodes) -> Nodes:
+    def updated(self, which: Array, new: BlockNodes) -> BlockNodes:
         """With the nodes of some of the modes replaced."""
         moves, log_weights = self.moves.copy(), self.log_weights.copy()
         moves[which], log_weights[which] = new.moves, new.log_weights
-        return Nodes(self.owners, moves, log_weights, self.scores)
+        return BlockNodes(self.owners, moves, log_weights, self.scores)
 
-    def __getitem__(self, which: Array | slice) -> Nodes:
+    def __getitem__(self, which: Array | slice) -> BlockNodes:
         """The nodes of some of the modes."""
-        return Nodes(self.owners[which], self.moves[which], self.log_weights[which], self.scores)
+        return BlockNodes(
+            self.owners[which], self.moves[which], self.log_weights[which], self.scores
+        )

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.base import Stream
+from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.integration.low_rank.groups import rows_of
 from wdro_model.objectives.integration.low_rank.line_panels import Exponent
 from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
-from wdro_model.objectives.integration.separable.anatomy import PIECEWISE, QUADRATIC, SMOOTH
-from wdro_model.objectives.integration.separable.laws import (
+from wdro_model.objectives.integration.separable.packing import Packing
+from wdro_model.objectives.integration.separable.term_anatomy import PIECEWISE, QUADRATIC, SMOOTH
+from wdro_model.objectives.integration.separable.term_laws import (
     quadratic_law,
     segment_law,
     smooth_law,
 )
-from wdro_model.objectives.integration.separable.packing import Packing
 from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:
-    from wdro_model.objectives.integration.separable.strategy import Separable
+    from wdro_model.objectives.integration.separable.by_terms import Separable
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Along:
 
 
 @dataclass(frozen=True)
-class Tilted:
+class TiltedTerms:
     """The laws of some lines: function k D + i is line i at sample k."""
 
     along: Along
@@ -106,7 +106,7 @@ class SeparableSlice:
         rule.refuse_undefined(self._affine, self._still)
         self._segments = rule.pieces.at(self._x, self._held_rows(), rule.reach)
         self._parabolas = self._fitted()
-        self._last: tuple[float, list[Tilted]] | None = None
+        self._last: tuple[float, list[TiltedTerms]] | None = None
 
     def at(self, dual: float) -> DualPoint:
         rule, size = self._rule, len(self._samples)
@@ -195,7 +195,7 @@ class SeparableSlice:
         step = step.reshape(size)
         return middle, (right - left) / (2 * step), (right - 2 * middle + left) / step**2
 
-    def _at(self, dual: float) -> list[Tilted]:
+    def _at(self, dual: float) -> list[TiltedTerms]:
         """The laws of all lines at a dual variable; those of the last one are kept."""
         if self._last is None or self._last[0] != dual:
             found = [self._piecewise(dual), self._quadratic(dual), *self._smooth(dual)]
@@ -221,7 +221,7 @@ class SeparableSlice:
             return np.zeros((len(self._samples), len(lines)))
         return self._data[:, lines] - rule.joint.mean[rule.parts.coordinates[lines]]
 
-    def _piecewise(self, dual: float) -> Tilted | None:
+    def _piecewise(self, dual: float) -> TiltedTerms | None:
         rule, found = self._rule, self._segments
         lines = rule.lines[PIECEWISE]
         if not len(lines):
@@ -235,9 +235,9 @@ class SeparableSlice:
         low = np.maximum(np.concatenate([-ends, kinks], axis=2), along.low[:, :, None])
         high = np.minimum(np.concatenate([kinks, ends], axis=2), along.high[:, :, None])
         law = segment_law(*(along.flat(part) for part in (a, b, low, high)))
-        return Tilted(along, law, fourth=True)
+        return TiltedTerms(along, law, fourth=True)
 
-    def _quadratic(self, dual: float) -> Tilted | None:
+    def _quadratic(self, dual: float) -> TiltedTerms | None:
         rule, lines = self._rule, self._rule.lines[QUADRATIC]
         if not len(lines):
             return None
@@ -249,9 +249,9 @@ class SeparableSlice:
         scaled = bend * along.scale**2 / rule.epsilon
         parts = (along.flat(part) for part in (c, b, scaled, along.low, along.high))
         whole = np.isinf(along.low).all() and np.isinf(along.high).all()
-        return Tilted(along, quadratic_law(*parts), fourth=bool(whole))
+        return TiltedTerms(along, quadratic_law(*parts), fourth=bool(whole))
 
-    def _smooth(self, dual: float) -> list[Tilted]:
+    def _smooth(self, dual: float) -> list[TiltedTerms]:
         rule, parts = self._rule, self._rule.parts
         found = []
         for curvature in np.unique(parts.curvatures[rule.lines[SMOOTH]]):
@@ -259,7 +259,7 @@ class SeparableSlice:
             along = self._along(lines, dual)
             low, high = along.flat(along.low), along.flat(along.high)
             law = smooth_law(self._exponent(along), low, high, str(curvature))
-            found.append(Tilted(along, law, fourth=True))
+            found.append(TiltedTerms(along, law, fourth=True))
         return found
 
     def _exponent(self, along: Along) -> Exponent:
