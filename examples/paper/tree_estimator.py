@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tree_products import MovingProducts
-from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.integration.inner_integral import Integration, Stream
 from wdro_model.objectives.integration.sampled import SampledSlice
 from wdro_model.solvers.objective import Array
 
@@ -45,7 +45,7 @@ class RadialDraws:
         return cls(along, across, along**2 + across + rest)
 
 
-class TreeGaussian:
+class TreeGaussian(Integration):
     """The paper's estimator for x' Xi x on R^(m x m): S Gaussian draws per sample, in law.
 
     matrices: xi_k + xi_k', (N, m, m); single precision is enough beside the Monte Carlo error.
@@ -60,13 +60,6 @@ class TreeGaussian:
 
     def slice(self, x: Array, samples: Array, stream: Stream) -> TreeSlice:
         return TreeSlice(self, x, samples, stream)
-
-    def refresh(self, x: Array, dual: float) -> None:
-        """Nothing to adapt."""
-
-    def settle(self, x: Array, dual: float) -> float:
-        """Nothing to adapt."""
-        return dual
 
     def describe(self) -> str:
         return (

@@ -60,11 +60,6 @@ class Smoothed:
         self.minimum: DualMinimum | None = None
         """Where the dual was minimised last."""
 
-    @property
-    def starts_at_erm(self) -> bool:
-        """Is the ERM decision, and not a vertex of the set, where a run should begin?"""
-        return getattr(self.integration, "starts_at_erm", False)
-
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         """F on the fixed draws of the current stage, all samples."""
         return self._point(self.integration.slice(x, np.arange(self.size), self.stream), dual)

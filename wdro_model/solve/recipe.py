@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives import integration
@@ -15,9 +16,6 @@ from wdro_model.solvers.objective import Array
 REPORT_DRAWS = 1000
 REPORT_ENTRIES = 2**26
 """The final value takes up to so many draws per sample, and so many numbers in all."""
-
-ADAPTIVE = ("tilted",)
-"""Strategies whose draws are made for one decision and one dual."""
 
 FirstOrder = FrankWolfe | MomentumFrankWolfe
 
@@ -47,9 +45,10 @@ class Recipe:
 
     def objective(self, draws: int, stage: int) -> Smoothed:
         """The objective with so many draws per sample, from the stream of a stage."""
-        kind = Moving if self.choice.name in ADAPTIVE else Smoothed
+        rule = self.choice.build(self.model, Scales(self.epsilon, self.sigma, draws))
+        kind = Moving if rule.adapts else Smoothed
         return kind(
-            self.choice.build(self.model, Scales(self.epsilon, self.sigma, draws)),
+            rule,
             size=self.model.joint.size,
             radius=self.model.radius,
             epsilon=self.epsilon,
@@ -66,8 +65,7 @@ class Recipe:
 
 def surrogate(objective: Smoothed) -> Smoothed | None:
     """A cheaper objective of nearly the same value to begin with, where the strategy has one."""
-    make = getattr(objective.integration, "surrogate", None)
-    easier = None if make is None else make()
+    easier: Any = objective.integration.surrogate()
     if easier is None:
         return None
     return Smoothed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 from wdro_model.model import RobustModel
 from wdro_model.objectives.convexity import smoothed_form_is_convex
 from wdro_model.objectives.dual import DualMinimum
-from wdro_model.objectives.smoothed_risk import Moving, Smoothed
+from wdro_model.objectives.integration.inner_integral import EMPIRICAL, ROBUST
+from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.base import FeasibleSet
 from wdro_model.solve.certify import certified, report
 from wdro_model.solve.first_order import bounded_oracle, display, first_point, warm_active_set
@@ -34,6 +36,7 @@ from wdro_model.solve.stages import (
     audited,
     dual_share,
     run_stages,
+    within,
 )
 from wdro_model.solve.temperature import (
     derived_epsilon,
@@ -43,13 +46,10 @@ from wdro_model.solve.temperature import (
     good_decision,
     resolve_sigma,
 )
-from wdro_model.solvers import MomentumFrankWolfe, Outcome, Stop
+from wdro_model.solvers import ActiveSet, Outcome, Stop
 from wdro_model.solvers.dual_rules import Tracking
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import ABSOLUTE_GAP
-
-QUADRATURES = ("separable", "low_rank")
-"""Strategies whose objective costs more than a good place to begin."""
 
 
 def run_smoothed(
@@ -62,14 +62,7 @@ def run_smoothed(
     recipe = prepare(model, solver, options)
     shown = display(options, chosen)
     first = recipe.objective(solver.samples, 0)
-    stochastic = solver.is_stochastic
-    improved = None if stochastic or not first.integration.exact else surrogate(first) or first
-    if options.start is None and improved is not None and improved.starts_at_erm:
-        start = empirical_decision(model, options)
-    elif options.start is None and not stochastic and first.integration.name in QUADRATURES:
-        start = good_decision(model, options)
-    else:
-        start = first_point(model, improved, options, rng)
+    start = place_to_begin(recipe, first, solver, options, rng)
     bound = None
     if dual_rule(solver, options) == "vertex":
         bound = dual_bound(recipe, solver, oracle, start)
@@ -77,34 +70,21 @@ def run_smoothed(
     def run(objective: Smoothed, start: Array, solver: FirstOrder = solver, **more: Any) -> Outcome:
         return solver.run(objective, oracle, start, rng=rng, dual_bound=bound, **shown, **more)
 
-    if isinstance(solver, MomentumFrankWolfe):
-        tracking = Tracking(first_dual(model, start), model.radius)
-        more: dict[str, Any] = {} if bound else {"tracking": tracking}
-        result = judge(
-            recipe, solver.samples, oracle, run(first, start, within(solver, began), **more), bound
-        )
+    if solver.is_stochastic:
+        more: dict[str, Any] = {}
+        if bound is None:
+            more["tracking"] = Tracking(first_dual(model, start), model.radius)
+        outcome = run(first, start, within(solver, began), **more)
+        result = judge(recipe, solver.samples, oracle, outcome, bound)
     elif first.integration.exact:
-        active = warm_active_set(model, options.start)
-        earlier: list[Outcome] = []
-        if (easier := surrogate(first)) is not None:
-            rough = run(easier, start, solver=within(solver, began), active_set=active)
-            start, active, first.minimum = rough.x, rough.active_set, easier.minimum
-            earlier.append(rough)
-        interrupted = any(run.stop is Stop.INTERRUPT for run in earlier)
-        used = sum(run.iterations for run in earlier) if not interrupted else solver.max_iterations
-        outcome = run(first, start, solver=within(solver, began, used), active_set=active)
-        if interrupted:  # the last run has but judged the point that was reached
-            outcome = replace(outcome, stop=Stop.INTERRUPT)
-        result = Result(after(earlier, outcome), outcome.point, outcome.gap, True)
+        result = run_exactly(
+            first, solver, start, run, began, warm_active_set(model, options.start)
+        )
+    elif first.integration.adapts and bound is None:
+        result = run_stages(recipe, solver, start, run, began)
     else:
-        if options.start is None:
-            start = good_decision(model, options)
-        if isinstance(first, Moving) and bound is None:
-            result = run_stages(recipe, solver, start, run, began)
-        else:
-            result = judge(
-                recipe, solver.samples, oracle, run(first, start, within(solver, began)), bound
-            )
+        outcome = run(first, start, within(solver, began))
+        result = judge(recipe, solver.samples, oracle, outcome, bound)
     refuse_growth_at(model, result.outcome.x)
     point = result.point
     reliable = is_reliable(point, result.gap, model.radius, solver.gap)
@@ -130,12 +110,44 @@ def run_smoothed(
     )
 
 
-def within(solver: FirstOrder, began: float, used: int = 0) -> FirstOrder:
-    """The solver with what is left of its time and iterations."""
-    limits: dict[str, Any] = {"max_iterations": max(0, solver.max_iterations - used)}
-    if solver.time_limit is not None:
-        limits["time_limit"] = max(1e-9, solver.time_limit - (time.perf_counter() - began))
-    return replace(solver, **limits)
+def place_to_begin(
+    recipe: Recipe,
+    first: Smoothed,
+    solver: FirstOrder,
+    options: Options,
+    rng: np.random.Generator,
+) -> Array:
+    """The user's start, else where the strategy begins: sampled ones at a good decision."""
+    model, rule = recipe.model, first.integration
+    if options.start is not None or solver.is_stochastic:
+        return first_point(model, None, options, rng)
+    if rule.begins == EMPIRICAL and rule.exact:
+        return empirical_decision(model, options)
+    if rule.begins == ROBUST or not rule.exact:
+        return good_decision(model, options)
+    return first_point(model, surrogate(first) or first, options, rng)
+
+
+def run_exactly(
+    first: Smoothed,
+    solver: FirstOrder,
+    start: Array,
+    run: Callable[..., Outcome],
+    began: float,
+    active: ActiveSet | None,
+) -> Result:
+    """A run without Monte Carlo error, after one on a cheaper objective where there is one."""
+    earlier: list[Outcome] = []
+    if (easier := surrogate(first)) is not None:
+        rough = run(easier, start, solver=within(solver, began), active_set=active)
+        start, active, first.minimum = rough.x, rough.active_set, easier.minimum
+        earlier.append(rough)
+    interrupted = any(run.stop is Stop.INTERRUPT for run in earlier)
+    used = sum(run.iterations for run in earlier) if not interrupted else solver.max_iterations
+    outcome = run(first, start, solver=within(solver, began, used), active_set=active)
+    if interrupted:  # the last run has but judged the point that was reached
+        outcome = replace(outcome, stop=Stop.INTERRUPT)
+    return Result(after(earlier, outcome), outcome.point, outcome.gap, True)
 
 
 def honest_stop(result: Result, tolerance: float, reliable: bool) -> Stop:
@@ -164,7 +176,7 @@ def judge(
     """A run on its own draws, judged by a full evaluation on others."""
     final = recipe.objective(recipe.report_draws(draws), REPORT_STAGE)
     x, dual = outcome.x, outcome.dual
-    if bound is None and (final.integration.exact or isinstance(final, Moving)):
+    if bound is None and (final.integration.exact or final.integration.adapts):
         # The dual of the last batch is not that of all samples.
         final.minimum = None if dual is None else DualMinimum(dual, np.nan)
         dual = None

@@ -11,9 +11,9 @@ import numpy as np
 
 from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.smoothed_risk import Moving, Smoothed
-from wdro_model.solve.recipe import Recipe
+from wdro_model.solve.recipe import FirstOrder, Recipe
 from wdro_model.solve.temperature import first_dual
-from wdro_model.solvers import FrankWolfe, Outcome, Stop, Trace
+from wdro_model.solvers import Outcome, Stop, Trace
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.objective import Array, Point
 from wdro_model.solvers.outcome import State
@@ -76,7 +76,7 @@ class StageResult:
 
 def run_stages(
     recipe: Recipe,
-    solver: FrankWolfe,
+    solver: FirstOrder,
     start: Array,
     run: Callable[..., Outcome],
     began: float,
@@ -99,7 +99,7 @@ def run_stages(
             objective = recipe.objective(draws, stage)
             objective.minimum = DualMinimum(objective.integration.settle(x, dual), np.nan)
             standstill = Standstill(solver.gap)
-            limited = left_over(solver, began, runs)
+            limited = within(solver, began, sum(run.iterations for run in runs))
             limited = replace(
                 limited, gap=SHARE * solver.gap, callbacks=(*solver.callbacks, standstill)
             )
@@ -160,21 +160,17 @@ def judged(recipe: Recipe, draws: int, outcome: Outcome, dual: float, stage: int
 
 def audited(objective: Smoothed, x: Array, point: Point) -> Point:
     """The point with the error of what its draws may have missed, where the strategy can tell."""
-    audit = getattr(objective.integration, "audited", None)
-    if audit is None or point.diagnostics is None or point.dual is None:
+    if point.diagnostics is None or point.dual is None:
         return point
-    return replace(point, diagnostics=audit(point.diagnostics, x, point.dual))
+    found = objective.integration.audited(point.diagnostics, x, point.dual)
+    return replace(point, diagnostics=found)
 
 
-def left_over(solver: FrankWolfe, began: float, runs: list[Outcome]) -> FrankWolfe:
-    """The solver with what is left of its limits, for one stage."""
-    used = sum(run.iterations for run in runs)
-    limits: dict[str, Any] = {
-        "max_iterations": max(0, solver.max_iterations - used),
-    }
+def within(solver: Any, began: float, used: int = 0) -> Any:
+    """The solver with what is left of its time and iterations."""
+    limits: dict[str, Any] = {"max_iterations": max(0, solver.max_iterations - used)}
     if solver.time_limit is not None:
-        spent = time.perf_counter() - began
-        limits["time_limit"] = max(1e-9, solver.time_limit - spent)
+        limits["time_limit"] = max(1e-9, solver.time_limit - (time.perf_counter() - began))
     return replace(solver, **limits)
 
 

@@ -77,13 +77,6 @@ class ClosedForm(Given):
         kind = FreeSlice if self.bounds is None else BoxSlice
         return kind(self, x, samples, mean, float(values[0]), slope)
 
-    def refresh(self, x: Array, dual: float) -> None:
-        """Nothing to adapt."""
-
-    def settle(self, x: Array, dual: float) -> float:
-        """Nothing to adapt."""
-        return dual
-
     def surrogate(self) -> ClosedForm | None:
         """The same integral over two nodes with the samples' mean and variance, coordinate by
         coordinate: nearly the same function at 2/N of the cost. None where it would save little.

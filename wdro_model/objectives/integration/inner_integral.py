@@ -10,6 +10,7 @@ dual variable l alone, cheap to evaluate many times, and its gradient in x at a 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +38,8 @@ class Stream:
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
+VERTEX, EMPIRICAL, ROBUST = "vertex", "ERM decision", "exact robust decision"
+"""Places to begin: a vertex of the set, or a decision where the objective costs more than that."""
 PILOT = Stream(seed=0, stage=2**63 - 1)
 """Random numbers that no slice uses."""
 
@@ -44,22 +47,6 @@ PILOT = Stream(seed=0, stage=2**63 - 1)
 def inputs(model: RobustModel) -> tuple[FlatLoss, JointSamples, BoundCost]:
     """What every strategy reads of a model with uncertain data and a ball."""
     return model.loss, model.joint, model.cost
-
-
-class Given:
-    """What a strategy is built from: loss, data, cost, and the scales of the smoothing."""
-
-    def __init__(
-        self,
-        loss: FlatLoss,
-        joint: JointSamples,
-        cost: BoundCost,
-        *,
-        epsilon: float,
-        sigma: float | Array,
-    ) -> None:
-        self.loss, self.joint, self.cost = loss, joint, cost
-        self.epsilon, self.sigma = epsilon, sigma
 
 
 class Slice(Protocol):
@@ -95,25 +82,52 @@ class InfiniteSlice:
         return None
 
 
-class Integration(Protocol):
+class Integration(ABC):
     """A way to compute the inner integral."""
 
     name: str
     exact: bool
     """Free of Monte Carlo error?"""
+    adapts = False
+    """Are its draws made for one decision and one dual?"""
+    begins = VERTEX
+    """Where a run begins that has no start."""
 
+    @abstractmethod
     def slice(self, x: Array, samples: Array, stream: Stream) -> Slice:
         """The inner integral at x over the samples with these indices."""
-        ...
 
-    def refresh(self, x: Array, dual: float) -> None:
+    @abstractmethod
+    def describe(self) -> str:
+        """What is computed and why, for people."""
+
+    def refresh(self, x: Array, dual: float) -> None:  # noqa: B027
         """Adapt to a decision and a dual variable, at the start of a stage."""
-        ...
 
     def settle(self, x: Array, dual: float) -> float:
         """Adapt to a decision, and return the dual variable that goes with it."""
-        ...
+        return dual
 
-    def describe(self) -> str:
-        """What is computed and why, for people."""
-        ...
+    def surrogate(self) -> Integration | None:
+        """A cheaper strategy of nearly the same value to begin with, where there is one."""
+        return None
+
+    def audited(self, found: Diagnostics, x: Array, dual: float) -> Diagnostics:
+        """The diagnostics with the error of what draws may have missed, as far as it can tell."""
+        return found
+
+
+class Given(Integration):
+    """What most strategies are built from: loss, data, cost, and the scales of the smoothing."""
+
+    def __init__(
+        self,
+        loss: FlatLoss,
+        joint: JointSamples,
+        cost: BoundCost,
+        *,
+        epsilon: float,
+        sigma: float | Array,
+    ) -> None:
+        self.loss, self.joint, self.cost = loss, joint, cost
+        self.epsilon, self.sigma = epsilon, sigma

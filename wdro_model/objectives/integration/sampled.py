@@ -59,9 +59,6 @@ class SampledIntegration(Given, ABC):
     @abstractmethod
     def describe(self) -> str: ...
 
-    def refresh(self, x: Array, dual: float) -> None:
-        """Adapt the proposals to a decision and a dual variable, at the start of a stage."""
-
     def settle(self, x: Array, dual: float) -> float:
         """Adapt to a decision and find the dual that goes with it; here the one that is given."""
         self.refresh(x, dual)

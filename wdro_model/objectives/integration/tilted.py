@@ -65,6 +65,7 @@ class Tilted(SampledIntegration):
     """Importance sampling around the modes, S draws per sample."""
 
     name = "tilted"
+    adapts = True
 
     def __init__(
         self,

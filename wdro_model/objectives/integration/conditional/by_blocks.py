@@ -34,7 +34,7 @@ from wdro_model.objectives.integration.conditional.block_nodes import COARSE, Bl
 from wdro_model.objectives.integration.conditional.block_slice import ConditionalSlice
 from wdro_model.objectives.integration.conditional.placement import Placement
 from wdro_model.objectives.integration.importance.frame import Frame, frame_of
-from wdro_model.objectives.integration.inner_integral import Divergence, Given, Stream
+from wdro_model.objectives.integration.inner_integral import EMPIRICAL, Divergence, Given, Stream
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
@@ -70,7 +70,7 @@ class Conditional(Given):
     """Closed form over the affine block, nodes over the rest."""
 
     name = "conditional"
-    starts_at_erm = True
+    begins = EMPIRICAL
     """Vertices may be so bad that the density of the data has modes all over its support."""
 
     def __init__(
@@ -169,7 +169,7 @@ class Conditional(Given):
         self._places = [placement, *kept]
 
     def nodes(self, samples: Array, stream: Stream) -> BlockNodes:
-        """BlockNodes of these samples: those of the last refresh, or draws of a stream around them."""
+        """Nodes of these samples: those of the last refresh, or draws of a stream around them."""
         return self._places[0].nodes(samples, stream)
 
     def settle(self, x: Array, dual: float | None = None) -> float:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from wdro_model.model import RobustModel
-from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
 from wdro_model.objectives.integration.low_rank.draws import QuasiRandom, drawn_law
 from wdro_model.objectives.integration.low_rank.form_anatomy import (
     dissect,
@@ -45,10 +45,11 @@ def build_low_rank(model: RobustModel, scales: Any) -> LowRank:
     return LowRank(model, epsilon=scales.epsilon, sigma=scales.sigma, draws=scales.draws)
 
 
-class LowRank:
+class LowRank(Integration):
     """Integration over the few directions in which a loss sees the data."""
 
     name = "low_rank"
+    begins = ROBUST
 
     def __init__(
         self, model: RobustModel, *, epsilon: float, sigma: float | Array, draws: int = 100
@@ -68,13 +69,6 @@ class LowRank:
 
     def slice(self, x: Array, samples: Array, stream: Stream) -> LowRankSlice:
         return LowRankSlice(self, x, samples, stream)
-
-    def refresh(self, x: Array, dual: float) -> None:
-        """Nothing to adapt: the proposals follow the decision."""
-
-    def settle(self, x: Array, dual: float) -> float:
-        """Nothing to adapt: the proposals follow the decision and the dual."""
-        return dual
 
     def describe(self) -> str:
         count = self.anatomy.forms.count

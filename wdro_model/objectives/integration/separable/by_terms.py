@@ -19,7 +19,7 @@ import numpy as np
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.importance.frame import box_of
-from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
 from wdro_model.objectives.integration.low_rank.piecewise import normal_interval
 from wdro_model.objectives.integration.low_rank.through_forms import LowRank
 from wdro_model.objectives.integration.separable.kinks import Pieces
@@ -47,10 +47,11 @@ def build_separable(model: RobustModel, scales: Any) -> Separable:
     return Separable(model, epsilon=scales.epsilon, sigma=scales.sigma)
 
 
-class Separable:
+class Separable(Integration):
     """Integration coordinate by coordinate."""
 
     name = "separable"
+    begins = ROBUST
     exact = True
 
     def __init__(self, model: RobustModel, *, epsilon: float, sigma: float | Array) -> None:
@@ -76,13 +77,6 @@ class Separable:
 
     def slice(self, x: Array, samples: Array, stream: Stream) -> SeparableSlice:
         return SeparableSlice(self, x, samples, stream)
-
-    def refresh(self, x: Array, dual: float) -> None:
-        """Nothing to adapt."""
-
-    def settle(self, x: Array, dual: float) -> float:
-        """Nothing to adapt."""
-        return dual
 
     def variances(self, dual: float) -> Array:
         """v (D,): those of the moves along the lines under the tilt of the cost alone."""
