@@ -72,7 +72,9 @@ def was_interrupted(solution: Solution) -> bool:
     return solution.stop == Stop.INTERRUPT.value
 
 
-def warm(problem: Problem, arguments: Mapping[str, Any], last: Solution | None) -> dict[str, Any]:
+def warm_arguments(
+    problem: Problem, arguments: Mapping[str, Any], last: Solution | None
+) -> dict[str, Any]:
     """The arguments of a solve, starting from the last decision if nothing speaks against it.
 
     The paper's stochastic method keeps its own start: after its fixed number of iterations it

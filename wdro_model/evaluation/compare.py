@@ -15,9 +15,9 @@ from wdro_model.evaluation.attempts import (
     decision_kept,
     named_scenarios,
     radius_labels,
+    warm_arguments,
     was_interrupted,
 )
-from wdro_model.evaluation.attempts import warm as warm_arguments
 from wdro_model.evaluation.discrete import refuse_rounding, rounded_solution
 from wdro_model.evaluation.report import Judged, Refused, Report
 from wdro_model.evaluation.statistics import TRAINING, losses_by_set
@@ -42,10 +42,6 @@ class Request:
     @property
     def radius(self) -> float:
         return 0.0 if self.arguments["method"] == "erm" else self.problem.radius
-
-    def started(self, before: Solution | None) -> dict[str, Any]:
-        """The arguments of the solve, from the decision before where that is sound."""
-        return warm_arguments(self.problem, self.arguments, before)
 
 
 def compare(
@@ -96,7 +92,8 @@ def compare(
             last: Solution | None = None
             for request in waiting:
                 before = last if warm or request.continues else None
-                found = attempt(request.problem, request.started(before))
+                arguments = warm_arguments(request.problem, request.arguments, before)
+                found = attempt(request.problem, arguments)
                 if isinstance(found, Failure):
                     errors.append(found.error)
                     entries.append(refused(request, found))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wdro_model.errors import blaming, unknown_name
-from wdro_model.evaluation.attempts import FAILED, warm, was_interrupted
+from wdro_model.evaluation.attempts import FAILED, warm_arguments, was_interrupted
 from wdro_model.evaluation.statistics import (
     TAIL,
     conditional_value_at_risk,
@@ -232,7 +232,7 @@ class RadiusTask:
         last: Solution | None = None
         for radius in self.radii:
             fitted = fitted.with_radius(radius)
-            found.append(self._trial(fitted, fold, warm(fitted, arguments, last)))
+            found.append(self._trial(fitted, fold, warm_arguments(fitted, arguments, last)))
             last = fitted.solution or last
         return found
 

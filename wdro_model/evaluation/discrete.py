@@ -151,7 +151,7 @@ def best_completed(
     discrete: Array,
 ) -> Array:
     """The best decision whose discrete part is that of a candidate, or one reached from there."""
-    completed = Completed(Completion(model, discrete, criterion), criterion)
+    completed = Completion(model, discrete, criterion)
     patterns: dict[bytes, Array] = {}
     for candidate in candidates:
         patterns.setdefault(completed.key(candidate), candidate)
@@ -176,60 +176,18 @@ def proven(solution: Solution | None, criterion: Criterion) -> float | None:
 
 # ------------------------------------------------------------------ the continuous part
 class Completion:
-    """min criterion(x) over x in the feasible set with x[discrete] = values.
+    """The value of a discrete part: min criterion(x) over feasible x with x[discrete] = values.
 
     The problem is stated on continuous twins of the variables, so that no solver for integers is
     needed, and compiled once for all values.
     """
 
     def __init__(self, model: Model, discrete: Array, criterion: Criterion) -> None:
-        feasible = model.feasible
-        self.layout, self.discrete, self.criterion = feasible.layout, discrete, criterion
-        self.twins = {v: twin_of(v, relaxed=True) for v in feasible.layout.variables}
+        layout = model.feasible.layout
+        self.layout, self.discrete, self.criterion = layout, discrete, criterion
+        self.twins = {v: twin_of(v, relaxed=True) for v in layout.variables}
         self.fixed = cp.Parameter(int(discrete.sum()), value=np.zeros(int(discrete.sum())))
         self._model = self._compiled(model)
-
-    def __call__(self, x: Array) -> Array | None:
-        """The best decision with the discrete coordinates of x; None if no solver finds it."""
-        self.fixed.value = x[self.discrete]
-        try:
-            chosen = plan(self._model, self.criterion.method, None)
-            solution = execute(self._model, chosen, self.criterion.options)
-        except (ValueError, SolverError):  # no convex form, or numbers that a solver gives up on
-            return None
-        best = self.layout.join({v: solution.decision[twin] for v, twin in self.twins.items()})
-        best[self.discrete] = x[self.discrete]
-        return best
-
-    def _compiled(self, model: Model) -> Model:
-        """The model on the twins, on the same samples."""
-        feasible, by_id = model.feasible, {id(v): twin for v, twin in self.twins.items()}
-        constraints = [
-            c if isinstance(c, (bool, np.bool_)) else c.tree_copy(by_id)
-            for c in feasible.constraints
-        ]
-        constraints += self._fixing()
-        for member in feasible.memberships:
-            if not self.discrete[self.layout.slices[member.variable]].any():
-                constraints.append(In(self.twins[member.variable], member.set))
-        loss = loss_on(model.loss.loss, self.twins)
-        ball = model.ambiguity if isinstance(model, RobustModel) and model.has_ball else None
-        found = compiled(loss, constraints, ball, model.assume_convex)
-        if isinstance(found, RobustModel) and isinstance(model, RobustModel):
-            return found.on(model.joint)
-        return found
-
-    def _fixing(self) -> list[Any]:
-        """The discrete coordinates of the twins equal the parameter's entries."""
-        flat = cp.hstack([cp.vec(self.twins[v], order="C") for v in self.layout.variables])
-        return [flat[np.flatnonzero(self.discrete)] == self.fixed]
-
-
-class Completed:
-    """The value of a discrete part: that of the best decision which has it."""
-
-    def __init__(self, completion: Completion, criterion: Criterion) -> None:
-        self._completion, self._criterion = completion, criterion
         self._found: dict[bytes, tuple[float, Array]] = {}
 
     def __call__(self, x: Array) -> float:
@@ -245,16 +203,46 @@ class Completed:
 
     def key(self, x: Array) -> bytes:
         """The discrete part."""
-        return np.rint(x[self._completion.discrete]).tobytes()
+        return np.rint(x[self.discrete]).tobytes()
 
     def _of(self, x: Array) -> tuple[float, Array]:
         key = self.key(x)
         if key not in self._found:
-            whole = np.where(self._completion.discrete, np.rint(x), x)
-            other = self._completion(whole)
-            known = [whole] if other is None else [whole, other]
-            self._found[key] = min(((self._criterion(y), y) for y in known), key=lambda p: p[0])
+            whole = np.where(self.discrete, np.rint(x), x)
+            known = [whole, *self._solved(whole)]
+            self._found[key] = min(((self.criterion(y), y) for y in known), key=lambda p: p[0])
         return self._found[key]
+
+    def _solved(self, x: Array) -> Iterator[Array]:
+        """The best decision with the discrete coordinates of x; none if no solver finds it."""
+        self.fixed.value = x[self.discrete]
+        try:
+            chosen = plan(self._model, self.criterion.method, None)
+            solution = execute(self._model, chosen, self.criterion.options)
+        except (ValueError, SolverError):  # no convex form, or numbers that a solver gives up on
+            return
+        best = self.layout.join({v: solution.decision[twin] for v, twin in self.twins.items()})
+        best[self.discrete] = x[self.discrete]
+        yield best
+
+    def _compiled(self, model: Model) -> Model:
+        """The model on the twins, on the same samples."""
+        feasible, by_id = model.feasible, {id(v): twin for v, twin in self.twins.items()}
+        constraints = [
+            c if isinstance(c, (bool, np.bool_)) else c.tree_copy(by_id)
+            for c in feasible.constraints
+        ]
+        flat = cp.hstack([cp.vec(self.twins[v], order="C") for v in self.layout.variables])
+        constraints.append(flat[np.flatnonzero(self.discrete)] == self.fixed)
+        for member in feasible.memberships:
+            if not self.discrete[self.layout.slices[member.variable]].any():
+                constraints.append(In(self.twins[member.variable], member.set))
+        loss = loss_on(model.loss.loss, self.twins)
+        ball = model.ambiguity if isinstance(model, RobustModel) and model.has_ball else None
+        found = compiled(loss, constraints, ball, model.assume_convex)
+        if isinstance(found, RobustModel) and isinstance(model, RobustModel):
+            return found.on(model.joint)
+        return found
 
 
 def loss_on(loss: Any, twins: dict[cp.Variable, cp.Variable]) -> Any:

@@ -128,8 +128,6 @@ def draw_together(report: Report) -> Any:
             draw_losses(axes, judged, scenarios, colour, style(k))
         axes.set_title(panel_title(report, scenarios))
         axes.set_xlabel(axis_label(report))
-        axes.set_ylim(0.0, 1.06)
-        axes.margins(x=0.02)
     mark_promises(report, [list(panels)] * len(report.methods))
     panels[0].set_ylabel("density, scaled to its peak")
     handles, texts = panels[0].get_legend_handles_labels()
@@ -150,9 +148,7 @@ def draw_strips(report: Report) -> Any:
     for k, (judged, colour) in enumerate(zip(methods, colours_of(report))):
         for axes, scenarios in zip(grid[k], names):
             draw_losses(axes, judged, scenarios, colour, "-")
-            axes.set_ylim(0.0, 1.06)
             axes.set_yticks([])
-            axes.margins(x=0.02)
             for side in ("left", "top", "right"):
                 axes.spines[side].set_visible(False)
         grid[k][0].set_ylabel(
@@ -176,6 +172,8 @@ def draw_losses(axes: Any, judged: Judged, scenarios: str, colour: str, line: st
     axes.stairs(heights, edges, fill=True, alpha=0.22, color=colour)
     axes.plot(grid, density, color=colour, linestyle=line, label=label(judged))
     axes.plot(losses.mean(), 0.0, marker="^", color=colour, clip_on=False, zorder=5)
+    axes.set_ylim(0.0, 1.06)
+    axes.margins(x=0.02)
 
 
 def mark_promises(report: Report, grid: Any) -> None:

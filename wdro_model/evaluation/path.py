@@ -15,7 +15,7 @@ from wdro_model.evaluation.attempts import (
     decision_kept,
     named_scenarios,
     radius_labels,
-    warm,
+    warm_arguments,
     was_interrupted,
 )
 from wdro_model.evaluation.statistics import TRAINING, LossStatistics, losses_by_set
@@ -114,18 +114,15 @@ class RadiusPath(Tabular):
         """One row for each radius."""
         rows: list[dict[str, Any]] = []
         for stage, status in zip(self.stages, self.statuses):
-            found = stage.solution
-            row: dict[str, Any] = {
-                "radius": stage.radius,
-                "value": None if found is None else found.value,
-                "robust_value": None if found is None else found.robust_value,
-            }
+            row: dict[str, Any] = {"radius": stage.radius}
+            for key in ("value", "robust_value"):
+                row[key] = getattr(stage.solution, key, None)
             for name in self.scenario_sets:
                 statistics = stage.statistics.get(name)
                 for key in ("mean", "standard_error", "cvar95"):
                     row[f"{name} {key}"] = None if statistics is None else statistics.row()[key]
-            row["iterations"] = None if found is None else found.iterations
-            row["seconds"] = None if found is None else found.seconds
+            for key in ("iterations", "seconds"):
+                row[key] = getattr(stage.solution, key, None)
             rows.append({**row, "status": status})
         return rows
 
@@ -158,7 +155,7 @@ class RadiusPath(Tabular):
             )
         return out
 
-    def under_table(self) -> list[str]:
+    def _under_table(self) -> list[str]:
         return self.messages()
 
     @property
@@ -182,8 +179,8 @@ class RadiusPath(Tabular):
         ]
 
     def _of_solution(self, name: str) -> np.ndarray:
-        found = [None if s is None else getattr(s, name) for s in self.solutions]
-        return np.array([np.nan if number is None else number for number in found], dtype=float)
+        found = [getattr(solution, name, None) for solution in self.solutions]
+        return np.array(found, dtype=float)  # None is NaN
 
 
 def radius_path(
@@ -204,8 +201,8 @@ def radius_path(
         try:
             for radius in values:
                 current = current.with_radius(radius)
-                arguments = {**options, "method": method}
-                found = attempt(current, warm(current, arguments, last))
+                arguments = warm_arguments(current, {**options, "method": method}, last)
+                found = attempt(current, arguments)
                 if isinstance(found, Failure):
                     if last is None:
                         raise found.error

@@ -51,6 +51,8 @@ def plot_path(path: RadiusPath, file: Any = None, labelled: int = 8) -> Any:
     draw_decisions(panels[-1], path, places, max(0, labelled))
     for axes in panels:
         set_radius_axis(axes, path.radii, places)
+        if path.radii[0] == 0:
+            axes.axvline(places[0], color=PALE, lw=0.8, zorder=0)
     handles, labels = panels[0].get_legend_handles_labels()
     columns = legend_columns(labels, count * WIDTH)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
@@ -215,7 +217,6 @@ def set_radius_axis(axes: Any, radii: np.ndarray, places: np.ndarray) -> None:
     labels = [f"{tick:g}" for tick in ticks]
     if radii[0] == 0:
         ticks, labels = [places[0], *ticks], ["0", *labels]
-        axes.axvline(places[0], color=PALE, lw=0.8, zorder=0)
     axes.set_xticks(ticks, labels)
     axes.minorticks_off()
     if places.min() == places.max():

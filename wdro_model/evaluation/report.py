@@ -150,9 +150,7 @@ class Report(Tabular):
     scenario_sets: tuple[str, ...]
     """The names of the scenario sets, "training" first."""
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return COLUMNS
+    columns = COLUMNS
 
     @property
     def methods(self) -> tuple[Judged, ...]:
@@ -250,7 +248,7 @@ class Report(Tabular):
             )
         return texts
 
-    def under_table(self) -> list[str]:
+    def _under_table(self) -> list[str]:
         return self.messages()
 
     def __str__(self) -> str:

@@ -53,6 +53,8 @@ class RadiusSelection(Tabular):
     was interrupted, or the solve failed."""
     notes: tuple[str, ...] = ()
 
+    columns = COLUMNS
+
     @property
     def solution(self) -> Solution | None:
         """The decision at the chosen radius, fitted on all samples; None if that was not done."""
@@ -114,14 +116,10 @@ class RadiusSelection(Tabular):
 
         return plot_radii(self, path)
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return COLUMNS
-
-    def shown(self) -> list[dict[str, Any]]:
+    def _shown(self) -> list[dict[str, Any]]:
         return [{**row, "mark": "<- chosen" if row["chosen"] else ""} for row in self.rows()]
 
-    def under_table(self) -> list[str]:
+    def _under_table(self) -> list[str]:
         return [f"note: {note}" for note in self.notes]
 
     @property

@@ -203,6 +203,8 @@ class Advantage(Tabular):
     """The baseline."""
     differences: tuple[Difference, ...]
 
+    columns = ADVANTAGE_COLUMNS
+
     def __getitem__(self, key: tuple[str, str]) -> Difference:
         """The differences of (method, scenarios)."""
         for difference in self.differences:
@@ -214,10 +216,6 @@ class Advantage(Tabular):
     def rows(self) -> list[dict[str, Any]]:
         """One row for each method and set of scenarios."""
         return [difference.row() for difference in self.differences]
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return ADVANTAGE_COLUMNS
 
     @property
     def title(self) -> str:

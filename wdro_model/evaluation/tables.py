@@ -92,11 +92,11 @@ class Tabular:
         """The lines of the table, with all that is known of each."""
         raise NotImplementedError
 
-    def shown(self) -> list[dict[str, Any]]:
+    def _shown(self) -> list[dict[str, Any]]:
         """The rows as they are printed."""
         return self.rows()
 
-    def under_table(self) -> Iterable[str]:
+    def _under_table(self) -> Iterable[str]:
         """What stands under the table."""
         return ()
 
@@ -110,14 +110,14 @@ class Tabular:
 
     def html(self) -> str:
         """The table alone, for a page."""
-        return html_table(self.columns, self.shown(), self.title)
+        return html_table(self.columns, self._shown(), self.title)
 
     def __str__(self) -> str:
-        table = text_table(self.columns, self.shown())
-        return "\n".join([*filter(None, [self.title]), table, *self.under_table()])
+        table = text_table(self.columns, self._shown())
+        return "\n".join([*filter(None, [self.title]), table, *self._under_table()])
 
     def _repr_html_(self) -> str:
-        return f"<style>{TABLE_STYLE}</style>\n{self.html()}\n{listed(self.under_table())}"
+        return f"<style>{TABLE_STYLE}</style>\n{self.html()}\n{listed(self._under_table())}"
 
 
 def text_table(columns: Sequence[Column], rows: Iterable[Row]) -> str:
