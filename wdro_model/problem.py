@@ -33,8 +33,8 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.scenarios import as_rows
 
 if TYPE_CHECKING:
+    from wdro_model.evaluation.discrete import Rounded
     from wdro_model.evaluation.path import RadiusPath
-    from wdro_model.evaluation.rounding import Rounded
     from wdro_model.evaluation.statistics import LossStatistics
     from wdro_model.evaluation.worst_case import WorstCase
 
@@ -144,7 +144,7 @@ class Problem:
         Of this problem's decision, of another {variable: value}, or of a solution. With
         `cp.Maximize` these are the values of the objective, of which large ones are good.
         """
-        from wdro_model.evaluation.losses import losses_at
+        from wdro_model.evaluation.statistics import losses_at
 
         model = self._current_model()
         return losses_at(model, self._decision(decision), scenarios)
@@ -211,7 +211,7 @@ class Problem:
         continuous ones, these are solved again with the integers fixed. `problem.solution` and
         `problem.value` keep those of the solve.
         """
-        from wdro_model.evaluation.rounding import round_decision
+        from wdro_model.evaluation.discrete import round_decision
 
         return round_decision(self)
 

@@ -10,8 +10,14 @@ import numpy as np
 
 from experiment import Experiment, Record
 from summary import BASELINE, losses_of
-from wdro_model.evaluation.drawing import COLOURS, PALE, legend_columns, new_figure
-from wdro_model.evaluation.plots import peak_density, peak_histogram
+from wdro_model.evaluation.drawing import (
+    COLOURS,
+    PALE,
+    legend_columns,
+    new_figure,
+    peak_density,
+    peak_histogram,
+)
 
 
 @dataclass(frozen=True)

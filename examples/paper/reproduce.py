@@ -21,8 +21,8 @@ from wdro_model.evaluation.tables import Column, text_table
 INTERRUPTED = 130
 """What a shell reports of a program that Ctrl-C ended."""
 SHOWN = (
-    Column("method", "The method."),
-    Column("scenarios", "The data that the decisions are judged on."),
+    Column("method", "The method.", word=True),
+    Column("scenarios", "The data that the decisions are judged on.", word=True),
     Column("instances", "Instances that are averaged.", form="d"),
     Column("promise", "What the method says the mean loss will be."),
     Column("mean", "The mean loss."),
@@ -88,7 +88,7 @@ def print_result(done: Reproduction) -> None:
         groups.setdefault(heading, []).append(row)
     print(f"{done.experiment.name}: {done.experiment.title}\n")
     for heading, rows in groups.items():
-        print(f"{heading}\n{text_table(SHOWN, rows, ('method', 'scenarios'))}\n")
+        print(f"{heading}\n{text_table(SHOWN, rows)}\n")
     print(f"Tables, figure and settings: {done.folder}\n")
 
 

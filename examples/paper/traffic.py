@@ -18,7 +18,7 @@ from decisions import Decision, solved
 from experiment import Experiment, Record
 from tree_trial import seeds_of
 from wdro_model.datasets import shifted_scenarios, sioux_falls, training_scenarios
-from wdro_model.evaluation.losses import losses_at
+from wdro_model.evaluation.statistics import losses_at
 from wdro_model.problem import Problem
 from wdro_model.sets import In, TrafficFlows
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe

@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 from scipy.stats import gaussian_kde
 
 import wdro_model as wdro
-from wdro_model.evaluation.drawing import ERM_COLOUR, legend_columns, plain, spread_apart
-from wdro_model.evaluation.path_plot import axis_positions, most_changing, round_numbers
-from wdro_model.evaluation.plots import peak_density, peak_histogram
+from wdro_model.evaluation.drawing import (
+    ERM_COLOUR,
+    legend_columns,
+    peak_density,
+    peak_histogram,
+    plain,
+    spread_apart,
+)
+from wdro_model.evaluation.radius_drawing import axis_positions, most_changing, round_numbers
 from wdro_model.evaluation.report import Judged, Report
 
 pytest.importorskip("matplotlib")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import pickle
@@ -21,9 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wdro_model as wdro
-from wdro_model.evaluation.folds import Fold, as_folds, hold_out, k_fold
+from wdro_model.evaluation.cross_validation import Fold, as_folds, hold_out, k_fold
 from wdro_model.evaluation.parallel import Parcel, collect
-from wdro_model.evaluation.radius_grid import default_radii
+from wdro_model.evaluation.radius import default_radii
 from wdro_model.evaluation.selection import choose
 from wdro_model.evaluation.statistics import conditional_value_at_risk
 from wdro_model.solvers import FrankWolfe
@@ -596,6 +597,9 @@ def test_table_frame_and_notes(data):
     assert list(frame["chosen"]) == [False, True]
     np.testing.assert_allclose(frame[["fold 0", "fold 1", "fold 2"]].mean(axis=1), frame["mean"])
     assert "<table" in result._repr_html_()
+    heading, *lines = csv.reader(io.StringIO(result.to_csv()))
+    assert heading == list(frame.columns)
+    assert [float(line[1]) for line in lines] == list(frame["mean"])
     assert result.seconds >= result.fold_seconds.sum()
     twin = pickle.loads(pickle.dumps(result))
     assert (twin.radius, str(twin)) == (result.radius, text)

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cvxpy.error import SolverError
 
-from wdro_model.errors import MissingRuleError
+from wdro_model.errors import MissingRuleError, unknown_name
+from wdro_model.evaluation.statistics import TRAINING
 from wdro_model.model import RobustModel
 from wdro_model.solve.first_order import refuse_outside, user_start
+from wdro_model.solve.options import check_solver
+from wdro_model.solve.plan import METHODS
 from wdro_model.solve.solution import Solution
 from wdro_model.solvers import MomentumFrankWolfe
 from wdro_model.solvers.outcome import Stop
@@ -69,7 +72,9 @@ def was_interrupted(solution: Solution) -> bool:
     return solution.stop == Stop.INTERRUPT.value
 
 
-def warm(problem: Problem, arguments: Mapping[str, Any], last: Solution | None) -> dict[str, Any]:
+def warm_arguments(
+    problem: Problem, arguments: Mapping[str, Any], last: Solution | None
+) -> dict[str, Any]:
     """The arguments of a solve, starting from the last decision if nothing speaks against it.
 
     The paper's stochastic method keeps its own start: after its fixed number of iterations it
@@ -99,6 +104,15 @@ def decision_kept(problem: Problem) -> Iterator[None]:
             yield
     finally:
         vars(problem).update(before)
+
+
+def check_solving(problem: Problem, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments of `solve` that no problem accepts: methods, options, their values."""
+    if arguments["method"] not in METHODS:
+        raise ValueError(unknown_name("method", arguments["method"], METHODS))
+    own = ("method", "solver", "time_limit")
+    problem._options({name: value for name, value in arguments.items() if name not in own})
+    check_solver(arguments.get("solver"))
 
 
 def check_radii(radii: Any) -> tuple[float, ...]:
@@ -133,10 +147,10 @@ def named_scenarios(problem: Problem, test: Any) -> dict[str, Any]:
         return {}
     named = isinstance(test, Mapping) and test and all(isinstance(key, str) for key in test)
     sets = dict(test) if named else {"test": test}
-    if "training" in sets:
+    if TRAINING in sets:
         raise ValueError(
-            "a set of test scenarios is called 'training', which is the name of the samples of the "
-            "problem; give it another name."
+            f"a set of test scenarios is called {TRAINING!r}, which is the name of the samples of "
+            "the problem; give it another name."
         )
     model = problem._model
     if isinstance(model, RobustModel):

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from wdro_model.errors import unknown_name
 from wdro_model.evaluation.attempts import (
     NOT_RUN,
     Failure,
     attempt,
     check_radii,
+    check_solving,
     decision_kept,
     named_scenarios,
     radius_labels,
+    warm_arguments,
     was_interrupted,
 )
-from wdro_model.evaluation.attempts import warm as warm_arguments
-from wdro_model.evaluation.losses import losses_at
-from wdro_model.evaluation.report import TRAINING, Judged, Refused, Report
-from wdro_model.evaluation.rounding import refuse_rounding, rounded_solution
-from wdro_model.solve.options import check_solver
-from wdro_model.solve.plan import METHODS
+from wdro_model.evaluation.discrete import refuse_rounding, rounded_solution
+from wdro_model.evaluation.report import Judged, Refused, Report
+from wdro_model.evaluation.statistics import TRAINING, losses_by_set
 from wdro_model.solve.solution import Solution
 
 if TYPE_CHECKING:
@@ -34,7 +30,7 @@ Methods = str | Iterable[str] | Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Request:
     """A solve that is asked for."""
 
     label: str
@@ -46,10 +42,6 @@ class Candidate:
     @property
     def radius(self) -> float:
         return 0.0 if self.arguments["method"] == "erm" else self.problem.radius
-
-    def started(self, before: Solution | None) -> dict[str, Any]:
-        """The arguments of the solve, from the decision before where that is sound."""
-        return warm_arguments(self.problem, self.arguments, before)
 
 
 def compare(
@@ -88,36 +80,37 @@ def compare(
     """
     if not hasattr(problem, "with_radius"):
         raise TypeError(f"compare needs a wdro Problem first, got {type(problem).__name__}.")
-    candidates = list(asked_for(problem, methods, radii, options))
+    requests = list(asked_for(problem, methods, radii, options))
     sets = named_scenarios(problem, test)
     if rounded:
         refuse_rounding(problem)
     entries: list[Judged | Refused] = []
     errors: list[Exception] = []
     with decision_kept(problem):
-        waiting = iter(candidates)
+        waiting = iter(requests)
         try:
             last: Solution | None = None
-            for candidate in waiting:
-                before = last if warm or candidate.continues else None
-                found = attempt(candidate.problem, candidate.started(before))
+            for request in waiting:
+                before = last if warm or request.continues else None
+                arguments = warm_arguments(request.problem, request.arguments, before)
+                found = attempt(request.problem, arguments)
                 if isinstance(found, Failure):
                     errors.append(found.error)
-                    entries.append(refused(candidate, found))
+                    entries.append(refused(request, found))
                     continue
                 last = found
-                entries.append(judged(candidate, found, sets))
+                entries.append(judged(request, found, sets, found.value))
                 if was_interrupted(found):
                     break
                 if rounded:
-                    entries.append(judged_rounded(candidate, found, sets))
+                    entries.append(judged_rounded(request, found, sets))
         except KeyboardInterrupt:
             if last is None:
                 raise
-            if candidate.label not in [entry.name for entry in entries]:
-                entries.append(not_run(candidate))
+            if request.label not in [entry.name for entry in entries]:
+                entries.append(not_run(request))
         entries += map(not_run, waiting)
-    if len(errors) == len(candidates):
+    if len(errors) == len(requests):
         first, *others = errors
         for other in others:
             first.add_note(str(other))
@@ -125,59 +118,43 @@ def compare(
     return Report(tuple(entries), (TRAINING, *sets))
 
 
-def judged(candidate: Candidate, solution: Solution, sets: Mapping[str, Any]) -> Judged:
+def judged(
+    request: Request, solution: Solution, sets: Mapping[str, Any], promise: float | None
+) -> Judged:
     """The losses of a solution on the samples and on each set of scenarios."""
-    losses = all_losses(candidate.problem, solution, sets)
+    losses = losses_by_set(request.problem._model, solution.decision, sets)
     return Judged(
-        candidate.label,
+        request.label,
         solution,
         losses,
-        candidate.radius,
-        solution.value,
-        maximise=solution.maximise,
+        request.radius,
+        promise,
+        solution.status,
+        solution.maximise,
     )
 
 
-def judged_rounded(candidate: Candidate, solution: Solution, sets: Mapping[str, Any]) -> Judged:
+def judged_rounded(request: Request, solution: Solution, sets: Mapping[str, Any]) -> Judged:
     """The same for the discrete decision next to it."""
-    discrete, promise = rounded_solution(candidate.problem, solution.as_loss())
+    discrete, promise = rounded_solution(request.problem, solution.as_loss())
     if solution.maximise:
         discrete, promise = discrete.turned(), None if promise is None else -promise
-    losses = all_losses(candidate.problem, discrete, sets)
-    label = f"{candidate.label}, rounded"
-    return Judged(
-        label,
-        discrete,
-        losses,
-        candidate.radius,
-        promise,
-        discrete.status,
-        maximise=solution.maximise,
-    )
+    return judged(replace(request, label=f"{request.label}, rounded"), discrete, sets, promise)
 
 
-def all_losses(
-    problem: Problem, solution: Solution, sets: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
-    """Losses of a solution by the name of the scenario set."""
-    x = problem._model.feasible.layout.join(solution.decision)
-    every = {TRAINING: None, **sets}
-    return {name: losses_at(problem._model, x, scenarios) for name, scenarios in every.items()}
+def refused(request: Request, failure: Failure) -> Refused:
+    return Refused(request.label, failure.message, failure.status, request.radius)
 
 
-def refused(candidate: Candidate, failure: Failure) -> Refused:
-    return Refused(candidate.label, failure.message, failure.status, candidate.radius)
-
-
-def not_run(candidate: Candidate) -> Refused:
+def not_run(request: Request) -> Refused:
     message = "the comparison was interrupted from the keyboard."
-    return Refused(candidate.label, message, NOT_RUN, candidate.radius)
+    return Refused(request.label, message, NOT_RUN, request.radius)
 
 
 # ------------------------------------------------------------------ what is asked for
 def asked_for(
     problem: Problem, methods: Methods, radii: Any, options: Mapping[str, Any]
-) -> Iterator[Candidate]:
+) -> Iterator[Request]:
     """The solves, in their order; arguments that are wrong for every problem are refused here."""
     plans = {
         label: {"method": label, **options, **dict(arguments)}
@@ -186,18 +163,18 @@ def asked_for(
     if not plans:
         raise ValueError("compare needs at least one method.")
     for arguments in plans.values():
-        check_arguments(problem, arguments)
+        check_solving(problem, arguments)
     if radii is None:
-        yield from (Candidate(label, problem, plan) for label, plan in plans.items())
+        yield from (Request(label, problem, plan) for label, plan in plans.items())
         return
     values = check_radii(radii)
     twins = [problem.with_radius(radius) for radius in values]
     for label, plan in plans.items():
         if plan["method"] == "erm":
-            yield Candidate(label, problem, plan)
+            yield Request(label, problem, plan)
             continue
         for k, (text, twin) in enumerate(zip(radius_labels(values), twins)):
-            yield Candidate(f"{label}, radius {text}", twin, plan, continues=k > 0)
+            yield Request(f"{label}, radius {text}", twin, plan, continues=k > 0)
 
 
 def labelled(methods: Methods) -> dict[str, Mapping[str, Any]]:
@@ -210,12 +187,3 @@ def labelled(methods: Methods) -> dict[str, Mapping[str, Any]]:
             f"{methods!r}; write methods=('erm', 'exact')."
         )
     return {name: {} for name in ((methods,) if isinstance(methods, str) else methods)}
-
-
-def check_arguments(problem: Problem, arguments: Mapping[str, Any]) -> None:
-    """Refuse unknown methods and options, and values that no problem accepts."""
-    if arguments["method"] not in METHODS:
-        raise ValueError(unknown_name("method", arguments["method"], METHODS))
-    own = ("method", "solver", "time_limit")
-    problem._options({name: value for name, value in arguments.items() if name not in own})
-    check_solver(arguments.get("solver"))

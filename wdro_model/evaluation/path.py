@@ -15,12 +15,11 @@ from wdro_model.evaluation.attempts import (
     decision_kept,
     named_scenarios,
     radius_labels,
-    warm,
+    warm_arguments,
     was_interrupted,
 )
-from wdro_model.evaluation.losses import losses_at
-from wdro_model.evaluation.statistics import LossStatistics
-from wdro_model.evaluation.tables import Column, csv_text, frame, html_table, text_table
+from wdro_model.evaluation.statistics import TRAINING, LossStatistics, losses_by_set
+from wdro_model.evaluation.tables import Column, Tabular, frame
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.solve.solution import Solution
 
@@ -44,7 +43,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class RadiusPath:
+class RadiusPath(Tabular):
     """Decisions along increasing radii: prints as a table; `plot()` shows how they change."""
 
     stages: tuple[Stage, ...]
@@ -89,7 +88,7 @@ class RadiusPath:
     @property
     def training(self) -> tuple[LossStatistics | None, ...]:
         """Statistics of the losses on the samples."""
-        return self.statistics("training")
+        return self.statistics(TRAINING)
 
     @property
     def scenario_sets(self) -> tuple[str, ...]:
@@ -115,39 +114,32 @@ class RadiusPath:
         """One row for each radius."""
         rows: list[dict[str, Any]] = []
         for stage, status in zip(self.stages, self.statuses):
-            found = stage.solution
-            row: dict[str, Any] = {
-                "radius": stage.radius,
-                "value": None if found is None else found.value,
-                "robust_value": None if found is None else found.robust_value,
-            }
+            row: dict[str, Any] = {"radius": stage.radius}
+            for key in ("value", "robust_value"):
+                row[key] = getattr(stage.solution, key, None)
             for name in self.scenario_sets:
                 statistics = stage.statistics.get(name)
                 for key in ("mean", "standard_error", "cvar95"):
                     row[f"{name} {key}"] = None if statistics is None else statistics.row()[key]
-            row["iterations"] = None if found is None else found.iterations
-            row["seconds"] = None if found is None else found.seconds
+            for key in ("iterations", "seconds"):
+                row[key] = getattr(stage.solution, key, None)
             rows.append({**row, "status": status})
         return rows
 
     def to_frame(self, decisions: bool = False) -> Any:
         """A pandas DataFrame, a row for each radius; with a column for each coordinate if asked."""
-        table = frame(self.rows())
+        table = super().to_frame()
         if not decisions:
             return table
         coordinates = [dict(zip(self.coordinates, row)) for row in self.decisions.tolist()]
         return table.join(frame(coordinates))
-
-    def to_csv(self, path: Any = None) -> str | None:
-        """`rows()` as comma-separated values: written to a file, or returned without a path."""
-        return csv_text(self.rows(), path)
 
     def plot(self, path: Any = None, labelled: int = 8) -> Any:
         """Values and coordinates of the decision against the radius; saved if a path is given.
 
         labelled: how many coordinates get a colour and a name: those that change most.
         """
-        from wdro_model.evaluation.path_plot import plot_path
+        from wdro_model.evaluation.radius_drawing import plot_path
 
         return plot_path(self, path, labelled)
 
@@ -163,15 +155,11 @@ class RadiusPath:
             )
         return out
 
-    def __str__(self) -> str:
-        return "\n".join([text_table(self._columns(), self.rows(), ("status",)), *self.messages()])
+    def _under_table(self) -> list[str]:
+        return self.messages()
 
-    def _repr_html_(self) -> str:
-        from wdro_model.evaluation.html import fragment
-
-        return fragment(html_table(self._columns(), self.rows(), ("status",)), self.messages())
-
-    def _columns(self) -> list[Column]:
+    @property
+    def columns(self) -> list[Column]:
         on_sets = [
             Column(f"{name} {key}", f"{meaning} on the scenarios {name!r}.", form=form)
             for name in self.scenario_sets
@@ -187,12 +175,12 @@ class RadiusPath:
             *on_sets,
             Column("iterations", "Iterations of the solver.", form="d"),
             Column("seconds", "Time of the solve.", form=".3g"),
-            Column("status", "How the solve ended."),
+            Column("status", "How the solve ended.", word=True),
         ]
 
     def _of_solution(self, name: str) -> np.ndarray:
-        found = [None if s is None else getattr(s, name) for s in self.solutions]
-        return np.array([np.nan if number is None else number for number in found], dtype=float)
+        found = [getattr(solution, name, None) for solution in self.solutions]
+        return np.array(found, dtype=float)  # None is NaN
 
 
 def radius_path(
@@ -213,8 +201,8 @@ def radius_path(
         try:
             for radius in values:
                 current = current.with_radius(radius)
-                arguments = {**options, "method": method}
-                found = attempt(current, warm(current, arguments, last))
+                arguments = warm_arguments(current, {**options, "method": method}, last)
+                found = attempt(current, arguments)
                 if isinstance(found, Failure):
                     if last is None:
                         raise found.error
@@ -223,7 +211,13 @@ def radius_path(
                     continue
                 interrupted = was_interrupted(found)
                 if not interrupted or last is None:
-                    stages.append(judged(current, radius, found, sets))
+                    losses = losses_by_set(current._model, found.decision, sets)
+                    statistics = {
+                        name: LossStatistics.of(those, found.maximise)
+                        for name, those in losses.items()
+                    }
+                    x = current._model.feasible.layout.join(found.decision)
+                    stages.append(Stage(radius, found, x, statistics))
                 if interrupted:
                     break
                 last = found
@@ -231,17 +225,6 @@ def radius_path(
             if last is None:
                 raise
     return RadiusPath(tuple(stages), names, values)
-
-
-def judged(problem: Problem, radius: float, found: Solution, sets: Mapping[str, Any]) -> Stage:
-    """A solution with the statistics of its losses."""
-    x = problem._model.feasible.layout.join(found.decision)
-    every = {"training": None, **sets}
-    statistics = {
-        name: LossStatistics.of(losses_at(problem._model, x, scenarios), found.maximise)
-        for name, scenarios in every.items()
-    }
-    return Stage(radius, found, x, statistics)
 
 
 def coordinate_names(problem: Problem) -> tuple[str, ...]:

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wdro_model.evaluation.attempts import FAILED
-from wdro_model.evaluation.folds import Fold, as_folds
-from wdro_model.evaluation.parallel import Collected, check_jobs, collect
-from wdro_model.evaluation.radius_checks import (
-    check_arguments,
-    check_problem,
-    check_rule,
-    check_test,
-    sendable,
-)
-from wdro_model.evaluation.radius_fold import (
+from wdro_model.errors import unknown_name
+from wdro_model.evaluation.attempts import FAILED, NOT_RUN, check_radii, check_solving
+from wdro_model.evaluation.cross_validation import (
+    ERRORS,
+    Fold,
     Metric,
     RadiusTask,
+    as_folds,
     as_metric,
     metric_name,
-    reasons,
 )
-from wdro_model.evaluation.radius_grid import check_radii, default_radii
-from wdro_model.evaluation.selection import RadiusSelection, scores_of
+from wdro_model.evaluation.parallel import Collected, check_jobs, collect
+from wdro_model.evaluation.selection import RULES, RadiusSelection
+from wdro_model.model import RobustModel
+from wdro_model.solve.options import Options
+from wdro_model.uncertainty.costs import BoundCost
+from wdro_model.uncertainty.joint import JointSamples
+from wdro_model.uncertainty.lazy import LazySamples
+from wdro_model.uncertainty.scenarios import CHUNK_ENTRIES, as_scenarios, read_only
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem
+
+OWN = ("start", "progress")
+"""Arguments of `solve` that the selection sets itself."""
+NAMES = ("radii", "folds", "metric", "rule", "test", "holdout", "jobs", "refit")
+COUNT = 10
+"""Positive radii of the default grid."""
+SMALLEST = 1e-2
+"""The first one, as a share of the sampling error of the mean."""
 
 
 def select_radius(
@@ -62,7 +72,7 @@ def select_radius(
         With an ambiguity set, whose cost is kept; its radius is not used.
     radii : increasing numbers, optional
         0 is ERM. By default 0 and ten radii from the scale of the data: see
-        `wdro_model.evaluation.radius_grid.default_radii`.
+        `wdro_model.evaluation.radius.default_radii`.
     folds : int, object with `split(X)`, or pairs of indices (train, test)
         k folds, shuffled by the seed; 1 with `holdout`, the share of the samples that judges.
     metric : "mean", "cvar" (the mean of the worst 5%) or a function of the losses (n,)
@@ -95,7 +105,7 @@ def select_radius(
     if radii is None:
         grid = default_radii(joint, cost, problem.ambiguity.cost.order)  # type: ignore[union-attr]
     else:
-        grid = check_radii(radii)
+        grid = increasing_radii(radii)
     splits: list[Fold | None] = [None]
     if test is None:
         splits = [*as_folds(folds, joint.size, holdout, seed)]
@@ -111,7 +121,7 @@ def select_radius(
         arguments=arguments,
     )
     found = collect(
-        task, len(splits), sendable(task), jobs=jobs, progress=progress, title="select_radius"
+        task, len(splits), task.parts(), jobs=jobs, progress=progress, title="select_radius"
     )
     selection = judged(task, found, rule, began)
     if refit and selection.complete:
@@ -121,10 +131,19 @@ def select_radius(
 
 def judged(task: RadiusTask, found: Collected, rule: str, began: float) -> RadiusSelection:
     """The selection from the folds that finished; an error if no radius has a score."""
-    tables = scores_of(found.results, len(task.folds), len(task.radii))
-    messages = reasons(list(found.results.values()))
-    failed = int((tables["statuses"] == FAILED).sum())
-    if not np.isfinite(tables["scores"]).any():
+    shape = (len(task.radii), len(task.folds))
+    scores, errors = np.full(shape, np.nan), np.full(shape, np.nan)
+    statuses, seconds = np.full(shape, NOT_RUN, dtype=object), np.full(shape[1], np.nan)
+    reasons: dict[str, None] = {}
+    for fold, result in found.results.items():
+        seconds[fold] = result.seconds
+        for k, trial in enumerate(result.trials):
+            scores[k, fold], errors[k, fold] = trial.score, trial.error
+            statuses[k, fold] = trial.status
+            reasons.setdefault(trial.message)
+    messages = [message for message in reasons if message]
+    failed = int((statuses == FAILED).sum())
+    if not np.isfinite(scores).any():
         raise RuntimeError(
             f"no radius could be scored: all {failed} solves failed. {' | '.join(messages[:3])}"
         )
@@ -142,10 +161,10 @@ def judged(task: RadiusTask, found: Collected, rule: str, began: float) -> Radiu
         )
     selection = RadiusSelection(
         radii=np.array(task.radii),
-        scores=tables["scores"],
-        errors=tables["errors"],
-        statuses=tables["statuses"],
-        fold_seconds=tables["seconds"],
+        scores=scores,
+        errors=errors,
+        statuses=statuses,
+        fold_seconds=seconds,
         messages=tuple(messages),
         metric=metric_name(task.metric),
         rule=rule,
@@ -178,3 +197,128 @@ def fold_seeds(seed: int, count: int) -> tuple[int, ...]:
     """A seed for the solves of each fold."""
     words = np.random.SeedSequence(seed).generate_state(count, np.uint64)
     return tuple(int(word >> np.uint64(1)) for word in words)
+
+
+# ------------------------------------------------------------------ what is given
+def check_problem(problem: Any) -> tuple[JointSamples, BoundCost]:
+    """The samples and the cost of a problem that has a radius to choose."""
+    if not hasattr(problem, "with_radius"):
+        raise TypeError(f"select_radius needs a wdro Problem, got {type(problem).__name__}.")
+    model = problem._model
+    if not isinstance(model, RobustModel):
+        raise ValueError(
+            "there is no radius to choose: the loss has no uncertain parameter; declare one with "
+            "UncertainParameter(..., samples=...)."
+        )
+    if not model.has_ball:
+        raise ValueError(
+            "there is no radius to choose: the problem has no ambiguity set; pass "
+            "ambiguity=WassersteinBall(radius=..., cost=...), whose cost the radii are measured in."
+        )
+    return model.joint, model.cost
+
+
+def check_arguments(problem: Problem, seed: Any, arguments: Mapping[str, Any]) -> None:
+    """Refuse what `solve` would refuse, and what a selection has no use for."""
+    solving = [f.name for f in fields(Options) if f.name not in OWN]
+    known = [*NAMES, *solving, "method", "solver", "time_limit", "progress"]
+    for name in arguments:
+        if name in OWN:
+            raise TypeError(
+                f"select_radius sets {name}= itself: each solve starts from the radius before."
+            )
+        if name not in known:
+            raise TypeError(unknown_name("argument", name, known))
+    check_solving(problem, {"method": "auto", **arguments, "seed": seed})
+    if arguments.get("method") == "erm":
+        raise ValueError(
+            "method='erm' does not see the radius, there is nothing to choose; use 'auto', 'exact' "
+            "or 'smoothed' (radius 0 among the radii is ERM)."
+        )
+
+
+def check_rule(rule: Any, metric: Any, folds: int) -> None:
+    """A known rule, with a standard error where it needs one."""
+    if rule not in RULES:
+        raise ValueError(unknown_name("rule", rule, RULES))
+    if rule == "one_standard_error" and folds == 1 and metric not in ERRORS:
+        raise ValueError(
+            "rule='one_standard_error' needs a standard error, and one fold has none for the "
+            f"metric {metric_name(metric)!r}; use folds=5, metric='mean' or rule='min'."
+        )
+
+
+def check_test(joint: JointSamples, test: Any, holdout: Any) -> Any:
+    """Scenarios that judge, by parameter; None if folds do."""
+    if test is None:
+        return None
+    if holdout is not None:
+        raise ValueError(f"test= takes the place of a hold-out; drop holdout={holdout!r}.")
+    given = joint.by_parameter(test)
+    found = {p: _scenarios(p, given[p]) for p in joint.parameters}
+    joint.check_counts([len(scenarios) for scenarios in found.values()])
+    return found
+
+
+def _scenarios(parameter: Any, given: Any) -> Any:
+    what = f"test scenarios of {parameter.name()!r}"
+    if isinstance(given, LazySamples):
+        if given.shape[1:] != parameter.shape:
+            raise ValueError(f"{what} must have shape (n, *{parameter.shape}), got {given.shape}.")
+        return given
+    return read_only(as_scenarios(given, parameter.shape, what))
+
+
+# ------------------------------------------------------------------ radii to try
+def default_radii(joint: JointSamples, cost: BoundCost, order: float | None) -> np.ndarray:
+    """0 (ERM) and ten radii, evenly spaced in their logarithm, from 0.01 S N^(-p/2) to S.
+
+    S = mean_k c(xi_k, mean of the samples) is the cost of carrying the samples to their mean, the
+    total variance for the squared cost; p is the order of the cost, 2 where it is not known. The
+    mean of N samples is off by about S N^(-p/2), total variance / N for the squared cost: a ball
+    much smaller than that is ERM, and one of radius S has room for all the data in one point.
+    """
+    scale = spread(joint, cost)
+    first = SMALLEST * scale * joint.size ** (-(2.0 if order is None else order) / 2)
+    return np.concatenate([[0.0], np.geomspace(first, scale, COUNT)])
+
+
+def spread(joint: JointSamples, cost: BoundCost) -> float:
+    """mean_k c(xi_k, mean of the samples), over the coordinates that may move."""
+    if cost.frozen.all():
+        raise ValueError(
+            "every coordinate of the data has an infinite weight and is held fixed, so that the "
+            "radius changes nothing; give a finite weight to what is uncertain."
+        )
+    total, varies, first = 0.0, False, None
+    for rows in joint.blocks(max(1, CHUNK_ENTRIES // joint.dimension)):
+        first = rows[0] if first is None else first
+        # Rounding of the mean gives constant data a tiny spread.
+        varies = varies or bool(np.any((rows != first) & ~cost.frozen))
+        total += float(cost(rows, np.where(cost.frozen, rows, joint.mean)).sum())
+    scale = total / joint.size
+    if not varies or not 0 < scale < math.inf:
+        reason = (
+            f"carrying the samples to their mean costs {scale}"
+            if varies
+            else "all samples are the same"
+        )
+        raise ValueError(f"the data has no scale for radii ({reason}); give radii=[...].")
+    return scale
+
+
+def increasing_radii(given: Any) -> np.ndarray:
+    """Radii of the user: finite, at least 0, increasing."""
+    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
+    ordered = check_radii(listed)
+    values = tuple(float(radius) for radius in listed)
+    if len(ordered) < len(values):
+        twice = next(radius for radius in ordered if values.count(radius) > 1)
+        raise ValueError(f"the radius {twice:g} is listed twice; list each radius once.")
+    if ordered != values:
+        before, after = next((a, b) for a, b in pairwise(values) if a > b)
+        raise ValueError(
+            f"radii must increase, got {after:g} after {before:g}: scores keep their order, and "
+            "each solve starts from the one before; write sorted(radii)."
+        )
+    return np.array(ordered)

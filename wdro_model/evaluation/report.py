@@ -4,19 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
 
-from wdro_model.evaluation.advantage import Advantage, advantage
-from wdro_model.evaluation.statistics import LossStatistics
-from wdro_model.evaluation.tables import Column, csv_text, frame, html_table, text_table
+from wdro_model.evaluation.statistics import Advantage, LossStatistics, advantage
+from wdro_model.evaluation.tables import (
+    Column,
+    Tabular,
+    image,
+    listed,
+    meanings,
+    page,
+    text_table,
+    wide,
+    written,
+)
 from wdro_model.solve.solution import Solution
 
-TRAINING = "training"
-"""The name of the samples of the problem among the sets of scenarios."""
 ROUNDING = 1e-6
 """A promise counts as kept up to this fraction of its size and of the losses' deviation."""
+
+
+COLUMNS = (
+    Column("method", "The method, or the label it was given.", word=True),
+    Column("radius", "The radius of the Wasserstein ball it was solved with; 0 for ERM."),
+    Column("scenarios", "The data that the decision is judged on.", word=True),
+    Column("promise", "The optimal value of the method: what it says the mean loss will be."),
+    Column("mean", "The mean loss."),
+    Column("standard_error", "Standard error of the mean.", "error", ".2g"),
+    Column(
+        "excess",
+        "The mean loss minus the promise: positive where the method promised too much.",
+        "mean - promise",
+        "+.3g",
+    ),
+    Column("kept", "Was the mean loss at most what was promised?", "kept?", word=True),
+    Column("deviation", "The standard deviation of the losses."),
+    Column("q05", "The quantile that 5% of the losses lie below.", "5%"),
+    Column("q25", "The quantile that 25% of the losses lie below.", "25%"),
+    Column("median", "Half of the losses lie below."),
+    Column("q75", "The quantile that 75% of the losses lie below.", "75%"),
+    Column("q95", "The quantile that 95% of the losses lie below.", "95%"),
+    Column("cvar95", "CVaR at 95%: the mean of the worst 5% of the losses."),
+    Column("worst", "The largest loss."),
+    Column(
+        "status",
+        'How the solve ended: "optimal", "stationary" (convexity not known), "user_limit" (a limit '
+        'came first), "rounded" (the discrete decision next to it), or "refused" (see below).',
+        word=True,
+    ),
+    Column("gap", "A bound on value minus optimum, where the method proves one.", form=".2g"),
+    Column("relative_gap", "The gap as a fraction of the value.", form=".2g"),
+    Column("seconds", "Time of the solve; at further radii, from the decision before.", form=".3g"),
+)
+"""The columns of a report."""
+IN_TEXT = (
+    *("method", "scenarios", "promise", "mean", "standard_error", "excess", "kept", "deviation"),
+    *("median", "cvar95", "worst", "status", "seconds"),
+)
+"""The columns of the printed table; the frame, the file and the page have all."""
+OF_A_METHOD = ("method", "seconds", "status", "gap", "relative_gap")
 
 
 @dataclass(frozen=True)
@@ -93,13 +142,15 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Tabular):
     """The result of `compare`: prints as a table; `plot()` and `to_html()` show more."""
 
     entries: tuple[Judged | Refused, ...]
     """In the order of the methods."""
     scenario_sets: tuple[str, ...]
     """The names of the scenario sets, "training" first."""
+
+    columns = COLUMNS
 
     @property
     def methods(self) -> tuple[Judged, ...]:
@@ -142,17 +193,9 @@ class Report:
         return advantage(others, base.name, base.losses, base.maximise)
 
     # -------------------------------------------------------------- ways out
-    def to_frame(self) -> Any:
-        """A pandas DataFrame of `rows()`."""
-        return frame(self.rows())
-
-    def to_csv(self, path: Any = None) -> str | None:
-        """`rows()` as comma-separated values: written to a file, or returned without a path."""
-        return csv_text(self.rows(), path)
-
     def plot(self, path: Any = None) -> Any:
         """Histograms of the losses, a panel for each set of scenarios; saved if a path is given."""
-        from wdro_model.evaluation.plots import plot_losses
+        from wdro_model.evaluation.drawing import plot_losses
 
         return plot_losses(self, path)
 
@@ -161,9 +204,39 @@ class Report:
 
         Written to a file, or returned without a path.
         """
-        from wdro_model.evaluation.html import report_page, written
+        notes = [
+            f"{judged.name}: {note}" for judged in self.methods for note in judged.solution.notes
+        ]
+        sections = {
+            "Losses": wide(self.html()),
+            "Without a decision": listed(self.messages()),
+            "Against a baseline": self._paired(),
+            "Pictures": self._pictures(),
+            "What the columns mean": meanings(self.columns),
+            "Notes": listed(notes),
+        }
+        return written(page(title, sections), path)
 
-        return written(report_page(self, title), path)
+    def _paired(self) -> str:
+        """The advantage over ERM, or over the first method where there is no ERM."""
+        names = [judged.name for judged in self.methods]
+        if len(names) < 2:
+            return ""
+        return wide(self.advantage("erm" if "erm" in names else names[0]).html())
+
+    def _pictures(self) -> str:
+        """The histograms as a picture within the page."""
+        try:
+            figure = self.plot()
+        except ImportError as error:
+            return f"<p>{escape(str(error))}</p>"
+        methods = ", ".join(judged.name for judged in self.methods)
+        means = "; ".join(
+            f"{judged.name} on {name}: mean {judged.losses[name].mean():.5g}"
+            for judged in self.methods
+            for name in self.scenario_sets
+        )
+        return image(figure, f"Histograms and densities of the losses of {methods}. {means}.")
 
     def messages(self) -> list[str]:
         """What stands under the table: why some methods gave no decision, and the sense."""
@@ -175,56 +248,13 @@ class Report:
             )
         return texts
 
+    def _under_table(self) -> list[str]:
+        return self.messages()
+
     def __str__(self) -> str:
         shown = [column for column in COLUMNS if column.key in IN_TEXT]
-        table = text_table(shown, without_repetition(self.rows()), WORDS)
+        table = text_table(shown, without_repetition(self.rows()))
         return "\n".join([table, *self.messages()])
-
-    def _repr_html_(self) -> str:
-        from wdro_model.evaluation.html import fragment
-
-        return fragment(html_table(COLUMNS, self.rows(), WORDS), self.messages())
-
-
-COLUMNS = (
-    Column("method", "The method, or the label it was given."),
-    Column("radius", "The radius of the Wasserstein ball it was solved with; 0 for ERM."),
-    Column("scenarios", "The data that the decision is judged on."),
-    Column("promise", "The optimal value of the method: what it says the mean loss will be."),
-    Column("mean", "The mean loss."),
-    Column("standard_error", "Standard error of the mean.", "error", ".2g"),
-    Column(
-        "excess",
-        "The mean loss minus the promise: positive where the method promised too much.",
-        "mean - promise",
-        "+.3g",
-    ),
-    Column("kept", "Was the mean loss at most what was promised?", "kept?"),
-    Column("deviation", "The standard deviation of the losses."),
-    Column("q05", "The quantile that 5% of the losses lie below.", "5%"),
-    Column("q25", "The quantile that 25% of the losses lie below.", "25%"),
-    Column("median", "Half of the losses lie below."),
-    Column("q75", "The quantile that 75% of the losses lie below.", "75%"),
-    Column("q95", "The quantile that 95% of the losses lie below.", "95%"),
-    Column("cvar95", "CVaR at 95%: the mean of the worst 5% of the losses."),
-    Column("worst", "The largest loss."),
-    Column(
-        "status",
-        'How the solve ended: "optimal", "stationary" (convexity not known), "user_limit" (a limit '
-        'came first), "rounded" (the discrete decision next to it), or "refused" (see below).',
-    ),
-    Column("gap", "A bound on value minus optimum, where the method proves one.", form=".2g"),
-    Column("relative_gap", "The gap as a fraction of the value.", form=".2g"),
-    Column("seconds", "Time of the solve; at further radii, from the decision before.", form=".3g"),
-)
-"""The columns of a report."""
-WORDS = ("method", "scenarios", "kept", "status")
-IN_TEXT = (
-    *("method", "scenarios", "promise", "mean", "standard_error", "excess", "kept", "deviation"),
-    *("median", "cvar95", "worst", "status", "seconds"),
-)
-"""The columns of the printed table; the frame, the file and the page have all."""
-OF_A_METHOD = ("method", "seconds", "status", "gap", "relative_gap")
 
 
 def without_repetition(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wdro_model.evaluation.attempts import NOT_RUN
-from wdro_model.evaluation.radius_fold import FoldScores
-from wdro_model.evaluation.tables import Column, frame, html_table, text_table
+from wdro_model.evaluation.tables import Column, Tabular
 from wdro_model.solve.solution import Solution
 
 if TYPE_CHECKING:
@@ -22,14 +21,13 @@ COLUMNS = (
     Column("radius", "The radius of the Wasserstein ball."),
     Column("mean", "The mean of the folds' scores.", form=".6g"),
     Column("standard_error", "The standard error of the mean.", form=".3g"),
-    Column("status", "How the solves ended."),
-    Column("mark", "Which radius was chosen.", heading=" "),
+    Column("status", "How the solves ended.", word=True),
+    Column("mark", "Which radius was chosen.", heading=" ", word=True),
 )
-WORDS = ("status", "mark")
 
 
 @dataclass(frozen=True, eq=False)
-class RadiusSelection:
+class RadiusSelection(Tabular):
     """Scores of K radii on F folds, and the radius chosen by them."""
 
     radii: np.ndarray
@@ -54,6 +52,8 @@ class RadiusSelection:
     """The user's problem at the chosen radius, solved on all samples unless refit=False, the run
     was interrupted, or the solve failed."""
     notes: tuple[str, ...] = ()
+
+    columns = COLUMNS
 
     @property
     def solution(self) -> Solution | None:
@@ -110,30 +110,20 @@ class RadiusSelection:
             for k, radius in enumerate(self.radii)
         ]
 
-    def to_frame(self) -> Any:
-        """A pandas DataFrame of `rows()`."""
-        return frame(self.rows())
-
     def plot(self, path: Any = None) -> Any:
         """Scores against radii with their standard errors; saved if a path is given."""
-        from wdro_model.evaluation.radius_plot import plot_radii
+        from wdro_model.evaluation.radius_drawing import plot_radii
 
         return plot_radii(self, path)
 
-    def __str__(self) -> str:
-        table = text_table(COLUMNS, self._marked(), WORDS)
-        return "\n".join([self._title(), table, *(f"note: {note}" for note in self.notes)])
-
-    def _repr_html_(self) -> str:
-        from wdro_model.evaluation.html import fragment
-
-        table = html_table(COLUMNS, self._marked(), WORDS, caption=self._title())
-        return fragment(table, list(self.notes))
-
-    def _marked(self) -> list[dict[str, Any]]:
+    def _shown(self) -> list[dict[str, Any]]:
         return [{**row, "mark": "<- chosen" if row["chosen"] else ""} for row in self.rows()]
 
-    def _title(self) -> str:
+    def _under_table(self) -> list[str]:
+        return [f"note: {note}" for note in self.notes]
+
+    @property
+    def title(self) -> str:
         done = int((self.statuses[0] != NOT_RUN).sum())
         folds = "1 fold" if self.scores.shape[1] == 1 else f"{self.scores.shape[1]} folds"
         finished = "" if self.complete else f" ({done} finished)"
@@ -173,15 +163,3 @@ def choose(rule: str, mean: np.ndarray, standard_error: np.ndarray, counts: np.n
     """
     eligible = counts == counts.max()
     return RULES[rule](np.where(eligible, mean, np.nan), standard_error)
-
-
-def scores_of(results: dict[int, FoldScores], folds: int, radii: int) -> dict[str, np.ndarray]:
-    """Scores, errors and statuses (K, F) of the folds that finished, and their seconds (F,)."""
-    shape = (radii, folds)
-    seconds = np.full(folds, np.nan)
-    scores, errors = np.full(shape, np.nan), np.full(shape, np.nan)
-    statuses = np.full(shape, NOT_RUN, dtype=object)
-    for j, fold in results.items():
-        scores[:, j], errors[:, j], statuses[:, j] = fold.scores, fold.errors, fold.statuses
-        seconds[j] = fold.seconds
-    return {"scores": scores, "errors": errors, "statuses": statuses, "seconds": seconds}

@@ -1,4 +1,4 @@
-"""What one looks at in a sample of losses."""
+"""Losses of a decision, what one looks at in them, and what one decision gains over another."""
 
 from __future__ import annotations
 
@@ -8,10 +8,45 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model.evaluation.tables import Column, Tabular
+from wdro_model.model import Model, RobustModel
+from wdro_model.uncertainty.lazy import scenario_batches
+
+TRAINING = "training"
+"""The name of the samples of the problem among the sets of scenarios."""
+BATCH_ENTRIES = 2**24
+"""Numbers of scenario data that are held at once (128 MiB)."""
 TAIL = 0.95
 """CVaR is the mean of the worst 5% of the losses."""
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The quantiles that are shown."""
+ROUNDING = 1e-7
+"""Differences under this fraction of the largest loss are a solver's rounding."""
+
+
+def losses_at(model: Model, x: np.ndarray, scenarios: Any = None) -> np.ndarray:
+    """The objective as the user wrote it at each scenario.
+
+    scenarios: {parameter: array}, an array, or the samples for None.
+    """
+    if not isinstance(model, RobustModel):
+        return model.sign * np.array(model.loss.values(x, model.rows))
+    size = max(1, BATCH_ENTRIES // max(1, model.joint.dimension))
+    blocks = (
+        model.joint.blocks(size)
+        if scenarios is None
+        else scenario_batches(model.joint, scenarios, size, reuse=True)
+    )
+    return np.concatenate([model.sign * np.array(model.loss.values(x, rows)) for rows in blocks])
+
+
+def losses_by_set(
+    model: Model, decision: Mapping[Any, np.ndarray], sets: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Losses of a decision on the samples and on each set of scenarios, by its name."""
+    x = model.feasible.layout.join(decision)
+    every = {TRAINING: None, **sets}
+    return {name: losses_at(model, x, scenarios) for name, scenarios in every.items()}
 
 
 @dataclass(frozen=True)
@@ -120,3 +155,88 @@ def tail_error(losses: np.ndarray, level: float) -> float:
     """
     quantile = float(np.quantile(losses, level))
     return standard_error(np.maximum(losses - quantile, 0.0) / (1.0 - level))
+
+
+# ------------------------------------------------------------------ one against another
+ADVANTAGE_COLUMNS = (
+    Column("method", "The method, or the label it was given.", word=True),
+    Column("scenarios", "The data that the decisions are judged on.", word=True),
+    Column("difference", "The mean of the baseline's loss minus its own.", "mean advantage"),
+    Column("standard_error", "Standard error of the mean difference.", "error", ".2g"),
+    Column("cvar95", "The mean of the 5% of scenarios where the method does worst against it."),
+    Column("cvar95_error", "Standard error of that CVaR.", "error", ".2g"),
+    Column("better", "The share of scenarios where it is better.", "better in", ".1%"),
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Losses of the baseline minus those of a method on one set of scenarios."""
+
+    method: str
+    scenarios: str
+    losses: np.ndarray
+    """The differences, one for each scenario; positive where the method is better."""
+    rounding: float
+    """Smaller differences are none."""
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "scenarios": self.scenarios,
+            "difference": float(self.losses.mean()),
+            "standard_error": standard_error(self.losses),
+            "cvar95": -conditional_value_at_risk(-self.losses, TAIL),
+            "cvar95_error": tail_error(-self.losses, TAIL),
+            "better": float((self.losses > self.rounding).mean()),
+        }
+
+
+@dataclass(frozen=True)
+class Advantage(Tabular):
+    """Paired differences of losses, positive where a method is better than the baseline.
+
+    What all scenarios have in common cancels.
+    """
+
+    over: str
+    """The baseline."""
+    differences: tuple[Difference, ...]
+
+    columns = ADVANTAGE_COLUMNS
+
+    def __getitem__(self, key: tuple[str, str]) -> Difference:
+        """The differences of (method, scenarios)."""
+        for difference in self.differences:
+            if (difference.method, difference.scenarios) == key:
+                return difference
+        known = [(d.method, d.scenarios) for d in self.differences]
+        raise KeyError(f"{key!r} is not compared with {self.over!r}; there are {known}.")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each method and set of scenarios."""
+        return [difference.row() for difference in self.differences]
+
+    @property
+    def title(self) -> str:
+        return f"advantage over {self.over!r} on the same scenarios (positive: better)"
+
+
+def advantage(
+    others: Mapping[str, Mapping[str, np.ndarray]],
+    over: str,
+    base: Mapping[str, np.ndarray],
+    maximise: bool = False,
+) -> Advantage:
+    """What each method gains on each set of scenarios; maximise: large values are good."""
+    sign = -1.0 if maximise else 1.0
+    if not others:
+        raise ValueError(f"the report has no decision but that of {over!r} to compare.")
+    found = [
+        Difference(
+            name, scenarios, sign * (own - losses[scenarios]), ROUNDING * float(np.abs(own).max())
+        )
+        for name, losses in others.items()
+        for scenarios, own in base.items()
+    ]
+    return Advantage(over, tuple(found))

@@ -5,19 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
 import numpy as np
 from cvxpy import settings
+from cvxpy.error import SolverError
 
-from wdro_model.evaluation.completion import Completed, Completion
 from wdro_model.evaluation.criteria import Criterion, criterion_of
-from wdro_model.model import Model
-from wdro_model.sets.base import FeasibleSet
+from wdro_model.loss import BatchedLoss, CallableLoss
+from wdro_model.model import Model, RobustModel, compiled
+from wdro_model.sets.base import FeasibleSet, In
+from wdro_model.sets.convex import twin_of
 from wdro_model.sets.rounding import best_of, descend
+from wdro_model.solve import execute, plan
 from wdro_model.solve.certify import evaluations
 from wdro_model.solve.solution import Solution
+from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem
@@ -35,7 +39,7 @@ VERTICES = 100
 class Rounded:
     """A discrete decision beside the fractional one that it replaces."""
 
-    decision: Mapping[cp.Variable, np.ndarray]
+    decision: Mapping[cp.Variable, Array]
     criterion: str
     """What it was judged by: "worst-case risk", "smoothed worst-case risk", or after ERM "mean loss
     over the samples"."""
@@ -99,7 +103,7 @@ def rounded_solution(problem: Problem, solution: Solution) -> tuple[Solution, fl
     return discrete, promise
 
 
-def rounded(model: Model, x: np.ndarray, solution: Solution | None) -> tuple[Rounded, np.ndarray]:
+def rounded(model: Model, x: Array, solution: Solution | None) -> tuple[Rounded, Array]:
     """The best of x itself, if it is discrete, of vertices near x and of those reached from them.
 
     Where a part of the decision is continuous it is solved again for each discrete part.
@@ -126,8 +130,8 @@ def rounded(model: Model, x: np.ndarray, solution: Solution | None) -> tuple[Rou
 
 
 def discrete_points(
-    oracle: FeasibleSet, x: np.ndarray, solution: Solution | None, criterion: Criterion
-) -> Iterator[np.ndarray]:
+    oracle: FeasibleSet, x: Array, solution: Solution | None, criterion: Criterion
+) -> Iterator[Array]:
     """The decision of a solve, the vertex of steepest descent, the heaviest of the active set."""
     if solution is not None and oracle.is_vertex(x):
         yield x
@@ -142,19 +146,19 @@ def discrete_points(
 def best_completed(
     model: Model,
     criterion: Criterion,
-    x: np.ndarray,
-    candidates: list[np.ndarray],
-    discrete: np.ndarray,
-) -> np.ndarray:
+    x: Array,
+    candidates: list[Array],
+    discrete: Array,
+) -> Array:
     """The best decision whose discrete part is that of a candidate, or one reached from there."""
-    completed = Completed(Completion(model, discrete, criterion), criterion)
-    patterns: dict[bytes, np.ndarray] = {}
+    completed = Completion(model, discrete, criterion)
+    patterns: dict[bytes, Array] = {}
     for candidate in candidates:
         patterns.setdefault(completed.key(candidate), candidate)
     start = best_of(list(patterns.values())[:PATTERNS], completed)
     oracle = model.feasible.oracle()
 
-    def neighbours(vertex: np.ndarray) -> Iterator[np.ndarray]:
+    def neighbours(vertex: Array) -> Iterator[Array]:
         near = oracle.neighbours(completed.decision(vertex), x)
         return (other for other in near if not completed.knows(other))
 
@@ -168,3 +172,91 @@ def proven(solution: Solution | None, criterion: Criterion) -> float | None:
     if solution.lower_bound is not None or solution.status != settings.OPTIMAL:
         return solution.lower_bound
     return solution.value
+
+
+# ------------------------------------------------------------------ the continuous part
+class Completion:
+    """The value of a discrete part: min criterion(x) over feasible x with x[discrete] = values.
+
+    The problem is stated on continuous twins of the variables, so that no solver for integers is
+    needed, and compiled once for all values.
+    """
+
+    def __init__(self, model: Model, discrete: Array, criterion: Criterion) -> None:
+        layout = model.feasible.layout
+        self.layout, self.discrete, self.criterion = layout, discrete, criterion
+        self.twins = {v: twin_of(v, relaxed=True) for v in layout.variables}
+        self.fixed = cp.Parameter(int(discrete.sum()), value=np.zeros(int(discrete.sum())))
+        self._model = self._compiled(model)
+        self._found: dict[bytes, tuple[float, Array]] = {}
+
+    def __call__(self, x: Array) -> float:
+        return self._of(x)[0]
+
+    def decision(self, x: Array) -> Array:
+        """The best decision with the discrete part of x that was found; x itself may be it."""
+        return self._of(x)[1]
+
+    def knows(self, x: Array) -> bool:
+        """Was this discrete part looked at before?"""
+        return self.key(x) in self._found
+
+    def key(self, x: Array) -> bytes:
+        """The discrete part."""
+        return np.rint(x[self.discrete]).tobytes()
+
+    def _of(self, x: Array) -> tuple[float, Array]:
+        key = self.key(x)
+        if key not in self._found:
+            whole = np.where(self.discrete, np.rint(x), x)
+            known = [whole, *self._solved(whole)]
+            self._found[key] = min(((self.criterion(y), y) for y in known), key=lambda p: p[0])
+        return self._found[key]
+
+    def _solved(self, x: Array) -> Iterator[Array]:
+        """The best decision with the discrete coordinates of x; none if no solver finds it."""
+        self.fixed.value = x[self.discrete]
+        try:
+            chosen = plan(self._model, self.criterion.method, None)
+            solution = execute(self._model, chosen, self.criterion.options)
+        except (ValueError, SolverError):  # no convex form, or numbers that a solver gives up on
+            return
+        best = self.layout.join({v: solution.decision[twin] for v, twin in self.twins.items()})
+        best[self.discrete] = x[self.discrete]
+        yield best
+
+    def _compiled(self, model: Model) -> Model:
+        """The model on the twins, on the same samples."""
+        feasible, by_id = model.feasible, {id(v): twin for v, twin in self.twins.items()}
+        constraints = [
+            c if isinstance(c, (bool, np.bool_)) else c.tree_copy(by_id)
+            for c in feasible.constraints
+        ]
+        flat = cp.hstack([cp.vec(self.twins[v], order="C") for v in self.layout.variables])
+        constraints.append(flat[np.flatnonzero(self.discrete)] == self.fixed)
+        for member in feasible.memberships:
+            if not self.discrete[self.layout.slices[member.variable]].any():
+                constraints.append(In(self.twins[member.variable], member.set))
+        loss = loss_on(model.loss.loss, self.twins)
+        ball = model.ambiguity if isinstance(model, RobustModel) and model.has_ball else None
+        found = compiled(loss, constraints, ball, model.assume_convex)
+        if isinstance(found, RobustModel) and isinstance(model, RobustModel):
+            return found.on(model.joint)
+        return found
+
+
+def loss_on(loss: Any, twins: dict[cp.Variable, cp.Variable]) -> Any:
+    """The loss on other variables."""
+    if not isinstance(loss, CallableLoss):
+        return BatchedLoss(loss.expression.tree_copy({id(v): twin for v, twin in twins.items()}))
+    originals = {twins[v]: v for v in loss.variables}
+
+    def function(x: Any, scenarios: Any) -> tuple[Any, Any]:
+        values, pullback = loss.function({v: x[t] for t, v in originals.items()}, scenarios)
+
+        def renamed(weights: Array) -> dict[Any, Any]:
+            return {twins.get(key, key): slope for key, slope in pullback(weights).items()}
+
+        return values, renamed
+
+    return CallableLoss(function, list(originals), loss.parameters, loss.convex, loss.name)

@@ -1,4 +1,4 @@
-"""Pictures of a path of radii: what is paid, and how the decision changes."""
+"""Pictures over the radius: a path of decisions, and the scores of a selection."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wdro_model.evaluation.drawing import (
+    ERM_COLOUR,
     PALE,
     colour,
     legend_columns,
@@ -19,6 +20,7 @@ from wdro_model.evaluation.drawing import (
 
 if TYPE_CHECKING:
     from wdro_model.evaluation.path import RadiusPath
+    from wdro_model.evaluation.selection import RadiusSelection
 
 HEIGHT, WIDTH = 4.4, 5.2
 """Inches, of one panel."""
@@ -49,6 +51,8 @@ def plot_path(path: RadiusPath, file: Any = None, labelled: int = 8) -> Any:
     draw_decisions(panels[-1], path, places, max(0, labelled))
     for axes in panels:
         set_radius_axis(axes, path.radii, places)
+        if path.radii[0] == 0:
+            axes.axvline(places[0], color=PALE, lw=0.8, zorder=0)
     handles, labels = panels[0].get_legend_handles_labels()
     columns = legend_columns(labels, count * WIDTH)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
@@ -137,6 +141,63 @@ def most_changing(decisions: np.ndarray, count: int) -> np.ndarray:
     return order[measure[order] > VISIBLE * measure.max()]
 
 
+# ------------------------------------------------------------------ the scores of a selection
+def plot_radii(selection: RadiusSelection, path: Any = None) -> Any:
+    """Mean scores with one standard error to each side, against the radius on a log axis.
+
+    Radius 0 stands at the left edge, cut off from the axis; its level is a horizontal line. Thin
+    lines are the folds, the chosen radius is marked.
+    """
+    figure = new_figure(6.4, 4.2)
+    axes = figure.subplots()
+    at = axis_positions(selection.radii)
+    several = selection.counts.max() > 1
+    for k, fold in enumerate(selection.scores.T if several else ()):
+        label = "_folds" if k else "folds"  # one of them in the legend
+        axes.plot(at, fold, color=PALE, linewidth=0.8, zorder=1, label=label)
+    errors = np.where(np.isfinite(selection.standard_error), selection.standard_error, 0.0)
+    axes.errorbar(
+        at,
+        selection.mean,
+        yerr=errors,
+        color=colour(1),
+        marker="o",
+        markersize=4,
+        capsize=3,
+        label="mean ± standard error",
+    )
+    if selection.erm is not None:
+        axes.axhline(selection.erm, color=ERM_COLOUR, ls=":", label="ERM (radius 0)", zorder=1)
+    axes.plot(
+        at[selection.index],
+        selection.mean[selection.index],
+        marker="o",
+        markersize=11,
+        markerfacecolor="none",
+        markeredgewidth=2,
+        linestyle="none",
+        color=colour(2),
+        label=f"chosen: {selection.radius:.3g}",
+    )
+    set_radius_axis(axes, selection.radii, at)
+    if selection.erm is not None and at.size > 1:  # the axis is cut between 0 and the others
+        cut = {"ha": "center", "va": "center", "clip_on": False}
+        axes.text(np.sqrt(at[0] * at[1]), 0.0, "//", transform=axes.get_xaxis_transform(), **cut)
+    axes.set_ylim(*limits(selection, errors))
+    axes.set_ylabel(f"{plain(selection.metric)} of held-out losses")
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+    return save(figure, path)
+
+
+def limits(selection: RadiusSelection, errors: np.ndarray) -> tuple[float, float]:
+    """Room for the means and their errors; folds that lie far away leave the picture."""
+    mean = selection.mean[np.isfinite(selection.mean)]
+    errors = errors[np.isfinite(selection.mean)]
+    low, high = float((mean - 1.6 * errors).min()), float((mean + 1.6 * errors).max())
+    room = 0.08 * (high - low) or 0.1 * max(1.0, abs(high))
+    return low - room, high + room
+
+
 # ------------------------------------------------------------------ the axis of the radius
 def axis_positions(radii: np.ndarray) -> np.ndarray:
     """Where the radii stand on a logarithmic axis; radius 0 at its left edge."""
@@ -156,7 +217,6 @@ def set_radius_axis(axes: Any, radii: np.ndarray, places: np.ndarray) -> None:
     labels = [f"{tick:g}" for tick in ticks]
     if radii[0] == 0:
         ticks, labels = [places[0], *ticks], ["0", *labels]
-        axes.axvline(places[0], color=PALE, lw=0.8, zorder=0)
     axes.set_xticks(ticks, labels)
     axes.minorticks_off()
     if places.min() == places.max():

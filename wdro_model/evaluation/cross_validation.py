@@ -1,0 +1,283 @@
+"""Cross-validation of radii: the folds, and what the decisions of one fold score.
+
+A fold says which samples a decision is fitted on and which judge it: k-fold, hold-out, or given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wdro_model.errors import blaming, unknown_name
+from wdro_model.evaluation.attempts import FAILED, warm_arguments, was_interrupted
+from wdro_model.evaluation.statistics import (
+    TAIL,
+    conditional_value_at_risk,
+    losses_at,
+    standard_error,
+    tail_error,
+)
+from wdro_model.model import RobustModel
+from wdro_model.sets import In
+from wdro_model.solve.solution import Solution
+from wdro_model.uncertainty.scenarios import as_rows
+
+if TYPE_CHECKING:
+    from wdro_model.problem import Problem
+
+Metric = Callable[[np.ndarray], Any]
+
+METRICS: dict[str, Metric] = {
+    "mean": np.mean,
+    "cvar": partial(conditional_value_at_risk, level=TAIL),
+}
+ERRORS: dict[str, Metric] = {
+    "mean": standard_error,
+    "cvar": partial(tail_error, level=TAIL),
+}
+"""Their standard errors over independent losses."""
+
+
+def as_metric(given: Any) -> Metric:
+    """A metric by name, or a function of the losses (n,) that is small for good decisions."""
+    if callable(given):
+        return given
+    if not isinstance(given, str) or given not in METRICS:
+        message = unknown_name("metric", given, METRICS)
+        raise ValueError(f"{message} A function of the losses will do as well.")
+    return METRICS[given]
+
+
+def metric_name(metric: Any) -> str:
+    """What a metric is called in tables."""
+    return metric if isinstance(metric, str) else getattr(metric, "__name__", repr(metric))
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Samples to fit on and samples to judge on."""
+
+    train: np.ndarray
+    """Indices (n,)."""
+    test: np.ndarray
+    """Indices (m,), none of them in `train`."""
+
+    def __repr__(self) -> str:
+        return f"Fold({len(self.train)} to fit on, {len(self.test)} to judge)"
+
+
+def k_fold(size: int, count: int, seed: int = 0) -> tuple[Fold, ...]:
+    """`count` folds of nearly equal size, shuffled by the seed; each sample judges once."""
+    if size < count:
+        way_out = (
+            f"use folds={size} (leave one out), or test= with scenarios of their own"
+            if size > 1
+            else "give test= with scenarios of their own"
+        )
+        raise ValueError(
+            f"folds={count} needs at least {count} samples, there are {size}; {way_out}."
+        )
+    parts = np.array_split(np.random.default_rng(seed).permutation(size), count)
+    everyone = np.arange(size)
+    return tuple(Fold(np.setdiff1d(everyone, part), np.sort(part)) for part in parts)
+
+
+def hold_out(size: int, share: float, seed: int = 0) -> tuple[Fold, ...]:
+    """One fold, in which a share of the samples, drawn by the seed, judges."""
+    if isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) < 1:
+        raise ValueError(f"holdout must be a share between 0 and 1, got {share!r}; write 0.3.")
+    if size < 2:
+        raise ValueError(
+            f"a hold-out needs at least 2 samples, there is {size}; give test= with scenarios of "
+            "their own."
+        )
+    count = min(size - 1, max(1, round(float(share) * size)))
+    order = np.random.default_rng(seed).permutation(size)
+    return (Fold(np.sort(order[count:]), np.sort(order[:count])),)
+
+
+def as_folds(folds: Any, size: int, holdout: float | None = None, seed: int = 0) -> list[Fold]:
+    """The folds of `size` samples that a user asks for.
+
+    folds: a number (1 goes with a hold-out share), an object with scikit-learn's `split(X)`, or
+        pairs of indices (train, test).
+    """
+    number = isinstance(folds, Integral) and not isinstance(folds, bool | np.bool_)
+    if holdout is not None and not (number and folds == 1):
+        raise ValueError(f"holdout={holdout!r} goes with folds=1, got folds={folds!r}.")
+    if number and folds >= 1:
+        count = int(folds)
+        if count == 1 and holdout is None:
+            raise ValueError(
+                "folds=1 leaves nothing to judge on; give holdout=0.3 for the share of the samples "
+                "that judges, folds=5 for cross-validation, or test= with scenarios of their own."
+            )
+        if holdout is not None:
+            return list(hold_out(size, holdout, seed))
+        return list(k_fold(size, count, seed))
+    if hasattr(folds, "split") and not isinstance(folds, str):
+        folds = folds.split(np.zeros((size, 1)))
+    if number or isinstance(folds, str | bytes) or not isinstance(folds, Iterable):
+        raise ValueError(
+            f"folds must be a positive integer, an object with split(X), or pairs of indices "
+            f"(train, test); got {folds!r}."
+        )
+    found = [_as_fold(pair, k, size) for k, pair in enumerate(folds)]
+    if not found:
+        raise ValueError("folds is empty; give at least one pair of indices (train, test).")
+    return found
+
+
+def _as_fold(pair: Any, position: int, size: int) -> Fold:
+    """A checked fold from a Fold or a pair of indices."""
+    parts = (pair.train, pair.test) if isinstance(pair, Fold) else pair
+    if not isinstance(parts, Iterable) or len(listed := list(parts)) != 2:
+        raise ValueError(
+            f"fold {position} must be a pair of indices (train, test), got {pair!r}; for a number "
+            "of folds write folds=5."
+        )
+    train = as_rows(listed[0], size, f"training samples of fold {position}")
+    test = as_rows(listed[1], size, f"test samples of fold {position}")
+    common = np.intersect1d(train, test)
+    if common.size:
+        raise ValueError(
+            f"fold {position} fits and judges on the same sample {int(common[0])}; a sample that "
+            "was fitted on is no judge: take it out of one of the two."
+        )
+    return Fold(train, test)
+
+
+# ------------------------------------------------------------------ one fold
+@dataclass(frozen=True)
+class Trial:
+    """One radius of one fold."""
+
+    status: str
+    """Of the solve; "failed" where there is no decision."""
+    message: str
+    """Why there is no score; empty where there is one."""
+    score: float = np.nan
+    error: float = np.nan
+    """Standard error over the fold's own scenarios; NaN for a metric of the user."""
+
+
+@dataclass(frozen=True)
+class FoldScores:
+    """The trials of one fold along the radii, and the time they took."""
+
+    trials: list[Trial]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RadiusTask:
+    """The task of every fold: fit at each radius, start from the one before, judge."""
+
+    problem: Problem
+    radii: tuple[float, ...]
+    folds: tuple[Fold | None, ...]
+    """None fits on all samples, and judges on `scenarios`."""
+    seeds: tuple[int, ...]
+    metric: str | Metric
+    scenarios: Any
+    """Scenarios of the user for folds that are None."""
+    arguments: Mapping[str, Any]
+    """Of `Problem.solve`."""
+
+    def __call__(self, index: int) -> FoldScores:
+        """The scores of one fold. Variables and constraints get back the values they had."""
+        began = time.perf_counter()
+        feasible = self.problem._model.feasible
+        with feasible.holding():
+            for variable in feasible.layout.variables:
+                variable.save_value(None)
+            found = self._walk(self.folds[index], self.seeds[index])
+        return FoldScores(found, time.perf_counter() - began)
+
+    def parts(self) -> dict[str, Any]:
+        """The user's own parts of the task by name, to say which of them cannot be sent."""
+        problem = self.problem
+        function = getattr(problem.objective, "function", None)
+        parts: dict[str, Any] = {f"the metric {metric_name(self.metric)}": self.metric}
+        if function is not None:
+            parts[f"the loss function {getattr(function, '__name__', repr(function))}"] = function
+        parts["the objective"] = problem.objective
+        for constraint in problem.constraints:
+            member = isinstance(constraint, In)
+            name = f"the set {constraint.set!r}" if member else f"the constraint {constraint}"
+            parts[name] = constraint.set if member else constraint
+        for parameter in problem.uncertain_parameters():
+            parts[f"the support of {parameter.name()!r}"] = parameter.support
+        parts["the ground cost"] = problem.ambiguity
+        parts["the test scenarios"] = self.scenarios
+        for name, value in self.arguments.items():
+            parts[f"the argument {name}={value!r}"] = value
+        return parts
+
+    def _walk(self, fold: Fold | None, seed: int) -> list[Trial]:
+        try:
+            fitted = self.problem if fold is None else self.problem.with_samples(rows=fold.train)
+        except Exception as error:
+            return [_failure(error)] * len(self.radii)
+        fitted = fitted.with_radius(self.radii[0])
+        fitted._warned = True  # of a loss that is not convex: the solve on all samples says so
+        arguments = {**self.arguments, "seed": seed, "progress": False}
+        found: list[Trial] = []
+        last: Solution | None = None
+        for radius in self.radii:
+            fitted = fitted.with_radius(radius)
+            found.append(self._trial(fitted, fold, warm_arguments(fitted, arguments, last)))
+            last = fitted.solution or last
+        return found
+
+    def _trial(self, fitted: Problem, fold: Fold | None, arguments: Mapping[str, Any]) -> Trial:
+        """Solve at one radius and judge the decision."""
+        try:
+            fitted.solve(**arguments)
+            solution = fitted.solution
+            assert solution is not None
+            losses = self._losses(solution, fold)
+        except Exception as error:
+            return _failure(error)
+        if was_interrupted(solution):
+            raise KeyboardInterrupt
+        score = _score(self.metric, losses)
+        if not np.isfinite(score):
+            message = f"the metric {metric_name(self.metric)} is {score}"
+            return Trial(solution.status, message)
+        spread = ERRORS[self.metric](losses) if isinstance(self.metric, str) else np.nan
+        return Trial(solution.status, "", score, spread)
+
+    def _losses(self, solution: Solution, fold: Fold | None) -> np.ndarray:
+        """The losses of a decision on what was held out, or on the user's scenarios.
+
+        Small is good: they are minus the values of an objective that is maximised.
+        """
+        model = self.problem._model
+        x = model.feasible.layout.join(solution.decision)
+        if fold is None or not isinstance(model, RobustModel):
+            return model.sign * losses_at(model, x, self.scenarios)
+        return model.sign * losses_at(replace(model, joint=model.joint.take(fold.test)), x)
+
+
+def _failure(error: Exception) -> Trial:
+    notes = getattr(error, "__notes__", ())
+    message = " ".join([f"{type(error).__name__}: {error}", *notes])
+    return Trial(FAILED, message)
+
+
+def _score(metric: str | Metric, losses: np.ndarray) -> float:
+    with blaming(f"the metric {metric_name(metric)}"):
+        value = as_metric(metric)(losses)
+    if np.ndim(value) != 0 or not isinstance(np.asarray(value).item(), Real):
+        raise TypeError(
+            f"the metric {metric_name(metric)} must return one number for a vector of losses, got "
+            f"{type(value).__name__} of shape {np.shape(value)}."
+        )
+    return float(value)
