@@ -13,7 +13,6 @@ from cvxpy.lin_ops import lin_utils
 
 from wdro_model.errors import ConvexityWarning, unknown_name
 from wdro_model.model import Memory, Model, RobustModel, compiled
-from wdro_model.model.assigned import assign, forget_multipliers, set_by_hand
 from wdro_model.model.compiled import refuse_empty_set, refuse_missing_values
 from wdro_model.model.declared import (
     check_ambiguity,
@@ -21,6 +20,7 @@ from wdro_model.model.declared import (
     check_constraints,
     compiled_loss,
 )
+from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
 from wdro_model.solve import Options, Solution, execute, plan
 from wdro_model.solve.certify import known_robust_value
 from wdro_model.solve.explain import explain

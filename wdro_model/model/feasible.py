@@ -7,7 +7,7 @@ through the CVXPY form of its set. As a conic program, everything is a list of C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,13 +16,15 @@ import numpy as np
 
 from wdro_model.errors import InfeasibleError
 from wdro_model.loss.flat_vectors import Layout
-from wdro_model.model.assigned import multipliers_kept
 from wdro_model.sets.base import FeasibleSet, In
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.product import ProductSet
 
 LEVELS: tuple[Callable[[Any], float], ...] = (lambda v: 1.0 / v.size, lambda v: 0.0, lambda v: 1.0)
 """Levels of a variable at which simplices, cones and boxes have a point."""
+
+MARK = "_assigned_by_wdro"
+"""The attribute of a variable that holds the array written last, and a copy of it."""
 
 
 class Feasible:
@@ -209,3 +211,48 @@ def adds_bounds(member: In) -> bool:
         if np.all(low <= lower) and np.all(high >= upper):
             asked.pop("bounds")
     return bool(asked)
+
+
+# ------------------------------------------------------------------ whose values?
+# Problems share their variables: after a solve of one, `x.value` is its decision, whichever problem
+# is asked next. A value that the library wrote is therefore no word of the user; one that was set
+# since, by hand or by a CVXPY problem, is.
+def assign(decision: Mapping[cp.Variable, Any]) -> None:
+    """Give the variables the values of a decision, and remember that it was not the user."""
+    for variable, value in decision.items():
+        variable.save_value(np.array(value))
+        setattr(variable, MARK, (variable._value, np.array(variable._value)))
+
+
+def set_by_hand(variable: cp.Variable) -> bool:
+    """Does the variable have a value that this library did not give it?"""
+    if variable._value is None:
+        return False
+    if not hasattr(variable, MARK):
+        return True
+    array, copy = getattr(variable, MARK)
+    # Values of sparse variables are gathered anew whenever they are written.
+    same = variable._value is array or variable.sparse_idx is not None
+    return not (same and np.array_equal(variable._value, copy))
+
+
+def forget_multipliers(constraints: Sequence[Any]) -> None:
+    """Clear the dual values of constraints after a solve that has none."""
+    for dual, _ in _multipliers(constraints):
+        dual.save_value(None)
+
+
+@contextmanager
+def multipliers_kept(constraints: Sequence[Any]) -> Iterator[None]:
+    """Constraints get back the dual values they had."""
+    before = _multipliers(constraints)
+    try:
+        yield
+    finally:
+        for dual, value in before:
+            dual.save_value(value)
+
+
+def _multipliers(constraints: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """The dual variables of CVXPY constraints with their values; True and False have none."""
+    return [(dual, dual.value) for c in constraints for dual in getattr(c, "dual_variables", ())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -31,11 +31,11 @@ class Record:
     oracle_calls: int
 
 
+@dataclass
 class Trace:
     """The records of a run as columns: `trace["gap"]`, `len(trace)`, `trace.to_frame()`."""
 
-    def __init__(self) -> None:
-        self.records: list[Record] = []
+    records: list[Record] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.records)
