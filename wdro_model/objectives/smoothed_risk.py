@@ -60,6 +60,11 @@ class Smoothed:
         self.minimum: DualMinimum | None = None
         """Where the dual was minimised last."""
 
+    @property
+    def scale(self) -> float:
+        """Values that differ by less are the same to the smoothing: relative gaps end there."""
+        return self.epsilon
+
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         """F on the fixed draws of the current stage, all samples."""
         return self._point(self.integration.slice(x, np.arange(self.size), self.stream), dual)

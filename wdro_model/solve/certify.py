@@ -19,8 +19,8 @@ from wdro_model.solve.solution import STATIONARY, Solution
 from wdro_model.solve.units import Units, in_units
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome
 from wdro_model.solvers.certificate import certificate
-from wdro_model.solvers.driver import ABSOLUTE_GAP
 from wdro_model.solvers.objective import Array, Point
+from wdro_model.solvers.outcome import tolerance
 
 
 def certified(
@@ -53,7 +53,7 @@ def report(
     reliable: the Monte Carlo error of the value is within the tolerance.
     """
     value = point.value
-    close = gap <= max(solver.gap * abs(value), ABSOLUTE_GAP)
+    close = gap <= tolerance(solver.gap, value, details.get("epsilon") or 0.0)
     solved = settings.OPTIMAL if convex else STATIONARY
     if not reliable:
         solved = settings.OPTIMAL_INACCURATE if convex else settings.USER_LIMIT

@@ -21,13 +21,13 @@ MEASURED = 200
 """Draws that measure the cost of the reference's moves."""
 
 
-def is_reliable(point: Point, gap: float, radius: float, tolerance: float) -> bool:
-    """Are gap and standard error together within the tolerance, as far as the draws can tell?"""
+def is_reliable(point: Point, gap: float, radius: float, allowed: float) -> bool:
+    """Are gap and standard error together within what is allowed, as far as the draws can tell?"""
     d = point.diagnostics
     if d is None:
         return True
     many = d.effective_size >= FEW * d.draws and d.nearest_cost <= radius
-    return many and d.standard_error + max(gap, 0.0) <= tolerance * abs(point.value)
+    return many and d.standard_error + max(gap, 0.0) <= allowed
 
 
 def smoothing_notes(

@@ -49,7 +49,7 @@ from wdro_model.solve.temperature import (
 from wdro_model.solvers import ActiveSet, Outcome, Stop
 from wdro_model.solvers.dual_rules import Tracking
 from wdro_model.solvers.objective import Array
-from wdro_model.solvers.outcome import ABSOLUTE_GAP
+from wdro_model.solvers.outcome import tolerance
 
 
 def run_smoothed(
@@ -87,13 +87,14 @@ def run_smoothed(
         result = judge(recipe, solver.samples, oracle, outcome, bound)
     refuse_growth_at(model, result.outcome.x)
     point = result.point
-    reliable = is_reliable(point, result.gap, model.radius, solver.gap)
+    allowed = tolerance(solver.gap, point.value, recipe.epsilon)
+    reliable = is_reliable(point, result.gap, model.radius, allowed)
     reliable &= not overreaches(model, point, recipe.sigma, result.outcome.x)
     return report(
         model,
         chosen,
         solver,
-        replace(result.outcome, stop=honest_stop(result, solver.gap, reliable)),
+        replace(result.outcome, stop=honest_stop(result, allowed, reliable)),
         point,
         result.gap,
         convex=recipe.convex,
@@ -150,12 +151,12 @@ def run_exactly(
     return Result(after(earlier, outcome), outcome.point, outcome.gap, True)
 
 
-def honest_stop(result: Result, tolerance: float, reliable: bool) -> Stop:
+def honest_stop(result: Result, allowed: float, reliable: bool) -> Stop:
     """Why the run ended; a small gap on its own draws is not one on others, nor a small error."""
-    stop, point = result.outcome.stop, result.point
+    stop = result.outcome.stop
     if stop is not Stop.GAP or result.same_objective:
         return stop
-    if result.gap > max(tolerance * abs(point.value), ABSOLUTE_GAP):
+    if result.gap > allowed:
         return Stop.DRAWS
     return stop if reliable else Stop.NOISE
 

@@ -16,7 +16,7 @@ from wdro_model.solve.temperature import first_dual
 from wdro_model.solvers import Outcome, Stop, Trace
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.objective import Array, Point
-from wdro_model.solvers.outcome import State
+from wdro_model.solvers.outcome import State, tolerance
 
 REPORT_STAGE = 2**62 + 1
 """Streams of random numbers from here on are for values that are reported."""
@@ -31,8 +31,8 @@ HIDDEN = 0.25
 """Draws do not push their error below this share of one that they cannot reduce."""
 PATIENCE, CREEP = 8, 0.01
 """A stage ends when so many iterations gain less than this share of the tolerance."""
-STAGE_ENTRIES = 2**28
-"""Draws grow from stage to stage up to so many numbers in all."""
+STAGE_ENTRIES, MOST_DRAWS = 2**26, 2**20
+"""Draws grow from stage to stage up to so many numbers in all, and draws of a sample."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,16 @@ class StageResult:
     active: ActiveSet | None
 
     def error(self) -> float:
-        """Relative standard error of the value, without the part that more draws do not reduce."""
+        """Standard error of the value, without the part that more draws do not reduce."""
         d = self.point.diagnostics
         assert d is not None
-        error = np.sqrt(max(d.standard_error**2 - d.missed**2, 0.0))
-        return float(error) / max(abs(self.point.value), 1e-300)
+        return float(np.sqrt(max(d.standard_error**2 - d.missed**2, 0.0)))
 
     def missed(self) -> float:
-        """The relative error that more draws do not reduce."""
+        """The error that more draws do not reduce."""
         d = self.point.diagnostics
         assert d is not None
-        return d.missed / max(abs(self.point.value), 1e-300)
-
-    def left_of(self, tolerance: float) -> float:
-        """What the gap leaves of a relative tolerance to the standard error."""
-        return tolerance - max(self.gap, 0.0) / max(abs(self.point.value), 1e-300)
+        return d.missed
 
 
 def run_stages(
@@ -89,13 +84,14 @@ def run_stages(
     draws.
     """
     draws, active = min(solver.samples, FIRST_DRAWS), None
-    most = max(draws, STAGE_ENTRIES // max(1, recipe.model.rows.size))
+    most = max(draws, min(MOST_DRAWS, STAGE_ENTRIES // max(1, recipe.model.rows.size)))
     x, dual = start, first_dual(recipe.model, start)
     best: StageResult | None = None
     runs: list[Outcome] = []
     stop = Stop.STALLED
     try:
         for stage in range(STAGES):
+            stage_began = time.perf_counter()
             objective = recipe.objective(draws, stage)
             objective.minimum = DualMinimum(objective.integration.settle(x, dual), np.nan)
             standstill = Standstill(solver.gap)
@@ -111,13 +107,19 @@ def run_stages(
             dual = dual if outcome.dual is None else outcome.dual
             best = judged(recipe, draws, outcome, dual, REPORT_STAGE + stage)
             stop = outcome.stop
-            allowed = max(best.left_of(solver.gap), HIDDEN * best.missed(), LEAST * solver.gap)
+            wanted = tolerance(solver.gap, best.point.value, recipe.epsilon)
+            left = wanted - max(best.gap, 0.0)
+            allowed = max(left, HIDDEN * best.missed(), LEAST * wanted)
             done = outcome.stop is Stop.GAP and best.error() <= allowed
             if done or draws == most or outcome.stop not in (Stop.GAP, Stop.STALLED):
                 break
             # A stalled line search is Monte Carlo error between values and gradients.
             least = 4.0 if outcome.stop is Stop.STALLED else 1.5
-            growth = float(np.clip(1.2 * (best.error() / max(allowed, 1e-12)) ** 2, least, 16.0))
+            growth = float(np.clip(1.2 * (best.error() / max(allowed, 1e-300)) ** 2, least, 16.0))
+            growth = min(growth, room_for(solver.time_limit, began, stage_began))
+            if growth < 1.0:
+                stop = Stop.TIME
+                break
             draws = min(int(np.ceil(draws * growth)), most)
     except KeyboardInterrupt:
         if best is None:
@@ -125,6 +127,14 @@ def run_stages(
         stop = Stop.INTERRUPT
     assert best is not None
     return Result(summary(best, runs, stop, began), best.point, best.gap, False)
+
+
+def room_for(limit: float | None, began: float, stage_began: float) -> float:
+    """How many times as long as the last stage the next may take."""
+    if limit is None:
+        return np.inf
+    now = time.perf_counter()
+    return (limit - (now - began)) / max(now - stage_began, 1e-3)
 
 
 class Standstill:

@@ -16,7 +16,7 @@ from wdro_model.solvers.dual_rules import DualRule
 from wdro_model.solvers.gradients import GradientRule
 from wdro_model.solvers.line import Line
 from wdro_model.solvers.objective import Array, Point
-from wdro_model.solvers.outcome import ABSOLUTE_GAP, Outcome, State, Stop
+from wdro_model.solvers.outcome import Outcome, State, Stop, tolerance
 from wdro_model.solvers.steps import StepRule, begun, looks_along
 from wdro_model.solvers.trace import Record, Trace
 
@@ -141,8 +141,8 @@ class Loop:
     def verdict(self, here: Look) -> Stop | None:
         """Is the run over?"""
         state, limits = here.state, self.limits
-        tolerance = max(limits.gap * abs(state.value), ABSOLUTE_GAP)
-        if self.rules.gradient.certified and state.gap <= tolerance:
+        allowed = tolerance(limits.gap, state.value, getattr(self.objective, "scale", 0.0))
+        if self.rules.gradient.certified and state.gap <= allowed:
             if self.active_set is not None:
                 known = self.active_set.vertices
                 refuse_beaten(self.feasible, here.certificate, state.gradient, known)

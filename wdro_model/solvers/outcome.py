@@ -13,6 +13,11 @@ ABSOLUTE_GAP = 1e-12
 """A gap under this is small whatever the value."""
 
 
+def tolerance(relative: float, value: float, scale: float = 0.0) -> float:
+    """What a relative tolerance allows at a value: nothing under `scale` is told apart."""
+    return max(relative * max(abs(value), scale), ABSOLUTE_GAP)
+
+
 def relative_gap(gap: float, value: float) -> float:
     """gap / |value|, and the gap itself where the value is next to nothing."""
     return gap / max(abs(value), ABSOLUTE_GAP)

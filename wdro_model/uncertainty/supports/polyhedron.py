@@ -45,8 +45,18 @@ class Polyhedron(Support):
         products = (self.A @ rows.T).T
         return np.all(products <= slack(self.b, 1.0), axis=1)
 
-    def bounds(self, shape: Shape) -> None:
-        return None
+    def bounds(self, shape: Shape) -> tuple[Array, Array] | None:
+        """Those of a box, where every inequality sees one entry; None for other polyhedra."""
+        rows = sparse.csr_array(self.A)
+        rows.eliminate_zeros()
+        if not np.all(np.diff(rows.indptr) == 1):
+            return None
+        at, limits = rows.indices, self.b / rows.data
+        lower, upper = np.full(rows.shape[1], -np.inf), np.full(rows.shape[1], np.inf)
+        above = rows.data > 0
+        np.minimum.at(upper, at[above], limits[above])
+        np.maximum.at(lower, at[~above], limits[~above])
+        return lower.reshape(shape), upper.reshape(shape)
 
     def validate(self, shape: Shape) -> None:
         size = math.prod(shape)
