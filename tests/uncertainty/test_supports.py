@@ -57,9 +57,10 @@ def test_bounds_have_the_shape_of_the_parameter_and_cannot_be_written():
     assert lower.tolist() == [[0, -np.inf, 1]] * 2
     assert upper.tolist() == [[2, 2, 2]] * 2
     assert not lower.flags.writeable
-    for support in (Polyhedron([[1.0]], [0.0]), Where(lambda z: z > 0)):
-        assert support.bounds(()) is None
-        assert not support.is_nonnegative(())
+    for support, shape in ((Polyhedron([[1.0, 1.0]], [0.0]), (2,)), (Where(lambda z: z > 0), ())):
+        assert support.bounds(shape) is None
+        assert not support.is_nonnegative(shape)
+    assert not Polyhedron([[1.0]], [0.0]).bounds(())[1].flags.writeable
 
 
 def test_a_box_keeps_its_own_copy_of_the_bounds():

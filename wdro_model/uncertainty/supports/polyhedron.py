@@ -56,6 +56,8 @@ class Polyhedron(Support):
         above = rows.data > 0
         np.minimum.at(upper, at[above], limits[above])
         np.maximum.at(lower, at[~above], limits[~above])
+        for side in (lower, upper):
+            side.flags.writeable = False
         return lower.reshape(shape), upper.reshape(shape)
 
     def validate(self, shape: Shape) -> None:
