@@ -8,11 +8,14 @@ from wdro_model.loss import AffineParts, affine_parts, pieces
 from wdro_model.loss.rewriting import substitute
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact import Counterpart, Extremal, Program, register_counterpart
+from wdro_model.solvers.objective import Objective, Point
 
 __all__ = [
     "AffineParts",
     "Counterpart",
     "Extremal",
+    "Objective",
+    "Point",
     "Program",
     "RobustModel",
     "affine_parts",
