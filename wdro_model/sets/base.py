@@ -293,14 +293,14 @@ class In:
 
 def refuse_incomplete(set: FeasibleSet) -> None:
     """A ValueError that names what the class of a set lacks."""
-    kind, lacks = type(set).__name__, []
+    kind, lacks = type(set), []
     if not hasattr(set, "dimension"):
         lacks.append("dimension (the number of entries of its points)")
-    if type(set).minimize is FeasibleSet.minimize:
-        if set.default_backend is None and not hasattr(set, "_oracle"):
-            lacks.append("minimize(direction) -> vertex (or a default_backend)")
+    has_backend = kind.default_backend is not None or hasattr(set, "_oracle")
+    if kind.minimize is FeasibleSet.minimize and not has_backend:
+        lacks.append("minimize(direction) -> vertex (or a default_backend)")
     if lacks:
-        raise ValueError(f"the set {kind} lacks {' and '.join(lacks)}.")
+        raise ValueError(f"the set {kind.__name__} lacks {' and '.join(lacks)}.")
 
 
 def _named(x: Any) -> str:
