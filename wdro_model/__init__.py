@@ -10,7 +10,8 @@ make_room_for_highspy()  # CVXPY looks for it when it is imported
 
 import cvxpy as _cp
 
-from wdro_model import bounds, datasets, sets, solvers, traffic
+from wdro_model import bounds, counterparts, datasets, loss, sets, solvers, traffic
+from wdro_model.counterparts import register_counterpart
 from wdro_model.errors import (
     ConvexityWarning,
     InaccurateError,
@@ -22,7 +23,7 @@ from wdro_model.errors import (
     UnboundedError,
 )
 from wdro_model.evaluation import compare, select_radius
-from wdro_model.loss import CallableLoss, quadratic_form
+from wdro_model.loss import CallableLoss, quadratic_form, register_rule
 from wdro_model.problem import Problem, solve_cvxpy_problem
 from wdro_model.sets import In
 from wdro_model.solve.solution import Solution
@@ -51,8 +52,12 @@ __all__ = [
     "bounds",
     "compare",
     "costs",
+    "counterparts",
     "datasets",
+    "loss",
     "quadratic_form",
+    "register_counterpart",
+    "register_rule",
     "select_radius",
     "sets",
     "solvers",

@@ -48,7 +48,9 @@ class Register(Generic[Thing]):
             entry = self._packaged().get(name)
             if entry is None:
                 raise ValueError(unknown_name(self.kind, name, self.names()))
-            self.add(name, loaded(entry, self.kind))
+            thing = loaded(entry, self.kind)
+            if name not in self._things:  # the module may have registered it by itself
+                self.add(name, thing)
         return self._things[name]
 
     def __contains__(self, name: object) -> bool:

@@ -151,7 +151,7 @@ def test_weights_of_the_wrong_length_are_refused() -> None:
 def test_an_atom_without_a_rule_is_refused_when_the_loss_is_built() -> None:
     X = cp.Variable((3, 3), symmetric=True)
     for expression in (cp.lambda_max(X), -cp.log_det(X), cp.norm(X, "nuc"), cp.sigma_max(X)):
-        with pytest.raises(MissingRuleError, match=r"no batched rule.*@wdro_model.loss.rule\("):
+        with pytest.raises(MissingRuleError, match=r"no batched rule.*@wdro_model.register_rule\("):
             BatchedLoss(expression + s)
 
 

@@ -24,7 +24,7 @@ class Box(FeasibleSet):
 
     def __init__(self, dimension, backend=None):
         self.dimension = dimension
-        self._use(backend)
+        self.use_backend(backend)
 
 
 def signs(box):

@@ -82,7 +82,8 @@ def find_backend(set_class: type, name: object) -> Factory:
         raise ValueError(
             f"the backend {entry.name!r} could not be loaded from {entry.value!r}: {error}"
         ) from error
-    register_backend(set_class, str(name), factory)
+    if name not in _registered.get(set_class, {}):  # the module may have done it by itself
+        register_backend(set_class, str(name), factory)
     return factory
 
 

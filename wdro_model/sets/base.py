@@ -29,6 +29,7 @@ __all__ = [
     "as_direction",
     "as_flat",
     "reference_solver",
+    "refuse_incomplete",
     "register_backend",
 ]
 
@@ -37,7 +38,7 @@ class FeasibleSet(ABC):
     """A compact set of decisions x in R^n, known by its linear minimisation oracle.
 
     A subclass sets `dimension` and either writes `minimize`, or has named backends: it sets
-    `default_backend`, ends its constructor with `self._use(backend)`, and its module calls
+    `default_backend`, ends its constructor with `self.use_backend(backend)`, and its module calls
     `register_backend`. Everything else is optional.
 
     Attributes
@@ -71,6 +72,8 @@ class FeasibleSet(ABC):
 
     def minimize(self, direction: ArrayLike) -> Vector:
         """A point of the set that minimises <direction, x>, as a fresh array (n,)."""
+        if not hasattr(self, "_oracle"):
+            self.use_backend()
         return self._oracle(as_direction(direction, self.dimension))
 
     def minimize_with_slack(self, direction: ArrayLike) -> tuple[Vector, float]:
@@ -178,17 +181,23 @@ class FeasibleSet(ABC):
     def with_backend(self, name: str) -> Self:
         """The same set, minimised by another backend."""
         twin = copy.copy(self)
-        twin._use(name)
+        twin.use_backend(name)
         return twin
 
-    def _use(self, backend: str | None) -> None:
-        """Build the oracle of the backend (the class's default for None)."""
+    def use_backend(self, backend: str | None = None) -> None:
+        """Build the oracle of a backend, of the class's default for None.
+
+        The last line of the constructor of a set with named backends.
+        """
         name = self.default_backend if backend is None else backend
         if name is None:
             self._oracle = self._own_oracle()
         else:
             self._oracle = find_backend(type(self), name)(self)
         self.backend = name
+
+    def _use(self, backend: str | None) -> None:
+        self.use_backend(backend)
 
     def _near(self, x: Vector) -> list[Vector]:
         """Vertices near x."""
@@ -220,7 +229,9 @@ class FeasibleSet(ABC):
 
     def _own_oracle(self) -> LinearOracle:
         """The oracle of a set that has no named backends."""
-        raise NotImplementedError(f"{type(self).__name__} defines neither minimize nor a backend.")
+        raise NotImplementedError(
+            f"{type(self).__name__} defines neither minimize(direction) nor a default_backend."
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         # Solver objects and closures stay in their process: the oracle is rebuilt on arrival.
@@ -229,7 +240,7 @@ class FeasibleSet(ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if "_oracle" in state:
-            self._use(self.backend)
+            self.use_backend(self.backend)
 
     def __copy__(self) -> Self:
         twin = object.__new__(type(self))
@@ -261,6 +272,7 @@ class In:
                 f"In(x, set) takes a feasible set second, got {type(set).__name__}; "
                 "wrap a function direction -> vertex as Oracle(function, dimension)."
             )
+        refuse_incomplete(set)
         if x.size != set.dimension:
             raise ValueError(
                 f"variable {x.name()!r} has shape {x.shape}, so {x.size} entries, but {set!r} has "
@@ -277,6 +289,18 @@ class In:
 
     def __repr__(self) -> str:
         return f"In({self.variable.name()}, {self.set!r})"
+
+
+def refuse_incomplete(set: FeasibleSet) -> None:
+    """A ValueError that names what the class of a set lacks."""
+    kind, lacks = type(set), []
+    if not hasattr(set, "dimension"):
+        lacks.append("dimension (the number of entries of its points)")
+    has_backend = kind.default_backend is not None or hasattr(set, "_oracle")
+    if kind.minimize is FeasibleSet.minimize and not has_backend:
+        lacks.append("minimize(direction) -> vertex (or a default_backend)")
+    if lacks:
+        raise ValueError(f"the set {kind.__name__} lacks {' and '.join(lacks)}.")
 
 
 def _named(x: Any) -> str:

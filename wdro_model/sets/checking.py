@@ -10,7 +10,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.sets.backends import Vector
-from wdro_model.sets.base import FeasibleSet, reference_solver
+from wdro_model.sets.base import FeasibleSet, reference_solver, refuse_incomplete
 
 
 class OracleError(ValueError, AssertionError):
@@ -73,6 +73,7 @@ def check(set: FeasibleSet, directions: int = 50, seed: int = 0, compared: int =
             f"check takes a feasible set, got {type(set).__name__}; wrap a function as "
             "Oracle(function, dimension)."
         )
+    refuse_incomplete(set)
     tried = _directions(set, directions, np.random.default_rng(seed))
     failures: list[str] = []
     returned: list[Answered] = []

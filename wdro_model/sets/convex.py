@@ -57,7 +57,7 @@ class ConvexSet(FeasibleSet):
         lower, upper = self._program.decision.interval(self._program.lower, self._program.upper)
         if np.any(np.isfinite(lower)) or np.any(np.isfinite(upper)):
             self.bounds = (lower, upper)
-        self._use(None)
+        self.use_backend()
 
     def constraints(self, x: Any = None) -> list[Any]:
         """The user's constraints; for an x other than the set's variables, a copy of them on x."""

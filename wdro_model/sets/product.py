@@ -50,7 +50,7 @@ class ProductSet(FeasibleSet):
         self.bounds = self._joint_bounds()
         preferred = {block.preferred_direction for block in sets}
         self.preferred_direction = preferred.pop() if len(preferred) == 1 else None
-        self._use(None)
+        self.use_backend()
 
     def minimize_with_slack(self, direction: ArrayLike) -> tuple[Vector, float]:
         """The blocks' points together, and the sum of their slacks."""

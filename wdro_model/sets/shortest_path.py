@@ -64,7 +64,7 @@ class ShortestPath(EdgeSet):
         self._usable = np.zeros(self.dimension)
         self._usable[self.arc_edges] = 1.0
         self.bounds = (np.zeros(self.dimension), self._usable)
-        self._use(backend)
+        self.use_backend(backend)
 
     def minimize(self, direction: ArrayLike) -> Vector:
         """The path of least total weight, as a fresh 0/1 vector."""

@@ -44,7 +44,7 @@ class SpanningTree(EdgeSet):
         if not self.proper.size:
             raise ValueError("the graph has one node and self-loops only: its tree has no edge.")
         self.bounds = (np.zeros(self.dimension), (self.tails != self.heads).astype(np.float64))
-        self._use(backend)
+        self.use_backend(backend)
 
     def constraints(self, x: Any) -> list[Any]:
         """Martin's extended formulation of the spanning tree polytope.

@@ -350,8 +350,8 @@ def missing_rule(atom: Any, why: str = "") -> MissingRuleError:
     name = type(atom).__name__
     return MissingRuleError(
         f"the atom {name!r} in '{brief(atom)}' has no batched rule{why}. Rewrite the loss with "
-        f"other atoms, register a rule with @wdro_model.loss.rule({name}), or give the loss as a "
-        "wdro_model.loss.CallableLoss."
+        f"other atoms, register a rule with @wdro_model.register_rule({name}), or give the loss as "
+        "a wdro_model.CallableLoss."
     )
 
 

@@ -94,7 +94,8 @@ REQUIRED = ("formula", "refusal", "program")
 
 def check_counterpart(name: str, given: Any) -> Counterpart:
     """An instance of a counterpart, or its class."""
-    missing = [part for part in REQUIRED if not hasattr(given, part)]
+    unwritten = getattr(given, "__abstractmethods__", ())
+    missing = [part for part in REQUIRED if not hasattr(given, part) or part in unwritten]
     if missing:
         raise ValueError(
             f"the counterpart {name!r} lacks {', '.join(missing)}; it needs formula (a string), "
@@ -102,8 +103,8 @@ def check_counterpart(name: str, given: Any) -> Counterpart:
         )
     if not issubclass(given if isinstance(given, type) else type(given), Counterpart):
         raise ValueError(
-            f"the counterpart {name!r} must be a subclass of wdro_model.objectives.exact."
-            "Counterpart, which has defaults for all that it does not define."
+            f"the counterpart {name!r} must be a subclass of wdro_model.counterparts.Counterpart, "
+            "which has defaults for all that it does not define."
         )
     return given() if isinstance(given, type) else given
 

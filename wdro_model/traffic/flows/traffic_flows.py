@@ -66,7 +66,7 @@ class TrafficFlows(FeasibleSet):
         self.bounds = (np.zeros(self.dimension), limits)
         self._usable = np.flatnonzero(limits)
         self.threads = _as_threads(threads)
-        self._use(backend)
+        self.use_backend(backend)
 
     def minimize(self, direction: ArrayLike) -> Vector:
         """The all-or-nothing assignment for the given weights of the arcs, as a fresh array."""
@@ -150,7 +150,7 @@ class TrafficFlows(FeasibleSet):
         """The same set, minimised by another backend."""
         twin = self.__copy__()
         twin.threads = _as_threads(threads)
-        twin._use(name)
+        twin.use_backend(name)
         return twin
 
     def describe(self) -> str:
@@ -163,14 +163,15 @@ class TrafficFlows(FeasibleSet):
             f"{self.backend}{threads}"
         )
 
-    def _use(self, backend: str | None) -> None:
+    def use_backend(self, backend: str | None = None) -> None:
+        """Build the oracle of a backend; threads are for those that have them."""
         name = self.default_backend if backend is None else backend
         if self.threads is not None and name not in self.threaded_backends:
             raise ValueError(
                 f"threads={self.threads} was given, but backend {name!r} runs on one thread; "
                 f"use backend='numba' or leave threads out."
             )
-        super()._use(backend)
+        super().use_backend(backend)
 
     def _as_weights(self, direction: ArrayLike, arcs: Indices | None = None) -> Vector:
         """Weights that are finite and >= 0; those of other arcs than `arcs` do not matter."""
