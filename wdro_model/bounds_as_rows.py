@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from cvxpy.reductions.solvers.defines import SOLVER_MAP_CONIC, SOLVER_MAP_QP
 from cvxpy.reductions.solvers.solving_chain import resolve_and_build_chain
 
 
@@ -19,9 +20,18 @@ def bounds_as_rows(problem: Any, name: str) -> Any:
 
     Raises CVXPY's SolverError where the solver cannot take the problem.
     """
+    if not _takes_bounds(name):
+        return name
     solver = resolve_and_build_chain(problem, solver=name, ignore_dpp=True).solver
     kind: Any = type(solver)
     return _without_bounds(kind) if solver.BOUNDED_VARIABLES else name
+
+
+@cache
+def _takes_bounds(name: str) -> bool:
+    """Does some interface of CVXPY to the solver of that name take bounds of variables?"""
+    known = [table[name] for table in (SOLVER_MAP_CONIC, SOLVER_MAP_QP) if name in table]
+    return not known or any(getattr(solver, "BOUNDED_VARIABLES", True) for solver in known)
 
 
 def official_name(name: str) -> str:

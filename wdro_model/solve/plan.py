@@ -1,7 +1,7 @@
 """From a model and a method to a plan: what is minimised, by which solver, and why.
 
-Planning solves nothing and writes no sample into a program: whether a program is convex is asked of
-one sample.
+Planning solves nothing. Whether there is a convex program is asked of one sample where there are
+many; a program that is small, or holds none of them, is written once, and travels in the plan.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from wdro_model.objectives.programs import Program, empirical_program
 from wdro_model.solvers import Conic, FrankWolfe, Solver
 from wdro_model.solvers.objective import Objective
 
+SMALL = 2**13
+"""Numbers of data that a program may hold to be written while planning."""
 UNKNOWN_ATOM = "the loss has an atom that CVXPY's solvers do not know"
 NOT_CONVEX = "the objective is not convex by CVXPY's rules"
 
@@ -35,7 +37,7 @@ class Written:
     by_sample: bool
     """Does it hold every sample, rather than their mean?"""
     known: Program | None = None
-    """That of the model itself, where planning has written it: one that holds no samples."""
+    """That of the model itself, where planning has written it."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,7 @@ def _obstacle(model: Model, draft: Plan, written: Written) -> tuple[str | None, 
             if draft.objective is None
             else "the feasible set has no CVXPY form (an oracle set without constraints=)"
         ), written
-    if written.by_sample and isinstance(model, RobustModel) and model.joint.size > 1:
+    if written.by_sample and isinstance(model, RobustModel) and model.rows.size > SMALL:
         found = _on_one_sample(model, written)
     else:
         found = written.program(model)
