@@ -11,8 +11,8 @@ from cvxpy.error import SolverError
 from wdro_model.evaluation.criteria import Criterion
 from wdro_model.loss import BatchedLoss, CallableLoss
 from wdro_model.model import Model, RobustModel, compiled
-from wdro_model.sets.base import In
 from wdro_model.sets.convex import twin_of
+from wdro_model.sets.feasible_set import In
 from wdro_model.solve import execute, plan
 from wdro_model.solvers.objective import Array
 

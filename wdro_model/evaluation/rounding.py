@@ -14,8 +14,8 @@ from cvxpy import settings
 from wdro_model.evaluation.completion import Completed, Completion
 from wdro_model.evaluation.criteria import Criterion, criterion_of
 from wdro_model.model import Model
-from wdro_model.sets.base import FeasibleSet
-from wdro_model.sets.rounding import best_of, descend
+from wdro_model.sets.feasible_set import FeasibleSet
+from wdro_model.sets.vertices import best_of, descend
 from wdro_model.solve.certify import evaluations
 from wdro_model.solve.solution import Solution
 

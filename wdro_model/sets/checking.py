@@ -9,20 +9,20 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.sets.backends import Vector
-from wdro_model.sets.base import FeasibleSet, reference_solver
+from wdro_model.sets.backends import Vector, reference_solver
+from wdro_model.sets.feasible_set import FeasibleSet
 
 
 class OracleError(ValueError, AssertionError):
     """An oracle failed `check`; `report` has the details."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: OracleReport) -> None:
         super().__init__(str(report))
         self.report = report
 
 
 @dataclass(frozen=True)
-class Report:
+class OracleReport:
     """What `check` found.
 
     name: the set; directions: how many were tried; compared: how many of them were also solved
@@ -58,7 +58,7 @@ class Answered:
     slack: float
 
 
-def check(set: FeasibleSet, directions: int = 50, seed: int = 0, compared: int = 5) -> Report:
+def check(set: FeasibleSet, directions: int = 50, seed: int = 0, compared: int = 5) -> OracleReport:
     """Test the oracle of a set; return the report, or raise OracleError with it.
 
     For directions g_i of several kinds (random, with ties and zeros, single coordinates, near one
@@ -86,7 +86,7 @@ def check(set: FeasibleSet, directions: int = 50, seed: int = 0, compared: int =
     if set.has_constraints and returned:
         count = min(compared, len(returned))
         failures.extend(_against_cvxpy(set, returned[:count]))
-    report = Report(repr(set), len(tried), count, tuple(failures))
+    report = OracleReport(repr(set), len(tried), count, tuple(failures))
     if failures:
         raise OracleError(report)
     return report
