@@ -4,7 +4,6 @@ from wdro_model.loss.atoms import (  # noqa: F401  (families are declared on imp
     elementwise,
     linear,
     own,
-    powers,
     products,
     quadratic,
     rearranging,

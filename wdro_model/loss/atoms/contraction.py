@@ -30,6 +30,11 @@ def contraction(s: str, t: str, out: str) -> Contraction:
     return _batched_product(s, t, out, (batch, left, inner, right))
 
 
+def contraction_and_pulls(s: str, t: str, out: str) -> tuple[Contraction, Contraction, Contraction]:
+    """The contraction (u, v), and its pullbacks (g, v) in u and (g, u) in v."""
+    return contraction(s, t, out), contraction(out, t, s), contraction(out, s, t)
+
+
 def _outer(s: str, t: str, out: str) -> Contraction:
     """No letter is summed: a product with broadcasting."""
     if s == out and t == "":

@@ -11,11 +11,17 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.loss.atoms import cvxpy_classes as atoms
-from wdro_model.loss.atoms.contraction import Contraction, contraction
+from wdro_model.loss.atoms.contraction import contraction_and_pulls
 from wdro_model.loss.atoms.expressions import (
+    NumberPerSample,
+    PerSample,
+    VectorPerSample,
     as_scalar,
+    certain_number,
     entry_of,
+    numbers,
     outer,
+    power_of_two,
     the_number,
     unbroadcast,
     weighted,
@@ -31,14 +37,6 @@ from wdro_model.loss.atoms.facts import (
     declare,
 )
 from wdro_model.loss.atoms.linear import Affine
-from wdro_model.loss.atoms.samples import (
-    NumberPerSample,
-    PerSample,
-    VectorPerSample,
-    certain_number,
-    numbers,
-)
-from wdro_model.loss.magnitudes import power_of_two
 
 Number = Callable[[Any], float | None]
 
@@ -93,7 +91,7 @@ class MatrixProduct(AtomFacts):
         sa = za + stack + "ij"[2 - min(a.ndim, 2) :]
         sb = zb + stack + "jk"[: b.ndim]
         so = (za or zb) + stack + "i" * (a.ndim > 1) + "k" * (b.ndim > 1)
-        value, pull_a, pull_b = _contractions(sa, sb, so)
+        value, pull_a, pull_b = contraction_and_pulls(sa, sb, so)
         return lambda u, v: (value(u, v), lambda g: pull_a(g, v), lambda g: pull_b(g, u))
 
     def adjoints(self, atom: Any) -> Adjoints:
@@ -151,11 +149,6 @@ class MatrixProduct(AtomFacts):
     def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
         found = _product_over_samples(arguments)
         return found.total() if isinstance(found, VectorPerSample) and atom.size == 1 else found
-
-
-def _contractions(sa: str, sb: str, so: str) -> tuple[Contraction, Contraction, Contraction]:
-    """The product of a and b, and its two pullbacks."""
-    return contraction(sa, sb, so), contraction(so, sb, sa), contraction(so, sa, sb)
 
 
 def _is_sparse(operand: Operand) -> bool:
@@ -295,7 +288,7 @@ class KroneckerProduct(AtomFacts):
         a, b = operands
         za, zb = "z" * a.batched, "z" * b.batched
         sa, sb, so = za + "ij", zb + "kl", (za or zb) + "ikjl"
-        value, pull_a, pull_b = _contractions(sa, sb, so)
+        value, pull_a, pull_b = contraction_and_pulls(sa, sb, so)
         blocks = (a.shape[0], b.shape[0], a.shape[1], b.shape[1])
 
         def split(g: Any) -> Any:
