@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.model import Model, RobustModel
-from wdro_model.uncertainty.lazy import scenario_batches
+from wdro_model.uncertainty.scenarios import scenario_batches
 
 BATCH_ENTRIES = 2**24
 """Numbers of scenario data that are held at once (128 MiB)."""

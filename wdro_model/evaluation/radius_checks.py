@@ -15,8 +15,7 @@ from wdro_model.solve.options import Options, check_solver
 from wdro_model.solve.plan import METHODS
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
-from wdro_model.uncertainty.lazy import LazySamples
-from wdro_model.uncertainty.scenarios import as_scenarios, read_only
+from wdro_model.uncertainty.scenarios import LazySamples, as_scenarios, read_only
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem

@@ -15,7 +15,7 @@ from wdro_model.uncertainty.costs import (
     SquaredEuclidean,
     as_cost,
 )
-from wdro_model.uncertainty.costs.ground_cost import as_float, shown
+from wdro_model.uncertainty.costs.weighted_cost import as_float, shown
 
 
 @dataclass(frozen=True)

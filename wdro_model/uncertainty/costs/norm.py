@@ -12,10 +12,14 @@ import cvxpy as cp
 import numpy as np
 from scipy.special import gamma
 
-from wdro_model.uncertainty.costs.bound_cost import Array, BoundCost
-from wdro_model.uncertainty.costs.ground_cost import GroundCost, as_float, shown
-from wdro_model.uncertainty.costs.weighted_cost import WeightedCost, weighted_formula
-from wdro_model.uncertainty.costs.weights import resolve_weights
+from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost
+from wdro_model.uncertainty.costs.weighted_cost import (
+    WeightedCost,
+    as_float,
+    resolve_weights,
+    shown,
+    weighted_formula,
+)
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples
