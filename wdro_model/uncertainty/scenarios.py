@@ -81,6 +81,11 @@ def chunks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     return ((start, array[start : start + step]) for start in range(0, len(array), step))
 
 
+def one_if_equal(values: np.ndarray) -> float | np.ndarray:
+    """The one number that all entries are, or else the entries."""
+    return float(values[0]) if np.all(values == values[0]) else values
+
+
 def read_only(array: np.ndarray) -> np.ndarray:
     """A view that cannot be written through; the array itself stays as it is."""
     view = array.view()

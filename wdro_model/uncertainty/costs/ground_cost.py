@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.errors import UnknownToCost
+from wdro_model.uncertainty.scenarios import one_if_equal
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples
@@ -248,8 +249,7 @@ class BoundCost(ABC):
         mean = float(self.of_displacements(np.where(free, moves, 0.0)).mean())
         if not 0 < mean < math.inf:
             self._unknown("default_sigma", "pass sigma=...")
-        sigma = (radius / (2 * mean)) ** (1.0 / self.order) / lengths
-        return float(sigma[0]) if np.all(sigma == sigma[0]) else sigma
+        return one_if_equal((radius / (2 * mean)) ** (1.0 / self.order) / lengths)
 
     def within_budget(
         self, origins: Array, points: Array, radius: float, weights: Array | None = None

@@ -16,6 +16,7 @@ from wdro_model.uncertainty.costs.weighted_cost import (
     resolve_weights,
     weighted_formula,
 )
+from wdro_model.uncertainty.scenarios import one_if_equal
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples
@@ -81,15 +82,11 @@ class BoundSquared(WeightedCost, QuadraticCost):
     def largest_weight(self) -> float:
         return 1.0 if self.finite_weights is None else float(self.finite_weights.max())
 
-    def of_displacements(self, delta: Array) -> Array:
+    def finite_costs(self, delta: Array) -> Array:
         weights = self.finite_weights
         if weights is None:
-            costs = np.einsum("bi,bi->b", delta, delta)
-        else:
-            costs = np.einsum("bi,bi,i->b", delta, delta, weights)
-        if self.holds_some:
-            costs[np.any(delta[:, self.frozen] != 0, axis=1)] = np.inf
-        return costs
+            return np.einsum("bi,bi->b", delta, delta)
+        return np.einsum("bi,bi,i->b", delta, delta, weights)
 
     def describe(self) -> str:
         return f"sum_i w_i (xi_i - zeta_i)^2, {self.describe_weights()}"
@@ -117,7 +114,7 @@ class BoundSquared(WeightedCost, QuadraticCost):
         free = max(1, self.dimension - int(self.frozen.sum()))
         weights = np.ones(1) if self.weights is None else self.weights
         sigma = np.sqrt(radius / (2 * free * weights))
-        return float(sigma[0]) if np.all(sigma == sigma[0]) else sigma
+        return one_if_equal(sigma)
 
     def rescaled(self, units: Array, unit: float) -> BoundCost:
         return BoundSquared(self.dimension, self.coordinate_weights * units**2 / unit)

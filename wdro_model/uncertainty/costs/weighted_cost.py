@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,6 +42,16 @@ class WeightedCost(BoundCost):
     def coordinate_weights(self) -> Array:
         return np.ones(self.dimension) if self.weights is None else self.weights
 
+    def of_displacements(self, delta: Array) -> Array:
+        costs = self.finite_costs(delta)
+        if self.holds_some:
+            costs[np.any(delta[:, self.frozen] != 0, axis=1)] = np.inf
+        return costs
+
+    @abstractmethod
+    def finite_costs(self, delta: Array) -> Array:
+        """The cost (B,) of the moves (B, d) of coordinates that are not frozen."""
+
     def whitened(self, slope: Any) -> Any:
         keep = np.flatnonzero(~self.frozen)
         if len(keep) < self.dimension:
@@ -70,9 +81,9 @@ class WeightedCost(BoundCost):
         weights = None if self.weights is None else self.weights[where]
         return self.with_weights(len(where), weights)
 
+    @abstractmethod
     def with_weights(self, dimension: int, weights: Array | None) -> BoundCost:
         """The same formula with other weights."""
-        raise NotImplementedError
 
     @cached_property
     def holds_some(self) -> bool:
