@@ -9,12 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.uncertainty.costs import (
-    GroundCost,
-    Norm,
-    SquaredEuclidean,
-    as_cost,
-)
+from wdro_model.uncertainty.costs import GroundCost, Norm, SquaredEuclidean, as_cost
 from wdro_model.uncertainty.costs.weighted_cost import as_float, shown
 
 

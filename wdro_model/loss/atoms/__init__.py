@@ -8,6 +8,7 @@ from wdro_model.loss.atoms import (  # noqa: F401  (families are declared on imp
     quadratic,
     rearranging,
     reductions,
+    scaling,
 )
 from wdro_model.loss.atoms.cvxpy_classes import Atom
 from wdro_model.loss.atoms.facts import AtomFacts, declare, facts_of, rule
