@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.sets.backends import LinearOracle, Vector
-from wdro_model.sets.cone_program import ConeProgram, canonicalise
+from wdro_model.sets.cone_program import ConeProgram, canonicalise, twin_of
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 from wdro_model.sets.persistent import (
     Empty,
@@ -313,17 +313,6 @@ def _parameters(constraints: list[Any], variables: tuple[Any, ...]) -> list[Any]
                 f"set {parameter.name()}.value before the set is built."
             )
     return list(found.values())
-
-
-def twin_of(variable: Any, relaxed: bool) -> Any:
-    """A fresh variable with the same shape and attributes, without integrality if `relaxed`."""
-    dropped = ("integer", "boolean") if relaxed else ()
-    attributes = {
-        name: value
-        for name, value in variable.attributes.items()
-        if value is not None and value is not False and name not in dropped
-    }
-    return cp.Variable(variable.shape, name=variable.name(), **attributes)
 
 
 def _entries(variable: Any, kind: str) -> np.ndarray:
