@@ -32,15 +32,22 @@ class Register(Generic[Thing]):
 
     def add(self, name: str, thing: Any, *, replace: bool = False) -> Thing:
         """Keep a thing under a name; one that is taken is refused unless `replace` is true."""
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"the name of a {self.kind} must be a non-empty string, got {name!r}.")
-        if name in self._things and not replace:
+        self.check_name(name)
+        kept = self._check(name, thing)
+        known = self._things.get(name, kept)
+        if known is not kept and not replace:
+            which = f", {known.__name__}" if isinstance(known, type) else ""
             raise ValueError(
-                f"there is a {self.kind} {name!r} already; choose another name or pass "
+                f"there is a {self.kind} {name!r} already{which}; choose another name or pass "
                 "replace=True."
             )
-        self._things[name] = self._check(name, thing)
-        return self._things[name]
+        self._things[name] = kept
+        return kept
+
+    def check_name(self, name: object) -> None:
+        """Refuse what cannot be a name."""
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"the name of a {self.kind} must be a non-empty string, got {name!r}.")
 
     def __getitem__(self, name: str) -> Thing:
         """The thing of a name; a package that offers it is imported now, not before."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wdro_model.loss import BatchedLoss
-from wdro_model.loss.atoms.contraction import contraction
+from wdro_model.loss.atoms.products import contraction
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 lengths = st.integers(1, 4)

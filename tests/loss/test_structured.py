@@ -19,7 +19,7 @@ from wdro_model.loss import (
     rule,
 )
 from wdro_model.loss.atoms.own import StructuredAtom, structured
-from wdro_model.loss.data_forms import affine_forms
+from wdro_model.loss.polynomial import affine_forms
 from wdro_model.loss.rewriting import substitute
 from wdro_model.uncertainty.supports import Nonnegative
 

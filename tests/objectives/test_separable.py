@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 
 import wdro_model as wdro
-from wdro_model.loss.additive_terms import additive_terms
 from wdro_model.loss.dependence import dependence
+from wdro_model.loss.polynomial import additive_terms
 from wdro_model.loss.rewriting import substitute
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.sets.enumeration import all_paths, all_trees
 from wdro_model.sets import ConvexSet, Oracle, ProductSet, ShortestPath, SpanningTree
-from wdro_model.sets.rounding import exchanges
+from wdro_model.sets.graphs import exchanges
 
 MULTIGRAPH = nx.MultiGraph([(0, 1), (0, 1), (1, 2), (2, 0), (2, 3), (3, 0), (2, 2)])
 GRAPHS = (nx.complete_graph(4), nx.cycle_graph(5), nx.wheel_graph(5), MULTIGRAPH, nx.path_graph(3))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.deferred import networkx as nx
-from wdro_model.uncertainty.lazy import LazySamples
+from wdro_model.uncertainty.scenarios import LazySamples
 
 CONNECTION_TRIES = 50
 """Uniform random graphs to try before a spanning tree is built in."""

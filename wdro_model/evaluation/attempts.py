@@ -20,7 +20,7 @@ from wdro_model.solve.solution import Solution
 from wdro_model.solvers import MomentumFrankWolfe
 from wdro_model.solvers.outcome import Stop
 from wdro_model.uncertainty.ambiguity import WassersteinBall
-from wdro_model.uncertainty.lazy import scenario_batches
+from wdro_model.uncertainty.scenarios import scenario_batches
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem

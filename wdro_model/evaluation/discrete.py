@@ -15,9 +15,9 @@ from cvxpy.error import SolverError
 from wdro_model.evaluation.criteria import Criterion, criterion_of
 from wdro_model.loss import BatchedLoss, CallableLoss
 from wdro_model.model import Model, RobustModel, compiled
-from wdro_model.sets.base import FeasibleSet, In
-from wdro_model.sets.convex import twin_of
-from wdro_model.sets.rounding import best_of, descend
+from wdro_model.sets.cone_program import twin_of
+from wdro_model.sets.feasible_set import FeasibleSet, In
+from wdro_model.sets.vertices import best_of, descend
 from wdro_model.solve import execute, plan
 from wdro_model.solve.certify import evaluations
 from wdro_model.solve.solution import Solution

@@ -10,7 +10,7 @@ import numpy as np
 
 from wdro_model.evaluation.tables import Column, Tabular
 from wdro_model.model import Model, RobustModel
-from wdro_model.uncertainty.lazy import scenario_batches
+from wdro_model.uncertainty.scenarios import scenario_batches
 
 TRAINING = "training"
 """The name of the samples of the problem among the sets of scenarios."""

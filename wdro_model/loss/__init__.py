@@ -4,11 +4,9 @@ from wdro_model.loss.affine_pieces import pieces
 from wdro_model.loss.atoms.facts import AtomFacts, declare, rule
 from wdro_model.loss.atoms.own import StructuredAtom
 from wdro_model.loss.atoms.quadratic import quadratic_form
-from wdro_model.loss.batched import BatchedLoss
+from wdro_model.loss.batched import BatchedLoss, Loss, Pullback
 from wdro_model.loss.callable import CallableLoss
-from wdro_model.loss.polynomial import degree
-from wdro_model.loss.protocol import Loss, Pullback
-from wdro_model.loss.slopes import AffineParts, affine_parts
+from wdro_model.loss.polynomial import AffineParts, affine_parts, degree
 from wdro_model.loss.structure import Structure, analyse, convexity_in_data, is_canonicalisable
 
 register_rule = rule

@@ -19,7 +19,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.errors import blaming
-from wdro_model.loss.protocol import Gradients, Pullback, as_weights, batch_size, entry
+from wdro_model.loss.batched import Gradients, Pullback, as_weights, batch_size, entry
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 Function = Callable[[Mapping[Any, np.ndarray], Mapping[Any, np.ndarray]], tuple[Any, Any]]

@@ -1,16 +1,18 @@
-"""Which numbers each entry of an expression can see, by the shape of its tree."""
+"""The entries of an expression: which numbers each of them can see, and some of them alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from cvxpy.expressions.leaf import Leaf
 
+from wdro_model.loss.atoms.expressions import as_scalar, the_number
 from wdro_model.loss.atoms.facts import facts_of, hidden_parameters
-from wdro_model.loss.walk import Walk
+from wdro_model.loss.rewriting import Walk
 
 Pattern = Any
 """A sparse matrix (entries, d) of zeros and ones, the entries in column-major order."""
@@ -74,3 +76,42 @@ def _binary(pattern: Pattern) -> Pattern:
     pattern.data = (pattern.data != 0).astype(float)
     pattern.eliminate_zeros()
     return pattern
+
+
+# ------------------------------------------------------------------ some of the entries
+def selected(expression: Any, entries: np.ndarray) -> Any:
+    """A vector of some entries, counted row by row."""
+    if facts_of(expression).is_entrywise:
+        return expression.copy(
+            [
+                a if a.ndim == 0 else selected(a, _read(expression, a).ravel()[entries])
+                for a in expression.args
+            ]
+        )
+    flat = cp.reshape(expression, (expression.size,), order="C")
+    everything = len(entries) == expression.size and np.array_equal(
+        entries, np.arange(expression.size)
+    )
+    return flat if everything else flat[np.asarray(entries)]
+
+
+def entry(expression: Any, where: int) -> Any:
+    """One entry, counted row by row, as a scalar."""
+    if expression.size == 1:
+        return as_scalar(expression)
+    index = tuple(int(i) for i in np.unravel_index(where, expression.shape))
+    if isinstance(expression, cp.Constant):
+        return cp.Constant(expression.value[index])
+    if (number := the_number(expression)) is not expression:
+        return as_scalar(number)
+    if facts_of(expression).is_entrywise:
+        return expression.copy(
+            [entry(a, int(_read(expression, a)[index])) for a in expression.args]
+        )
+    return expression[index]
+
+
+def _read(expression: Any, argument: Any) -> np.ndarray:
+    """The entry of an argument that each entry of an entrywise atom reads."""
+    labels = np.arange(argument.size).reshape(argument.shape)
+    return np.broadcast_to(labels, expression.shape)

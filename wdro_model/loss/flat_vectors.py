@@ -10,8 +10,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.loss.lowering import lower
-from wdro_model.loss.tape import Tape
+from wdro_model.loss.tape import Tape, lower
 from wdro_model.uncertainty.joint import JointSamples
 
 Array = np.ndarray

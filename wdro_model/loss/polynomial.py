@@ -1,15 +1,26 @@
-"""The polynomial degree of an expression in some of its parameters."""
+"""The degree of an expression in some parameters, and its parts by degree.
+
+`affine_parts`: f = a(x) + sum_p <B_p(x), xi_p>, symbolically. B is the derivative in the data, by a
+reverse pass whose adjoints are CVXPY expressions; since the degree is one they contain no data.
+Both keep the curvature that CVXPY knows, so that a dual norm of B can be written down where B is
+affine. `additive_terms`: the terms of a sum. `affine_forms`: what a loss sees of the data.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
 from cvxpy.expressions.leaf import Leaf
 
-from wdro_model.loss.atoms.facts import facts_of, hidden_parameters
-from wdro_model.loss.walk import Walk
+from wdro_model.loss.atoms.expressions import as_scalar, total
+from wdro_model.loss.atoms.facts import brief, facts_of, hidden_parameters
+from wdro_model.loss.rewriting import Walk
 
 
 def degree(expression: Any, parameters: Iterable[Any]) -> float:
@@ -43,3 +54,218 @@ class Degrees(Walk):
         return not any(p.id in self.ids for p in hidden_parameters(atom)) and not any(
             self(read) > 0 for read in outside
         )
+
+
+# ------------------------------------------------------------------ of degree one
+@dataclass(frozen=True)
+class AffineParts:
+    """A scalar expression as constant + sum_p sum(multiply(slopes[p], p))."""
+
+    constant: Any
+    """a(x), a CVXPY expression of shape ()."""
+    slopes: dict[Any, Any]
+    """B_p(x) for each parameter, a CVXPY expression of the parameter's shape; zero if absent."""
+
+
+def affine_parts(expression: Any, parameters: Iterable[Any]) -> AffineParts:
+    """a(x) and B(x) of a scalar expression of degree at most one in the parameters."""
+    degrees = Degrees(parameters)
+    if expression.size != 1:
+        raise ValueError(f"affine_parts needs one entry, got shape {expression.shape}.")
+    found = degrees(expression)
+    if found > 1:
+        names = ", ".join(repr(p.name()) for p in degrees.parameters)
+        raise ValueError(
+            f"'{brief(expression)}' is not affine in {names}: its degree is {found:g}; "
+            "see wdro_model.loss.pieces for a maximum of affine pieces."
+        )
+    return AffineParts(
+        constant=as_scalar(constant_part(expression, degrees)),
+        slopes=_slopes(expression, degrees),
+    )
+
+
+def constant_part(expression: Any, degrees: Degrees) -> Any:
+    """The value of an expression of degree at most one where the parameters are zero."""
+    return _or_zeros(_Constant(degrees)(expression), expression.shape)
+
+
+class _Constant(Walk):
+    """The part of an expression that does not see the data; None where it is zero."""
+
+    def __init__(self, degrees: Degrees) -> None:
+        super().__init__()
+        self.degrees = degrees
+
+    def visit(self, expression: Any) -> Any | None:
+        return expression if self.degrees(expression) == 0 else super().visit(expression)
+
+    def leaf(self, leaf: Any) -> None:
+        return None
+
+    def atom(self, atom: Any, arguments: list[Any]) -> Any | None:
+        return facts_of(atom).constant_part(atom, arguments)
+
+
+def _slopes(expression: Any, degrees: Degrees) -> dict[Any, Any]:
+    """B_p for each parameter, by a reverse pass over the nodes that see the data."""
+    order = _Order(degrees)
+    order(expression)
+    adjoints: dict[int, list[Any]] = {id(expression): [cp.Constant(np.ones(expression.shape))]}
+    for node in reversed(order.atoms):
+        adjoint = total(adjoints[id(node)])
+        for argument, pull in zip(node.args, facts_of(node).adjoints(node)):
+            if degrees(argument) > 0:
+                adjoints.setdefault(id(argument), []).append(pull(adjoint))
+    return {p: _or_zeros(total(adjoints.get(id(p), [])), p.shape) for p in degrees.parameters}
+
+
+class _Order(Walk):
+    """The atoms that see the data, arguments first, each one once."""
+
+    def __init__(self, degrees: Degrees) -> None:
+        super().__init__()
+        self.degrees, self.atoms = degrees, list[Any]()
+
+    def visit(self, expression: Any) -> bool:
+        if isinstance(expression, Leaf) or self.degrees(expression) == 0:
+            return False
+        for argument in expression.args:
+            self(argument)
+        self.atoms.append(expression)
+        return True
+
+
+def _or_zeros(found: Any | None, shape: tuple[int, ...]) -> Any:
+    return cp.Constant(np.zeros(shape)) if found is None else found
+
+
+# ------------------------------------------------------------------ the terms of a sum
+def additive_terms(expression: Any, parameters: Iterable[Any]) -> list[Any]:
+    """Expressions whose entries, all of them, add up to the entries of the expression.
+
+        cp.sum(order - d) + 4 * cp.sum(cp.pos(d - order))  ->  [order - d],  [4 * cp.pos(d - order)]
+
+    Sums, negation, weights without data, stacking and reshaping are taken apart; sum_squares and
+    norm1 become sums of squares and of absolute values. Anything else is one term.
+    """
+    return list(_Split(Degrees(parameters))(expression))
+
+
+class _Split(Walk):
+    def __init__(self, degrees: Degrees) -> None:
+        super().__init__()
+        self.degrees = degrees
+
+    def visit(self, expression: Any) -> list[Any]:
+        if self.degrees(expression) <= 1:
+            return [expression]
+        return facts_of(expression).terms(expression, self) or [expression]
+
+
+# ------------------------------------------------------------------ the forms inside a function
+@dataclass(frozen=True)
+class Form:
+    """An expression that is affine in the data, and what stands for it in the outer function."""
+
+    expression: Any
+    placeholder: cp.Parameter
+    """Of the expression's shape, and of its sign where CVXPY knows one."""
+
+
+@dataclass(frozen=True)
+class AffineForms:
+    """A loss as a function of affine forms."""
+
+    outer: Any
+    """h: the loss with each form replaced by its placeholder."""
+    forms: tuple[Form, ...]
+
+    @property
+    def count(self) -> int:
+        """The number q of scalar forms."""
+        return sum(form.expression.size for form in self.forms)
+
+    @property
+    def placeholders(self) -> tuple[cp.Parameter, ...]:
+        return tuple(form.placeholder for form in self.forms)
+
+
+def affine_forms(expression: Any, parameters: Iterable[Any]) -> AffineForms | None:
+    """f = h(x, u) with u affine in the parameters: the maximal subexpressions of degree one.
+
+    In the outer function h a placeholder of its shape stands for each of them. A margin loss sees
+    the data through one number, in any dimension:
+
+        affine_forms(cp.logistic(-y * (w @ z)), (z,))   ->   h = logistic(u),  u = -y * (w @ z)
+
+    Parameters that are not listed count as constants of the scenario: their values may multiply a
+    form, or stand in h beside it.
+
+    None where a parameter is an exponent or an option of an atom, which no placeholder can replace.
+    """
+    extraction = _Extraction(Degrees(parameters))
+    try:
+        outer = extraction(expression)
+    except _NotReplaceable:
+        return None
+    return AffineForms(outer, tuple(extraction.forms.values()))
+
+
+class _NotReplaceable(Exception):
+    """A parameter sits where no placeholder can stand for it."""
+
+
+class _Extraction(Walk):
+    """The expression with its affine subexpressions replaced."""
+
+    def __init__(self, degrees: Degrees) -> None:
+        super().__init__()
+        self.degrees = degrees
+        self.forms: dict[Hashable, Form] = {}
+
+    def visit(self, expression: Any) -> Any:
+        found = self.degrees(expression)
+        if found == 0:
+            return expression
+        if found == 1:
+            return self.form(expression).placeholder
+        if not self.degrees.replaceable(expression):
+            raise _NotReplaceable
+        return facts_of(expression).rebuilt(expression, [self(a) for a in expression.args])
+
+    def form(self, expression: Any) -> Form:
+        """The form of an expression, the same for equal expressions."""
+        key = fingerprint(expression)
+        if key not in self.forms:
+            signs = {"nonneg": expression.is_nonneg(), "nonpos": expression.is_nonpos()}
+            sign = next((name for name, known in signs.items() if known), None)
+            attributes = {sign: True} if sign else {}
+            name = f"form{len(self.forms) + 1}"
+            placeholder = cp.Parameter(expression.shape, name=name, **attributes)
+            self.forms[key] = Form(expression, placeholder)
+        return self.forms[key]
+
+
+def fingerprint(expression: Any) -> Any:
+    """Equal for expressions that are written alike: the same atoms on the same leaves."""
+    if isinstance(expression, cp.Constant):
+        value = expression.value
+        dense = value.toarray() if sp.issparse(value) else np.asarray(value)
+        return ("constant", dense.shape, dense.tobytes())
+    if isinstance(expression, Leaf):
+        return ("leaf", expression.id)
+    options = tuple(_option(value) for value in expression.get_data() or ())
+    arguments = tuple(fingerprint(argument) for argument in expression.args)
+    return (type(expression), options, arguments)
+
+
+def _option(value: Any) -> Any:
+    """An option of an atom, such as an index or an exponent."""
+    if isinstance(value, cp.Expression):
+        return fingerprint(value)
+    if isinstance(value, list | tuple):
+        return tuple(_option(entry) for entry in value)
+    if isinstance(value, np.ndarray):
+        return (value.shape, value.tobytes())
+    return repr(value)

@@ -1,4 +1,7 @@
-"""The same expression written otherwise: with numbers for parameters, factors moved, far away."""
+"""The one way over a CVXPY tree, and the same expression written otherwise.
+
+With numbers for parameters, with factors moved, as it is far away, for all samples at once.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,40 @@ import numpy as np
 from cvxpy.expressions.leaf import Leaf
 
 from wdro_model.loss.atoms.cvxpy_classes import ADD
-from wdro_model.loss.atoms.expressions import constant_number
-from wdro_model.loss.atoms.facts import facts_of
-from wdro_model.loss.walk import Walk
+from wdro_model.loss.atoms.expressions import NumberPerSample, constant_number, per_sample
+from wdro_model.loss.atoms.facts import NoVectorForm, facts_of
+
+
+class Walk:
+    """A function of expressions, worked out once for each of them.
+
+    A walk says what it gives at a leaf and at an atom, the latter from what it gave at the
+    arguments; one that need not go down everywhere overrides `visit`.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, expression: Any) -> Any:
+        found = self._known.get(id(expression))
+        if found is None:
+            # The expression is kept beside its value: an id may be reused once it is gone.
+            found = self._known[id(expression)] = (expression, self.visit(expression))
+        return found[1]
+
+    def visit(self, expression: Any) -> Any:
+        if isinstance(expression, Leaf):
+            return self.leaf(expression)
+        return self.atom(expression, [self(argument) for argument in expression.args])
+
+    def leaf(self, leaf: Any) -> Any:
+        return leaf
+
+    def atom(self, atom: Any, arguments: list[Any]) -> Any:
+        """The atom on other arguments, itself where they are its own."""
+        if all(new is old for new, old in zip(arguments, atom.args)):
+            return atom
+        return atom.copy(arguments)
 
 
 def substitute(expression: Any, values: Mapping[cp.Parameter, np.ndarray]) -> Any:
@@ -98,3 +132,38 @@ def square_of_number(
 def summands(expression: Any) -> list[Any]:
     """The terms of a sum as it is written."""
     return list(expression.args) if isinstance(expression, ADD) else [expression]
+
+
+# ------------------------------------------------------------------ for all samples at once
+def vectorised(expression: Any, samples: Mapping[Any, Any]) -> Any | None:
+    """The losses of all samples as a vector expression (N,), or None where there is none.
+
+    The tree is rebuilt with data in place of the parameters, by what the facts of its atoms say
+    (`over_samples`). Trees with other shapes are left to one copy for each sample.
+    samples: for each parameter its values, (N,) or (N, d), or a CVXPY vector of N entries.
+    """
+    try:
+        built = _OverSamples(samples)(expression)
+    except NoVectorForm:
+        return None
+    return built.vector if isinstance(built, NumberPerSample) else None
+
+
+class _OverSamples(Walk):
+    """A number or a vector per sample, or the expression itself where it is certain."""
+
+    def __init__(self, samples: Mapping[Any, Any]) -> None:
+        super().__init__()
+        self.samples = samples
+
+    def visit(self, expression: Any) -> Any:
+        if not any(p in self.samples for p in expression.parameters()):
+            return expression
+        if isinstance(expression, cp.Parameter):
+            given = self.samples[expression]
+            return per_sample(given) if isinstance(given, np.ndarray) else NumberPerSample(given)
+        facts, arguments = facts_of(expression), expression.args
+        outside = facts.reads(expression)[len(arguments) :]
+        if any(p in self.samples for read in outside for p in read.parameters()):
+            raise NoVectorForm
+        return facts.over_samples(expression, [self(argument) for argument in arguments])

@@ -15,18 +15,7 @@ from cvxpy.reductions.dcp2cone.canonicalizers.quad import QUAD_CANON_METHODS
 from wdro_model.loss.affine_pieces import pieces
 from wdro_model.loss.atoms.cvxpy_classes import AffAtom, Atom
 from wdro_model.loss.polynomial import Degrees, degree
-from wdro_model.loss.slopes import AffineParts, affine_parts
-from wdro_model.loss.walk import Walk
-
-__all__ = [
-    "AffineParts",
-    "Structure",
-    "affine_parts",
-    "analyse",
-    "convexity_in_data",
-    "degree",
-    "pieces",
-]
+from wdro_model.loss.rewriting import Walk
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ import numpy as np
 
 from wdro_model.errors import InfeasibleError
 from wdro_model.loss.flat_vectors import Layout
-from wdro_model.sets.base import FeasibleSet, In
 from wdro_model.sets.convex import ConvexSet
+from wdro_model.sets.feasible_set import FeasibleSet, In
 from wdro_model.sets.product import ProductSet
 
 LEVELS: tuple[Callable[[Any], float], ...] = (lambda v: 1.0 / v.size, lambda v: 0.0, lambda v: 1.0)

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from wdro_model.sets.base import FeasibleSet, In, register_backend
+from wdro_model.sets.backends import register_backend
 from wdro_model.sets.checking import OracleError, check
 from wdro_model.sets.convex import ConvexSet
+from wdro_model.sets.feasible_set import FeasibleSet, In
 from wdro_model.sets.oracle import Oracle
 from wdro_model.sets.product import ProductSet
 from wdro_model.sets.shortest_path import ShortestPath

@@ -14,10 +14,13 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
+from wdro_model.bounds_as_rows import bounds_as_rows
 from wdro_model.errors import unknown_name
+from wdro_model.registry import loaded
 
 Vector = NDArray[np.float64]
 LinearOracle = Callable[[Vector], Vector]
@@ -72,16 +75,10 @@ def find_backend(set_class: type, name: object) -> Factory:
         factory = _registered.get(ancestor, {}).get(name)  # type: ignore[call-overload]
         if factory is not None:
             return factory
-    packaged = _packaged(set_class)
-    if name not in packaged:
+    entry = _packaged(set_class).get(str(name))
+    if entry is None:
         raise ValueError(_unknown(set_class, name))
-    entry = packaged[str(name)]
-    try:
-        factory = entry.load()
-    except Exception as error:
-        raise ValueError(
-            f"the backend {entry.name!r} could not be loaded from {entry.value!r}: {error}"
-        ) from error
+    factory = loaded(entry, "backend")
     if name not in _registered.get(set_class, {}):  # the module may have done it by itself
         register_backend(set_class, str(name), factory)
     return factory
@@ -105,3 +102,8 @@ def _packaged(set_class: type) -> dict[str, metadata.EntryPoint]:
         if name and owner in {ancestor.__name__ for ancestor in set_class.__mro__}:
             found[name] = entry
     return found
+
+
+def reference_solver(problem: Any) -> Any:
+    """CVXPY's solver for a check: accurate on every cone, where its default may not be."""
+    return bounds_as_rows(problem, cp.HIGHS if problem.is_mixed_integer() else cp.CLARABEL)

@@ -9,8 +9,8 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.sets.backends import Vector
-from wdro_model.sets.base import FeasibleSet, reference_solver, refuse_incomplete
+from wdro_model.sets.backends import Vector, reference_solver
+from wdro_model.sets.feasible_set import FeasibleSet, refuse_incomplete
 
 
 class OracleError(ValueError, AssertionError):

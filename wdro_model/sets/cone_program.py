@@ -134,8 +134,15 @@ def canonicalise(constraints: Sequence[Any], variables: Sequence[Any]) -> ConePr
 def with_fixed_bounds(variable: Any) -> Any:
     """A twin of the variable whose parametrised bounds are replaced by their current values."""
     bounds = [bound.value for bound in map(cp.Expression.cast_to_const, variable.bounds)]
+    return twin_of(variable, bounds=bounds)
+
+
+def twin_of(variable: Any, relaxed: bool = False, **changes: Any) -> Any:
+    """A fresh variable with the same shape and attributes, without integrality if `relaxed`."""
     kept = {k: v for k, v in variable.attributes.items() if v is not None and v is not False}
-    return cp.Variable(variable.shape, name=variable.name(), **(kept | {"bounds": bounds}))
+    for kind in ("integer", "boolean") if relaxed else ():
+        kept.pop(kind, None)
+    return cp.Variable(variable.shape, name=variable.name(), **(kept | changes))
 
 
 def _problem_data(problem: Any) -> dict[str, Any]:

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model.errors import InfeasibleError, UnboundedError
-from wdro_model.sets.base import FeasibleSet, LinearOracle, Vector, as_direction, as_flat
-from wdro_model.sets.cone_program import ConeProgram, canonicalise
-from wdro_model.sets.nearest import Nearest
+from wdro_model.sets.backends import LinearOracle, Vector
+from wdro_model.sets.cone_program import ConeProgram, canonicalise, twin_of
+from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 from wdro_model.sets.persistent import (
     Empty,
     PersistentSolver,
@@ -22,7 +22,7 @@ from wdro_model.sets.persistent import (
     linear_oracle,
     persistent_solver,
 )
-from wdro_model.sets.rounding import WHOLE, Value, descend, limit_of
+from wdro_model.sets.vertices import WHOLE, Nearest, Value, descend, limit_of
 
 NEIGHBOURS = 50
 """Neighbours of an integer point that are looked for, of each kind."""
@@ -313,17 +313,6 @@ def _parameters(constraints: list[Any], variables: tuple[Any, ...]) -> list[Any]
                 f"set {parameter.name()}.value before the set is built."
             )
     return list(found.values())
-
-
-def twin_of(variable: Any, relaxed: bool) -> Any:
-    """A fresh variable with the same shape and attributes, without integrality if `relaxed`."""
-    dropped = ("integer", "boolean") if relaxed else ()
-    attributes = {
-        name: value
-        for name, value in variable.attributes.items()
-        if value is not None and value is not False and name not in dropped
-    }
-    return cp.Variable(variable.shape, name=variable.name(), **attributes)
 
 
 def _entries(variable: Any, kind: str) -> np.ndarray:

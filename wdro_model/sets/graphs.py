@@ -1,14 +1,17 @@
-"""Sets whose coordinates are the edges of a NetworkX graph."""
+"""Sets whose coordinates are the edges of a NetworkX graph, and the exchanges of trees in it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wdro_model.deferred import networkx as nx
-from wdro_model.sets.base import FeasibleSet, Vector, as_direction
+from wdro_model.sets.backends import Vector
+from wdro_model.sets.feasible_set import FeasibleSet, as_direction
+from wdro_model.sets.vertices import Value, limit_of
 
 
 class EdgeSet(FeasibleSet):
@@ -60,3 +63,81 @@ class EdgeSet(FeasibleSet):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.nodes)} nodes, {len(self.edges)} edges)"
+
+
+# ------------------------------------------------------------------ trees
+def exchange(tree: Vector, value: Value, tails: NDArray[np.int64], heads: NDArray) -> Vector:
+    """A tree that no exchange of one edge improves, reached from the given one.
+
+    The exchanges of a tree put in one edge and take out one of the cycle that it closes. The first
+    that improves is made, until none does. With a convex value, v + e_in - e_out has at least the
+    value f(v) + g_in - g_out with g the gradient at v: only exchanges with g_in < g_out are tried,
+    the steepest first. After `value.most` evaluations, where there is such a limit, it ends.
+    """
+    left = limit_of(value)
+    best, least = tree.copy(), value(tree)
+    gradient = getattr(value, "gradient", None)
+    last = 0
+    while True:
+        swaps = exchanges(best, tails, heads)
+        if not swaps.size:
+            return best
+        if gradient is None:
+            order = np.argsort((swaps[:, 0] - last) % tails.size, kind="stable")
+        else:
+            slope = gradient(best)
+            gain = slope[swaps[:, 0]] - slope[swaps[:, 1]]
+            order = np.argsort(gain, kind="stable")[: int(np.count_nonzero(gain < 0))]
+        for entering, leaving in swaps[order[:left]]:
+            trial = best.copy()
+            trial[entering], trial[leaving] = 1.0, 0.0
+            found = value(trial)
+            left = None if left is None else left - 1
+            if found < least:
+                best, least, last = trial, found, int(entering)
+                break
+        else:
+            return best
+
+
+def exchanges(tree: Vector, tails: NDArray[np.int64], heads: NDArray[np.int64]) -> NDArray:
+    """All pairs (edge that enters, edge that leaves) of a tree, (K, 2)."""
+    parent, above, depth = rooted(np.flatnonzero(tree > 0.5), tails, heads)
+    pairs = [
+        (edge, leaving)
+        for edge in np.flatnonzero(tree < 0.5).tolist()
+        for leaving in cycle(int(tails[edge]), int(heads[edge]), parent, above, depth)
+    ]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def rooted(
+    edges: NDArray[np.int64], tails: NDArray[np.int64], heads: NDArray[np.int64]
+) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
+    """A tree hung up at a node: parent, edge to the parent, and depth of each node."""
+    near: dict[int, list[tuple[int, int]]] = {}
+    for edge in edges.tolist():
+        tail, head = int(tails[edge]), int(heads[edge])
+        near.setdefault(tail, []).append((head, edge))
+        near.setdefault(head, []).append((tail, edge))
+    root = int(tails[edges[0]])
+    parent, above, depth = {root: root}, {root: -1}, {root: 0}
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        for other, edge in near[node]:
+            if other not in parent:
+                parent[other], above[other], depth[other] = node, edge, depth[node] + 1
+                waiting.append(other)
+    return parent, above, depth
+
+
+def cycle(
+    tail: int, head: int, parent: dict[int, int], above: dict[int, int], depth: dict[int, int]
+) -> Iterator[int]:
+    """The tree's edges between two nodes: with an edge that joins these, a cycle."""
+    while tail != head:
+        if depth[tail] < depth[head]:
+            tail, head = head, tail
+        yield above[tail]
+        tail = parent[tail]

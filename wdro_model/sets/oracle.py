@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model.errors import blaming
-from wdro_model.sets.base import FeasibleSet, Vector, as_direction, as_flat
-from wdro_model.sets.rounding import is_whole
+from wdro_model.sets.backends import Vector
+from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
+from wdro_model.sets.vertices import is_whole
 
 
 class Oracle(FeasibleSet):

@@ -20,8 +20,7 @@ from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver
 
 from wdro_model.errors import InaccurateError
 from wdro_model.sets.backends import LinearOracle, Vector
-from wdro_model.sets.basis import MOST_ROWS, Basis
-from wdro_model.sets.certificates import WAY_OUT, LinearCertificate, check_cones
+from wdro_model.sets.certificates import MOST_ROWS, WAY_OUT, Basis, LinearCertificate, check_cones
 from wdro_model.sets.cone_program import ConeProgram
 
 _OPTIMAL = highspy.HighsModelStatus.kOptimal

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wdro_model.sets.base import FeasibleSet, LinearOracle, Vector, as_direction, as_flat
-from wdro_model.sets.rounding import Value, best_of
+from wdro_model.sets.backends import LinearOracle, Vector
+from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
+from wdro_model.sets.vertices import Value, best_of
 
 Where = slice | np.ndarray
 

@@ -11,15 +11,19 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from wdro_model.deferred import networkx as nx
-from wdro_model.sets.base import Vector, as_direction, as_flat, register_backend
+from wdro_model.sets.backends import Vector, register_backend
+from wdro_model.sets.feasible_set import as_direction, as_flat
 from wdro_model.sets.graphs import EdgeSet
-from wdro_model.sets.path_backends import with_cvxpy, with_networkx, with_ortools, with_scipy
-from wdro_model.sets.potentials import (
+from wdro_model.sets.path_backends import (
     NegativeCycle,
     acyclic_potentials,
     cyclic_potentials,
     reduced_weights,
     topological_arcs,
+    with_cvxpy,
+    with_networkx,
+    with_ortools,
+    with_scipy,
 )
 
 

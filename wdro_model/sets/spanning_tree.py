@@ -10,10 +10,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from wdro_model.deferred import networkx as nx
-from wdro_model.sets.base import LinearOracle, Vector, as_flat, register_backend
+from wdro_model.sets.backends import LinearOracle, Vector, register_backend
 from wdro_model.sets.convex import ConvexSet
-from wdro_model.sets.graphs import EdgeSet
-from wdro_model.sets.rounding import Value, exchange
+from wdro_model.sets.feasible_set import as_flat
+from wdro_model.sets.graphs import EdgeSet, exchange
+from wdro_model.sets.vertices import Value
 
 
 class SpanningTree(EdgeSet):

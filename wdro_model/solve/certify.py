@@ -13,7 +13,7 @@ from wdro_model.objectives import exact
 from wdro_model.objectives.ascent import climb
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.exact import Counterpart, Extremal
-from wdro_model.sets.base import FeasibleSet
+from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.plan import Plan
 from wdro_model.solve.solution import STATIONARY, Solution
 from wdro_model.solve.units import Units, in_units

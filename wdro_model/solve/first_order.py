@@ -9,7 +9,7 @@ import numpy as np
 
 from wdro_model.model import Model
 from wdro_model.model.feasible import meets
-from wdro_model.sets.base import FeasibleSet
+from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.certify import certified, report
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan

@@ -14,7 +14,7 @@ from wdro_model.objectives.convexity import smoothed_form_is_convex
 from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, ROBUST
 from wdro_model.objectives.smoothed_risk import Smoothed
-from wdro_model.sets.base import FeasibleSet
+from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.certify import certified, report
 from wdro_model.solve.first_order import bounded_oracle, display, first_point, warm_active_set
 from wdro_model.solve.growth import refuse_growth_at, refuse_infinite

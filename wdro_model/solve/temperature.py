@@ -19,7 +19,7 @@ from wdro_model.objectives.calibration import (
 )
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.integration.gaussian import Gaussian
-from wdro_model.sets.base import FeasibleSet
+from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.conic import conic_answer
 from wdro_model.solve.first_order import first_order_outcome
 from wdro_model.solve.options import Options

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wdro_model.errors import InexactOracleError
-from wdro_model.sets.base import FeasibleSet
+from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.sets.product import ProductSet
 from wdro_model.solvers.objective import Array
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.errors import blaming
-from wdro_model.sets.base import FeasibleSet
+from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.loop import Limits, Loop, Rules
 from wdro_model.solvers.objective import Array

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from wdro_model.errors import unknown_name
-from wdro_model.sets.base import FeasibleSet
+from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers import directions, dual_rules, gradients
 from wdro_model.solvers.directions import ActiveSet, DirectionRule
 from wdro_model.solvers.driver import Limits, Rules, run

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.sets.base import FeasibleSet
+from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.certificate import Certificate, certificate, refuse_beaten
 from wdro_model.solvers.directions import ActiveSet, DirectionRule, Move
 from wdro_model.solvers.dual_rules import DualRule

@@ -9,13 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.uncertainty.costs import (
-    GroundCost,
-    Norm,
-    SquaredEuclidean,
-    as_cost,
-)
-from wdro_model.uncertainty.costs.ground_cost import as_float, shown
+from wdro_model.uncertainty.costs import GroundCost, Norm, SquaredEuclidean, as_cost
+from wdro_model.uncertainty.costs.weighted_cost import as_float, shown
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from scipy.special import log_ndtr, ndtri_exp
 
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.uncertainty.scenarios import one_if_equal
 
 REDRAWS = 8
 """Rounds of redrawing the entries outside a box before the inverse cdf takes over."""
@@ -206,7 +207,7 @@ def _box(joint: JointSamples, held: np.ndarray) -> tuple[Any, Any]:
             if box is not None:
                 bound[where] = np.ravel(box[side])
         bound[held] = open_end
-        sides.append(float(bound[0]) if np.all(bound == bound[0]) else bound)
+        sides.append(one_if_equal(bound))
     return sides[0], sides[1]
 
 

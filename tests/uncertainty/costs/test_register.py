@@ -10,13 +10,15 @@ import pytest
 
 import wdro_model as wdro
 from tests.uncertainty.costs.group_norm import BareGroupNorm, BoundGroupNorm, GroupNorm
-from wdro_model.uncertainty.costs import BoundCost, GroundCost, cost_register
+from wdro_model.uncertainty.costs import BoundCost, GroundCost
+from wdro_model.uncertainty.costs.cost_register import COSTS
 
 
 @pytest.fixture(autouse=True)
 def register(monkeypatch):
     """A copy of the register, thrown away afterwards."""
-    monkeypatch.setattr(cost_register, "_registered", dict(cost_register._registered))
+    monkeypatch.setattr(COSTS, "_things", dict(COSTS._things))
+    monkeypatch.setattr(COSTS, "_entries", None)
 
 
 @pytest.fixture

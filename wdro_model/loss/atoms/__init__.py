@@ -4,11 +4,11 @@ from wdro_model.loss.atoms import (  # noqa: F401  (families are declared on imp
     elementwise,
     linear,
     own,
-    powers,
     products,
     quadratic,
     rearranging,
     reductions,
+    scaling,
 )
 from wdro_model.loss.atoms.cvxpy_classes import Atom
 from wdro_model.loss.atoms.facts import AtomFacts, declare, facts_of, rule

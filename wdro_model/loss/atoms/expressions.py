@@ -1,14 +1,15 @@
-"""Small expressions that the facts of atoms are written with."""
+"""Small expressions that the facts of atoms are written with, units, and a number per sample."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.atoms.cvxpy_classes import MATMUL, PROMOTE
-from wdro_model.loss.atoms.facts import own_axes
+from wdro_model.loss.atoms.facts import NoVectorForm
 
 Shape = tuple[int, ...]
 
@@ -89,3 +90,102 @@ def reduced_entries(e: Any) -> np.ndarray:
     rows = np.moveaxis(labels, axes, range(-len(axes), 0)) if axes else labels
     kept = rows.reshape((*rows.shape[: rows.ndim - len(axes)], -1))
     return kept.reshape((-1, kept.shape[-1]), order="F")
+
+
+def own_axes(ndim: int, axis: Any = None) -> tuple[int, ...]:
+    """Axes of an expression counted from the end, so that they do not see the batch axis."""
+    if axis is None:
+        return tuple(range(-ndim, 0))
+    return tuple(int(a) % ndim - ndim for a in np.atleast_1d(axis)) if ndim else ()
+
+
+# ------------------------------------------------------------------ units
+ORDINARY = 1e3
+"""Numbers within this factor of one are left in their units."""
+SCALABLE = {"nonneg", "nonpos", "pos", "neg", "bounds", "symmetric", "diag", "PSD", "NSD"}
+"""Attributes of a variable that mean the same in another unit."""
+
+
+def is_ordinary(number: float) -> bool:
+    """Is the number of order one?"""
+    return 1.0 / ORDINARY <= number <= ORDINARY
+
+
+def power_of_two(number: float) -> float:
+    """The nearest power of two: nothing is rounded by it. 1 for what is no positive number."""
+    if not (np.isfinite(number) and number > 0):
+        return 1.0
+    return float(2.0 ** np.clip(np.round(np.log2(number)), -1000, 1000))
+
+
+def declared(variable: Any) -> dict[str, Any]:
+    """The attributes that a variable was declared with."""
+    return {k: v for k, v in variable.attributes.items() if v is not None and v is not False}
+
+
+def is_scalable(variable: Any) -> bool:
+    """Can the variable be measured in another unit?"""
+    return set(declared(variable)) <= SCALABLE
+
+
+# ------------------------------------------------------------------ all samples at once
+@dataclass(frozen=True)
+class NumberPerSample:
+    """A number for each sample, as a CVXPY vector of N entries.
+
+    Over all samples a scalar parameter becomes a vector of N entries, a vector parameter a matrix
+    of N rows, <xi, x> a matrix product, and entrywise atoms act on vectors. For atoms of other
+    shapes there is no such form.
+    """
+
+    vector: Any
+
+
+@dataclass(frozen=True)
+class VectorPerSample:
+    """A vector for each sample: data (N, d), times a certain vector where `weights` is given."""
+
+    data: np.ndarray
+    weights: Any = None
+
+    def total(self) -> NumberPerSample:
+        """The sum of the entries."""
+        if self.weights is None:
+            return NumberPerSample(cp.Constant(self.data.sum(axis=1)))
+        return NumberPerSample(self.data @ self.weights)
+
+
+PerSample = NumberPerSample | VectorPerSample
+
+
+def per_sample(values: np.ndarray) -> PerSample:
+    """The samples of a parameter."""
+    if values.ndim == 1:
+        return NumberPerSample(cp.Constant(values))
+    if values.ndim == 2:
+        return VectorPerSample(values)
+    raise NoVectorForm
+
+
+def numbers(arguments: list[Any]) -> list[Any]:
+    """Vectors for numbers per sample and scalars for what is certain; nothing else may stand."""
+    out = []
+    for a in arguments:
+        if isinstance(a, VectorPerSample) or (not isinstance(a, NumberPerSample) and a.size != 1):
+            raise NoVectorForm
+        out.append(a.vector if isinstance(a, NumberPerSample) else as_scalar(a))
+    return out
+
+
+def certain_number(a: Any) -> float:
+    """The value of a certain number that is known now."""
+    if isinstance(a, PerSample) or a.size != 1 or not a.is_constant() or a.value is None:
+        raise NoVectorForm
+    return float(np.reshape(a.value, ()))
+
+
+def repeated(atom: Any, arguments: list[Any]) -> Any:
+    """An atom of one entry that is its argument."""
+    if atom.size != 1 or not isinstance(arguments[0], NumberPerSample):
+        raise NoVectorForm
+    return arguments[0]

@@ -30,6 +30,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -40,8 +41,7 @@ import numpy as np
 from cvxpy.atoms.atom import Atom
 
 from wdro_model.errors import MissingRuleError
-
-ENTRY_POINT_GROUP = "wdro_model.rules"
+from wdro_model.registry import loaded
 
 Kernel = Callable[..., tuple[Any, ...]]
 """Values of the operands -> the atom's value, then one pullback per operand."""
@@ -270,14 +270,9 @@ def prepare(atom: Any, operands: Operands) -> Kernel:
 def _load_packaged(atom: Any) -> bool:
     """Import the modules that offer facts of an atom of this name; was there one?"""
     names = {cls.__name__ for cls in type(atom).__mro__}
-    found = [e for e in metadata.entry_points(group=ENTRY_POINT_GROUP) if e.name in names]
+    found = [e for e in metadata.entry_points(group="wdro_model.rules") if e.name in names]
     for entry in found:
-        try:
-            entry.load()
-        except Exception as error:
-            raise ValueError(
-                f"the rule of {entry.name!r} could not be loaded from {entry.value!r}: {error}"
-            ) from error
+        loaded(entry, "rule of")
     return bool(found)
 
 
@@ -315,18 +310,12 @@ def _check_signature(function: Any, prepared: bool) -> None:
         signature = inspect.signature(function)
     except ValueError:
         return  # compiled functions need not tell theirs
-    counts = (2,) if prepared else range(2, 10)
-    if not any(_takes(signature, count) for count in counts):
-        name = getattr(function, "__name__", repr(function))
-        raise TypeError(f"a rule is a function {needed}, got {name}{signature}.")
-
-
-def _takes(signature: inspect.Signature, count: int) -> bool:
-    try:
-        signature.bind(*[None] * count)
-    except TypeError:
-        return False
-    return True
+    for count in (2,) if prepared else range(2, 10):
+        with suppress(TypeError):
+            signature.bind(*[None] * count)
+            return
+    name = getattr(function, "__name__", repr(function))
+    raise TypeError(f"a rule is a function {needed}, got {name}{signature}.")
 
 
 def hidden_parameters(atom: Any) -> list[Any]:
@@ -359,10 +348,3 @@ def brief(expression: Any, width: int = 80) -> str:
     """The expression in CVXPY's notation, shortened to fit a message."""
     text = " ".join(str(expression).split())
     return text if len(text) <= width else text[: width - 3] + "..."
-
-
-def own_axes(ndim: int, axis: Any = None) -> tuple[int, ...]:
-    """Axes of an expression counted from the end, so that they do not see the batch axis."""
-    if axis is None:
-        return tuple(range(-ndim, 0))
-    return tuple(int(a) % ndim - ndim for a in np.atleast_1d(axis)) if ndim else ()

@@ -12,7 +12,16 @@ import scipy.sparse as sp
 
 from wdro_model.errors import MissingRuleError
 from wdro_model.loss.atoms import cvxpy_classes as atoms
-from wdro_model.loss.atoms.expressions import total, unbroadcast, weighted
+from wdro_model.loss.atoms.expressions import (
+    NumberPerSample,
+    VectorPerSample,
+    numbers,
+    own_axes,
+    repeated,
+    total,
+    unbroadcast,
+    weighted,
+)
 from wdro_model.loss.atoms.facts import (
     Adjoints,
     AtomFacts,
@@ -21,13 +30,6 @@ from wdro_model.loss.atoms.facts import (
     Operands,
     declare,
     missing_rule,
-    own_axes,
-)
-from wdro_model.loss.atoms.samples import (
-    NumberPerSample,
-    VectorPerSample,
-    numbers,
-    repeated,
 )
 
 INDICES = (atoms.INDEX, atoms.SPECIAL_INDEX)

@@ -1,9 +1,13 @@
-"""Products and quotients: entry by entry, matrices, Kronecker products, convolutions."""
+"""Products of matrices, through contractions of arrays that are planned once and run by BLAS.
+
+`contraction("zj", "j", "z")` is the function (u, v) -> sum_j u[z, j] v[j]. Letters of both
+operands and of the result are batch letters, letters of both operands alone are summed.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import cvxpy as cp
@@ -11,12 +15,15 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.loss.atoms import cvxpy_classes as atoms
-from wdro_model.loss.atoms.contraction import Contraction, contraction
 from wdro_model.loss.atoms.expressions import (
-    as_scalar,
+    NumberPerSample,
+    PerSample,
+    VectorPerSample,
+    certain_number,
     entry_of,
+    numbers,
     outer,
-    the_number,
+    power_of_two,
     unbroadcast,
     weighted,
 )
@@ -31,16 +38,6 @@ from wdro_model.loss.atoms.facts import (
     declare,
 )
 from wdro_model.loss.atoms.linear import Affine
-from wdro_model.loss.atoms.samples import (
-    NumberPerSample,
-    PerSample,
-    VectorPerSample,
-    certain_number,
-    numbers,
-)
-from wdro_model.loss.magnitudes import power_of_two
-
-Number = Callable[[Any], float | None]
 
 
 class Vanishing(AtomFacts):
@@ -71,9 +68,9 @@ class Bilinear(Vanishing, Affine):
     def times(self, atom: Any, factor: float, push: Callable[[Any, float], Any]) -> Any:
         first, second = atom.args
         if second.is_constant():
-            second, size = _of_order_one(second, first)
+            second, size = of_order_one(second, first)
             return atom.copy([push(first, factor * size), second])
-        first, size = _of_order_one(first, second)
+        first, size = of_order_one(first, second)
         return atom.copy([first, push(second, factor * size)])
 
 
@@ -93,7 +90,7 @@ class MatrixProduct(AtomFacts):
         sa = za + stack + "ij"[2 - min(a.ndim, 2) :]
         sb = zb + stack + "jk"[: b.ndim]
         so = (za or zb) + stack + "i" * (a.ndim > 1) + "k" * (b.ndim > 1)
-        value, pull_a, pull_b = _contractions(sa, sb, so)
+        value, pull_a, pull_b = contraction_and_pulls(sa, sb, so)
         return lambda u, v: (value(u, v), lambda g: pull_a(g, v), lambda g: pull_b(g, u))
 
     def adjoints(self, atom: Any) -> Adjoints:
@@ -101,7 +98,7 @@ class MatrixProduct(AtomFacts):
         if max(a.ndim, b.ndim) > 2:
             return super().adjoints(atom)
         if not (a.shape and b.shape):
-            return _entrywise_adjoints(a, b)
+            return entrywise_adjoints(a, b)
         if a.ndim == b.ndim == 1:
             return [lambda g: weighted(g, b), lambda g: weighted(g, a)]
         if b.ndim == 1:
@@ -149,13 +146,8 @@ class MatrixProduct(AtomFacts):
         return at.total(term(int(p), int(q)) for p, q in zip(rows[i], columns[:, k]))
 
     def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        found = _product_over_samples(arguments)
+        found = product_over_samples(arguments)
         return found.total() if isinstance(found, VectorPerSample) and atom.size == 1 else found
-
-
-def _contractions(sa: str, sb: str, so: str) -> tuple[Contraction, Contraction, Contraction]:
-    """The product of a and b, and its two pullbacks."""
-    return contraction(sa, sb, so), contraction(so, sb, sa), contraction(so, sa, sb)
 
 
 def _is_sparse(operand: Operand) -> bool:
@@ -172,14 +164,14 @@ def _support(e: Any, shape: tuple[int, int]) -> Any:
     return sp.csr_array(np.ones(shape))
 
 
-def _entrywise_adjoints(a: Any, b: Any) -> Adjoints:
+def entrywise_adjoints(a: Any, b: Any) -> Adjoints:
     return [
         lambda g: unbroadcast(weighted(g, b), a.shape),
         lambda g: unbroadcast(weighted(g, a), b.shape),
     ]
 
 
-def _product_over_samples(arguments: list[Any]) -> Any:
+def product_over_samples(arguments: list[Any]) -> Any:
     """Data times a certain number or vector, entry by entry, or a product of numbers."""
     a, b = arguments
     if not (isinstance(a, VectorPerSample) or isinstance(b, VectorPerSample)):
@@ -198,95 +190,6 @@ def _product_over_samples(arguments: list[Any]) -> Any:
     return VectorPerSample(rows.data * other.value) if known else VectorPerSample(rows.data, other)
 
 
-class Scaling(AtomFacts):
-    """An argument times, or divided by, the other one, entry by entry."""
-
-    is_entrywise = True
-
-    def _sides(self, atom: Any, degrees: Any) -> tuple[Any, Any]:
-        """The factor, which should see no data, and what it scales."""
-        return atom.args if degrees(atom.args[0]) == 0 else atom.args[::-1]
-
-    def _scaled(self, factor: Any, other: Any) -> Any:
-        return cp.multiply(factor, other)
-
-    def dependence(self, atom: Any, seen: Any) -> Any | None:
-        return AtomFacts.dependence(self, atom, seen)
-
-    def terms(self, atom: Any, split: Any) -> list[Any] | None:
-        """A factor without data: one number for all terms."""
-        factor, other = self._sides(atom, split.degrees)
-        number = the_number(factor)
-        if split.degrees(factor) > 0 or number.size != 1 or other.shape != atom.shape:
-            return None
-        return [self._scaled(as_scalar(number), term) for term in split(other)]
-
-    def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
-        factor, other = self._sides(atom, at.degrees)
-        size, sign = at.positive(at.part(factor), sign)
-        return at.spread([self._scaled(size, piece) for piece in at(other, sign)])
-
-
-@declare(atoms.MULTIPLY)
-class EntrywiseProduct(Scaling):
-    """a * b."""
-
-    def rule(self, _atom: Any, a: Any, b: Any) -> tuple[Any, ...]:
-        return a * b, lambda g: g * b, lambda g: g * a
-
-    def adjoints(self, atom: Any) -> Adjoints:
-        return _entrywise_adjoints(*atom.args)
-
-    def factor(self, atom: Any, number: Number) -> Any | None:
-        for found, other in ((number(a), b) for a, b in (atom.args, atom.args[::-1])):
-            if found is not None:
-                return (found, other) if other.shape == atom.shape else None
-        return None
-
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        return _product_over_samples(arguments)
-
-
-@declare(atoms.DIVIDE)
-class Quotient(Scaling, Vanishing):
-    """a / b."""
-
-    def _sides(self, atom: Any, degrees: Any) -> tuple[Any, Any]:
-        return atom.args[1], atom.args[0]
-
-    def _scaled(self, factor: Any, other: Any) -> Any:
-        return other / factor
-
-    def rule(self, _atom: Any, a: Any, b: Any) -> tuple[Any, ...]:
-        q = a / b
-        return q, lambda g: g / b, lambda g: -g * q / b
-
-    def degree(self, atom: Any, degrees: Sequence[float]) -> float:
-        return degrees[0] if degrees[1] == 0 else math.inf
-
-    def adjoints(self, atom: Any) -> Adjoints:
-        """Of degree one only where b does not see the data: its own is never asked for."""
-        a, b = atom.args
-        return [lambda g: unbroadcast(g / b, a.shape)]
-
-    def factor(self, atom: Any, number: Number) -> Any | None:
-        over, by = atom.args
-        found = number(by) if over.shape == atom.shape else None
-        return (1.0 / found, over) if found else None
-
-    def times(self, atom: Any, factor: float, push: Callable[[Any, float], Any]) -> Any:
-        over, by = atom.args
-        by, size = _of_order_one(by, over)
-        return atom.copy([push(over, factor / size), by])
-
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        a, b = arguments
-        if isinstance(a, VectorPerSample):
-            return VectorPerSample(a.data / certain_number(b), a.weights)
-        left, right = numbers(arguments)
-        return NumberPerSample(left / right)
-
-
 @declare(atoms.KRON)
 class KroneckerProduct(AtomFacts):
     """The products of all entries of a with all entries of b."""
@@ -295,7 +198,7 @@ class KroneckerProduct(AtomFacts):
         a, b = operands
         za, zb = "z" * a.batched, "z" * b.batched
         sa, sb, so = za + "ij", zb + "kl", (za or zb) + "ikjl"
-        value, pull_a, pull_b = _contractions(sa, sb, so)
+        value, pull_a, pull_b = contraction_and_pulls(sa, sb, so)
         blocks = (a.shape[0], b.shape[0], a.shape[1], b.shape[1])
 
         def split(g: Any) -> Any:
@@ -309,40 +212,7 @@ class KroneckerProduct(AtomFacts):
         return kernel
 
 
-@declare(*atoms.CONVOLUTIONS)
-class Convolution(AtomFacts):
-    """c_k = sum_i a_i b_(k-i): shifted copies of b, one for each entry of a."""
-
-    def kernel(self, atom: Any, operands: Operands) -> Kernel:
-        n, m = (int(np.prod(operand.shape)) for operand in operands)
-        shapes = [operand.shape for operand in operands]
-
-        def flat(v: Any, ndim: int) -> Any:
-            return v.reshape((*v.shape[: v.ndim - ndim], -1))
-
-        def kernel(a: Any, b: Any) -> tuple[Any, ...]:
-            a, b = flat(a, len(shapes[0])), flat(b, len(shapes[1]))
-            lead = np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
-            out = np.zeros((*lead, n + m - 1))
-            for i in range(n):
-                out[..., i : i + m] += a[..., i : i + 1] * b
-
-            def pull_a(g: Any) -> Any:
-                g = flat(g, atom.ndim)
-                rows = [(g[..., i : i + m] * b).sum(axis=-1) for i in range(n)]
-                return np.stack(rows, axis=-1).reshape(g.shape[:-1] + shapes[0])
-
-            def pull_b(g: Any) -> Any:
-                g = flat(g, atom.ndim)
-                rows = sum(a[..., i : i + 1] * g[..., i : i + m] for i in range(n))
-                return np.asarray(rows).reshape(g.shape[:-1] + shapes[1])
-
-            return out.reshape(lead + atom.shape), pull_a, pull_b
-
-        return kernel
-
-
-def _of_order_one(constant: Any, other: Any) -> tuple[Any, float]:
+def of_order_one(constant: Any, other: Any) -> tuple[Any, float]:
     """A constant as numbers of order one and the size of them, for a product with another factor.
 
     A large number in front of a maximum is a part of the factor that goes inside: 1e9 max(a, b) in
@@ -352,3 +222,103 @@ def _of_order_one(constant: Any, other: Any) -> tuple[Any, float]:
         return constant, 1.0
     size = power_of_two(float(abs(constant.value).max()))
     return cp.Constant(constant.value / size), size
+
+
+# ------------------------------------------------------------------ contractions
+Contraction = Callable[[Any, Any], Any]
+
+
+def contraction(s: str, t: str, out: str) -> Contraction:
+    """The function (u, v) -> einsum("s,t->out", u, v)."""
+    batch = "".join(c for c in s if c in t and c in out)
+    inner = "".join(c for c in s if c in t and c not in out)
+    left = "".join(c for c in s if c not in t)
+    right = "".join(c for c in t if c not in s)
+    if not inner:
+        return _outer(s, t, out)
+    if not batch:
+        return _vector_product(s, t, out) or _matrix_product(s, t, out, left, inner, right)
+    if s == t == batch + inner and out == batch and len(inner) == 1:
+        return np.vecdot
+    return _batched_product(s, t, out, (batch, left, inner, right))
+
+
+def contraction_and_pulls(s: str, t: str, out: str) -> tuple[Contraction, Contraction, Contraction]:
+    """The contraction (u, v), and its pullbacks (g, v) in u and (g, u) in v."""
+    return contraction(s, t, out), contraction(out, t, s), contraction(out, s, t)
+
+
+def _outer(s: str, t: str, out: str) -> Contraction:
+    """No letter is summed: a product with broadcasting."""
+    if s == out and t == "":
+        return np.multiply
+
+    def run(u: Any, v: Any) -> Any:
+        return _spread(u, s, out) * _spread(v, t, out)
+
+    return run
+
+
+def _spread(u: Any, s: str, out: str) -> Any:
+    """u with its axes in the order of `out`, of length one where it has no such letter."""
+    u = np.asarray(u)
+    order = [s.index(c) for c in out if c in s]
+    if order != list(range(len(order))):
+        u = u.transpose(order)
+    lengths = iter(u.shape)
+    return u.reshape([next(lengths) if c in s else 1 for c in out])
+
+
+def _vector_product(s: str, t: str, out: str) -> Contraction | None:
+    """The contractions that are one matrix-vector product as they stand."""
+    if len(t) == 1 and s[-1:] == t and out == s[:-1]:
+        return _rows_times_vector if len(s) > 2 else np.matmul
+    if len(s) == 1 and t[-1:] == s and out == t[:-1]:
+        times = _rows_times_vector if len(t) > 2 else np.matmul
+        return lambda u, v: times(v, u)
+    if len(s) == 1 and len(t) == 2 and t[0] == s and out == t[1:]:
+        return np.matmul
+    if len(t) == 1 and len(s) == 2 and s[0] == t and out == s[1:]:
+        return lambda u, v: v @ u
+    return None
+
+
+def _rows_times_vector(u: Any, v: Any) -> Any:
+    """u @ v for a stack of matrices: one product over all rows, unless that would copy u."""
+    if not u.flags.c_contiguous:
+        return u @ v
+    return (u.reshape(-1, u.shape[-1]) @ v).reshape(u.shape[:-1])
+
+
+def _matrix_product(s: str, t: str, out: str, left: str, inner: str, right: str) -> Contraction:
+    first = [s.index(c) for c in left + inner]
+    second = [t.index(c) for c in inner + right]
+    last = [(left + right).index(c) for c in out]
+
+    def run(u: Any, v: Any) -> Any:
+        a, b = u.transpose(first), v.transpose(second)
+        kept = a.shape[: len(left)] + b.shape[len(inner) :]
+        summed = prod(b.shape[: len(inner)])
+        if not right:
+            return (a.reshape(-1, summed) @ b.reshape(summed)).reshape(kept).transpose(last)
+        product = a.reshape(-1, summed) @ b.reshape(summed, -1)
+        return product.reshape(kept).transpose(last)
+
+    return run
+
+
+def _batched_product(s: str, t: str, out: str, groups: tuple[str, str, str, str]) -> Contraction:
+    batch, left, inner, right = groups
+    first = [s.index(c) for c in batch + left + inner]
+    second = [t.index(c) for c in batch + inner + right]
+    last = [(batch + left + right).index(c) for c in out]
+    k = len(batch)
+
+    def run(u: Any, v: Any) -> Any:
+        a, b = u.transpose(first), v.transpose(second)
+        lead, summed = a.shape[:k], prod(b.shape[k : k + len(inner)])
+        rows, columns = a.shape[k : k + len(left)], b.shape[k + len(inner) :]
+        product = a.reshape(*lead, prod(rows), summed) @ b.reshape(*lead, summed, prod(columns))
+        return product.reshape(lead + rows + columns).transpose(last)
+
+    return run

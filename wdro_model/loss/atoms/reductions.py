@@ -14,7 +14,13 @@ import scipy.sparse as sp
 
 from wdro_model.loss.atoms import cvxpy_classes as atoms
 from wdro_model.loss.atoms.elementwise import TINY, floored
-from wdro_model.loss.atoms.expressions import as_scalar, reduced_entries
+from wdro_model.loss.atoms.expressions import (
+    NumberPerSample,
+    as_scalar,
+    numbers,
+    own_axes,
+    reduced_entries,
+)
 from wdro_model.loss.atoms.facts import (
     AtomFacts,
     Kernel,
@@ -24,9 +30,7 @@ from wdro_model.loss.atoms.facts import (
     Operands,
     declare,
     missing_rule,
-    own_axes,
 )
-from wdro_model.loss.atoms.samples import NumberPerSample, numbers
 
 Axes = tuple[int, ...]
 

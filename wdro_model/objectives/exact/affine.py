@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model.loss.polynomial import affine_parts
 from wdro_model.loss.rewriting import substitute
-from wdro_model.loss.slopes import affine_parts
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.box import BoxLoss
 from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmoved

@@ -6,7 +6,7 @@ import cvxpy as cp
 import numpy as np
 from cvxpy.error import SolverError
 
-from wdro_model.loss.magnitudes import power_of_two
+from wdro_model.loss.atoms.expressions import power_of_two
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.pieces import numeric

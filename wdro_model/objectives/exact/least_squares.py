@@ -13,8 +13,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.loss.additive_terms import additive_terms
-from wdro_model.loss.polynomial import Degrees
+from wdro_model.loss.polynomial import Degrees, additive_terms
 from wdro_model.loss.rewriting import square_of_number, times
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmoved

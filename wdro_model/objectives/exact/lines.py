@@ -18,10 +18,8 @@ import scipy.sparse as sp
 
 from wdro_model.loss.affine_pieces import entry_pieces
 from wdro_model.loss.atoms.expressions import spread
-from wdro_model.loss.dependence import dependence
-from wdro_model.loss.entries import selected
-from wdro_model.loss.polynomial import Degrees
-from wdro_model.loss.slopes import affine_parts, constant_part
+from wdro_model.loss.dependence import dependence, selected
+from wdro_model.loss.polynomial import Degrees, affine_parts, constant_part
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.pieces import Cluster, flat_slope
 from wdro_model.solvers.objective import Array

@@ -6,8 +6,8 @@ from typing import Any
 
 import cvxpy as cp
 
-from wdro_model.loss.data_forms import affine_forms
-from wdro_model.loss.over_samples import vectorised
+from wdro_model.loss.polynomial import affine_forms
+from wdro_model.loss.rewriting import vectorised
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.objectives.exact.pieces import Cluster, Piece, as_piece

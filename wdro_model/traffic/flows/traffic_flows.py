@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse.csgraph import dijkstra
 
-from wdro_model.sets.base import FeasibleSet, Vector, as_direction, as_flat
+from wdro_model.sets.backends import Vector
+from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 from wdro_model.traffic.flows.flow_decomposition import distance, routes_of
 from wdro_model.traffic.flows.origin_flows import OriginFlows
 from wdro_model.traffic.flows.path_flows import PathFlows, shortest_routes

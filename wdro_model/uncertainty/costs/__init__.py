@@ -7,17 +7,16 @@ bound cost knows its own mathematics; one's own is a `GroundCost` with its `Boun
 """
 
 from wdro_model.errors import UnknownToCost
-from wdro_model.uncertainty.costs.bound_cost import BoundCost
-from wdro_model.uncertainty.costs.cost_checks import check
 from wdro_model.uncertainty.costs.cost_register import (
     Operation,
     as_cost,
+    check,
     cost_names,
     find_cost,
     operations,
     register_cost,
 )
-from wdro_model.uncertainty.costs.ground_cost import GroundCost
+from wdro_model.uncertainty.costs.ground_cost import BoundCost, GroundCost
 from wdro_model.uncertainty.costs.mahalanobis import BoundMahalanobis, Mahalanobis
 from wdro_model.uncertainty.costs.norm import BoundNorm, Norm
 from wdro_model.uncertainty.costs.rescaled_cost import RescaledCost

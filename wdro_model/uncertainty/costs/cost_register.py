@@ -1,4 +1,4 @@
-"""The costs by name: built in, registered, or shipped by a package.
+"""The costs by name (built in, registered, or shipped by a package), and what is asked of them.
 
     @wdro.costs.register_cost("group")
     class GroupNorm(wdro.costs.GroundCost): ...
@@ -13,20 +13,19 @@ Another package offers one by an entry point in the group `wdro_model.costs`:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any, TypeVar
 
-from wdro_model.errors import unknown_name
-from wdro_model.uncertainty.costs.bound_cost import BoundCost, class_knows
-from wdro_model.uncertainty.costs.ground_cost import GroundCost
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.registry import Register
+from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost, class_knows
 from wdro_model.uncertainty.costs.mahalanobis import Mahalanobis
 from wdro_model.uncertainty.costs.norm import Norm
 from wdro_model.uncertainty.costs.squared import SquaredEuclidean
 from wdro_model.uncertainty.costs.user_cost import Callable as FunctionCost
-
-ENTRY_POINT_GROUP = "wdro_model.costs"
 
 PURPOSES: dict[str, str] = {
     "gradient": "lower bounds on the worst-case risk by ascent, and faster smoothing",
@@ -47,13 +46,40 @@ PURPOSES: dict[str, str] = {
 }
 """What a bound cost may know, and what for."""
 
-_registered: dict[str, type[GroundCost]] = {
-    "squared": SquaredEuclidean,
-    "mahalanobis": Mahalanobis,
-    "norm": Norm,
-}
-
 Declared = TypeVar("Declared", bound=type[GroundCost])
+
+
+def _check_class(name: str, declared: Any) -> type[GroundCost]:
+    """The class itself; a ValueError that names what a class of costs lacks."""
+    if not isinstance(declared, type) or not issubclass(declared, GroundCost):
+        raise ValueError(
+            f"the cost {name!r} must be a subclass of wdro_model.costs.GroundCost, got "
+            f"{declared!r}."
+        )
+    missing = sorted(declared.__abstractmethods__)
+    missing += [a for a in ("order", "bound") if not hasattr(declared, a)]
+    bound = getattr(declared, "bound", None)
+    if bound is not None:
+        if not isinstance(bound, type) or not issubclass(bound, BoundCost):
+            raise ValueError(
+                f"bound of the cost {name!r} must be a subclass of wdro_model.costs.BoundCost, got "
+                f"{bound!r}."
+            )
+        missing += [f"{bound.__name__}.{a}" for a in sorted(bound.__abstractmethods__)]
+        if not class_knows(bound, "of_displacements") and not class_knows(bound, "__call__"):
+            missing.append(f"{bound.__name__}.of_displacements")
+    if missing:
+        raise ValueError(
+            f"the cost {name!r} cannot be registered: {declared.__name__} lacks "
+            f"{', '.join(missing)}; see wdro_model.costs.register_cost."
+        )
+    return declared
+
+
+COSTS: Register[type[GroundCost]] = Register("cost", "wdro_model.costs", _check_class)
+"""Classes of ground costs by name."""
+for _name, _cost in (("squared", SquaredEuclidean), ("mahalanobis", Mahalanobis), ("norm", Norm)):
+    COSTS.add(_name, _cost)
 
 
 def register_cost(name: str, *, replace: bool = False) -> Callable[[Declared], Declared]:
@@ -63,17 +89,10 @@ def register_cost(name: str, *, replace: bool = False) -> Callable[[Declared], D
     to; that one has `describe` and `of_displacements` (or `__call__`), and may know what
     `operations` lists. A name that is taken is refused unless `replace` is true.
     """
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"the name of a cost must be a non-empty string, got {name!r}.")
+    COSTS.check_name(name)
 
     def register(declared: Declared) -> Declared:
-        _check(name, declared)
-        if name in _registered and _registered[name] is not declared and not replace:
-            raise ValueError(
-                f"there is a cost {name!r} already, {_registered[name].__name__}; choose another "
-                "name or pass replace=True."
-            )
-        _registered[name] = declared
+        COSTS.add(name, declared, replace=replace)
         return declared
 
     return register
@@ -81,24 +100,12 @@ def register_cost(name: str, *, replace: bool = False) -> Callable[[Declared], D
 
 def cost_names() -> tuple[str, ...]:
     """The names of costs: registered ones first, then those of packages."""
-    return tuple(dict.fromkeys([*_registered, *_packaged()]))
+    return COSTS.names()
 
 
 def find_cost(name: str) -> type[GroundCost]:
     """The cost called `name`; a package that offers it is imported now, not before."""
-    if name in _registered:
-        return _registered[name]
-    packaged = _packaged()
-    if name not in packaged:
-        raise ValueError(unknown_name("cost", name, cost_names()))
-    entry = packaged[name]
-    try:
-        declared = entry.load()
-    except Exception as error:
-        raise ValueError(
-            f"the cost {name!r} could not be loaded from {entry.value!r}: {error}"
-        ) from error
-    return register_cost(name)(declared)
+    return COSTS[name]
 
 
 @dataclass(frozen=True)
@@ -149,32 +156,110 @@ def _by_name(name: str) -> GroundCost:
         ) from error
 
 
-def _check(name: str, declared: Any) -> None:
-    """A ValueError that names what a class of costs lacks."""
-    if not isinstance(declared, type) or not issubclass(declared, GroundCost):
-        raise ValueError(
-            f"the cost {name!r} must be a subclass of wdro_model.costs.GroundCost, got "
-            f"{declared!r}."
-        )
-    missing = sorted(declared.__abstractmethods__)
-    missing += [a for a in ("order", "bound") if not hasattr(declared, a)]
-    bound = getattr(declared, "bound", None)
-    if bound is not None:
-        if not isinstance(bound, type) or not issubclass(bound, BoundCost):
-            raise ValueError(
-                f"bound of the cost {name!r} must be a subclass of wdro_model.costs.BoundCost, got "
-                f"{bound!r}."
-            )
-        missing += [f"{bound.__name__}.{a}" for a in sorted(bound.__abstractmethods__)]
-        if not class_knows(bound, "of_displacements") and not class_knows(bound, "__call__"):
-            missing.append(f"{bound.__name__}.of_displacements")
-    if missing:
-        raise ValueError(
-            f"the cost {name!r} cannot be registered: {declared.__name__} lacks "
-            f"{', '.join(missing)}; see wdro_model.costs.register_cost."
+# ------------------------------------------------------------------ is it what it says?
+MOVES = 8
+CLOSE, SLOPE = 1e-6, 1e-3
+"""Relative errors: of values, and of gradients against differences."""
+
+
+def check(cost: BoundCost, rows: Array | None = None, seed: int = 0) -> None:
+    """Raise a ValueError if what a bound cost says of itself does not hold at random moves.
+
+    Costs are not negative and zero at rest; with an order they grow by its power, the same in every
+    place and in both directions; <b, delta> <= |b|_dual |delta|, which the steepest move attains;
+    the dual norm is the same in CVXPY and as numbers; the gradient is that of differences; weights
+    and matrix give the cost. What the cost does not know is not tested. rows: some samples (n, d).
+    """
+    rows = np.zeros((MOVES, cost.dimension)) if rows is None else rows
+    failures = list(_failures(cost, np.asarray(rows, dtype=float)[:MOVES], seed))
+    if failures:
+        listed = "\n".join(f"  - {failure}" for failure in failures)
+        raise ValueError(f"the cost {cost.describe()} contradicts itself:\n{listed}")
+
+
+def _failures(cost: BoundCost, rows: Array, seed: int) -> Iterator[str]:
+    rng, free = np.random.default_rng(seed), ~np.asarray(cost.frozen)
+    if free.shape != (cost.dimension,):
+        yield f"frozen has shape {free.shape}, expected ({cost.dimension},)"
+        return
+    size = float(np.std(rows)) or 1.0
+    delta = size * rng.normal(size=(len(rows), cost.dimension)) * free
+    costs = np.asarray(cost(rows, rows + delta), dtype=float)
+    if costs.shape != (len(rows),):
+        yield f"costs of {len(rows)} moves have shape {costs.shape}, expected ({len(rows)},)"
+        return
+    if not np.all(costs >= 0):
+        yield f"a move costs {costs.min():.6g}, which is negative or not a number"
+    still = np.abs(cost(rows, rows))
+    if np.any(still > CLOSE * max(costs.max(initial=0.0), 1e-300)) and np.any(still > 0):
+        yield f"a point that does not move costs {still.max():.6g}, not 0"
+    if cost.order is None or not free.any():
+        return
+    yield from _homogeneity(cost, rows, delta, costs)
+    if cost.is_separable and cost.knows("coordinate_weights"):
+        weights = np.where(free, cost.coordinate_weights, 0.0)
+        yield from _differ("sum_i w_i |delta_i|^p", np.abs(delta) ** cost.order @ weights, costs)
+    if cost.is_quadratic and not cost.is_separable and cost.knows("matrix"):
+        quadratic = np.einsum("bi,ij,bj->b", delta, cost.matrix, delta)
+        yield from _differ("delta' P delta, P its matrix,", quadratic, costs)
+    if cost.knows("gradient"):
+        yield from _gradient(cost, delta, size * rng.normal(size=delta.shape) * free)
+    if cost.knows("dual_norms"):
+        yield from _duality(cost, rng.normal(size=delta.shape) * free, delta, costs)
+
+
+def _homogeneity(cost: BoundCost, rows: Array, delta: Array, costs: Array) -> Iterator[str]:
+    assert cost.order is not None
+    twice = cost(rows, rows + 2 * delta)
+    yield from _differ(
+        f"twice a move over 2^{cost.order:g}, its order,", twice / 2**cost.order, costs
+    )
+    yield from _differ("the opposite move", cost(rows, rows - delta), costs)
+    if cost.knows("of_displacements"):
+        yield from _differ("of_displacements", cost.of_displacements(delta), costs)
+
+
+def _gradient(cost: BoundCost, delta: Array, ways: Array) -> Iterator[str]:
+    ahead, back = (cost.of_displacements(delta + step * ways) for step in (1e-6, -1e-6))
+    expected, found = (ahead - back) / 2e-6, np.sum(cost.gradient(delta) * ways, axis=1)
+    worst = int(np.argmax(np.abs(expected - found)))
+    if abs(expected[worst] - found[worst]) > SLOPE * max(1e-300, float(np.abs(expected).max())):
+        yield (
+            f"its gradient gives the slope {found[worst]:.6g} along a line, differences of its "
+            f"values {expected[worst]:.6g}"
         )
 
 
-def _packaged() -> dict[str, metadata.EntryPoint]:
-    """Entry points by the name of the cost; nothing is imported."""
-    return {entry.name: entry for entry in metadata.entry_points(group=ENTRY_POINT_GROUP)}
+def _duality(cost: BoundCost, slopes: Array, delta: Array, costs: Array) -> Iterator[str]:
+    assert cost.order is not None
+    norms = np.asarray(cost.dual_norms(slopes))
+    moves, lengths = delta, costs ** (1.0 / cost.order)
+    if cost.knows("gradient"):
+        # The gradient of a cost is a slope whose steepest move is the move itself.
+        slopes = np.vstack([slopes, cost.gradient(delta)])
+        norms = np.asarray(cost.dual_norms(slopes))
+    excess = slopes @ moves.T - norms[:, None] * lengths * (1 + CLOSE)
+    if excess.max() > CLOSE * norms.max():
+        b, m = np.unravel_index(int(np.argmax(excess)), excess.shape)
+        yield (
+            f"a slope gains {float(slopes[b] @ moves[m]) / lengths[m]:.6g} along a move of length "
+            f"1, more than its dual norm {norms[b]:.6g}"
+        )
+    if cost.knows("dual_norm"):
+        written = np.array([_number(cost.dual_norm(cp.Constant(b))) for b in slopes])
+        yield from _differ("the dual norm in CVXPY", written, norms, "as numbers")
+    if cost.knows("steepest_move"):
+        best = np.array([cost.steepest_move(b) for b in slopes])
+        yield from _differ("<b, steepest move>", np.sum(best * slopes, axis=1), norms, "|b|_dual")
+        yield from _differ("a steepest move", cost.of_displacements(best), np.ones(len(best)), "1")
+
+
+def _number(expression: Any) -> float:
+    return float(np.reshape(expression.value, ()))
+
+
+def _differ(name: str, found: Array, expected: Array, other: str = "the cost") -> Iterator[str]:
+    gaps = np.abs(found - expected)
+    worst = int(np.argmax(gaps))
+    if not gaps[worst] <= CLOSE * max(1e-300, float(np.abs(expected).max())):
+        yield f"{name} is {found[worst]:.6g}, but {other} is {expected[worst]:.6g}"

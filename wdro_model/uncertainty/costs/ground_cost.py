@@ -1,17 +1,324 @@
-"""A ground cost as the user declares it: c(xi, zeta), what it costs to move xi to zeta."""
+"""A ground cost c(xi, zeta), what it costs to move xi to zeta: as declared, and on given samples.
+
+A bound cost says what it is (`is_norm`, `is_quadratic`, `is_separable`) and knows its own
+mathematics: its dual norm, the move that attains it, its gradient. What follows from other
+operations is worked out here; what a cost does not know is an `UnknownToCost`, never a default.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 
-from wdro_model.uncertainty.costs.bound_cost import BoundCost
-from wdro_model.uncertainty.costs.cost_checks import MOVES, check
+from wdro_model.errors import UnknownToCost
+from wdro_model.uncertainty.scenarios import one_if_equal
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples
+
+Array = np.ndarray
+
+FOLLOWS = {"dual_norms": ("dual_norm",), "largest_gains": ("dual_norms",)}
+"""Operations that the base class works out from others."""
+HALVINGS = 60
+PROBED = 16
+"""Coordinates along which the cost of a small move is tried."""
+CHUNK = 2**20
+"""Numbers of moves that are priced at once."""
+MOST_UNIT_MOVES = 10_000
+"""Unit moves of so many coordinates are priced one by one."""
+DRAWS = 2000
+"""Draws of the mean cost of a normal move."""
+
+
+class BoundCost(ABC):
+    """A ground cost on the d coordinates of joint samples.
+
+    A cost of one's own needs `dimension`, `describe` and either `of_displacements` or, where it
+    depends on the points themselves, `__call__`. Everything else is optional: with `is_norm` and
+    `dual_norm` it has exact counterparts on R^d, with `steepest_move` their worst cases, with
+    `gradient` the lower bounds by ascent. `costs.operations` lists what a class knows.
+    """
+
+    dimension: int
+    """d."""
+
+    # ------------------------------------------------------------------ what the cost is
+    is_quadratic: bool = False
+    """Is c = delta' P delta?"""
+    is_norm: bool = False
+    """Is c a norm of the move: of order 1, positively homogeneous, the same everywhere?"""
+    is_conic: bool = False
+    """Are `conjugate` and `perspective` known, which bounded supports need?"""
+    is_proven: bool = False
+    """Are its claims tested with the library? Those of others are, when they are bound."""
+    has_smooth_dual_norm: bool = False
+    """Has the dual norm a gradient at every slope but 0?"""
+
+    @property
+    def is_separable(self) -> bool:
+        """Is c a sum of costs of the coordinates, each with a weight of its own?"""
+        return False
+
+    @property
+    def order(self) -> float | None:
+        """p with c(t delta) = t^p c(delta) for t > 0; None where there is no such p."""
+        return 1.0 if self.is_norm else 2.0 if self.is_quadratic else None
+
+    @property
+    def may_forbid(self) -> bool:
+        """May a move of coordinates that are not frozen cost infinity?"""
+        return not (self.is_norm or self.is_quadratic)
+
+    @cached_property
+    def frozen(self) -> Array:
+        """Which coordinates (d,) keep their observed value."""
+        return np.broadcast_to(False, (self.dimension,))
+
+    @property
+    def largest_weight(self) -> float:
+        """The smallest L with c(xi, zeta) <= L |xi - zeta|^2 on moves of finite cost, or inf."""
+        return math.inf
+
+    def knows(self, operation: str) -> bool:
+        """Has the cost an operation of its own, or those that it follows from?"""
+        return class_knows(type(self), operation)
+
+    # ------------------------------------------------------------------ its values
+    def __call__(self, origins: Array, points: Array) -> Array:
+        """c(origin, point) row by row: (B, d), (B, d) -> (B,)."""
+        return self.of_displacements(points - origins)
+
+    def of_displacements(self, delta: Array) -> Array:
+        """The cost (B,) of moving by each row of delta (B, d)."""
+        self._unknown(
+            "of_displacements", "it depends on the points, price them with cost(origins, points)."
+        )
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The formula with what was resolved."""
+
+    def gradient(self, delta: Array) -> Array:
+        """A (sub)gradient of the cost in the move, row by row: (B, d) -> (B, d)."""
+        self._unknown("gradient")
+
+    # ------------------------------------------------------------------ its weights
+    @property
+    def coordinate_weights(self) -> Array:
+        """w (d,) with c = sum_i w_i |delta_i|^p, p the order, if c is separable; inf if frozen."""
+        self._unknown("coordinate_weights", "it couples the coordinates.")
+
+    @cached_property
+    def coordinate_scales(self) -> Array:
+        """The length c(e_i)^(1/p) of a unit move of each coordinate, (d,); infinite if frozen."""
+        if self.order is None or self.dimension > MOST_UNIT_MOVES:
+            self._unknown("coordinate_scales")
+        found, step = np.empty(self.dimension), max(1, CHUNK // max(1, self.dimension))
+        for start in range(0, self.dimension, step):
+            some = np.arange(start, min(start + step, self.dimension))
+            moves = np.zeros((len(some), self.dimension))
+            moves[np.arange(len(some)), some] = 1.0
+            found[some] = self.of_displacements(moves)
+        return np.where(self.frozen, np.inf, found ** (1.0 / self.order))
+
+    @property
+    def matrix(self) -> Array:
+        """P (d, d) of a quadratic cost."""
+        self._unknown("matrix")
+
+    @cached_property
+    def couplings(self) -> Any | None:
+        """A sparse matrix (rows, d), the coordinates of a row being coupled; None for none."""
+        if self.is_separable:
+            return None
+        return sp.csr_array((~np.asarray(self.frozen)).astype(float)[None])
+
+    # ------------------------------------------------------------------ its dual norm
+    def dual_norm(self, slope: Any) -> Any:
+        """The largest <slope, delta> over moves of length c^(1/p) <= 1, as a CVXPY expression.
+
+        Coordinates that are frozen do not count.
+        """
+        self._unknown("dual_norm")
+
+    def dual_norms(self, slopes: Array) -> Array:
+        """The dual norm of each row of slopes (..., d), as numbers."""
+        if not self.knows("dual_norm"):
+            self._unknown("dual_norms")
+        flat = np.reshape(slopes, (-1, self.dimension))
+        numbers = [float(self.dual_norm(cp.Constant(slope)).value) for slope in flat]
+        return np.reshape(numbers, np.shape(slopes)[:-1])
+
+    def combined(self, rates: list[Any]) -> Any:
+        """The dual norm of a slope from those of its parts on coordinates of their own (CVXPY)."""
+        self._unknown("combined")
+
+    def whitened(self, slope: Any) -> Any:
+        """A slope (d,) in coordinates in which the dual norm is a plain one (CVXPY)."""
+        self._unknown("whitened")
+
+    def whitened_numbers(self, slopes: Array) -> Array:
+        """The rows of slopes (..., d) in coordinates in which the dual norm is a plain one."""
+        self._unknown("whitened_numbers")
+
+    def steepest_move(self, slope: Array) -> Array:
+        """delta (d,) of length 1 with <slope, delta> = |slope|_dual; 0 for a slope of no effect."""
+        self._unknown("steepest_move")
+
+    def inverse_times(self, slopes: Array) -> Array:
+        """P^-1 times each row of slopes (..., d), of a quadratic cost."""
+        self._unknown("inverse_times")
+
+    def largest_gains(self, slopes: Array, radius: float, width: Array | None) -> Array:
+        """What the budget can add along slopes (..., d), within a box of some width (d,)."""
+        gains = self.distance(radius) * self.dual_norms(slopes)
+        if width is None:
+            return gains
+        with np.errstate(invalid="ignore"):
+            across = np.where(slopes == 0, 0.0, np.abs(slopes) * width).sum(axis=-1)
+        return np.minimum(gains, across)
+
+    # ------------------------------------------------------------------ in convex programs
+    def conjugate(self, slopes: Any, price: Any) -> tuple[Any | None, list[Any]]:
+        """sup_delta <u, delta> - price c(delta) for each row u of slopes (n, d), CVXPY.
+
+        (values (n,) or None for zeros, constraints under which they are finite).
+        """
+        self._unknown("conjugate")
+
+    def perspective(self, moves: Any, shares: Any) -> tuple[Any, list[Any]]:
+        """sum_k q_k c(v_k / q_k) for rows v_k of moves (n, d) and shares q (n,), CVXPY."""
+        self._unknown("perspective")
+
+    # ------------------------------------------------------------------ in integrals
+    def rounded(self, moves: Array, rounding: Array) -> tuple[Array, Array]:
+        """The cost (B,) without its kinks and its gradient (B, d), rounded off over some length."""
+        self._unknown("rounded")
+
+    def quadratic_model(self, moves: Array, variance: Array) -> Array:
+        """q with c ~ sum_i q_i delta_i^2 at moves (B, d) with this variance about them."""
+        self._unknown("quadratic_model")
+
+    # ------------------------------------------------------------------ radii and scales
+    def distance(self, radius: float) -> float:
+        """The radius as a length, radius^(1/p)."""
+        if self.order is None:
+            self._unknown("distance", "it has no order.")
+        return radius if self.order == 1.0 else float(radius ** (1.0 / self.order))
+
+    def affine_price(self, rate: float, radius: float) -> float:
+        """The multiplier of the budget for an affine loss on R^d with a slope of this dual norm."""
+        if self.order is None:
+            self._unknown("affine_price", "it has no order.")
+        return rate * self.distance(radius) ** (1.0 - self.order) / self.order
+
+    def typical_price(self, rate: float, radius: float, joint: JointSamples) -> float:
+        """A first guess of that multiplier, r^(1-p) rate / (p w) with p and w of small moves."""
+        try:
+            order, scale = self.small_moves(joint)
+        except UnknownToCost:
+            return rate  # of some size; the search for the multiplier finds the right one
+        distance = (radius / scale) ** (1.0 / order)
+        return rate * distance ** (1.0 - order) / (order * scale)
+
+    def small_moves(self, joint: JointSamples) -> tuple[float, float]:
+        """p and w with c ~ w |delta|^p for small moves; measured where the order is not known.
+
+        |.| is the norm of the cost if it knows its dual, else the Euclidean one.
+        """
+        if self.order is not None and self.knows("dual_norms"):
+            return self.order, 1.0
+        return self._measured(joint)
+
+    def default_sigma(self, radius: float, joint: JointSamples) -> float | Array:
+        """Standard deviations of normal moves that cost radius / 2 on average."""
+        free = ~np.asarray(self.frozen)
+        if self.order is None:
+            order, scale = self.small_moves(joint)
+            return float((radius / (2 * scale)) ** (1 / order) / np.sqrt(max(1, free.sum())))
+        lengths = np.where(free, self.coordinate_scales, 1.0)
+        count = max(100, min(DRAWS, CHUNK // max(1, self.dimension)))
+        moves = np.random.default_rng(0).standard_normal((count, self.dimension)) / lengths
+        mean = float(self.of_displacements(np.where(free, moves, 0.0)).mean())
+        if not 0 < mean < math.inf:
+            self._unknown("default_sigma", "pass sigma=...")
+        return one_if_equal((radius / (2 * mean)) ** (1.0 / self.order) / lengths)
+
+    def within_budget(
+        self, origins: Array, points: Array, radius: float, weights: Array | None = None
+    ) -> Array:
+        """The points, moved back towards their origins by one factor where they cost too much.
+
+        The mean cost of the result, in some weights, is at most the radius.
+        """
+
+        def at(factor: float) -> Array:
+            return origins + factor * (points - origins)
+
+        def spent(moved: Array) -> float:
+            costs = self(origins, moved)
+            return float(costs.mean() if weights is None else weights @ costs)
+
+        total = spent(points)
+        if total <= radius:
+            return points
+        if self.order is not None and total < math.inf:
+            shorter = at((radius / total) ** (1.0 / self.order))
+            if spent(shorter) <= radius * (1 + 1e-12):
+                return shorter
+        low, high = 0.0, 1.0
+        for _ in range(HALVINGS):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if spent(at(middle)) <= radius else (low, middle)
+        return at(low)
+
+    # ------------------------------------------------------------------ the same in other terms
+    def rescaled(self, units: Array, unit: float) -> BoundCost:
+        """c' with c(u delta') = unit c'(delta'): data in units u (d,), the cost in its own."""
+        from wdro_model.uncertainty.costs.rescaled_cost import RescaledCost
+
+        return RescaledCost(self, np.asarray(units, dtype=float), float(unit))
+
+    def restricted(self, where: Array) -> BoundCost:
+        """The cost of moves of some coordinates, given as indices, the others staying."""
+        if np.array_equal(where, np.arange(self.dimension)):
+            return self
+        self._unknown("restricted")
+
+    def _measured(self, joint: JointSamples) -> tuple[float, float]:
+        """p and w of small moves, from the cost of one and of two steps off a sample."""
+        row = joint.matrix[:1]
+        step = 1e-3 * max(1e-6, float(np.abs(joint.matrix[: min(50, joint.size)]).mean()))
+        free = (~np.asarray(self.frozen)).astype(float)
+        some = np.flatnonzero(free)[:PROBED]
+        directions = [free, *np.eye(self.dimension)[some]] if self.dimension <= 1000 else [free]
+        for direction in (sign * one for one in directions for sign in (1.0, -1.0)):
+            move = step * direction[None]
+            near, far = (float(self(row, row + times * move)[0]) for times in (1, 2))
+            if 0 < near < far < math.inf:
+                order = float(np.clip(np.log2(far / near), 0.5, 4.0))
+                return order, near / (step * float(np.linalg.norm(direction))) ** order
+        self._unknown("small_moves", "pass sigma=... and epsilon=...")
+
+    def _unknown(self, operation: str, way_out: str | None = None) -> NoReturn:
+        raise UnknownToCost(
+            f"the cost {self.describe()} does not know its {operation}: "
+            + (way_out or f"give {type(self).__name__} the method {operation}.")
+        )
+
+
+def class_knows(bound: type, operation: str) -> bool:
+    """Has a class of costs an operation of its own, or those that it follows from?"""
+    if getattr(bound, operation) is not getattr(BoundCost, operation):
+        return True
+    return operation in FOLLOWS and all(class_knows(bound, o) for o in FOLLOWS[operation])
 
 
 class GroundCost(ABC):
@@ -28,27 +335,14 @@ class GroundCost(ABC):
 
     def bound_to(self, joint: JointSamples) -> BoundCost:
         """The bound cost, once it has been seen not to contradict itself."""
+        from wdro_model.uncertainty.costs.cost_register import check
+
         bound = self.bind(joint)
         # A subclass may change what was proven of its parent: each class speaks for itself.
         if not vars(type(bound)).get("is_proven", False):
-            check(bound, joint.matrix[:MOVES])
+            check(bound, joint.matrix)
         return bound
 
     @abstractmethod
     def describe(self) -> str:
         """The formula."""
-
-
-def as_float(number: Any) -> float:
-    """A number as a float, infinite where it is too large for one."""
-    try:
-        return float(number)
-    except OverflowError:
-        return np.inf if number > 0 else -np.inf
-
-
-def shown(given: Any) -> str:
-    """What the user gave, for a message; an integer of hundreds of digits by its size."""
-    if isinstance(given, int) and abs(given) > 10**300:
-        return f"an integer of {len(str(abs(given)))} digits"
-    return repr(given)

@@ -6,20 +6,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import cvxpy as cp
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 
-from wdro_model.uncertainty.costs.bound_cost import Array, BoundCost
-from wdro_model.uncertainty.costs.ground_cost import GroundCost
-from wdro_model.uncertainty.costs.quadratic_cones import quadratic_conjugate, quadratic_perspective
+from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost
+from wdro_model.uncertainty.costs.squared import QuadraticCost
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples
 
 
 @dataclass(frozen=True, eq=False)
-class BoundMahalanobis(BoundCost):
+class BoundMahalanobis(QuadraticCost):
     """A quadratic form of the move: its norm is |L' delta|, P = L L', of dual |L^-1 b|."""
 
     dimension: int
@@ -27,16 +25,13 @@ class BoundMahalanobis(BoundCost):
     """P, (d, d), symmetric and positive definite."""
 
     is_proven = True
-    is_quadratic = True
-    is_conic = True
-    has_smooth_dual_norm = True
 
     @property
     def largest_weight(self) -> float:
         return float(self._eigenvalues[-1])
 
     def of_displacements(self, delta: Array) -> Array:
-        moved = delta @ self._factor
+        moved = delta @ self.stretching
         return np.einsum("bi,bi->b", moved, moved)
 
     def describe(self) -> str:
@@ -60,32 +55,16 @@ class BoundMahalanobis(BoundCost):
     def couplings(self) -> Array:
         return self.precision
 
-    def dual_norm(self, slope: Any) -> Any:
-        return cp.norm(self.whitened(slope), 2)
-
-    def dual_norms(self, slopes: Array) -> Array:
-        return np.linalg.norm(self.whitened_numbers(slopes), axis=-1)
-
     def whitened(self, slope: Any) -> Any:
-        return self._dual_factor.T @ slope
+        return self.shrinking.T @ slope
 
     def whitened_numbers(self, slopes: Array) -> Array:
         flat = np.reshape(slopes, (-1, self.dimension))
-        return solve_triangular(self._factor, flat.T, lower=True).T.reshape(np.shape(slopes))
-
-    def steepest_move(self, slope: Array) -> Array:
-        size = float(self.dual_norms(slope))
-        return np.zeros_like(slope) if size == 0 else self.inverse_times(slope) / size
+        return solve_triangular(self.stretching, flat.T, lower=True).T.reshape(np.shape(slopes))
 
     def inverse_times(self, slopes: Array) -> Array:
         flat = np.reshape(slopes, (-1, self.dimension))
-        return cho_solve((self._factor, True), flat.T).T.reshape(np.shape(slopes))
-
-    def conjugate(self, slopes: Any, price: Any) -> tuple[Any | None, list[Any]]:
-        return quadratic_conjugate(slopes @ self._dual_factor, price)
-
-    def perspective(self, moves: Any, shares: Any) -> tuple[Any, list[Any]]:
-        return quadratic_perspective(moves @ self._factor, shares)
+        return cho_solve((self.stretching, True), flat.T).T.reshape(np.shape(slopes))
 
     def quadratic_model(self, moves: Array, variance: Array) -> Array:
         """A diagonal below P: tails of proposals that follow it are then the wider ones."""
@@ -108,12 +87,12 @@ class BoundMahalanobis(BoundCost):
         return np.linalg.eigvalsh(self.precision)
 
     @cached_property
-    def _factor(self) -> Array:
+    def stretching(self) -> Array:
         """L with P = L L', so that the cost is |L' delta|^2 and never negative."""
         return np.linalg.cholesky(self.precision)
 
     @cached_property
-    def _dual_factor(self) -> Array:
+    def shrinking(self) -> Array:
         """F with P^-1 = F F'."""
         return np.linalg.cholesky(np.linalg.inv(self.precision))
 

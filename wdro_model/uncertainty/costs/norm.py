@@ -12,10 +12,15 @@ import cvxpy as cp
 import numpy as np
 from scipy.special import gamma
 
-from wdro_model.uncertainty.costs.bound_cost import Array, BoundCost
-from wdro_model.uncertainty.costs.ground_cost import GroundCost, as_float, shown
-from wdro_model.uncertainty.costs.weighted_cost import WeightedCost, weighted_formula
-from wdro_model.uncertainty.costs.weights import resolve_weights
+from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost
+from wdro_model.uncertainty.costs.weighted_cost import (
+    WeightedCost,
+    as_float,
+    resolve_weights,
+    shown,
+    weighted_formula,
+)
+from wdro_model.uncertainty.scenarios import one_if_equal
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples
@@ -43,11 +48,8 @@ class BoundNorm(WeightedCost):
         """With p = 1, or if only one coordinate moves."""
         return self.p == 1.0 or int((~self.frozen).sum()) <= 1
 
-    def of_displacements(self, delta: Array) -> Array:
-        costs = _norms(delta, self.finite_weights, self.p)
-        if self.holds_some:
-            costs[np.any(delta[:, self.frozen] != 0, axis=1)] = np.inf
-        return costs
+    def finite_costs(self, delta: Array) -> Array:
+        return _norms(delta, self.finite_weights, self.p)
 
     def describe(self) -> str:
         return f"||w * (xi - zeta)||_{self.p:g}, {self.describe_weights()}"
@@ -134,7 +136,7 @@ class BoundNorm(WeightedCost):
         free = max(1, self.dimension - int(self.frozen.sum()))
         weights = np.ones(1) if self.weights is None else self.weights
         sigma = radius / (2 * normal_norm(self.p, free) * weights)
-        return float(sigma[0]) if np.all(sigma == sigma[0]) else sigma
+        return one_if_equal(sigma)
 
     def rescaled(self, units: Array, unit: float) -> BoundCost:
         return BoundNorm(self.dimension, self.coordinate_weights * units / unit, self.p)

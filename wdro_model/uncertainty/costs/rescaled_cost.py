@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.uncertainty.costs.bound_cost import Array, BoundCost
+from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost
+
+
+def _of_inner(name: str) -> Any:
+    """What the inner cost says of itself, as a property."""
+    return property(attrgetter(f"inner.{name}"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,41 +32,16 @@ class RescaledCost(BoundCost):
     """u, (d,), positive."""
     unit: float
 
-    @property
-    def dimension(self) -> int:  # type: ignore[override]
-        return self.inner.dimension
-
-    @property
-    def is_quadratic(self) -> bool:  # type: ignore[override]
-        return self.inner.is_quadratic
-
-    @property
-    def is_norm(self) -> bool:  # type: ignore[override]
-        return self.inner.is_norm
-
-    @property
-    def is_conic(self) -> bool:  # type: ignore[override]
-        return self.inner.is_conic
-
-    @property
-    def has_smooth_dual_norm(self) -> bool:  # type: ignore[override]
-        return self.inner.has_smooth_dual_norm
-
-    @property
-    def is_separable(self) -> bool:
-        return self.inner.is_separable
-
-    @property
-    def order(self) -> float | None:
-        return self.inner.order
-
-    @property
-    def may_forbid(self) -> bool:
-        return self.inner.may_forbid
-
-    @cached_property
-    def frozen(self) -> Array:
-        return self.inner.frozen
+    dimension = _of_inner("dimension")
+    is_quadratic = _of_inner("is_quadratic")
+    is_norm = _of_inner("is_norm")
+    is_conic = _of_inner("is_conic")
+    has_smooth_dual_norm = _of_inner("has_smooth_dual_norm")
+    is_separable = _of_inner("is_separable")
+    order = _of_inner("order")
+    may_forbid = _of_inner("may_forbid")
+    frozen = _of_inner("frozen")
+    couplings = _of_inner("couplings")
 
     @property
     def largest_weight(self) -> float:
@@ -94,10 +75,6 @@ class RescaledCost(BoundCost):
     @cached_property
     def matrix(self) -> Array:
         return self.units[:, None] * self.inner.matrix * self.units / self.unit
-
-    @cached_property
-    def couplings(self) -> Any | None:
-        return self.inner.couplings
 
     def dual_norm(self, slope: Any) -> Any:
         # Inside of the norm, so that the numbers of a program are all of one size.

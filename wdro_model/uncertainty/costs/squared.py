@@ -1,7 +1,8 @@
-"""c = sum_i w_i (xi_i - zeta_i)^2."""
+"""c = sum_i w_i (xi_i - zeta_i)^2, and what it shares with other quadratic costs."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -9,24 +10,69 @@ from typing import TYPE_CHECKING, Any
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.uncertainty.costs.bound_cost import Array, BoundCost
-from wdro_model.uncertainty.costs.ground_cost import GroundCost
-from wdro_model.uncertainty.costs.quadratic_cones import quadratic_conjugate, quadratic_perspective
-from wdro_model.uncertainty.costs.weighted_cost import WeightedCost, weighted_formula
-from wdro_model.uncertainty.costs.weights import resolve_weights
+from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost
+from wdro_model.uncertainty.costs.weighted_cost import (
+    WeightedCost,
+    resolve_weights,
+    weighted_formula,
+)
+from wdro_model.uncertainty.scenarios import one_if_equal
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples
 
 
-@dataclass(frozen=True, eq=False)
-class BoundSquared(WeightedCost):
-    """The weighted squared distance: its norm is |sqrt(w) * delta|, of dual |b / sqrt(w)|."""
+class QuadraticCost(BoundCost):
+    """c = |delta S|^2 for a matrix S (d, d): a second-order cone in moves stretched by it."""
 
-    is_proven = True
     is_quadratic = True
     is_conic = True
     has_smooth_dual_norm = True
+
+    @property
+    @abstractmethod
+    def stretching(self) -> Any:
+        """S."""
+
+    @property
+    @abstractmethod
+    def shrinking(self) -> Any:
+        """F with |slope F| the dual norm: F F' = (S S')^-1."""
+
+    def dual_norm(self, slope: Any) -> Any:
+        return cp.norm(self.whitened(slope), 2)
+
+    def dual_norms(self, slopes: Array) -> Array:
+        return np.linalg.norm(self.whitened_numbers(slopes), axis=-1)
+
+    def steepest_move(self, slope: Array) -> Array:
+        size = float(self.dual_norms(slope))
+        return np.zeros_like(slope) if size == 0 else self.inverse_times(slope) / size
+
+    def conjugate(self, slopes: Any, price: Any) -> tuple[Any | None, list[Any]]:
+        """|u|^2 / (4 l) for each row u of the shrunk slopes, l the price."""
+        count = slopes.shape[0]
+        bonus = cp.Variable(count, nonneg=True)
+        stretched = price * np.ones(count)
+        last = cp.reshape(stretched - bonus, (count, 1), order="C")
+        # |u|^2 <= 4 l s as a second-order cone.
+        cone = cp.hstack([slopes @ self.shrinking, last])
+        return bonus, [cp.SOC(stretched + bonus, cone, axis=1)]
+
+    def perspective(self, moves: Any, shares: Any) -> tuple[Any, list[Any]]:
+        """sum_k |v_k|^2 / q_k for rows v_k of the stretched moves and shares q."""
+        count = moves.shape[0]
+        price = cp.Variable(count, nonneg=True)
+        last = cp.reshape(shares - price, (count, 1), order="C")
+        cone = cp.hstack([2 * (moves @ self.stretching), last])
+        return cp.sum(price), [cp.SOC(shares + price, cone, axis=1)]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundSquared(WeightedCost, QuadraticCost):
+    """The weighted squared distance: its norm is |sqrt(w) * delta|, of dual |b / sqrt(w)|."""
+
+    is_proven = True
 
     @property
     def is_separable(self) -> bool:
@@ -36,15 +82,11 @@ class BoundSquared(WeightedCost):
     def largest_weight(self) -> float:
         return 1.0 if self.finite_weights is None else float(self.finite_weights.max())
 
-    def of_displacements(self, delta: Array) -> Array:
+    def finite_costs(self, delta: Array) -> Array:
         weights = self.finite_weights
         if weights is None:
-            costs = np.einsum("bi,bi->b", delta, delta)
-        else:
-            costs = np.einsum("bi,bi,i->b", delta, delta, weights)
-        if self.holds_some:
-            costs[np.any(delta[:, self.frozen] != 0, axis=1)] = np.inf
-        return costs
+            return np.einsum("bi,bi->b", delta, delta)
+        return np.einsum("bi,bi,i->b", delta, delta, weights)
 
     def describe(self) -> str:
         return f"sum_i w_i (xi_i - zeta_i)^2, {self.describe_weights()}"
@@ -61,34 +103,18 @@ class BoundSquared(WeightedCost):
     def matrix(self) -> Array:
         return np.diag(self.coordinate_weights)
 
-    def dual_norm(self, slope: Any) -> Any:
-        return cp.norm(self.whitened(slope), 2)
-
-    def dual_norms(self, slopes: Array) -> Array:
-        return np.linalg.norm(self.whitened_numbers(slopes), axis=-1)
-
     def combined(self, rates: list[Any]) -> Any:
         return cp.norm(cp.hstack(rates), 2)
 
-    def steepest_move(self, slope: Array) -> Array:
-        size = float(self.dual_norms(slope))
-        return np.zeros_like(slope) if size == 0 else self.inverse_times(slope) / size
-
     def inverse_times(self, slopes: Array) -> Array:
         return slopes if self.weights is None else slopes / self.weights
-
-    def conjugate(self, slopes: Any, price: Any) -> tuple[Any | None, list[Any]]:
-        return quadratic_conjugate(slopes @ self.shrinking, price)
-
-    def perspective(self, moves: Any, shares: Any) -> tuple[Any, list[Any]]:
-        return quadratic_perspective(moves @ self.stretching, shares)
 
     def default_sigma(self, radius: float, joint: JointSamples) -> float | Array:
         """sigma_i^2 = radius / (2 d w_i), shared equally by the d coordinates that move."""
         free = max(1, self.dimension - int(self.frozen.sum()))
         weights = np.ones(1) if self.weights is None else self.weights
         sigma = np.sqrt(radius / (2 * free * weights))
-        return float(sigma[0]) if np.all(sigma == sigma[0]) else sigma
+        return one_if_equal(sigma)
 
     def rescaled(self, units: Array, unit: float) -> BoundCost:
         return BoundSquared(self.dimension, self.coordinate_weights * units**2 / unit)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wdro_model.errors import blaming
-from wdro_model.uncertainty.costs.bound_cost import Array, BoundCost
-from wdro_model.uncertainty.costs.ground_cost import GroundCost
+from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples

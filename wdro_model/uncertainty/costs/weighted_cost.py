@@ -1,17 +1,27 @@
-"""Costs with one weight for each coordinate: what they share."""
+"""Costs with one weight for each coordinate: what they share, and how weights are given."""
 
 from __future__ import annotations
 
+import math
 import numbers
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.uncertainty.costs.bound_cost import Array, BoundCost
+from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost
+from wdro_model.uncertainty.joint import JointSamples
+from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.uncertainty.scenarios import chunks, read_only
+from wdro_model.uncertainty.supports import first_index
+
+if TYPE_CHECKING:
+    from wdro_model.uncertainty.joint import JointSamples
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +41,16 @@ class WeightedCost(BoundCost):
     @cached_property
     def coordinate_weights(self) -> Array:
         return np.ones(self.dimension) if self.weights is None else self.weights
+
+    def of_displacements(self, delta: Array) -> Array:
+        costs = self.finite_costs(delta)
+        if self.holds_some:
+            costs[np.any(delta[:, self.frozen] != 0, axis=1)] = np.inf
+        return costs
+
+    @abstractmethod
+    def finite_costs(self, delta: Array) -> Array:
+        """The cost (B,) of the moves (B, d) of coordinates that are not frozen."""
 
     def whitened(self, slope: Any) -> Any:
         keep = np.flatnonzero(~self.frozen)
@@ -61,9 +81,9 @@ class WeightedCost(BoundCost):
         weights = None if self.weights is None else self.weights[where]
         return self.with_weights(len(where), weights)
 
+    @abstractmethod
     def with_weights(self, dimension: int, weights: Array | None) -> BoundCost:
         """The same formula with other weights."""
-        raise NotImplementedError
 
     @cached_property
     def holds_some(self) -> bool:
@@ -94,3 +114,123 @@ def weighted_formula(formula: str, weights: Any) -> str:
         return formula.format(w="")
     label = f", weights {weights}" if isinstance(weights, str | numbers.Real) else ", given weights"
     return formula.format(w="w * " if "||" in formula else "w_i ") + label
+
+
+# ------------------------------------------------------------------ numbers as the user gives them
+STANDARDIZE = "standardize"
+SMALLEST_VARIANCE = 1e-300
+
+
+def resolve_weights(weights: Any, joint: JointSamples, power: int) -> np.ndarray | None:
+    """The weights (d,) of the coordinates, read-only; None if all are 1.
+
+    power: "standardize" gives one over the sample standard deviation to this power.
+    """
+    if weights is None:
+        return None
+    if not isinstance(weights, Mapping):
+        resolved = _flat(weights, joint, power)
+    else:
+        for key in weights:
+            if not isinstance(key, UncertainParameter) or key not in joint.slices:
+                raise _unknown(key, joint)
+        resolved = np.ones(joint.dimension)
+        for parameter, value in weights.items():
+            resolved[joint.slices[parameter]] = _block(value, parameter, joint, power)
+    if not np.all(resolved > 0):
+        i = int(np.argmin(resolved > 0))
+        raise ValueError(
+            f"weights of a cost must be positive, got {float(resolved[i])} for "
+            f"{joint.coordinate(i)}; np.inf keeps a coordinate at its observed value."
+        )
+    return None if np.all(resolved == 1.0) else read_only(resolved)
+
+
+def _flat(weights: Any, joint: JointSamples, power: int) -> np.ndarray:
+    """Weights given for all coordinates at once."""
+    if isinstance(weights, str):
+        return _standardized(weights, joint, slice(0, joint.dimension), power)
+    array = _numbers(weights)
+    single = joint.parameters[0].shape if len(joint.parameters) == 1 else None
+    if array.ndim == 0:
+        return np.broadcast_to(array, (joint.dimension,))
+    if array.shape == single or array.shape == (joint.dimension,):
+        return array.reshape(-1)
+    expected = f"({joint.dimension},)" + (f" or {single}" if single and len(single) > 1 else "")
+    raise ValueError(
+        f"weights of a cost have shape {array.shape}, expected a number or shape {expected}; "
+        "use {parameter: weights} to weight parameters apart."
+    )
+
+
+def _block(value: Any, parameter: UncertainParameter, joint: JointSamples, power: int) -> Any:
+    """Weights given for one parameter."""
+    if isinstance(value, str):
+        return _standardized(value, joint, joint.slices[parameter], power)
+    array = _numbers(value)
+    if array.ndim == 0:
+        return float(array)
+    if array.shape == parameter.shape or array.shape == (math.prod(parameter.shape),):
+        return array.reshape(-1)
+    raise ValueError(
+        f"weights of {parameter.name()!r} have shape {array.shape}, expected a number or shape "
+        f"{parameter.shape}."
+    )
+
+
+def _standardized(word: str, joint: JointSamples, where: slice, power: int) -> np.ndarray:
+    if word != STANDARDIZE:
+        raise ValueError(
+            f"unknown weights {word!r}; write {STANDARDIZE!r}, a number, an array or "
+            "{parameter: weights}."
+        )
+    rows = joint.matrix[:, where]
+    mean = joint.mean[where]
+    squares = (((block - mean) ** 2).sum(axis=0) for _, block in chunks(rows))
+    variance = np.asarray(sum(squares)) / joint.size
+    # Rounding of the mean gives constant data a tiny variance: the range tells them apart.
+    constant = (rows.max(axis=0) == rows.min(axis=0)) | (variance < SMALLEST_VARIANCE)
+    if constant.any():
+        i = where.start + first_index(constant)[0]
+        reason = "there is one sample" if joint.size == 1 else "all samples agree"
+        raise ValueError(
+            f"weights={STANDARDIZE!r} needs data that varies, but {joint.coordinate(i)} does not "
+            f"({reason}: {float(joint.matrix[0, i])!r}); give its weight as a number with "
+            "{parameter: weights}, np.inf to keep it fixed."
+        )
+    return variance ** (-power / 2)
+
+
+def _numbers(given: Any) -> np.ndarray:
+    try:
+        array = np.asarray(given)
+        if array.dtype.kind not in "fiu" or isinstance(given, bool):
+            raise TypeError
+        return np.asarray(array, dtype=np.float64)
+    except (TypeError, ValueError):
+        shown = given if isinstance(given, numbers.Number | str) else type(given).__name__
+        raise ValueError(f"weights of a cost must be positive numbers, got {shown!r}.") from None
+
+
+def _unknown(key: Any, joint: JointSamples) -> ValueError:
+    label = repr(key.name()) if isinstance(key, UncertainParameter) else repr(key)
+    names = ", ".join(repr(parameter.name()) for parameter in joint.parameters)
+    return ValueError(
+        f"weights are given for {label}, which is not an uncertain parameter of the loss; the keys "
+        f"must be the parameter objects {names}."
+    )
+
+
+def as_float(number: Any) -> float:
+    """A number as a float, infinite where it is too large for one."""
+    try:
+        return float(number)
+    except OverflowError:
+        return np.inf if number > 0 else -np.inf
+
+
+def shown(given: Any) -> str:
+    """What the user gave, for a message; an integer of hundreds of digits by its size."""
+    if isinstance(given, int) and abs(given) > 10**300:
+        return f"an integer of {len(str(abs(given)))} digits"
+    return repr(given)

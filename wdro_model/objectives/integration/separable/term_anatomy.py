@@ -17,12 +17,10 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from wdro_model.loss.additive_terms import additive_terms
 from wdro_model.loss.affine_pieces import entry_pieces
-from wdro_model.loss.dependence import dependence
-from wdro_model.loss.entries import selected
+from wdro_model.loss.dependence import dependence, selected
 from wdro_model.loss.flat_vectors import Stacked
-from wdro_model.loss.polynomial import Degrees
+from wdro_model.loss.polynomial import Degrees, additive_terms
 from wdro_model.loss.structure import convexity_in_data
 from wdro_model.model import Memory, RobustModel
 from wdro_model.objectives.integration.importance.frame import box_of

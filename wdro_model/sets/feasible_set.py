@@ -11,27 +11,14 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wdro_model.bounds_as_rows import bounds_as_rows
 from wdro_model.sets.backends import (
     LinearOracle,
     Vector,
     backend_names,
     find_backend,
-    register_backend,
+    reference_solver,
 )
-from wdro_model.sets.rounding import Value, best_of, distance_to, is_binary, nearest_directions
-
-__all__ = [
-    "FeasibleSet",
-    "In",
-    "LinearOracle",
-    "Vector",
-    "as_direction",
-    "as_flat",
-    "reference_solver",
-    "refuse_incomplete",
-    "register_backend",
-]
+from wdro_model.sets.vertices import Value, best_of, distance_to, is_binary, nearest_directions
 
 
 class FeasibleSet(ABC):
@@ -329,11 +316,6 @@ def as_flat(x: Any, dimension: int) -> Any:
     if x.size != dimension:
         raise ValueError(f"x must have {dimension} entries, got shape {x.shape}.")
     return x if x.ndim == 1 else cp.vec(x, order="C")
-
-
-def reference_solver(problem: Any) -> Any:
-    """CVXPY's solver for a check: accurate on every cone, where its default may not be."""
-    return bounds_as_rows(problem, cp.HIGHS if problem.is_mixed_integer() else cp.CLARABEL)
 
 
 def _outside(point: Vector, bounds: tuple[Vector, Vector], tolerance: float) -> bool:
