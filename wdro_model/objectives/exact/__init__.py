@@ -4,15 +4,15 @@ An entry says whether it applies to a model, and gives the worst-case risk as a 
 smooth objective for Frank-Wolfe where it is one, and as a number with its worst-case distribution
 at a fixed decision. Adding one is a file with a class, and `register_counterpart`.
 
-| entry                 | loss in the data                 | cost            | support  |
-|-----------------------|----------------------------------|-----------------|----------|
-| QuadraticFormLoss     | x' Xi x                          | squared         | R^d      |
-| AffineLoss            | affine                           | quadratic       | R^d, box |
-| LipschitzLoss         | maxima, logistic, huber          | norm            | R^d      |
-| LeastSquaresLoss      | the square of an affine form     | quadratic       | R^d      |
-| MaxAffineEverywhere   | sums of maxima of affine pieces  | quadratic       | R^d      |
-| MaxAffineOnBox        | the same                         | separable       | box      |
-| MaxAffineOnPolyhedron | the same                         | norm, quadratic | C xi <= h |
+| entry                 | loss in the data                | cost            | support   |
+|-----------------------|---------------------------------|-----------------|-----------|
+| QuadraticFormLoss     | x' Xi x                         | squared         | R^d       |
+| AffineLoss            | affine                          | quadratic       | R^d, box  |
+| LipschitzLoss         | maxima, logistic, huber         | norm            | R^d       |
+| LeastSquaresLoss      | the square of an affine form    | quadratic       | R^d       |
+| MaxAffineEverywhere   | sums of maxima of affine pieces | quadratic       | R^d       |
+| MaxAffineOnBox        | the same                        | separable       | box       |
+| MaxAffineOnPolyhedron | the same                        | norm, quadratic | C xi <= h |
 """
 
 from __future__ import annotations
