@@ -60,8 +60,8 @@ for _name, _counterpart in BUILT_IN.items():
 
 def counterparts() -> tuple[Counterpart, ...]:
     """All of them in the order in which they are asked: those that were added come first."""
-    added = [name for name in COUNTERPARTS.names() if name not in BUILT_IN]
-    return tuple(COUNTERPARTS[name] for name in (*added, *BUILT_IN))
+    named = zip(COUNTERPARTS.names(), COUNTERPARTS.things())
+    return tuple(entry for _, entry in sorted(named, key=lambda pair: pair[0] in BUILT_IN))
 
 
 def counterpart(model: RobustModel) -> Counterpart:
