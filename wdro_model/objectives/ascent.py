@@ -53,7 +53,7 @@ def climb(model: RobustModel, x: Array, dual: float | None = None) -> Climbed | 
     low, high, rows = 0.0, np.inf, model.rows
     best = Climbed(rows, float(model.loss.values(x, rows).mean()), 0.0)
     for _ in range(PRICES):
-        rows = _answers(model, x, price, rows)
+        rows = _climbed(model, x, price, rows)
         moved = model.cost.within_budget(model.rows, rows, model.radius)
         losses, cost = model.loss.values(x, moved), float(model.cost(model.rows, moved).mean())
         in_the_ball = cost <= model.radius * (1.0 + ROUNDING)
@@ -74,7 +74,7 @@ def _applies(model: RobustModel) -> bool:
     return climbs and bounded and model.radius > 0 and model.rows.size <= LARGEST
 
 
-def _answers(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
+def _climbed(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
     """Each sample climbs f - price c from `rows`, with a step of its own that grows and shrinks."""
     assert model.joint.bounds is not None
     lower, upper = model.joint.bounds

@@ -1,4 +1,8 @@
-"""The dual variable of the transport budget, minimised exactly at one decision."""
+"""The dual variable of the transport budget, minimised exactly at one decision.
+
+For smoothed objectives, whose transport cost is continuous in the dual. That of exact ones jumps at
+the minimum, and both sides of the jump are wanted: `exact.transport_price` halves its bracket.
+"""
 
 from __future__ import annotations
 

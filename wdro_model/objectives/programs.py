@@ -1,4 +1,4 @@
-"""Empirical risk as a CVXPY expression, vectorised over the samples where the loss allows it."""
+"""Objectives as CVXPY programs; that of the empirical risk, vectorised where the loss allows it."""
 
 from __future__ import annotations
 
@@ -78,8 +78,15 @@ def max_of_pieces(model: RobustModel) -> Any:
     for piece in model.structure.pieces or ():
         parts = affine_parts(piece, model.joint.parameters)
         total = parts.constant
+        # Parameter by parameter: convex slopes stay convex where their own samples have one sign.
         for parameter, slope in parts.slopes.items():
             rows = samples[parameter].reshape(model.joint.size, -1)
             total = total + rows @ cp.vec(slope, order="C")
         pieces.append(total)
     return cp.mean(cp.maximum(*pieces)) if len(pieces) > 1 else cp.mean(pieces[0])
+
+
+def flat_slope(model: RobustModel, slopes: dict[Any, Any]) -> Any:
+    """B(x) of all the data as one vector of d entries."""
+    flat = [cp.vec(slopes[p], order="C") for p in model.joint.parameters]
+    return cp.hstack(flat) if len(flat) > 1 else flat[0]

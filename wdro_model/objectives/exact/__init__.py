@@ -3,10 +3,34 @@
 An entry says whether it applies to a model, and gives the worst-case risk as a CVXPY program, as a
 smooth objective for Frank-Wolfe where it is one, and as a number with its worst-case distribution
 at a fixed decision. Adding one is a file with a class, and `register_counterpart`.
+
+| entry                 | loss in the data                | cost            | support   |
+|-----------------------|---------------------------------|-----------------|-----------|
+| QuadraticFormLoss     | x' Xi x                         | squared         | R^d       |
+| AffineLoss            | affine                          | quadratic       | R^d, box  |
+| LipschitzLoss         | maxima, logistic, huber         | norm            | R^d       |
+| LeastSquaresLoss      | the square of an affine form    | quadratic       | R^d       |
+| MaxAffineEverywhere   | sums of maxima of affine pieces | quadratic       | R^d       |
+| MaxAffineOnBox        | the same                        | separable       | box       |
+| MaxAffineOnPolyhedron | the same                        | norm, quadratic | C xi <= h |
 """
 
-from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, register_counterpart
-from wdro_model.objectives.exact.table import counterpart, counterparts, has_counterpart
+from __future__ import annotations
+
+from wdro_model.errors import NoReformulationError
+from wdro_model.model import RobustModel
+from wdro_model.objectives.exact.affine_loss import AffineLoss, QuadraticFormLoss
+from wdro_model.objectives.exact.counterpart import (
+    COUNTERPARTS,
+    Counterpart,
+    Extremal,
+    register_counterpart,
+)
+from wdro_model.objectives.exact.least_squares_loss import LeastSquaresLoss
+from wdro_model.objectives.exact.lipschitz_loss import LipschitzLoss
+from wdro_model.objectives.exact.max_affine_everywhere import MaxAffineEverywhere
+from wdro_model.objectives.exact.max_affine_on_box import MaxAffineOnBox
+from wdro_model.objectives.exact.max_affine_on_polyhedron import MaxAffineOnPolyhedron
 from wdro_model.objectives.programs import Program
 
 __all__ = [
@@ -18,3 +42,43 @@ __all__ = [
     "has_counterpart",
     "register_counterpart",
 ]
+
+BUILT_IN: dict[str, Counterpart] = {
+    "quadratic_form": QuadraticFormLoss(),
+    "affine": AffineLoss(),
+    "lipschitz": LipschitzLoss(),
+    "least_squares": LeastSquaresLoss(),
+    "max_affine": MaxAffineEverywhere(),
+    "box": MaxAffineOnBox(),
+    "polyhedral": MaxAffineOnPolyhedron(),
+}
+"""The cheapest counterparts first."""
+
+for _name, _counterpart in BUILT_IN.items():
+    register_counterpart(_name, _counterpart)
+
+
+def counterparts() -> tuple[Counterpart, ...]:
+    """All of them in the order in which they are asked: those that were added come first."""
+    named = zip(COUNTERPARTS.names(), COUNTERPARTS.things())
+    return tuple(entry for _, entry in sorted(named, key=lambda pair: pair[0] in BUILT_IN))
+
+
+def counterpart(model: RobustModel) -> Counterpart:
+    """The first that applies; a NoReformulationError that says what was found if none does."""
+    reasons: list[str] = []
+    for entry in counterparts():
+        reason = entry.refusal(model)
+        if reason is None:
+            return entry
+        if reason not in reasons:
+            reasons.append(reason)
+    raise NoReformulationError(
+        f"no exact robust counterpart is known for this model: {'; '.join(reasons)}",
+        "method='smoothed' (any differentiable loss) or method='erm'",
+    )
+
+
+def has_counterpart(model: RobustModel) -> bool:
+    """Does one of them apply?"""
+    return any(entry.refusal(model) is None for entry in counterparts())

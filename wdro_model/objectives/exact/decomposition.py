@@ -11,6 +11,7 @@ then fall into groups of equal labels, each with pieces of its own.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
@@ -28,8 +29,7 @@ from wdro_model.loss.dependence import entry
 from wdro_model.loss.polynomial import Degrees, additive_terms
 from wdro_model.loss.rewriting import substitute
 from wdro_model.model import RobustModel
-from wdro_model.objectives.exact.lines import Lines, find_lines, gather_lines
-from wdro_model.objectives.exact.pieces import (
+from wdro_model.objectives.exact.clusters import (
     Cluster,
     Piece,
     masked,
@@ -38,6 +38,8 @@ from wdro_model.objectives.exact.pieces import (
     sum_of_pieces,
     total,
 )
+from wdro_model.objectives.exact.coordinate_lines import Lines, find_lines, gather_lines
+from wdro_model.objectives.exact.counterpart import Counterpart
 from wdro_model.solvers.objective import Array
 
 LIMIT = 64
@@ -46,6 +48,9 @@ LARGEST_SUM = 512
 """Sums are written out entry by entry up to this many."""
 GROUPS = 32
 """At most so many different values of the parameters that are held fixed."""
+
+
+Part = Cluster | Lines
 
 
 class NotPiecewise(Exception):
@@ -63,6 +68,45 @@ class Group:
     """Terms without data."""
     held: tuple[Any, ...] = ()
     """Parameters whose value, shared by the samples, was put into the pieces."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The clusters and the lines: the loss is the sum of their maxima and of the rest."""
+        return (*self.clusters, *self.lines)
+
+    def rows(self, model: RobustModel) -> Array:
+        """The samples of the group."""
+        return model.rows if len(self.index) == len(model.rows) else model.rows[self.index]
+
+
+def certain_part(model: RobustModel, groups: tuple[Group, ...]) -> Any:
+    """The terms without data, averaged over the samples."""
+    certain: Any = cp.Constant(0.0)
+    for group in groups:
+        for term in group.rest:
+            certain = certain + (len(group.index) / len(model.rows)) * term
+    return certain
+
+
+class PiecewiseCounterpart(Counterpart):
+    """A counterpart that works on the pieces of the loss."""
+
+    @abstractmethod
+    def pieces(self, model: RobustModel) -> tuple[Group, ...] | str:
+        """The pieces, in clusters that the counterpart can take one by one; or why there are none.
+
+        They are remembered, by `groups_of`.
+        """
+
+    def needs_pieces(self, model: RobustModel) -> str | None:
+        found = self.pieces(model)
+        return found if isinstance(found, str) else None
+
+    def groups(self, model: RobustModel) -> tuple[Group, ...]:
+        """The pieces of a model that has some."""
+        found = self.pieces(model)
+        assert not isinstance(found, str)
+        return found
 
 
 def decompose(

@@ -1,6 +1,6 @@
-"""The worst-case distribution on a polyhedral support, from nature's own convex program.
+"""The worst-case distribution on a polyhedral support, from the adversary's own convex program.
 
-Nature sends a share q_kj of sample k to where piece j is evaluated, by q_kj times a move:
+The adversary sends a share q_kj of sample k to where piece j is evaluated, by q_kj times a move:
 
     max mean_k sum_j q_kj (a_j + <b_j, xi_k>) + <b_j, v_kj>
     s.t. sum_j q_kj = 1, q_kj >= 0, C (q_kj xi_k + v_kj) <= q_kj h,
@@ -17,14 +17,15 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+from cvxpy.error import SolverError
 
+from wdro_model.loss.atoms.expressions import power_of_two
 from wdro_model.model import RobustModel
-from wdro_model.objectives.exact.at_decision import run_patiently, size_at
+from wdro_model.objectives.exact.clusters import NumericCluster
+from wdro_model.objectives.exact.conditions import polyhedron
 from wdro_model.objectives.exact.counterpart import Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import Group
-from wdro_model.objectives.exact.pieces import NumericCluster, numeric
-from wdro_model.objectives.exact.support import inequalities, reach
-from wdro_model.objectives.exact.vectorised import group_rows
+from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.objective import Array
 
 SMALLEST = 1e-7
@@ -36,13 +37,51 @@ SLIGHT, ASIDE = 1e-6, 1e-2
 """The share of a move that counts as rounding, and as a step aside on a long way."""
 SWEEPS, CLOSE = 100, 1e-12
 """Projections that set a move right, and how far outside it may stay."""
+TOLERANCES = ("tol_gap_abs", "tol_gap_rel", "tol_feas")
+LOOSER = (1e-8, 1e-7, 1e-5)
+"""The solver's own tolerance, and what is tried after it."""
 
 
-def primal_extremal(model: RobustModel, groups: tuple[Group, ...], x: Array) -> Extremal:
-    """Solve nature's program and read its atoms."""
+def reach(model: RobustModel, factor: float) -> float:
+    """A length that is large beside the radius and the spread of the data."""
+    spread = float(np.ptp(model.rows, axis=0).max(initial=0.0))
+    shortest = float(model.cost.coordinate_scales.min())
+    return factor * max(1.0, spread, model.radius * len(model.rows) / shortest)
+
+
+def size_at(model: RobustModel, groups: tuple[Group, ...], x: Array) -> float:
+    """The size of the pieces at a decision: their spread over the samples, and what moves add."""
+    found = 0.0
+    width = model.joint.width
+    for group in groups:
+        rows = group.rows(model)
+        for cluster in group.clusters:
+            numbers = cluster.numeric(model, x)
+            best = numbers.values(rows).max(axis=1)
+            gains = model.cost.largest_gains(numbers.moving_slopes, model.radius, width)
+            found = max(found, float(np.ptp(best)), float(gains.max()))
+    return power_of_two(found)
+
+
+def run_patiently(problem: cp.Problem) -> None:
+    """Solve; with looser tolerances where the solver gets stuck on its way to the usual ones."""
+    for tolerance in LOOSER:
+        try:
+            Conic("CLARABEL", dict.fromkeys(TOLERANCES, tolerance)).run(problem)
+            return
+        except SolverError:
+            continue
+    raise SolverError(
+        "the adversary's problem at this decision could not be solved: its numbers are of too many "
+        "sizes; measure the data, or its cost, in units in which they are of order one."
+    )
+
+
+def solve_adversary(model: RobustModel, groups: tuple[Group, ...], x: Array) -> Extremal:
+    """Solve the adversary's program and read its atoms."""
     unit = size_at(model, groups, x)
     parts = [
-        _Part(model, group, numeric(model, cluster, x).over(unit))
+        _Transport(model, group, cluster.numeric(model, x).over(unit))
         for group in groups
         for cluster in group.clusters
         if len(cluster.moving)
@@ -55,10 +94,10 @@ def primal_extremal(model: RobustModel, groups: tuple[Group, ...], x: Array) -> 
         cp.Maximize(gain / len(model.rows)), [budget, *(c for p in parts for c in p.constraints)]
     )
     run_patiently(problem)
-    answers = [part.answers() for part in parts]
+    moved = [part.shares_and_moves() for part in parts]
     rows, weights, source = [], [], []
     for k, row in enumerate(model.rows):
-        own = [found[k] for found in answers if k in found]
+        own = [found[k] for found in moved if k in found]
         shares, moves = coupled(own, model.rows.shape[1])
         rows.append(row + moves)
         weights.append(shares / len(model.rows))
@@ -120,8 +159,7 @@ def escaping(model: RobustModel, found: Extremal) -> Extremal:
     The loss is convex in the data: a share p at xi + delta is worth no more than a share p / t at
     xi + t delta, the rest staying at xi, for the same cost if the cost is a norm.
     """
-    support = inequalities(model)
-    assert support is not None
+    support = polyhedron(model)
     origins = model.rows[found.source]
     moves = found.rows - origins
     costs = model.cost(origins, found.rows)
@@ -152,33 +190,31 @@ def _along_the_support(moves: Array, rows: Array) -> Array:
     return moves
 
 
-def coupled(answers: list[tuple[Array, Array]], dimension: int) -> tuple[Array, Array]:
+def coupled(parts: list[tuple[Array, Array]], dimension: int) -> tuple[Array, Array]:
     """Moves of separate coordinates as moves of all of them: (shares (K,), moves (K, d)).
 
-    Each answer is (shares, moves) with shares that add up to one; the cost of the moves adds up
+    Each part is (shares, moves) with shares that add up to one; the cost of the moves adds up
     over the coordinates, so that any coupling of them is as good as another.
     """
-    ends = [np.cumsum(shares) / shares.sum() for shares, _ in answers]
+    ends = [np.cumsum(shares) / shares.sum() for shares, _ in parts]
     marks = np.unique(np.concatenate([np.array([1.0]), *ends]))
     marks = marks[(marks > 0) & (marks <= 1)]
     shares = np.diff(marks, prepend=0.0)
     keep = shares > 1e-12
     marks, shares = marks[keep], shares[keep]
     moves = np.zeros((len(marks), dimension))
-    for (_, own), end in zip(answers, ends):
+    for (_, own), end in zip(parts, ends):
         moves += own[np.minimum(np.searchsorted(end, marks - 1e-13), len(own) - 1)]
     return shares / shares.sum(), moves
 
 
-class _Part:
+class _Transport:
     """The shares and moves of a group of samples for one cluster of pieces."""
 
     def __init__(self, model: RobustModel, group: Group, cluster: NumericCluster) -> None:
-        found = inequalities(model)
-        assert found is not None
-        matrix, limits = found
+        matrix, limits = polyhedron(model)
         self.index, self.where = group.index, cluster.moving
-        self.rows = group_rows(group, model.rows)
+        self.rows = group.rows(model)
         count, pieces = len(self.rows), len(cluster.constants)
         slack = limits - (matrix @ self.rows.T).T
         values = cluster.values(self.rows)
@@ -203,7 +239,7 @@ class _Part:
             self.cost += spent
             self.constraints += more
 
-    def answers(self) -> dict[int, tuple[Array, Array]]:
+    def shares_and_moves(self) -> dict[int, tuple[Array, Array]]:
         """For each sample of the group, the shares and moves (J, d) of its pieces."""
         shares = np.maximum(self.shares.value, 0.0)
         shares[shares < SMALLEST] = 0.0

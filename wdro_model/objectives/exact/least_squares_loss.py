@@ -16,15 +16,14 @@ import numpy as np
 from wdro_model.loss.polynomial import Degrees, additive_terms
 from wdro_model.loss.rewriting import square_of_number, times
 from wdro_model.model import RobustModel
-from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmoved
-from wdro_model.objectives.exact.decomposition import scalars
-from wdro_model.objectives.exact.pieces import Piece, as_piece, evaluate_piece
-from wdro_model.objectives.exact.refusals import (
+from wdro_model.objectives.exact.clusters import Piece, as_piece, evaluate_piece
+from wdro_model.objectives.exact.conditions import (
     first_refusal,
     needs_free_moves,
     needs_quadratic_cost,
 )
-from wdro_model.objectives.exact.vectorised import piece_at
+from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmoved
+from wdro_model.objectives.exact.decomposition import scalars
 from wdro_model.objectives.programs import Program
 from wdro_model.solvers.objective import Array
 
@@ -56,7 +55,7 @@ class LeastSquaresLoss(Counterpart):
     def program(self, model: RobustModel) -> Program | None:
         found = residual(model)
         assert found is not None
-        u = piece_at(found.piece, found.seen, model.rows)
+        u = found.piece.values(found.seen, model.rows)
         size = cp.norm(u, 2) / np.sqrt(len(model.rows))
         reach = np.sqrt(model.radius) * model.cost.dual_norm(found.piece.slope)
         total = times(cp.square(size + reach), found.factor) if found.factor else cp.Constant(0.0)

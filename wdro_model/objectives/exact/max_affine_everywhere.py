@@ -5,11 +5,13 @@ Each piece is largest where its own move b/(2 l) in the geometry of the cost put
     sup_zeta max_j a_j + <b_j, zeta> - l c(xi, zeta) = max_j a_j + <b_j, xi> + |b_j|^2 / (4 l),
 
 |.| the dual norm of the cost; the worst-case risk is the minimum over l >= 0 of
-l radius + mean_k of this at xi_k, jointly convex in l and the slopes.
+l radius + mean_k of this at xi_k, jointly convex in l and the slopes. `dual_program` writes this
+minimum for any support, from what the adversary makes of each piece there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,25 +19,29 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.model import RobustModel
-from wdro_model.objectives.exact.counterpart import Counterpart, Extremal
-from wdro_model.objectives.exact.decomposition import Group, groups_of
-from wdro_model.objectives.exact.dual_search import search
-from wdro_model.objectives.exact.duality import Part, Values, dual_program
-from wdro_model.objectives.exact.lines import Lines, along
-from wdro_model.objectives.exact.pieces import Cluster, is_flat
-from wdro_model.objectives.exact.refusals import (
+from wdro_model.objectives.exact.best_replies import replies_everywhere
+from wdro_model.objectives.exact.clusters import Cluster, is_flat
+from wdro_model.objectives.exact.conditions import (
     first_refusal,
     needs_free_moves,
     needs_quadratic_cost,
 )
-from wdro_model.objectives.exact.responses import free_responses
-from wdro_model.objectives.exact.vectorised import piece_at
+from wdro_model.objectives.exact.coordinate_lines import Lines, along
+from wdro_model.objectives.exact.counterpart import Extremal
+from wdro_model.objectives.exact.decomposition import (
+    Group,
+    Part,
+    PiecewiseCounterpart,
+    certain_part,
+    groups_of,
+)
+from wdro_model.objectives.exact.transport_price import BestPrice, best_price
 from wdro_model.objectives.programs import Program
 from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True)
-class MaxAffineLoss(Counterpart):
+class MaxAffineEverywhere(PiecewiseCounterpart):
     """max_j a_j(x) + <b_j(x), xi>, or a sum of such terms; squared or Mahalanobis cost; R^d."""
 
     formula = "min over l of l radius + mean_k max_j a_j + <b_j, xi_k> + |b_j|^2 / (4 l)"
@@ -45,43 +51,65 @@ class MaxAffineLoss(Counterpart):
             model,
             needs_quadratic_cost("whitened", "inverse_times"),
             needs_free_moves,
-            needs_pieces,
+            self.needs_pieces,
         )
 
     def program(self, model: RobustModel) -> Program | None:
-        return dual_program(model, self.groups(model), free_values)
+        return dual_program(model, self.groups(model), values_everywhere)
 
     def value(self, model: RobustModel, x: Array) -> float:
-        return search(model, x, free_responses(model, self.groups(model), x)).value
+        return self._price(model, x).value
 
     def extremal(self, model: RobustModel, x: Array) -> Extremal:
-        return search(model, x, free_responses(model, self.groups(model), x)).extremal(model)
+        return self._price(model, x).extremal(model)
 
-    def groups(self, model: RobustModel) -> tuple[Group, ...]:
-        found = pieces_of(model)
-        assert not isinstance(found, str)
-        return found
+    def pieces(self, model: RobustModel) -> tuple[Group, ...] | str:
+        """In clusters that a quadratic cost on R^d does not couple."""
+        return groups_of(model, "free", couplings=model.cost.couplings)
 
-
-def pieces_of(model: RobustModel) -> tuple[Group, ...] | str:
-    """The pieces of the loss, in clusters that a quadratic cost on R^d does not couple."""
-    return groups_of(model, "free", couplings=model.cost.couplings)
+    def _price(self, model: RobustModel, x: Array) -> BestPrice:
+        return best_price(model, x, replies_everywhere(model, self.groups(model), x))
 
 
-def needs_pieces(model: RobustModel) -> str | None:
-    found = pieces_of(model)
-    return found if isinstance(found, str) else None
+Values = tuple[list[Any], list[Any]]
+"""For each piece what the adversary makes of it at all samples, and constraints of its own."""
+WorstValues = Callable[[RobustModel, Part, Array, Any], Values]
+"""The values of a cluster, or of lines, for samples (n, d) and the price l."""
 
 
-def free_values(model: RobustModel, part: Part, rows: Array, dual: Any) -> Values:
+def dual_program(
+    model: RobustModel,
+    groups: tuple[Group, ...],
+    worst_values: WorstValues,
+    certain: Any | None = None,
+) -> Program | None:
+    """min over l >= 0 of l radius + mean_k sum_c max_j v_cj(k, l), if CVXPY sees its convexity.
+
+    worst_values: gives v_cj(k, l) = sup_zeta a_cj + <b_cj, zeta> - l c(xi_k, zeta) for sample k and
+        piece j of cluster c.
+    certain: in place of the terms without data.
+    """
+    dual = cp.Variable(nonneg=True, name="transport_dual")
+    total = certain_part(model, groups) if certain is None else certain
+    total = total + model.radius * dual
+    constraints: list[Any] = []
+    for group in groups:
+        rows = group.rows(model)
+        for part in group.parts:
+            values, more = worst_values(model, part, rows, dual)
+            total = total + part.sum_of_largest(values, len(rows)) / len(model.rows)
+            constraints += more
+    return Program.if_convex(total, tuple(constraints))
+
+
+def values_everywhere(model: RobustModel, part: Part, rows: Array, dual: Any) -> Values:
     """a + <b, xi_k> + |b|^2 / (4 l) for each piece."""
     if isinstance(part, Lines):
         bonuses, constraints = line_bonuses(model, part, dual)
         ones = np.ones((len(rows), len(part.where)))
         return [v + along(ones, b) for v, b in zip(part.values(rows), bonuses)], constraints
     bonuses, constraints = cluster_bonuses(model, part, dual)
-    plain = [piece_at(piece, part.seen, rows) for piece in part.pieces]
-    return [value + bonus for value, bonus in zip(plain, bonuses)], constraints
+    return [value + bonus for value, bonus in zip(part.values(rows), bonuses)], constraints
 
 
 def cluster_bonuses(model: RobustModel, cluster: Cluster, dual: Any) -> tuple[list[Any], list[Any]]:

@@ -1,7 +1,7 @@
 """Maxima of affine pieces on a box, with a cost that adds up over the coordinates.
 
-Nature then moves every coordinate on its own. For one sample, one piece and the cost |delta_i|
-weighed by w_i, a coordinate goes to its bound or stays,
+The adversary then moves every coordinate on its own. For one sample, one piece and the cost
+|delta_i| weighed by w_i, a coordinate goes to its bound or stays,
 
     sup { b delta - l w |delta| : lo <= xi + delta <= hi }
         = (hi - xi) (b - l w)_+ + (xi - lo) (-b - l w)_+,
@@ -20,28 +20,31 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.model import RobustModel
-from wdro_model.objectives.exact.counterpart import Counterpart, Extremal
-from wdro_model.objectives.exact.decomposition import Group, groups_of
-from wdro_model.objectives.exact.dual_search import search
-from wdro_model.objectives.exact.duality import Part, Values, dual_program
-from wdro_model.objectives.exact.lines import Lines, along
-from wdro_model.objectives.exact.max_affine import squares_below
-from wdro_model.objectives.exact.polyhedral import (
-    LARGEST,
-    cluster_values,
+from wdro_model.objectives.exact.adversary_program import reach
+from wdro_model.objectives.exact.best_replies import replies_on_box, room
+from wdro_model.objectives.exact.conditions import (
+    first_refusal,
+    needs_box,
     needs_conic_cost,
-    too_many_multipliers,
+    needs_homogeneous_cost,
+    needs_separable_cost,
+    polyhedron,
 )
-from wdro_model.objectives.exact.refusals import first_refusal, needs_homogeneous_cost
-from wdro_model.objectives.exact.responses import box_responses
-from wdro_model.objectives.exact.support import inequalities, reach
-from wdro_model.objectives.exact.vectorised import piece_at
+from wdro_model.objectives.exact.coordinate_lines import Lines, along
+from wdro_model.objectives.exact.counterpart import Extremal
+from wdro_model.objectives.exact.decomposition import Group, Part, PiecewiseCounterpart, groups_of
+from wdro_model.objectives.exact.max_affine_everywhere import Values, dual_program, squares_below
+from wdro_model.objectives.exact.max_affine_on_polyhedron import (
+    too_many_multipliers,
+    values_on_polyhedron,
+)
+from wdro_model.objectives.exact.transport_price import best_price
 from wdro_model.objectives.programs import Program
 from wdro_model.solvers.objective import Array
 
 
 @dataclass(frozen=True)
-class BoxLoss(Counterpart):
+class MaxAffineOnBox(PiecewiseCounterpart):
     """A maximum of affine pieces, or a sum of such terms; squared cost or Norm(1); a box."""
 
     formula = (
@@ -55,70 +58,42 @@ class BoxLoss(Counterpart):
             needs_homogeneous_cost("dual_norms"),
             needs_box,
             needs_separable_cost,
-            needs_pieces,
-            needs_few_multipliers,
+            self.needs_pieces,
+            self.needs_few_multipliers,
         )
 
     def program(self, model: RobustModel) -> Program | None:
         return dual_program(model, self.groups(model), values_on_box)
 
     def value(self, model: RobustModel, x: Array) -> float:
-        return search(model, x, box_responses(model, self.groups(model), x)).value
+        return best_price(model, x, replies_on_box(model, self.groups(model), x)).value
 
     def extremal(self, model: RobustModel, x: Array) -> Extremal:
         # Where the supremum asks for moves without end, long ones come close to it.
-        answers = box_responses(model, self.groups(model), x, longest=reach(model, 1e7))
-        return search(model, x, answers).extremal(model)
+        replies = replies_on_box(model, self.groups(model), x, longest=reach(model, 1e7))
+        return best_price(model, x, replies).extremal(model)
 
-    def groups(self, model: RobustModel) -> tuple[Group, ...]:
-        found = separate_pieces(model)
-        assert not isinstance(found, str)
-        return found
+    def pieces(self, model: RobustModel) -> tuple[Group, ...] | str:
+        """Neither cost nor support couples coordinates."""
+        return groups_of(model, "box")
 
-
-def needs_box(model: RobustModel) -> str | None:
-    if model.joint.bounds is None:
-        supports = ", ".join(f"{p.name()} in {p.support!r}" for p in model.joint.parameters)
-        return f"the support is not a box ({supports})"
-    return None
-
-
-def needs_separable_cost(model: RobustModel) -> str | None:
-    if not model.cost.is_separable or not model.cost.knows("coordinate_weights"):
-        return f"the ground cost couples the coordinates of a box ({model.cost.describe()})"
-    return None
-
-
-def separate_pieces(model: RobustModel) -> tuple[Group, ...] | str:
-    """The pieces of the loss; neither cost nor support couples coordinates."""
-    return groups_of(model, "box")
-
-
-def needs_pieces(model: RobustModel) -> str | None:
-    found = separate_pieces(model)
-    return found if isinstance(found, str) else None
-
-
-def needs_few_multipliers(model: RobustModel) -> str | None:
-    """A squared cost has a multiplier for each bound, sample and piece."""
-    groups, found = separate_pieces(model), inequalities(model)
-    assert not isinstance(groups, str)
-    assert found is not None
-    if model.cost.is_norm:
-        return None
-    refused = needs_conic_cost(model)
-    if refused is not None:
-        return refused
-    bounded = np.asarray(abs(found[0]).sum(axis=0)).ravel()
-    count = sum(
-        len(group.index) * len(pieces) * int(bounded[where].sum())
-        for group in groups
-        for pieces, where in (
-            *((cluster.pieces, cluster.moving) for cluster in group.clusters),
-            *((lines.slopes, lines.where) for lines in group.lines),
+    def needs_few_multipliers(self, model: RobustModel) -> str | None:
+        """A squared cost has a multiplier for each bound, sample and piece."""
+        if model.cost.is_norm:
+            return None
+        refused = needs_conic_cost(model)
+        if refused is not None:
+            return refused
+        bounded = np.asarray(abs(polyhedron(model)[0]).sum(axis=0)).ravel()
+        count = sum(
+            len(group.index) * len(pieces) * int(bounded[where].sum())
+            for group in self.groups(model)
+            for pieces, where in (
+                *((cluster.pieces, cluster.moving) for cluster in group.clusters),
+                *((lines.slopes, lines.where) for lines in group.lines),
+            )
         )
-    )
-    return too_many_multipliers(count) if count > LARGEST else None
+        return too_many_multipliers(count)
 
 
 def values_on_box(model: RobustModel, part: Part, rows: Array, dual: Any) -> Values:
@@ -127,7 +102,7 @@ def values_on_box(model: RobustModel, part: Part, rows: Array, dual: Any) -> Val
         return to_the_bounds(model, part, rows, dual)
     if isinstance(part, Lines):
         return squared_lines(model, part, rows, dual)
-    return cluster_values(model, part, rows, dual)
+    return values_on_polyhedron(model, part, rows, dual)
 
 
 @dataclass(frozen=True)
@@ -143,27 +118,22 @@ class Room:
     @classmethod
     def of(cls, model: RobustModel, where: Array, rows: Array) -> Room:
         assert model.joint.bounds is not None
-        lower, upper = (side[where] for side in model.joint.bounds)
-        below, above, data = np.isfinite(lower), np.isfinite(upper), rows[:, where]
-        return cls(
-            np.where(below, np.maximum(data - np.where(below, lower, 0.0), 0.0), 0.0),
-            np.where(above, np.maximum(np.where(above, upper, 0.0) - data, 0.0), 0.0),
-            below,
-            above,
-        )
+        below, above = (np.isfinite(side[where]) for side in model.joint.bounds)
+        down, up = room(model, where, rows)
+        return cls(np.where(below, -down, 0.0), np.where(above, up, 0.0), below, above)
 
 
 def to_the_bounds(model: RobustModel, part: Part, rows: Array, dual: Any) -> Values:
     """Absolute values as costs: the excess of a slope over its price, times the room."""
+    plain = part.values(rows)
     if isinstance(part, Lines):
-        where, plain, slopes = part.where, part.values(rows), list(part.slopes)
+        where, slopes = part.where, list(part.slopes)
     else:
-        where, plain = part.moving, [piece_at(piece, part.seen, rows) for piece in part.pieces]
-        slopes = [piece.slope[where] for piece in part.pieces]
+        where, slopes = part.moving, [piece.slope[part.moving] for piece in part.pieces]
     if not len(where):
         return plain, []
-    room, weights = Room.of(model, where, rows), model.cost.coordinate_weights[where]
-    sides = ((1.0, weights * room.up, room.above), (-1.0, weights * room.down, room.below))
+    left, weights = Room.of(model, where, rows), model.cost.coordinate_weights[where]
+    sides = ((1.0, weights * left.up, left.above), (-1.0, weights * left.down, left.below))
     values, constraints = [], []
     for value, slope in zip(plain, slopes):
         rate = slope if np.all(weights == 1.0) else cp.multiply(1.0 / weights, slope)
@@ -181,20 +151,20 @@ def to_the_bounds(model: RobustModel, part: Part, rows: Array, dual: Any) -> Val
 
 def squared_lines(model: RobustModel, lines: Lines, rows: Array, dual: Any) -> Values:
     """Squared cost on lines: multipliers of both bounds and a cone for each sample and line."""
-    room = Room.of(model, lines.where, rows)
+    left = Room.of(model, lines.where, rows)
     weights = 1.0 / model.cost.coordinate_scales[lines.where]
     values, constraints = [], []
     for value, slope in zip(lines.values(rows), lines.slopes):
-        left = along(np.ones_like(room.up), slope)
-        for sign, length, bounded in ((1.0, room.up, room.above), (-1.0, room.down, room.below)):
+        rest = along(np.ones_like(left.up), slope)
+        for sign, length, bounded in ((1.0, left.up, left.above), (-1.0, left.down, left.below)):
             if bounded.any():
                 entries = np.flatnonzero(np.tile(bounded, len(rows)))
                 multipliers = cp.Variable(len(entries), nonneg=True)
-                placed = _placement(entries, room.up.size)
-                left = left - sign * (placed @ multipliers)
+                placed = _placement(entries, left.up.size)
+                rest = rest - sign * (placed @ multipliers)
                 value = value + (placed @ sp.diags_array(length.ravel()[entries])) @ multipliers
-        bonus = cp.Variable(room.up.size, nonneg=True)
-        scaled = sp.diags_array(np.tile(weights, len(rows))) @ left
+        bonus = cp.Variable(left.up.size, nonneg=True)
+        scaled = sp.diags_array(np.tile(weights, len(rows))) @ rest
         constraints.append(squares_below(scaled, dual, bonus))
         values.append(value + bonus)
     return values, constraints

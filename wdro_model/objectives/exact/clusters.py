@@ -1,4 +1,4 @@
-"""Affine pieces a(x) + <b(x), xi> of a loss, and maxima of them."""
+"""Affine pieces a(x) + <b(x), xi> of a loss, and clusters of them: maxima of a few pieces."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from wdro_model.loss.dependence import dependence
 from wdro_model.loss.polynomial import affine_parts
 from wdro_model.loss.rewriting import factored
 from wdro_model.model import RobustModel
+from wdro_model.objectives.programs import flat_slope
 from wdro_model.solvers.objective import Array
 
 
@@ -34,6 +35,17 @@ class Piece:
         """b(x), a CVXPY expression of shape (d,)."""
         return self.direction if self.scale == 1.0 else self.scale * self.direction
 
+    def values(self, seen: Array, rows: Array) -> Any:
+        """a(x) + <b(x), xi_k> for each row, a vector of n entries (or one where no data is seen).
+
+        seen: the coordinates with a slope that is not zero, as indices.
+        """
+        if not len(seen):
+            return self.constant
+        whole = len(seen) == rows.shape[1]
+        scaled = self.scale * (rows if whole else rows[:, seen])
+        return self.constant + scaled @ (self.direction if whole else self.direction[seen])
+
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
@@ -44,6 +56,20 @@ class Cluster:
     """Coordinates with a slope that is not zero, as indices."""
     moving: Array
     """Coordinates that the worst case moves, as indices; those of no other cluster."""
+
+    def values(self, rows: Array) -> list[Any]:
+        """Each piece at each sample, vectors of n entries (or one where no data is seen)."""
+        return [piece.values(self.seen, rows) for piece in self.pieces]
+
+    def sum_of_largest(self, values: list[Any], count: int) -> Any:
+        """The sum over `count` samples of the largest of some values for each piece."""
+        return summed(largest(values), count)
+
+    def numeric(self, model: RobustModel, x: Array) -> NumericCluster:
+        """The pieces at the decision x."""
+        found = [evaluate_piece(model, piece, x) for piece in self.pieces]
+        constants, slopes = zip(*found)
+        return NumericCluster(np.array(constants), np.array(slopes), self.moving)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +90,12 @@ class NumericCluster:
         """The pieces in another unit."""
         return NumericCluster(self.constants / unit, self.slopes / unit, self.moving)
 
+    def as_expressions(self, seen: Array) -> Cluster:
+        """The numbers in the form of a cluster of expressions."""
+        numbers = zip(self.constants, self.slopes)
+        pieces = tuple(Piece(cp.Constant(a), cp.Constant(b)) for a, b in numbers)
+        return Cluster(pieces, seen, self.moving)
+
     @cached_property
     def moving_slopes(self) -> Array:
         """The slopes with zeros for coordinates that do not move."""
@@ -72,19 +104,14 @@ class NumericCluster:
         return out
 
 
-def numeric(model: RobustModel, cluster: Cluster, x: Array) -> NumericCluster:
-    """The pieces of a cluster at the decision x."""
-    found = [evaluate_piece(model, piece, x) for piece in cluster.pieces]
-    constants, slopes = zip(*found)
-    return NumericCluster(np.array(constants), np.array(slopes), cluster.moving)
+def largest(values: list[Any]) -> Any:
+    """The largest of some expressions, entry by entry."""
+    return values[0] if len(values) == 1 else cp.maximum(*values)
 
 
-def constant_cluster(cluster: NumericCluster, seen: Array) -> Cluster:
-    """A cluster of numbers in the form of one of expressions."""
-    made = tuple(
-        Piece(cp.Constant(a), cp.Constant(b)) for a, b in zip(cluster.constants, cluster.slopes)
-    )
-    return Cluster(made, seen, cluster.moving)
+def summed(values: Any, count: int) -> Any:
+    """The sum over `count` samples of a vector, or of one number that they share."""
+    return cp.sum(values) if values.size == count else count * cp.sum(values)
 
 
 def evaluate_piece(model: RobustModel, piece: Piece, x: Array) -> tuple[float, Array]:
@@ -160,9 +187,3 @@ def masked(piece: Piece, mask: Array, constant: Any | None = None) -> Piece:
 def total(terms: list[Any]) -> Any:
     """The sum of some expressions, at least one."""
     return sum(terms[1:], terms[0])
-
-
-def flat_slope(model: RobustModel, slopes: dict[Any, Any]) -> Any:
-    """B(x) of all the data as one vector of d entries."""
-    flat = [cp.vec(slopes[p], order="C") for p in model.joint.parameters]
-    return cp.hstack(flat) if len(flat) > 1 else flat[0]

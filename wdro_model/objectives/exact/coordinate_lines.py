@@ -21,7 +21,8 @@ from wdro_model.loss.atoms.expressions import spread
 from wdro_model.loss.dependence import dependence, selected
 from wdro_model.loss.polynomial import Degrees, affine_parts, constant_part
 from wdro_model.model import RobustModel
-from wdro_model.objectives.exact.pieces import Cluster, flat_slope
+from wdro_model.objectives.exact.clusters import Cluster, largest
+from wdro_model.objectives.programs import flat_slope
 from wdro_model.solvers.objective import Array
 
 FEWEST, MANY = 2, 8
@@ -52,10 +53,9 @@ class Lines:
         ones = np.ones_like(data)
         return [along(ones, a) + along(data, b) for a, b in zip(self.constants, self.slopes)]
 
-    def sum_of_maxima(self, rows: Array) -> Any:
-        """sum_k sum_i max_j a_ji + b_ji xi_ki."""
-        values = self.values(rows)
-        return cp.sum(values[0] if len(values) == 1 else cp.maximum(*values))
+    def sum_of_largest(self, values: list[Any], count: int) -> Any:
+        """The sum over samples and coordinates of the largest of some values for each piece."""
+        return cp.sum(largest(values))
 
     def numeric(self, model: RobustModel, x: Array) -> NumericLines:
         """The lines at the decision x."""

@@ -18,19 +18,18 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.model import RobustModel
-from wdro_model.objectives.exact.at_decision import run_patiently, size_at
-from wdro_model.objectives.exact.counterpart import Counterpart, Extremal
-from wdro_model.objectives.exact.decomposition import Group, groups_of
-from wdro_model.objectives.exact.duality import Part, Values, dual_program
-from wdro_model.objectives.exact.pieces import Cluster, constant_cluster, numeric
-from wdro_model.objectives.exact.primal import primal_extremal
-from wdro_model.objectives.exact.refusals import (
+from wdro_model.objectives.exact.adversary_program import run_patiently, size_at, solve_adversary
+from wdro_model.objectives.exact.clusters import Cluster
+from wdro_model.objectives.exact.conditions import (
     first_refusal,
+    needs_conic_cost,
     needs_homogeneous_cost,
     needs_polyhedron,
+    polyhedron,
 )
-from wdro_model.objectives.exact.support import inequalities
-from wdro_model.objectives.exact.vectorised import group_rows, piece_at
+from wdro_model.objectives.exact.counterpart import Extremal
+from wdro_model.objectives.exact.decomposition import Group, Part, PiecewiseCounterpart, groups_of
+from wdro_model.objectives.exact.max_affine_everywhere import Values, dual_program
 from wdro_model.objectives.programs import Program
 from wdro_model.solvers.objective import Array
 
@@ -39,7 +38,7 @@ LARGEST = 5_000_000
 
 
 @dataclass(frozen=True)
-class PolyhedralLoss(Counterpart):
+class MaxAffineOnPolyhedron(PiecewiseCounterpart):
     """A maximum of affine pieces, or a sum of such terms; norm or quadratic cost; polyhedron."""
 
     formula = (
@@ -52,86 +51,58 @@ class PolyhedralLoss(Counterpart):
             model,
             needs_homogeneous_cost("dual_norms"),
             needs_polyhedron,
-            needs_coupled_pieces,
+            self.needs_pieces,
             needs_conic_cost,
-            needs_few_multipliers,
+            self.needs_few_multipliers,
         )
 
     def program(self, model: RobustModel) -> Program | None:
-        return dual_program(model, self.groups(model), cluster_values)
+        return dual_program(model, self.groups(model), values_on_polyhedron)
 
     def value(self, model: RobustModel, x: Array) -> float:
         return conic_value(model, self.groups(model), x)
 
     def extremal(self, model: RobustModel, x: Array) -> Extremal:
-        return primal_extremal(model, self.groups(model), x)
+        return solve_adversary(model, self.groups(model), x)
 
-    def groups(self, model: RobustModel) -> tuple[Group, ...]:
-        found = coupled_pieces(model)
-        assert not isinstance(found, str)
-        return found
+    def pieces(self, model: RobustModel) -> tuple[Group, ...] | str:
+        """In clusters that neither cost nor support couples."""
+        couplings = polyhedron(model)[0]
+        if model.cost.couplings is not None:
+            couplings = sp.vstack([couplings, sp.csr_array(model.cost.couplings)], format="csr")
+        return groups_of(model, "polyhedral", couplings=couplings, vectors=False)
 
-
-def coupled_pieces(model: RobustModel) -> tuple[Group, ...] | str:
-    """The pieces of the loss, in clusters that neither cost nor support couples."""
-    found = inequalities(model)
-    assert found is not None
-    couplings = found[0]
-    if model.cost.couplings is not None:
-        couplings = sp.vstack([couplings, sp.csr_array(model.cost.couplings)], format="csr")
-    return groups_of(model, "polyhedral", couplings=couplings, vectors=False)
-
-
-def needs_coupled_pieces(model: RobustModel) -> str | None:
-    found = coupled_pieces(model)
-    return found if isinstance(found, str) else None
-
-
-def needs_conic_cost(model: RobustModel) -> str | None:
-    parts = model.cost.is_separable or bool(model.cost.frozen.any())
-    if parts and not model.cost.knows("restricted"):
-        return f"the ground cost does not know its restricted ({model.cost.describe()})"
-    if not model.cost.is_conic:
-        return (
-            "a bounded support needs a ground cost whose conjugate is known, such as a norm with "
-            f"p = 1, 2 or inf ({model.cost.describe()})"
+    def needs_few_multipliers(self, model: RobustModel) -> str | None:
+        pieces = (
+            len(group.index) * max((len(c.pieces) for c in group.clusters), default=0)
+            for group in self.groups(model)
         )
-    return None
+        return too_many_multipliers(len(polyhedron(model)[1]) * sum(pieces))
 
 
-def needs_few_multipliers(model: RobustModel) -> str | None:
-    found, groups = inequalities(model), coupled_pieces(model)
-    assert found is not None
-    assert not isinstance(groups, str)
-    count = len(found[1]) * sum(
-        len(g.index) * max((len(c.pieces) for c in g.clusters), default=0) for g in groups
-    )
-    return too_many_multipliers(count) if count > LARGEST else None
-
-
-def too_many_multipliers(count: int) -> str:
+def too_many_multipliers(count: int) -> str | None:
+    """The refusal of a program with so many multipliers of the support; None if it is small."""
+    if count <= LARGEST:
+        return None
     return (
         f"the finite program on the support has {count} multipliers, more than the {LARGEST} "
         "that are written out"
     )
 
 
-def cluster_values(model: RobustModel, cluster: Part, rows: Array, dual: Any) -> Values:
+def values_on_polyhedron(model: RobustModel, cluster: Part, rows: Array, dual: Any) -> Values:
     """For each piece sup_zeta a + <b, zeta> - l c(xi_k, zeta) as an n-vector, and constraints."""
     assert isinstance(cluster, Cluster)
-    found = inequalities(model)
-    assert found is not None
-    matrix, limits = found
-    where = cluster.moving
+    matrix, limits = polyhedron(model)
+    where, plain = cluster.moving, cluster.values(rows)
     if not len(where):
-        return [piece_at(piece, cluster.seen, rows) for piece in cluster.pieces], []
+        return plain, []
     own = np.asarray(abs(matrix[:, where]).sum(axis=1)).ravel() > 0
     inside = matrix[np.flatnonzero(own)]
     cost = model.cost.restricted(where)
     slack = np.maximum(limits[own] - (inside @ rows.T).T, 0.0)
     values, constraints = [], []
-    for piece in cluster.pieces:
-        value = piece_at(piece, cluster.seen, rows)
+    for piece, value in zip(cluster.pieces, plain):
         slope = cp.reshape(piece.slope[where], (1, len(where)), order="C")
         left = np.ones((len(rows), 1)) @ slope
         if own.any():
@@ -149,15 +120,15 @@ def conic_value(model: RobustModel, groups: tuple[Group, ...], x: Array) -> floa
     size, still = len(model.rows), 0.0
     fixed, unit = [], size_at(model, groups, x)
     for group in groups:
-        rows = group_rows(group, model.rows)
-        numbers = [numeric(model, cluster, x) for cluster in group.clusters]
+        rows = group.rows(model)
+        numbers = [cluster.numeric(model, x) for cluster in group.clusters]
         still += sum(float(c.values(rows).max(axis=1).sum()) for c in numbers)
         clusters = tuple(
-            constant_cluster(n.over(unit), c.seen) for n, c in zip(numbers, group.clusters)
+            n.over(unit).as_expressions(c.seen) for n, c in zip(numbers, group.clusters)
         )
         fixed.append(Group(group.index, clusters, (), (), group.held))
     certain = float(model.loss.values(x, model.rows).mean()) - still / size
-    program = dual_program(model, tuple(fixed), cluster_values, cp.Constant(0.0))
+    program = dual_program(model, tuple(fixed), values_on_polyhedron, cp.Constant(0.0))
     assert program is not None
     problem = cp.Problem(cp.Minimize(program.expression), list(program.constraints))
     run_patiently(problem)

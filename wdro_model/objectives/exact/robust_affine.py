@@ -7,20 +7,21 @@ With f = a(x) + <B(x), xi>, a quadratic ground cost c = |xi - zeta|_W^2 and radi
 attained by moving every sample by sqrt(rho) W^-1 B / |B|_{W^-1}. On a box each coordinate of the
 move is clipped to the support and the multiplier is the root of one monotone equation. Since f is
 affine in the data, the worst case is one scenario, the mean of the moved samples, and by Danskin's
-theorem the gradient in x is the loss's own gradient there.
+theorem the gradient in x is the loss's own gradient there. With a norm as the cost and the dual
+norm smooth, it is radius |B(x)|_dual that is added.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
 
-from wdro_model.loss.flat_vectors import FlatLoss
+from wdro_model.model import RobustModel
+from wdro_model.objectives.exact.counterpart import Extremal, unmoved
 from wdro_model.solvers.objective import Array, Point
-from wdro_model.uncertainty.costs import BoundCost
-from wdro_model.uncertainty.joint import JointSamples
 
 CHUNK_ENTRIES = 2**22
 
@@ -35,49 +36,47 @@ class Shift:
     """The multiplier of the transport budget; 0 where the radius does not bind."""
 
 
-@dataclass(frozen=True)
-class Moves:
-    """The worst-case move of every sample, or one that all of them share."""
+class AtMovedMean(ABC):
+    """A worst-case risk that is the loss at the mean of the moved samples."""
 
-    moves: Array
-    """(N, d) or (1, d)."""
-    dual: float
-
-
-class RobustAffine:
-    """sup over the Wasserstein ball of E f(x, zeta), for a loss affine in the data."""
-
-    def __init__(
-        self,
-        loss: FlatLoss,
-        joint: JointSamples,
-        cost: BoundCost,
-        radius: float,
-        *,
-        convex: bool,
-    ) -> None:
-        self.loss = loss
-        self.joint = joint
-        self.radius = radius
+    def __init__(self, model: RobustModel, convex: bool) -> None:
+        self.model, self.joint, self.cost = model, model.joint, model.cost
+        self.radius, self.size = model.radius, model.joint.size
         self.convex = convex
-        self.size = joint.size
-        self.cost = cost
+
+    @abstractmethod
+    def worst_shift(self, slope: Array) -> Shift:
+        """The mean of the worst-case moves for f = a + <slope, xi>, and its multiplier."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The formula."""
+
+    def slope(self, x: Array) -> Array:
+        """B(x), (d,)."""
+        return self.model.loss(x, self.joint.mean[None])[1].in_data(np.ones(1))[0]
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
-        mean = self.joint.mean
-        one = np.ones(1)
-        slope = self.loss(x, mean[None])[1].in_data(one)[0]
-        shift = self.worst_shift(slope)
-        values, pullback = self.loss(x, (mean + shift.mean_move)[None])
-        return Point(float(values[0]), pullback(one), dual=shift.dual)
+        shift = self.worst_shift(self.slope(x))
+        values, pullback = self.model.loss(x, (self.joint.mean + shift.mean_move)[None])
+        return Point(float(values[0]), pullback(np.ones(1)), dual=shift.dual)
 
-    def moves(self, x: Array) -> Moves:
-        """The move of each sample under the worst-case distribution of a decision."""
-        slope = self.loss(x, self.joint.mean[None])[1].in_data(np.ones(1))[0]
-        shift = self.worst_shift(slope)
+
+class RobustAffine(AtMovedMean):
+    """mean f + sqrt(radius) |B(x)|_dual for a quadratic cost, with moves clipped on a box."""
+
+    def extremal(self, x: Array) -> Extremal:
+        """Every sample moved by the worst shift, clipped on boxes."""
+        slope = self.slope(x)
+        shift, still = self.worst_shift(slope), unmoved(self.model)
+        moves = self._moves(slope, shift)
+        return Extremal(still.rows + moves, still.weights, still.source, shift.dual)
+
+    def _moves(self, slope: Array, shift: Shift) -> Array:
+        """The move of each sample, (N, d), or one that all of them share, (1, d)."""
         bounds = None if self.joint.everywhere else self.joint.bounds
         if bounds is None or self.radius == 0 or not may_leave(slope, *bounds):
-            return Moves(shift.mean_move[None], shift.dual)
+            return shift.mean_move[None]
         weights = self.cost.coordinate_weights
         active = (slope != 0) & np.isfinite(weights)
         wanted = np.where(slope > 0, np.inf, -np.inf)
@@ -85,10 +84,9 @@ class RobustAffine:
             wanted = slope / (2 * shift.dual * weights)
         rows = self.joint.matrix
         clipped = np.clip(np.where(active, wanted, 0.0), bounds[0] - rows, bounds[1] - rows)
-        return Moves(np.where(active, clipped, 0.0), shift.dual)
+        return np.where(active, clipped, 0.0)
 
     def worst_shift(self, slope: Array) -> Shift:
-        """The mean of the worst-case moves for f = a + <slope, xi>, and its multiplier."""
         if self.radius == 0 or not slope.any():
             return Shift(np.zeros_like(slope), 0.0)
         bounds = None if self.joint.everywhere else self.joint.bounds
@@ -141,6 +139,17 @@ class RobustAffine:
     def describe(self) -> str:
         where = "" if self.joint.everywhere else ", moves clipped to the support"
         return f"mean f + sqrt(radius) * |B(x)| (dual norm of the cost){where}"
+
+
+class RobustAffineNorm(AtMovedMean):
+    """mean f + radius |B(x)|_dual, for a norm as the cost and on R^d."""
+
+    def worst_shift(self, slope: Array) -> Shift:
+        move = self.radius * self.cost.steepest_move(slope)
+        return Shift(move, float(self.cost.dual_norms(slope)))
+
+    def describe(self) -> str:
+        return "mean f + radius * |B(x)| (dual norm of the cost)"
 
 
 def may_leave(slope: Array, lower: Array, upper: Array) -> bool:

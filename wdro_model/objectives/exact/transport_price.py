@@ -1,8 +1,11 @@
-"""The price of transport at one decision, by bisection, and the distribution that it supports.
+"""The price of transport at which the adversary spends the budget, and the worst distribution.
 
 l -> l radius + mean_k sup_zeta f(zeta) - l c(xi_k, zeta) is convex with slope radius - mean cost
-of nature's answers. Where the answers jump over the budget at l*, those just left and just right
-of it are mixed so that the budget is met: each sample then splits between two of its maximisers.
+of the best replies. These costs jump where a sample changes its piece, mostly at the best price
+itself. The search is therefore a bisection down to rounding, not the root finding of
+`objectives.dual`, which is for costs that are continuous in l, and it keeps the replies on both
+sides of the jump: mixed so that they spend the budget, they are the worst-case distribution, in
+which a sample may split between two of its maximisers.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wdro_model.model import RobustModel
-from wdro_model.objectives.exact.answers import Answer, Response
+from wdro_model.objectives.exact.best_replies import Adversary, BestReply
 from wdro_model.objectives.exact.counterpart import Extremal, unmoved
 from wdro_model.solvers.objective import Array
 
@@ -21,24 +24,24 @@ CLOSED = 4e-16
 
 
 @dataclass(frozen=True)
-class Side:
-    """All answers at one price."""
+class PriceSide:
+    """All replies at one price."""
 
     dual: float
     value: float
     """The dual objective, an upper bound on the worst-case risk."""
     cost: float
-    answers: tuple[Answer, ...]
+    replies: tuple[BestReply, ...]
 
 
 @dataclass(frozen=True)
-class Found:
+class BestPrice:
     """The two sides of the best price; equal where the radius does not bind."""
 
-    left: Side
+    left: PriceSide
     """Cost at least the radius, unless the radius does not bind."""
-    right: Side
-    responses: tuple[Response, ...]
+    right: PriceSide
+    adversaries: tuple[Adversary, ...]
 
     @property
     def value(self) -> float:
@@ -65,39 +68,39 @@ class Found:
             self.right.dual,
         )
 
-    def _moves(self, side: Side, rows: Array) -> Array:
+    def _moves(self, side: PriceSide, rows: Array) -> Array:
         moves = np.zeros_like(rows)
-        for response, answer in zip(self.responses, side.answers):
-            moves[response.index] += answer.moves()
+        for adversary, reply in zip(self.adversaries, side.replies):
+            moves[adversary.index] += reply.moves()
         return moves
 
 
-def search(model: RobustModel, x: Array, responses: list[Response]) -> Found:
-    """The best price of transport for nature's responses to a decision."""
+def best_price(model: RobustModel, x: Array, adversaries: list[Adversary]) -> BestPrice:
+    """The price of transport at which the replies to a decision spend the budget."""
     size = len(model.rows)
     # What the pieces do not hold, the terms without data, is the same at every price.
     certain = float(model.loss.values(x, model.rows).mean())
-    certain -= sum(response.still for response in responses) / size
+    certain -= sum(adversary.still for adversary in adversaries) / size
 
-    def side(dual: float) -> Side:
-        answers = tuple(response.at(dual) for response in responses)
-        cost = sum(float(a.costs.sum()) for a in answers) / size
-        value = sum(float(a.values.sum()) for a in answers) / size
-        return Side(dual, value + dual * model.radius + certain, cost, answers)
+    def side(dual: float) -> PriceSide:
+        replies = tuple(adversary.reply(dual) for adversary in adversaries)
+        cost = sum(float(reply.costs.sum()) for reply in replies) / size
+        value = sum(float(reply.values.sum()) for reply in replies) / size
+        return PriceSide(dual, value + dual * model.radius + certain, cost, replies)
 
-    rate = max((response.rate for response in responses), default=0.0)
+    rate = max((adversary.rate for adversary in adversaries), default=0.0)
     if rate == 0:
         only = side(1.0)
-        return _slack(replace(only, value=only.value - model.radius), responses)
+        return _slack(replace(only, value=only.value - model.radius), adversaries)
     start = model.cost.affine_price(rate, model.radius)
-    right = side(1.001 * start * max(1, len(responses)))
+    right = side(1.001 * start * max(1, len(adversaries)))
     while right.cost > model.radius:
         right = side(2 * right.dual)
     left = side(start)
     while left.cost <= model.radius and left.dual > 1e-12 * start:
         right, left = left, side(left.dual / 4)
     if left.cost <= model.radius:
-        return _slack(left, responses)
+        return _slack(left, adversaries)
     for _ in range(ROUNDS):
         if right.dual - left.dual <= CLOSED * right.dual:
             break
@@ -105,10 +108,10 @@ def search(model: RobustModel, x: Array, responses: list[Response]) -> Found:
         if middle.dual in (left.dual, right.dual):
             break
         left, right = (middle, right) if middle.cost > model.radius else (left, middle)
-    return Found(left, right, tuple(responses))
+    return BestPrice(left, right, tuple(adversaries))
 
 
-def _slack(side: Side, responses: list[Response]) -> Found:
+def _slack(side: PriceSide, adversaries: list[Adversary]) -> BestPrice:
     """A budget that is not spent: the price is zero."""
     free = replace(side, dual=0.0)
-    return Found(free, free, tuple(responses))
+    return BestPrice(free, free, tuple(adversaries))

@@ -17,20 +17,26 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.loss.rewriting import recession, substitute
+from wdro_model.loss.polynomial import affine_forms
+from wdro_model.loss.rewriting import recession, substitute, vectorised
 from wdro_model.model import RobustModel
-from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmoved
-from wdro_model.objectives.exact.decomposition import Group, groups_of
-from wdro_model.objectives.exact.lines import Lines
-from wdro_model.objectives.exact.pieces import Cluster, Piece, numeric
-from wdro_model.objectives.exact.refusals import first_refusal, needs_free_moves, needs_norm_cost
-from wdro_model.objectives.exact.vectorised import (
-    group_rows,
-    mean_of_maxima,
-    sum_through_forms,
+from wdro_model.objectives.exact.clusters import Cluster, Piece, as_piece, largest, summed
+from wdro_model.objectives.exact.conditions import (
+    first_refusal,
+    needs_free_moves,
+    needs_norm_cost,
 )
+from wdro_model.objectives.exact.coordinate_lines import Lines
+from wdro_model.objectives.exact.counterpart import Extremal, unmoved
+from wdro_model.objectives.exact.decomposition import (
+    Group,
+    PiecewiseCounterpart,
+    certain_part,
+    groups_of,
+)
+from wdro_model.objectives.exact.robust_affine import RobustAffineNorm
 from wdro_model.objectives.programs import Program, empirical_program
-from wdro_model.solvers.objective import Array, Point
+from wdro_model.solvers.objective import Array
 
 ATTAINED = 1e-7
 """How close to the supremum an extremal distribution must come, relative to the margin."""
@@ -39,7 +45,7 @@ SHARES = 24
 
 
 @dataclass(frozen=True)
-class LipschitzLoss(Counterpart):
+class LipschitzLoss(PiecewiseCounterpart):
     """Affine, a maximum of affine pieces, logistic or huber in the data; norm cost; R^d."""
 
     formula = "mean f + radius * the Lipschitz constant max_j |b_j(x)| in the dual norm of the cost"
@@ -49,7 +55,7 @@ class LipschitzLoss(Counterpart):
             model,
             needs_norm_cost("dual_norm"),
             needs_free_moves,
-            needs_far_pieces,
+            self.needs_pieces,
         )
 
     def program(self, model: RobustModel) -> Program | None:
@@ -60,18 +66,14 @@ class LipschitzLoss(Counterpart):
         rates = [rate for group in groups if (rate := lipschitz(model, group)) is not None]
         if not rates:
             return Program.if_convex(mean)
-        rate = rates[0] if len(rates) == 1 else cp.maximum(*rates)
-        return Program.if_convex(mean + model.radius * rate)
-
-    def writes_samples(self, model: RobustModel) -> bool:
-        return True
+        return Program.if_convex(mean + model.radius * largest(rates))
 
     def has_objective(self, model: RobustModel) -> bool:
         smooth = model.cost.has_smooth_dual_norm and model.cost.knows("steepest_move")
         return model.affine_in_data and smooth
 
     def objective(self, model: RobustModel) -> RobustAffineNorm:
-        return RobustAffineNorm(model)
+        return RobustAffineNorm(model, model.convex_in_decision)
 
     def value(self, model: RobustModel, x: Array) -> float:
         mean = float(model.loss.values(x, model.rows).mean())
@@ -83,69 +85,56 @@ class LipschitzLoss(Counterpart):
             return unmoved(model)
         return escaping(model, x, model.cost.steepest_move(slope), rate, group.index)
 
-    def groups(self, model: RobustModel) -> tuple[Group, ...]:
-        found = far_pieces(model)
-        assert not isinstance(found, str)
-        return found
+    def pieces(self, model: RobustModel) -> tuple[Group, ...] | str:
+        """Those that the loss approaches far away.
 
-
-class RobustAffineNorm:
-    """mean f + radius |B(x)|_dual, the loss affine in the data and the dual norm smooth."""
-
-    def __init__(self, model: RobustModel) -> None:
-        self.model = model
-        self.convex = model.convex_in_decision
-        self.size = model.joint.size
-
-    def evaluate(self, x: Array, dual: float | None = None) -> Point:
-        """By Danskin's theorem, value and gradient are those at the mean of the moved samples."""
-        mean, one = self.model.joint.mean, np.ones(1)
-        slope = self.model.loss(x, mean[None])[1].in_data(one)[0]
-        move = self.model.radius * self.model.cost.steepest_move(slope)
-        values, pullback = self.model.loss(x, (mean + move)[None])
-        rate = float(self.model.cost.dual_norms(slope))
-        return Point(float(values[0]), pullback(one), dual=rate)
-
-    def describe(self) -> str:
-        return "mean f + radius * |B(x)| (dual norm of the cost)"
-
-
-def far_pieces(model: RobustModel) -> tuple[Group, ...] | str:
-    """The pieces that the loss approaches far away; what is missing if there are none.
-
-    A cost that does not put its dual norm together from parts sees all coordinates in one cluster.
-    """
-    if model.cost.knows("combined") and model.cost.knows("restricted"):
-        return groups_of(model, "far", simplify=recession)
-    everything = (~np.asarray(model.cost.frozen)).astype(float)[None]
-    return groups_of(model, "far", couplings=everything, simplify=recession, vectors=False)
-
-
-def needs_far_pieces(model: RobustModel) -> str | None:
-    found = far_pieces(model)
-    return found if isinstance(found, str) else None
-
-
-def is_piecewise(expression: Any) -> bool:
-    """Is the expression its own recession?"""
-    return recession(expression) is expression
+        A cost that does not put its dual norm together from parts sees all coordinates in one
+        cluster.
+        """
+        if model.cost.knows("combined") and model.cost.knows("restricted"):
+            return groups_of(model, "far", simplify=recession)
+        everything = (~np.asarray(model.cost.frozen)).astype(float)[None]
+        return groups_of(model, "far", couplings=everything, simplify=recession, vectors=False)
 
 
 def mean_loss(model: RobustModel, groups: tuple[Group, ...]) -> Any | None:
     """mean_k f(x, xi_k) as a CVXPY expression."""
-    if is_piecewise(model.expression):
+    if recession(model.expression) is model.expression:
         return mean_of_maxima(model, groups)
     total: Any = cp.Constant(0.0)
     for group in groups:
         held = {p: v[0] for p, v in model.joint.split(model.rows[group.index[:1]]).items()}
         values = {p: held[p] for p in group.held}
-        rows = group_rows(group, model.rows)
-        part = sum_through_forms(model, substitute(model.expression, values), rows)
+        expression = substitute(model.expression, values)
+        part = sum_through_forms(model, expression, group.rows(model))
         if part is None:
             written = empirical_program(model)
             return None if written is None else written.expression
         total = total + part / len(model.rows)
     return total
+
+
+def mean_of_maxima(model: RobustModel, groups: tuple[Group, ...]) -> Any:
+    """mean_k f(x, xi_k) of a loss that is the sum of its maxima."""
+    total = certain_part(model, groups)
+    for group in groups:
+        rows = group.rows(model)
+        for part in group.parts:
+            total = total + part.sum_of_largest(part.values(rows), len(rows)) / len(model.rows)
+    return total
+
+
+def sum_through_forms(model: RobustModel, expression: Any, rows: Array) -> Any | None:
+    """sum_k h(x, u_k) for scalar forms u affine in the data and h made of entrywise atoms."""
+    found = affine_forms(expression, model.joint.parameters)
+    if found is None or any(form.expression.size != 1 for form in found.forms):
+        return None
+    vectors: dict[Any, Any] = {}
+    for form in found.forms:
+        piece, seen = as_piece(model, form.expression)
+        vectors[form.placeholder] = piece.values(seen, rows)
+    outer = vectorised(found.outer, vectors) if found.forms else found.outer
+    return None if outer is None else summed(outer, len(rows))
 
 
 def lipschitz(model: RobustModel, group: Group) -> Any | None:
@@ -154,7 +143,7 @@ def lipschitz(model: RobustModel, group: Group) -> Any | None:
     for cluster in group.clusters:
         if len(cluster.moving):
             norms = [moving_norm(model, cluster, slope) for slope in longest_slopes(cluster)]
-            rates.append(norms[0] if len(norms) == 1 else cp.maximum(*norms))
+            rates.append(largest(norms))
     rates += [line_rates(model, lines) for lines in group.lines]
     if not rates:
         return None
@@ -197,7 +186,7 @@ def steepest_slope(
     for group in groups:
         slope = np.zeros(model.cost.dimension)
         for cluster in group.clusters:
-            slopes = numeric(model, cluster, x).moving_slopes
+            slopes = cluster.numeric(model, x).moving_slopes
             slope += slopes[int(np.argmax(model.cost.dual_norms(slopes)))]
         for lines in group.lines:
             slopes = lines.numeric(model, x).slopes
