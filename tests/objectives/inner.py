@@ -1,4 +1,4 @@
-"""The worst-case risk of a decision by brute force: nature's best moves by search, price by price.
+"""The worst-case risk of a decision by brute force: the best moves by search, price by price.
 
 Nothing here knows formulas of the library: losses and costs are the NumPy ones of `exact_cases`,
 the best scenario of every sample is searched for from many starts, and the price of transport is
@@ -69,7 +69,7 @@ def best_moves(some: Case, support: str, price: float, reach: float) -> np.ndarr
 
 
 def worst_risk(some: Case, support: str, bracket: tuple[float, float]) -> float:
-    """min over prices of price * radius + mean_k of nature's best moves."""
+    """min over prices of price * radius + mean_k of the adversary's best moves."""
     reach = 12.0 if support == "plane" else 5.0
 
     def dual(log_price: float) -> float:

@@ -76,7 +76,7 @@ def test_solution_marks_the_bound_where_no_formula_is_known():
     problem.solve(method="smoothed")
     found = problem.solution
     assert found.robust_value_is_bound
-    # F is below the worst-case risk; nature's own moves beat the smoothed law.
+    # F is below the worst-case risk; the adversary's own moves beat the smoothed law.
     assert found.value - 1e-6 <= found.robust_value
     assert ">=" in str(found)
 

@@ -15,7 +15,7 @@ PRECISION = np.array([[2.0, 0.9], [0.9, 1.0]])
 
 
 def largest_first_coordinate(cost, radius, polyhedron):
-    """Nature's own problem for the loss z_1: max mean (Z + V)_1 within budget and support."""
+    """The adversary's problem for the loss z_1: max mean (Z + V)_1 within budget and support."""
     moved = SHARES + (moves := cp.Variable((3, 2)))
     spent = {
         "squared": cp.sum_squares(moves) / 3,
@@ -84,7 +84,7 @@ def test_slopes_that_vanish_at_ordinary_decisions_are_not_zero(norm):
     ],
 )
 def test_worst_case_on_a_box_with_a_side_of_width_zero(cost):
-    """An intercept: a column of ones that nature may not touch."""
+    """An intercept: a column of ones that the adversary may not touch."""
     data = np.array([[1.0, 0.5], [1.0, 2.0], [1.0, 1.5]])
     box = wdro.supports.Box([1, -3], [1, 4])
     z, x = wdro.UncertainParameter(2, samples=data, support=box), cp.Variable(2, nonneg=True)

@@ -1,4 +1,4 @@
-"""Exact counterparts against brute force: nature's moves by search, and her linear program."""
+"""Exact counterparts against brute force: the adversary's moves by search, and a linear program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nature's transport problem on a grid of scenarios, as a linear program."""
+"""The adversary's transport problem on a grid of scenarios, as a linear program."""
 
 from __future__ import annotations
 

@@ -31,8 +31,6 @@ from wdro_model.uncertainty.supports import Box, Support
 
 Some = TypeVar("Some", bound=Model)
 
-ORDINARY = 30.0
-"""Data between this and its inverse are left as they are."""
 FAR = 1e8
 """Bounds so many units away act as if they were not there."""
 MEASURED = 32
@@ -90,7 +88,7 @@ def loss_unit(model: Model) -> float:
     if not isinstance(model, RobustModel) or model.expression is None:
         return 1.0
     unit = _known_loss_unit(model)
-    return 1.0 if 1.0 / ORDINARY <= unit <= ORDINARY else unit
+    return 1.0 if is_ordinary(unit) else unit
 
 
 def _measured(model: Model, scale: Scale | None) -> Units[Any]:
@@ -165,7 +163,7 @@ def _is_extraordinary(model: RobustModel, sizes: dict[Any, float]) -> bool:
     numbers = [*sizes.values(), _known_loss_unit(model)]
     if model.radius > 0:
         numbers.append(np.sqrt(model.radius))
-    if any(not 1.0 / ORDINARY <= number <= ORDINARY for number in numbers):
+    if not all(is_ordinary(number) for number in numbers):
         return True
     bounds = [np.ravel(b) for b in model.joint.bounds or ()]
     return any(bool(np.any(np.isfinite(b) & (np.abs(b) > 1e4))) for b in bounds)
