@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
 import numpy as np
 from cvxpy.lin_ops import lin_utils
 
-from wdro_model.errors import ConvexityWarning, unknown_name
+from wdro_model.errors import ConvexityWarning
 from wdro_model.model import Memory, Model, RobustModel, compiled
 from wdro_model.model.compiled import refuse_empty_set, refuse_missing_values
 from wdro_model.model.declared import (
+    ReadOnly,
     check_ambiguity,
     check_assumption,
     check_constraints,
@@ -65,6 +66,15 @@ class Problem:
     variables whose value was set since by hand or by a CVXPY problem, it is `variable.value`.
     """
 
+    objective: Any = ReadOnly("build a new Problem with the other objective")
+    constraints: Any = ReadOnly("build a new Problem with the other constraints")
+    """CVXPY constraints and memberships, a tuple."""
+    ambiguity: Any = ReadOnly(
+        "with_radius(radius) gives the problem with another radius, with_samples(data) that on "
+        "other data, and another cost takes a new Problem"
+    )
+    assume_convex: Any = ReadOnly("build a new Problem with assume_convex=")
+
     def __init__(
         self,
         objective: Any,
@@ -75,10 +85,15 @@ class Problem:
     ) -> None:
         self._objective = objective
         self._constraints = tuple(check_constraints(constraints))
-        loss, convex = compiled_loss(objective), check_assumption(assume_convex)
-        ball, maximise = check_ambiguity(ambiguity), isinstance(objective, cp.Maximize)
-        self._ambiguity = ball
-        self._model = compiled(loss, self._constraints, ball, convex, maximise)
+        loss, self._assume_convex = compiled_loss(objective), check_assumption(assume_convex)
+        self._ambiguity = check_ambiguity(ambiguity)
+        self._model = compiled(
+            loss,
+            self._constraints,
+            self._ambiguity,
+            self._assume_convex,
+            isinstance(objective, cp.Maximize),
+        )
         self._warned = False
         self._decided: Mapping[cp.Variable, np.ndarray] | None = None
         self.value: float | None = None
@@ -115,8 +130,8 @@ class Problem:
         verbose, progress : bool
             Print a table; show a bar on a terminal.
         """
-        checked, time_limit = self._options(options), check_time_limit(time_limit)
-        model, method = self._current_model(), self._method(method, checked)
+        checked, time_limit = Options.of(options), check_time_limit(time_limit)
+        model, method = self._current_model(), checked.method(method, self.radius)
         chosen = plan(model, method, with_time_limit(check_solver(solver), time_limit))
         if time_limit is not None and solver is None and not chosen.solver.is_conic:
             chosen = plan(model, method, with_time_limit(chosen.solver, time_limit))
@@ -133,8 +148,8 @@ class Problem:
 
     def explain(self, method: str = "auto", *, solver: Solver | None = None, **options: Any) -> str:
         """What would be solved, how, and why: loss, data, ball, feasible set, formula, solver."""
-        checked = self._options(options)
-        model, method = self._current_model(), self._method(method, checked)
+        checked = Options.of(options)
+        model, method = self._current_model(), checked.method(method, self.radius)
         return explain(model, plan(model, method, check_solver(solver)), checked, self.solution)
 
     # -------------------------------------------------------------- evaluating
@@ -216,46 +231,6 @@ class Problem:
         return round_decision(self)
 
     # -------------------------------------------------------------- reading
-    @property
-    def objective(self) -> Any:
-        """What the problem was built with; read-only."""
-        return self._objective
-
-    @objective.setter
-    def objective(self, _: Any) -> None:
-        raise read_only("objective", "build a new Problem with the other objective")
-
-    @property
-    def constraints(self) -> tuple[Any, ...]:
-        """CVXPY constraints and memberships; read-only."""
-        return self._constraints
-
-    @constraints.setter
-    def constraints(self, _: Any) -> None:
-        raise read_only("constraints", "build a new Problem with the other constraints")
-
-    @property
-    def ambiguity(self) -> WassersteinBall | None:
-        """The ball; read-only."""
-        return self._ambiguity
-
-    @ambiguity.setter
-    def ambiguity(self, _: Any) -> None:
-        raise read_only(
-            "ambiguity",
-            "with_radius(radius) gives the problem with another radius, with_samples(data) that on "
-            "other data, and another cost takes a new Problem",
-        )
-
-    @property
-    def assume_convex(self) -> bool:
-        """The user's word that the loss is convex in the decision; read-only."""
-        return self._model.assume_convex
-
-    @assume_convex.setter
-    def assume_convex(self, _: Any) -> None:
-        raise read_only("assume_convex", "build a new Problem with assume_convex=")
-
     def variables(self) -> list[cp.Variable]:
         """The decision variables, in the order of their appearance."""
         return list(self._model.feasible.layout.variables)
@@ -337,22 +312,6 @@ class Problem:
         refuse_missing_values(self._model)
         return self._model
 
-    def _options(self, options: dict[str, Any]) -> Options:
-        known = [field.name for field in fields(Options)]
-        for name in options:
-            if name not in known:
-                raise TypeError(
-                    unknown_name("option", name, [*known, "method", "solver", "time_limit"])
-                )
-        return Options(**options)
-
-    def _method(self, method: str, options: Options) -> str:
-        """An option of the smoothing asks for it, where the method is left open."""
-        asked = (options.epsilon, options.sigma, options.integration, options.dual)
-        if method == "auto" and self._model.radius > 0 and any(o is not None for o in asked):
-            return "smoothed"
-        return method
-
     def _decision(self, given: Any = None) -> np.ndarray:
         """The flat decision to be judged: the one that is given, else this problem's own."""
         layout = self._model.feasible.layout
@@ -393,11 +352,6 @@ class Problem:
             ConvexityWarning,
             stacklevel=3,
         )
-
-
-def read_only(name: str, way_out: str) -> AttributeError:
-    """The error for an attribute that cannot be changed after the problem was compiled."""
-    return AttributeError(f"{name} of a Problem is read-only: {way_out}.")
 
 
 def solve_cvxpy_problem(

@@ -111,7 +111,7 @@ def check_solving(problem: Problem, arguments: Mapping[str, Any]) -> None:
     if arguments["method"] not in METHODS:
         raise ValueError(unknown_name("method", arguments["method"], METHODS))
     own = ("method", "solver", "time_limit")
-    problem._options({name: value for name, value in arguments.items() if name not in own})
+    Options.of({name: value for name, value in arguments.items() if name not in own})
     check_solver(arguments.get("solver"))
 
 

@@ -102,7 +102,7 @@ def select_radius(
     as_metric(metric)
     jobs = check_jobs(jobs)
     if radii is None:
-        grid = default_radii(joint, cost, problem.ambiguity.cost.order)  # type: ignore[union-attr]
+        grid = default_radii(joint, cost, problem.ambiguity.cost.order)
     else:
         grid = increasing_radii(radii)
     splits: list[Fold | None] = [None]

@@ -128,3 +128,19 @@ def all_variables(in_loss: Sequence[cp.Variable], constraints: Sequence[Any]) ->
     if not found:
         raise ValueError("the problem has no decision variable.")
     return list(found)
+
+
+class ReadOnly:
+    """An attribute that is fixed once the problem is compiled; kept under its name with a `_`."""
+
+    def __init__(self, way_out: str) -> None:
+        self.way_out = way_out
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, problem: Any, owner: type | None = None) -> Any:
+        return self if problem is None else getattr(problem, f"_{self.name}")
+
+    def __set__(self, problem: Any, value: Any) -> None:
+        raise AttributeError(f"{self.name} of a Problem is read-only: {self.way_out}.")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import cvxpy as cp
@@ -28,6 +29,23 @@ class Options:
     start: Any = None
     verbose: bool = False
     progress: bool = True
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """Those that were given by name; a name that is not known is refused."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                others = [*known, "method", "solver", "time_limit"]
+                raise TypeError(unknown_name("option", name, others))
+        return cls(**given)
+
+    def method(self, asked: str, radius: float) -> str:
+        """The method: an option of the smoothing asks for it, where it is left open."""
+        smoothing = (self.epsilon, self.sigma, self.integration, self.dual)
+        if asked == "auto" and radius > 0 and any(option is not None for option in smoothing):
+            return "smoothed"
+        return asked
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:
