@@ -132,9 +132,8 @@ class Problem:
         """
         checked, time_limit = Options.of(options), check_time_limit(time_limit)
         model, method = self._current_model(), checked.method(method, self.radius)
-        chosen = plan(model, method, with_time_limit(check_solver(solver), time_limit))
-        if time_limit is not None and solver is None and not chosen.solver.is_conic:
-            chosen = plan(model, method, with_time_limit(chosen.solver, time_limit))
+        chosen = plan(model, method, check_solver(solver))
+        chosen = replace(chosen, solver=with_time_limit(chosen.solver, time_limit))
         self.value = self.status = self.solution = self._decided = None
         with model.feasible.layout.holding():  # a solve that fails leaves the variables alone
             solution = execute(model, chosen, checked)

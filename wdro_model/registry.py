@@ -9,6 +9,7 @@ by an entry point in the group of that register, which is loaded when it is firs
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any, Generic, TypeVar
@@ -48,6 +49,20 @@ class Register(Generic[Thing]):
         """Refuse what cannot be a name."""
         if not isinstance(name, str) or not name:
             raise ValueError(f"the name of a {self.kind} must be a non-empty string, got {name!r}.")
+
+    def decorator(self, name: Any, replace: bool) -> Callable[[Any], Any]:
+        """`@register("name")` above a class or a function, which stays what it is."""
+        if not isinstance(name, str):
+            raise ValueError(
+                f'a {self.kind} is registered under a name: write @register("name") above it, or '
+                f'register("name", it); got {name!r}.'
+            )
+
+        def register(thing: Any) -> Any:
+            self.add(name, thing, replace=replace)
+            return thing
+
+        return register
 
     def __getitem__(self, name: str) -> Thing:
         """The thing of a name; a package that offers it is imported now, not before."""
@@ -90,3 +105,13 @@ def loaded(entry: metadata.EntryPoint, kind: str) -> Any:
         raise ValueError(
             f"the {kind} {entry.name!r} could not be loaded from {entry.value!r}: {error}"
         ) from error
+
+
+def refuse_signature(what: str, function: Any, *arguments: str) -> None:
+    """A ValueError unless a function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise ValueError(f"{what} must take ({', '.join(arguments)}): {error}.") from None
+    except ValueError:
+        pass  # a function in C, whose signature is not known

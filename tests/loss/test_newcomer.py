@@ -213,7 +213,9 @@ def test_another_package_offers_a_rule(monkeypatch):
 
     def load(entry):
         loaded.append(entry.value)
-        register_rule(Offered)(lambda atom, v: (v, lambda g: g))
+        register_rule(Offered)(
+            lambda atom, v: (Offered.numeric(atom, [v]), lambda g: g * np.tanh(v))
+        )
 
     entries = [
         metadata.EntryPoint(name, "somebody.atoms", "wdro_model.rules")
@@ -228,3 +230,36 @@ def test_another_package_offers_a_rule(monkeypatch):
     monkeypatch.setattr(metadata.EntryPoint, "load", load)
     assert BatchedLoss(loss).variables[0].name() == "x"
     assert loaded == ["somebody.atoms"]
+
+
+def wrong(value, slope):
+    """A rule, and the loss of an atom of its own that has it."""
+
+    class Mistaken(Convex):
+        numeric = LogCosh.numeric
+
+    register_rule(Mistaken)(lambda atom, v: (value(v), slope(v)))
+    return Mistaken(cp.Variable(2, name="x") - wdro.UncertainParameter(2, name="z"))
+
+
+def log_cosh(v):
+    return np.logaddexp(v, -v) - np.log(2)
+
+
+@pytest.mark.parametrize(
+    ("value", "slope", "message"),
+    [
+        (lambda v: 5 * log_cosh(v), lambda v: lambda g: 5 * g * np.tanh(v), "where its numeric"),
+        (log_cosh, lambda v: lambda g: -g * np.tanh(v), "not the derivative of its value"),
+        (log_cosh, lambda v: np.tanh(v), "then one pullback"),
+        (log_cosh, lambda v: lambda g: np.ones(7), "pullback of operand 0 .* fails"),
+    ],
+)
+def test_a_rule_that_is_not_the_atom_is_refused_at_its_first_use(value, slope, message):
+    with pytest.raises(ValueError, match=message):
+        BatchedLoss(cp.sum(wrong(value, slope)))
+
+
+def test_a_rule_is_not_replaced_in_silence():
+    with pytest.raises(ValueError, match="'exp' has a rule already; pass replace=True"):
+        register_rule(cp.exp)(lambda atom, v: (v, lambda g: g))

@@ -156,10 +156,12 @@ class Feasible:
                     "hull: leave the attribute out."
                 )
             if member.variable in shared and not member.set.has_constraints:
+                declared = [k for k, v in member.variable.attributes.items() if v]
+                asked = f" (declared {', '.join(declared)})" if adds_bounds(member) else ""
                 raise ValueError(
                     f"{member.set.describe()} is known only through an oracle, and an oracle set "
-                    f"cannot be intersected with other constraints on {name!r}; drop them, give "
-                    "the set a CVXPY form (constraints=), or build them into its oracle."
+                    f"cannot be intersected with other constraints on {name!r}{asked}; drop them, "
+                    "give the set a CVXPY form (constraints=), or build them into its oracle."
                 )
 
 

@@ -42,6 +42,7 @@ class FeasibleSet(ABC):
         being 0/1 vectors.
     backend: the name of the backend in use, None for a set with one way to be minimised.
     calls: how often a solve has asked the oracle, by `vertex` or for a certificate.
+    witness: the last answer of `vertex`: a point that no minimum may exceed.
     """
 
     dimension: int
@@ -55,6 +56,7 @@ class FeasibleSet(ABC):
     rounds: bool | None = None
     backend: str | None = None
     calls: int = 0
+    witness: Vector | None = None
     _oracle: LinearOracle
 
     def minimize(self, direction: ArrayLike) -> Vector:
@@ -72,9 +74,10 @@ class FeasibleSet(ABC):
         return self.minimize(direction), 0.0
 
     def vertex(self, direction: ArrayLike) -> Vector:
-        """The answer of `minimize`, counted in `calls`."""
+        """The answer of `minimize`, counted in `calls`; kept as a witness against later ones."""
         self.calls += 1
-        return self.minimize(direction)
+        self.witness = checked_vertex(self, self.minimize(direction))
+        return self.witness.copy()
 
     def minimize_relaxed(self, direction: ArrayLike) -> Vector:
         """A minimiser over a larger set that is easier, where there is one: without integrality."""
@@ -180,7 +183,13 @@ class FeasibleSet(ABC):
         if name is None:
             self._oracle = self._own_oracle()
         else:
-            self._oracle = find_backend(type(self), name)(self)
+            oracle = find_backend(type(self), name)(self)
+            if not callable(oracle):
+                raise ValueError(
+                    f"the backend {name!r} of {type(self).__name__} is a factory: called with the "
+                    f"set it must return a function direction -> vertex, it returned {oracle!r}."
+                )
+            self._oracle = oracle
         self.backend = name
 
     def _use(self, backend: str | None) -> None:
@@ -276,6 +285,22 @@ class In:
 
     def __repr__(self) -> str:
         return f"In({self.variable.name()}, {self.set!r})"
+
+
+def checked_vertex(set: FeasibleSet, answer: Any) -> Vector:
+    """The answer of an oracle, if it is a point of R^n; the error names the set."""
+    vertex = np.asarray(answer)
+    if vertex.shape == (set.dimension,) and vertex.dtype.kind in "fiub":
+        if np.isfinite(vertex).all():
+            return vertex
+        what = "numbers that are not finite"
+    else:
+        what = f"an array of shape {vertex.shape} and kind {vertex.dtype}"
+    backend = "" if set.backend is None else f" with backend {set.backend!r}"
+    raise ValueError(
+        f"the oracle of {set!r}{backend} returned {what}; minimize(direction) must return a point "
+        f"of the set, an array of {set.dimension} finite numbers."
+    )
 
 
 def refuse_incomplete(set: FeasibleSet) -> None:

@@ -22,6 +22,9 @@ from wdro_model.solvers.certificate import certificate
 from wdro_model.solvers.objective import Array, Point
 from wdro_model.solvers.outcome import tolerance
 
+FALSE = 1e-5
+"""How far a counterpart of one's own may be below what is known, relative to that."""
+
 
 def certified(
     objective: Any, oracle: FeasibleSet, x: Array, dual: float | None
@@ -53,6 +56,9 @@ def report(
     reliable: the Monte Carlo error of the value is within the tolerance.
     """
     value = point.value
+    if chosen.counterpart is not None and not chosen.counterpart.is_proven:
+        assert isinstance(model, RobustModel)
+        refuse_false_value(model, outcome.x, value, chosen.counterpart)
     close = gap <= tolerance(solver.gap, value, details.get("epsilon") or 0.0)
     solved = settings.OPTIMAL if convex else STATIONARY
     if not reliable:
@@ -120,17 +126,54 @@ def known_robust_value(model: RobustModel, x: Array) -> float | None:
 def robust_value(model: RobustModel, x: Array, found: Counterpart) -> float:
     """The worst-case risk of a decision, by its counterpart, worked out in the model's units."""
     units = _units(model, found)
-    return units.loss * found.value(units.model, x)
+    value = units.loss * found.value(units.model, x)
+    if not found.is_proven:
+        refuse_false_value(model, x, value, found)
+    return value
+
+
+def refuse_false_value(model: RobustModel, x: Array, value: Any, found: Counterpart) -> None:
+    """A ValueError where a counterpart's risk is below that of a distribution of the ball."""
+    mean = Empirical(model).evaluate(x).value
+    moved = climb(model, x)
+    known = mean if moved is None else max(mean, moved.expected_loss)
+    number = np.ndim(value) == 0 and np.isfinite(value)
+    if number and value >= known - FALSE * max(abs(known), abs(known - mean), 1e-3):
+        return
+    raise ValueError(
+        f"the counterpart {type(found).__name__} gives the worst-case risk {value!r}, but some "
+        f"distribution of the ball has the expected loss {known:.8g} at this decision (the data "
+        f"itself has {mean:.8g}); correct its formula, or its refusal."
+    )
+
+
+def refuse_false_distribution(model: RobustModel, worst: Extremal, found: Counterpart) -> None:
+    """A ValueError where what a counterpart calls its worst case is no distribution of the ball."""
+    size, count = len(model.rows), len(worst.weights)
+    shapes = np.shape(worst.rows) == (count, model.rows.shape[1]) and len(worst.source) == count
+    if shapes and np.all(np.isin(worst.source, np.arange(size))) and np.all(worst.weights >= 0):
+        shares = np.bincount(worst.source, worst.weights, minlength=size)
+        cost = float(worst.weights @ model.cost(model.rows[worst.source], worst.rows))
+        fair = np.allclose(shares, 1.0 / size, rtol=1e-6)
+        if fair and cost <= model.radius * (1 + 1e-5):
+            return
+    raise ValueError(
+        f"the worst case of the counterpart {type(found).__name__} is no distribution of the ball: "
+        "rows (K, d) come from the samples `source` (K,) with `weights` (K,), which add up to 1/N "
+        "for each sample, and move them at a mean cost of at most the radius."
+    )
 
 
 def worst_distribution(model: RobustModel, x: Array, found: Counterpart) -> Extremal:
     """A distribution of the ball that attains it."""
     units = _units(model, found)
-    extremal = found.extremal(units.model, x)
-    if units.model is model:
-        return extremal
-    dual = extremal.dual * units.loss / units.cost
-    return Extremal(extremal.rows * units.data, extremal.weights, extremal.source, dual)
+    worst = found.extremal(units.model, x)
+    if units.model is not model:
+        dual = worst.dual * units.loss / units.cost
+        worst = Extremal(worst.rows * units.data, worst.weights, worst.source, dual)
+    if not found.is_proven:
+        refuse_false_distribution(model, worst, found)
+    return worst
 
 
 def _units(model: RobustModel, found: Counterpart) -> Units:

@@ -17,7 +17,7 @@ from wdro_model.loss.atoms.expressions import is_ordinary
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.programs import Program
-from wdro_model.solve.certify import evaluations, robust_value
+from wdro_model.solve.certify import evaluations, refuse_false_value, robust_value
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan, Written
 from wdro_model.solve.rescaled import Multipliers, rescaled
@@ -50,6 +50,9 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
     """Hand the convex program to a conic solver."""
     began = time.perf_counter()
     answer, x = conic_answer(model, chosen, solver, verbose=options.verbose)
+    if chosen.counterpart is not None and not chosen.counterpart.is_proven:
+        assert isinstance(model, RobustModel)
+        refuse_false_value(model, x, answer.value, chosen.counterpart)
     return Solution(
         method=chosen.method,
         status=answer.status,

@@ -9,7 +9,7 @@ import numpy as np
 
 from wdro_model.model import Model
 from wdro_model.model.feasible import meets
-from wdro_model.sets.feasible_set import FeasibleSet
+from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
 from wdro_model.solve.certify import certified, report
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
@@ -82,7 +82,11 @@ def first_point(model: Model, objective: Any, options: Options, rng: np.random.G
     if objective is None:
         return oracle.vertex(direction)
     oracle.calls += 1
-    return oracle.vertex(objective.evaluate(oracle.minimize_relaxed(direction)).gradient)
+    somewhere = checked_vertex(oracle, oracle.minimize_relaxed(direction))
+    start = oracle.vertex(objective.evaluate(somewhere).gradient)
+    if not model.feasible.is_integer:
+        oracle.witness = somewhere  # the answer to another question: a maximiser is found out
+    return start
 
 
 def user_start(model: Model, start: Any, name: str = "start") -> Array:

@@ -105,7 +105,7 @@ def check_time_limit(seconds: Any) -> float | None:
     return float(seconds)
 
 
-def with_time_limit(solver: Solver | None, seconds: float | None) -> Solver | None:
+def with_time_limit(solver: Solver, seconds: float | None) -> Solver:
     """A Frank-Wolfe solver with a time limit."""
     if seconds is None or not isinstance(solver, FrankWolfe | MomentumFrankWolfe):
         return solver

@@ -126,7 +126,7 @@ def exactly(model: Model, solver: Solver | None) -> Plan:
 def exact_program(model: Model) -> Program | None:
     """The program of the counterpart that applies."""
     assert isinstance(model, RobustModel)
-    return exact.counterpart(model).program(model)
+    return exact.program_of(model)
 
 
 def smoothed(model: Model, solver: Solver | None) -> Plan:

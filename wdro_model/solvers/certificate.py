@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wdro_model.errors import InexactOracleError
-from wdro_model.sets.feasible_set import FeasibleSet
+from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
 from wdro_model.sets.product import ProductSet
 from wdro_model.solvers.objective import Array
 
@@ -51,6 +51,7 @@ def _certificate(feasible: FeasibleSet, x: Array, gradient: Array) -> Certificat
         slope, slack = sum(part.slope for part in parts), sum(part.slack for part in parts)
         return Certificate(vertex, slope, slack, tuple(parts))
     vertex, slack = feasible.minimize_with_slack(gradient)
+    vertex = checked_vertex(feasible, vertex)
     found = Certificate(vertex, float(gradient @ (x - vertex)), slack)
     refuse_negative(feasible, found.slope + slack, x, vertex, gradient)
     return found

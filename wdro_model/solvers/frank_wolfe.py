@@ -16,7 +16,7 @@ from wdro_model.solvers.directions import ActiveSet, DirectionRule
 from wdro_model.solvers.driver import Limits, Rules, run
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import Outcome, State
-from wdro_model.solvers.steps import STEPS, OpenLoop, StepRule, check_step, looks_along
+from wdro_model.solvers.steps import STEPS, OpenLoop, StepRule, check_step, looks_along, shown
 
 Callback = Callable[[State], bool | None]
 ON_POLYTOPES = "blended_conjugate"
@@ -65,7 +65,7 @@ class FrankWolfe:
             raise ValueError(unknown_name("step", self.step, STEPS))
         check_direction(self.direction)
         if not isinstance(self.step, str):
-            check_step("step", self.step)
+            object.__setattr__(self, "step", check_step("step", self.step))
         given = self.direction
         rule = directions.RULES.get(given) if isinstance(given, str) else given
         if rule is not None and rule.needs_line_search and not looks_along(self.step_rule):
@@ -139,7 +139,7 @@ class FrankWolfe:
 
     def describe(self, feasible: FeasibleSet) -> str:
         name = self.direction_name(feasible).replace("_", " ")
-        return f"Frank-Wolfe, {name} directions, {self.step_rule}, relative gap {self.gap:g}"
+        return f"Frank-Wolfe, {name} directions, {shown(self.step_rule)}, relative gap {self.gap:g}"
 
 
 @dataclass(frozen=True)

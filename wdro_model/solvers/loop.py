@@ -17,7 +17,7 @@ from wdro_model.solvers.gradients import GradientRule
 from wdro_model.solvers.line import Line
 from wdro_model.solvers.objective import Array, Point
 from wdro_model.solvers.outcome import Outcome, State, Stop, tolerance
-from wdro_model.solvers.steps import StepRule, begun, looks_along
+from wdro_model.solvers.steps import StepRule, begun, looks_along, shown
 from wdro_model.solvers.trace import Record, Trace
 
 
@@ -143,9 +143,12 @@ class Loop:
         state, limits = here.state, self.limits
         allowed = tolerance(limits.gap, state.value, getattr(self.objective, "scale", 0.0))
         if self.rules.gradient.certified and state.gap <= allowed:
-            if self.active_set is not None:
-                known = self.active_set.vertices
-                refuse_beaten(self.feasible, here.certificate, state.gradient, known)
+            known = [] if self.active_set is None else [self.active_set.vertices]
+            known += [] if self.feasible.witness is None else [self.feasible.witness[None]]
+            if known:
+                refuse_beaten(
+                    self.feasible, here.certificate, state.gradient, np.concatenate(known)
+                )
             return Stop.GAP
         if limits.seconds is not None and state.time >= limits.seconds:
             return Stop.TIME
@@ -212,10 +215,10 @@ class Loop:
 
 def checked_step(step: Any, rule: StepRule) -> float:
     """The answer of a step rule, if it is a number."""
-    if not isinstance(step, Real) or np.isnan(float(step)):
+    if not isinstance(step, Real) or not float(step) >= 0:
         raise ValueError(
-            f"the step rule {rule} answered {step!r}; it must return a number, the length of the "
-            "step, in [0, line.longest]."
+            f"the step rule {shown(rule)} answered {step!r}; it must return a number, the length "
+            "of the step, in [0, line.longest]."
         )
     return float(step)
 

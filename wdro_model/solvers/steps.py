@@ -11,13 +11,12 @@ also say
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from wdro_model.registry import Register
+from wdro_model.registry import Register, refuse_signature
 from wdro_model.solvers.line import Line, Sample
 
 ROUNDING = 1e-12
@@ -41,7 +40,18 @@ def looks_along(rule: StepRule) -> bool:
 
 def begun(rule: StepRule) -> StepState:
     """The rule as it is called during one run."""
-    return rule.start() if hasattr(rule, "start") else rule
+    state = rule.start() if hasattr(rule, "start") else rule
+    if not callable(state):
+        raise ValueError(
+            f"start() of the step rule {shown(rule)} returned {state!r}; it must return what is "
+            "called as (t, line) -> step."
+        )
+    return state
+
+
+def shown(rule: StepRule) -> str:
+    """The rule in words: a function by its name."""
+    return getattr(rule, "__name__", None) or str(rule)
 
 
 def check_step(name: str, rule: Any) -> StepRule:
@@ -51,24 +61,18 @@ def check_step(name: str, rule: Any) -> StepRule:
             rule = rule()
         except TypeError as error:
             raise ValueError(
-                f"the rule {name} needs defaults for all its fields, so that it can be "
+                f"the step rule {name!r} needs defaults for all its fields, so that it can be "
                 f"chosen by name: {error}; or register an instance."
             ) from error
-    called = getattr(rule, "start", rule)
-    if not callable(called):
+    if not callable(getattr(rule, "start", rule)):
         raise ValueError(
             f"{name} must be a name or a rule object, got {type(rule).__name__}; a rule is called "
             "as rule(t, line) -> step: define __call__(self, t, line)."
         )
-    if called is rule:
-        try:
-            inspect.signature(rule).bind(0, None)
-        except TypeError as error:
-            raise ValueError(
-                f"the rule {name} must take (t, line), the iteration and the line: {error}."
-            ) from None
-        except ValueError:
-            pass  # a function in C, whose signature is not known
+    if hasattr(rule, "start"):
+        refuse_signature(f"start of the step rule {name!r}", rule.start)
+    else:
+        refuse_signature(f"the step rule {name!r}", rule, "t", "line")
     return rule
 
 
@@ -82,10 +86,8 @@ def register_step(name: str, rule: Any = None, *, replace: bool = False) -> Any:
     As a decorator, `@register_step("harmonic")` above a class or a function. An entry point in the
     group `wdro_model.steps` does the same from another package.
     """
-    if rule is None:
-        return lambda given: register_step(name, given, replace=replace) and given
-    STEPS.add(name, rule, replace=replace)
-    return rule
+    register = STEPS.decorator(name, replace)
+    return register if rule is None else register(rule)
 
 
 @register_step("open_loop")

@@ -41,6 +41,7 @@ import numpy as np
 from cvxpy.atoms.atom import Atom
 
 from wdro_model.errors import MissingRuleError
+from wdro_model.loss.atoms.rule_checks import check_rule
 from wdro_model.registry import loaded
 
 Kernel = Callable[..., tuple[Any, ...]]
@@ -87,6 +88,8 @@ class AtomFacts:
     """Does it act on the entries of its arguments, broadcast to its shape, one by one?"""
     is_homogeneous = False
     """Is h(t a) = t h(a) for t > 0?"""
+    _is_proven = True
+    """Is the rule tested with the library? Others are tested when they are first used."""
 
     # -------------------------------------------------------------- values and gradients
     def rule(self, atom: Any, *values: Any) -> tuple[Any, ...]:
@@ -195,6 +198,8 @@ class AtomFacts:
 
 _TABLE: dict[type, AtomFacts] = {cp.Expression: AtomFacts()}
 _FOUND: dict[type, AtomFacts] = {}
+_RULED: set[type] = set()
+"""Atoms with a rule of their own."""
 
 
 def facts_of(expression: Any) -> AtomFacts:
@@ -218,10 +223,15 @@ def declare(*atoms: type) -> Callable[[Family], Family]:
         if not (isinstance(family, type) and issubclass(family, AtomFacts)):
             raise TypeError(f"declare takes a subclass of AtomFacts, got {family!r}.")
         _check_names(family)
+        if family.rule is not AtomFacts.rule or family.kernel is not AtomFacts.kernel:
+            _RULED.update(atoms)
         for atom in atoms:
             known = _facts_of_class(atom)
             if not isinstance(known, family):
-                known = type(family.__name__, (family, type(known)), _plain_rule(family))()
+                body = _plain_rule(family)
+                if not family.__module__.startswith("wdro_model.") and "rule" in vars(family):
+                    body["_is_proven"] = False
+                known = type(family.__name__, (family, type(known)), body)()
             _TABLE[atom] = known
         _FOUND.clear()
         return family
@@ -239,18 +249,27 @@ def _plain_rule(family: type[AtomFacts]) -> dict[str, Any]:
     return {}
 
 
-def rule(*atoms: type, prepared: bool = False) -> Callable[[Function], Function]:
+def rule(
+    *atoms: type, prepared: bool = False, replace: bool = False
+) -> Callable[[Function], Function]:
     """Register how CVXPY atoms are evaluated on a batch; subclasses inherit it.
 
     The function is `AtomFacts.rule` without self: (atom, value of each operand) -> (the atom's
     value, one pullback per operand).
     prepared: it is `AtomFacts.kernel` instead, (atom, operands) -> a function of the values.
+    replace: an atom that has a rule of its own gets another.
     """
     _check_classes(atoms)
 
     def register(function: Function) -> Function:
         _check_signature(function, prepared)
-        body = {"kernel" if prepared else "rule": staticmethod(function)}
+        taken = [atom.__name__ for atom in atoms if atom in _RULED]
+        if taken and not replace:
+            raise ValueError(
+                f"the atom {taken[0]!r} has a rule already; pass replace=True to give it another."
+            )
+        body: dict[str, Any] = {"kernel" if prepared else "rule": staticmethod(function)}
+        body["__module__"] = getattr(function, "__module__", None) or "__main__"
         declare(*atoms)(type("Rule", (AtomFacts,), body))
         return function
 
@@ -260,11 +279,16 @@ def rule(*atoms: type, prepared: bool = False) -> Callable[[Function], Function]
 def prepare(atom: Any, operands: Operands) -> Kernel:
     """The kernel of an atom; where it has none, after a look at what other packages offer."""
     try:
-        return facts_of(atom).kernel(atom, operands)
+        kernel = facts_of(atom).kernel(atom, operands)
     except MissingRuleError:
         if not _load_packaged(atom):
             raise
-    return facts_of(atom).kernel(atom, operands)
+        kernel = facts_of(atom).kernel(atom, operands)
+    facts = facts_of(atom)
+    if not facts._is_proven and len(operands) == len(atom.args):
+        check_rule(atom, operands, kernel)
+        type(facts)._is_proven = True
+    return kernel
 
 
 def _load_packaged(atom: Any) -> bool:

@@ -59,16 +59,16 @@ for _name, _counterpart in BUILT_IN.items():
 
 
 def counterparts() -> tuple[Counterpart, ...]:
-    """All of them in the order in which they are asked: those that were added come first."""
-    named = zip(COUNTERPARTS.names(), COUNTERPARTS.things())
-    return tuple(entry for _, entry in sorted(named, key=lambda pair: pair[0] in BUILT_IN))
+    """All of them in the order in which they are asked: those added last come first."""
+    added = [name for name in COUNTERPARTS.names() if name not in BUILT_IN]
+    return (*(COUNTERPARTS[name] for name in reversed(added)), *BUILT_IN.values())
 
 
 def counterpart(model: RobustModel) -> Counterpart:
     """The first that applies; a NoReformulationError that says what was found if none does."""
     reasons: list[str] = []
     for entry in counterparts():
-        reason = entry.refusal(model)
+        reason = refusal_of(entry, model)
         if reason is None:
             return entry
         if reason not in reasons:
@@ -81,4 +81,27 @@ def counterpart(model: RobustModel) -> Counterpart:
 
 def has_counterpart(model: RobustModel) -> bool:
     """Does one of them apply?"""
-    return any(entry.refusal(model) is None for entry in counterparts())
+    return any(refusal_of(entry, model) is None for entry in counterparts())
+
+
+def refusal_of(entry: Counterpart, model: RobustModel) -> str | None:
+    """Why a counterpart does not apply, in words; None if it does."""
+    reason = entry.refusal(model)
+    if reason is None or (isinstance(reason, str) and reason):
+        return reason
+    raise TypeError(
+        f"refusal of the counterpart {type(entry).__name__} must return None where it applies, and "
+        f"the reason in words where it does not; it returned {reason!r}."
+    )
+
+
+def program_of(model: RobustModel) -> Program | None:
+    """The program of the counterpart that applies."""
+    entry = counterpart(model)
+    found = entry.program(model)
+    if found is None or isinstance(found, Program):
+        return found
+    raise TypeError(
+        f"program of the counterpart {type(entry).__name__} must return Program.if_convex(...) or "
+        f"None, got {type(found).__name__}."
+    )

@@ -43,7 +43,10 @@ MOST_ENTRIES = 50_000
 class AffineLoss(Counterpart):
     """a(x) + <B(x), xi>, squared or Mahalanobis cost, R^d or a box."""
 
-    formula = "mean f + sqrt(radius) * |B(x)| in the dual norm of the cost"
+    is_proven = True
+    formula = (
+        "mean f + sqrt(radius) * |B(x)| in the dual norm of the cost, moves clipped to the support"
+    )
 
     def refusal(self, model: RobustModel) -> str | None:
         reason = first_refusal(

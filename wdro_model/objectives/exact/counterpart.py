@@ -16,7 +16,7 @@ import numpy as np
 from wdro_model.errors import NoReformulationError
 from wdro_model.model import RobustModel
 from wdro_model.objectives.programs import Program
-from wdro_model.registry import Register
+from wdro_model.registry import Register, refuse_signature
 from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.objective import Array, Objective
 
@@ -46,6 +46,8 @@ class Counterpart(ABC):
 
     formula: ClassVar[str]
     """The worst-case risk, for people."""
+    is_proven: ClassVar[bool] = False
+    """Is it tested against brute force? What others say is held against what must be true."""
 
     @abstractmethod
     def refusal(self, model: RobustModel) -> str | None:
@@ -106,7 +108,20 @@ def check_counterpart(name: str, given: Any) -> Counterpart:
             f"the counterpart {name!r} must be a subclass of wdro_model.counterparts.Counterpart, "
             "which has defaults for all that it does not define."
         )
-    return given() if isinstance(given, type) else given
+    if not isinstance(given.formula, str):
+        raise ValueError(
+            f"the formula of the counterpart {name!r} must be a string, got {given.formula!r}."
+        )
+    try:
+        entry = given() if isinstance(given, type) else given
+    except TypeError as error:
+        raise ValueError(
+            f"the counterpart {name!r} needs a constructor without arguments: {error}; or register "
+            "an instance."
+        ) from error
+    for part in ("refusal", "program"):
+        refuse_signature(f"{part} of the counterpart {name!r}", getattr(entry, part), "model")
+    return entry
 
 
 COUNTERPARTS: Register[Counterpart] = Register(
@@ -120,7 +135,5 @@ def register_counterpart(name: str, given: Any = None, *, replace: bool = False)
     As a decorator, `@register_counterpart("name")` above a subclass of `Counterpart`. An entry
     point in the group `wdro_model.counterparts` does the same from another package.
     """
-    if given is None:
-        return lambda later: register_counterpart(name, later, replace=replace)
-    COUNTERPARTS.add(name, given, replace=replace)
-    return given
+    register = COUNTERPARTS.decorator(name, replace)
+    return register if given is None else register(given)

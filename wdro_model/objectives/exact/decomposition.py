@@ -91,6 +91,8 @@ def certain_part(model: RobustModel, groups: tuple[Group, ...]) -> Any:
 class PiecewiseCounterpart(Counterpart):
     """A counterpart that works on the pieces of the loss."""
 
+    is_proven = True
+
     @abstractmethod
     def pieces(self, model: RobustModel) -> tuple[Group, ...] | str:
         """The pieces, in clusters that the counterpart can take one by one; or why there are none.

@@ -42,6 +42,7 @@ class Residual:
 class LeastSquaresLoss(Counterpart):
     """(a(x) + <b(x), xi>)^2 + g(x), squared or Mahalanobis cost, R^d."""
 
+    is_proven = True
     formula = "(sqrt(mean_k u_k^2) + sqrt(radius) |b(x)|_dual)^2, u = a(x) + <b(x), xi>"
 
     def refusal(self, model: RobustModel) -> str | None:

@@ -1,0 +1,196 @@
+"""What people add is held against what must be true: its wrong answers are not called optimal."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import wdro_model as wdro
+from wdro_model.counterparts import Counterpart, Extremal, Program
+from wdro_model.objectives.exact.counterpart import COUNTERPARTS
+from wdro_model.solvers import FrankWolfe
+
+DATA = np.random.default_rng(0).normal(size=(20, 3))
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """`register_counterpart`, undone after the test."""
+    monkeypatch.setattr(COUNTERPARTS, "_things", dict(COUNTERPARTS._things))
+    return wdro.register_counterpart
+
+
+class Shifted(Counterpart):
+    """An affine loss with the radius times the dual norm, plus something."""
+
+    formula = "mean + radius |B|"
+    extra = 0.0
+
+    def refusal(self, model):
+        return None if model.affine_in_data else "the loss is not affine"
+
+    def program(self, model):
+        mean = cp.sum(cp.multiply(model.rows.mean(axis=0), problem_variable(model)))
+        return Program.if_convex(
+            mean + np.sqrt(model.radius) * cp.norm(problem_variable(model)) + self.extra
+        )
+
+    def writes_samples(self, model):
+        return False
+
+
+def problem_variable(model):
+    return model.feasible.layout.variables[0]
+
+
+def portfolio(**options):
+    x = cp.Variable(3, nonneg=True, name="x")
+    z = wdro.UncertainParameter(3, samples=DATA, name="z")
+    return wdro.Problem(cp.Minimize(z @ x), [cp.sum(x) == 1], wdro.WassersteinBall(0.04), **options)
+
+
+def test_a_right_formula_is_taken(register):
+    expected = portfolio().solve(method="exact")
+    register("mine", Shifted)
+    problem = portfolio()
+    assert problem.solve(method="exact") == pytest.approx(expected, rel=1e-6)
+    assert "mean + radius |B|" in problem.explain(method="exact")
+    assert problem.robust_value() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("extra", [-5.0, -0.02])
+def test_a_risk_below_that_of_a_distribution_of_the_ball_is_refused(register, extra):
+    """0.02 less is still above the mean loss: an ascent in the data finds worse."""
+    register("low", type("Low", (Shifted,), {"extra": extra}))
+    with pytest.raises(ValueError, match="the counterpart Low gives the worst-case risk"):
+        portfolio().solve(method="exact")
+
+
+@pytest.mark.parametrize("value", [-77.0, np.nan, np.ones(3)])
+def test_a_value_that_cannot_be_is_refused(register, value):
+    register("other", type("Other", (Shifted,), {"value": lambda self, model, x: value}))
+    problem = portfolio()
+    with pytest.raises(ValueError, match="the counterpart Other gives the worst-case risk"):
+        problem.robust_value({problem.variables()[0]: np.eye(3)[0]})
+
+
+@pytest.mark.parametrize(("weight", "move"), [(1.0, 0.0), (1 / 20, 10.0)])
+def test_a_worst_case_outside_the_ball_is_refused(register, weight, move):
+    def extremal(self, model, x):
+        size = len(model.rows)
+        return Extremal(model.rows + move, np.full(size, weight), np.arange(size), 1.0)
+
+    register("far", type("Far", (Shifted,), {"extremal": extremal}))
+    problem = portfolio()
+    problem.solve(method="exact")
+    with pytest.raises(ValueError, match="worst case of the counterpart Far is no distribution of"):
+        problem.worst_case()
+
+
+@pytest.mark.parametrize("answer", [False, "", 3])
+def test_a_refusal_is_none_or_words(register, answer):
+    register("mute", type("Mute", (Shifted,), {"refusal": lambda self, model: answer}))
+    with pytest.raises(TypeError, match="refusal of the counterpart Mute must return None"):
+        portfolio().solve(method="exact")
+
+
+def test_a_program_is_a_program(register):
+    register("bare", type("Bare", (Shifted,), {"program": lambda self, model: cp.Constant(1)}))
+    with pytest.raises(TypeError, match="program of the counterpart Bare must return Program"):
+        portfolio().solve(method="exact")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"formula": 3}, "must be a string, got 3"),
+        ({"refusal": lambda self: None}, r"refusal of the counterpart 'wrong' must take \(model\)"),
+        ({"__init__": lambda self, a: None}, "needs a constructor without arguments"),
+    ],
+)
+def test_counterparts_are_checked_when_they_are_registered(register, body, message):
+    with pytest.raises(ValueError, match=message):
+        register("wrong", type("Wrong", (Shifted,), body))
+
+
+def test_the_latest_counterpart_is_asked_first(register):
+    register("first", type("First", (Shifted,), {"formula": "the first"}))
+    register("second", type("Second", (Shifted,), {"formula": "the second"}))
+    assert "the second" in portfolio().explain(method="exact")
+
+
+@pytest.mark.parametrize("forgotten", [wdro.register_counterpart, wdro.solvers.register_step])
+def test_a_forgotten_name_is_said(forgotten):
+    with pytest.raises(ValueError, match="is registered under a name: write @register"):
+        forgotten(Shifted)
+
+
+# ------------------------------------------------------------------ sets
+class Bad(wdro.sets.FeasibleSet):
+    def __init__(self, answer):
+        self.dimension, self.answer = 3, answer
+
+    def minimize(self, direction):
+        return self.answer(direction)
+
+    def __repr__(self):
+        return "Bad"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda d: np.full(3, np.nan), "oracle of Bad returned numbers that are not finite"),
+        (lambda d: np.zeros(4), r"oracle of Bad returned an array of shape \(4,\)"),
+        (lambda d: np.ones(3) * 1j, "oracle of Bad returned .* complex"),
+    ],
+)
+def test_answers_of_a_set_are_checked_in_a_solve(answer, message):
+    x, z = cp.Variable(3), wdro.UncertainParameter(3, samples=DATA)
+    problem = wdro.Problem(cp.Minimize(cp.sum_squares(x - z)), [wdro.In(x, Bad(answer))])
+    with pytest.raises(ValueError, match=message):
+        problem.solve()
+
+
+def test_an_oracle_that_maximises_is_no_optimum():
+    x, z = cp.Variable(3), wdro.UncertainParameter(3, samples=DATA)
+    worst = wdro.sets.Oracle(lambda direction: np.eye(3)[np.argmax(direction)], 3)
+    problem = wdro.Problem(cp.Minimize(z @ x), [wdro.In(x, worst)])
+    with pytest.raises(wdro.InexactOracleError, match="is not exact"):
+        problem.solve(seed=1)
+
+
+def test_a_backend_that_is_no_factory_is_named():
+    wdro.sets.register_backend(Bad, "no_factory", lambda given: None)
+    with pytest.raises(ValueError, match="'no_factory' of Bad is a factory"):
+        Bad(np.zeros).use_backend("no_factory")
+
+
+# ------------------------------------------------------------------ steps and limits
+def test_a_class_is_a_step_rule_by_its_defaults():
+    assert FrankWolfe(step=wdro.solvers.OpenLoop).step == wdro.solvers.OpenLoop()
+
+
+def test_a_negative_step_is_no_answer():
+    x, z = cp.Variable(3, nonneg=True), wdro.UncertainParameter(3, samples=DATA)
+    problem = wdro.Problem(cp.Minimize(cp.sum_squares(x - z)), [cp.sum(x) == 1])
+    with pytest.raises(ValueError, match=r"the step rule back answered -1\.0"):
+        problem.solve(solver=FrankWolfe(step=back))
+
+
+def back(t, line):
+    return -1.0
+
+
+@pytest.mark.parametrize("cost", [wdro.costs.Norm(1), wdro.costs.Norm("inf")])
+@pytest.mark.filterwarnings("ignore::wdro_model.SamplingWarning")
+def test_a_time_limit_does_not_change_the_method(cost):
+    """The exact counterpart is not smooth, and the set has no conic form."""
+    x, z = cp.Variable(3), wdro.UncertainParameter(3, samples=DATA)
+    simplex = wdro.sets.Oracle(lambda d: np.eye(3)[np.argmin(d)], 3, bounds=(0, 1))
+    problem = wdro.Problem(
+        cp.Minimize(z @ x), [wdro.In(x, simplex)], wdro.WassersteinBall(0.1, cost)
+    )
+    problem.solve(time_limit=2.0)
+    assert problem.solution.method == "smoothed"
