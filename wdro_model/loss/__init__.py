@@ -1,7 +1,7 @@
 """What the loss is: its values and gradients on many scenarios, and its structure in the data."""
 
 from wdro_model.loss.affine_pieces import pieces
-from wdro_model.loss.atoms.facts import AtomFacts, declare, rule
+from wdro_model.loss.atoms.facts import AtomFacts, NoPieces, declare, rule
 from wdro_model.loss.atoms.own import StructuredAtom
 from wdro_model.loss.atoms.quadratic import quadratic_form
 from wdro_model.loss.batched import BatchedLoss, Loss, Pullback
@@ -17,6 +17,7 @@ __all__ = [
     "BatchedLoss",
     "CallableLoss",
     "Loss",
+    "NoPieces",
     "Pullback",
     "Structure",
     "StructuredAtom",
