@@ -16,7 +16,7 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.errors import UnknownToCost
+from wdro_model.errors import UnknownToCost, blaming
 from wdro_model.uncertainty.scenarios import one_if_equal
 
 if TYPE_CHECKING:
@@ -337,7 +337,21 @@ class GroundCost(ABC):
         """The bound cost, once it has been seen not to contradict itself."""
         from wdro_model.uncertainty.costs.cost_register import check
 
-        bound = self.bind(joint)
+        name = type(self).__name__
+        with blaming(f"bind of the cost {name}"):
+            bound = self.bind(joint)
+        if not isinstance(bound, BoundCost) or getattr(bound, "dimension", None) != joint.dimension:
+            raise ValueError(
+                f"bind of the cost {name} must return a BoundCost with dimension="
+                f"{joint.dimension}, the coordinates of all uncertain parameters together "
+                f"({', '.join(p.name() for p in joint.parameters)}); it returned "
+                f"{type(bound).__name__} with dimension={getattr(bound, 'dimension', None)}."
+            )
+        if bound.order is not None and self.order not in (None, bound.order):
+            raise ValueError(
+                f"the cost {name} is declared of order {self.order!r}, but what it binds has order "
+                f"{bound.order!r}; both are p for a distance to the power p, or None."
+            )
         # A subclass may change what was proven of its parent: each class speaks for itself.
         if not vars(type(bound)).get("is_proven", False):
             check(bound, joint.matrix)
