@@ -347,14 +347,14 @@ class GroundCost(ABC):
                 f"({', '.join(p.name() for p in joint.parameters)}); it returned "
                 f"{type(bound).__name__} with dimension={getattr(bound, 'dimension', None)}."
             )
+        # A subclass may change what was proven of its parent: each class speaks for itself.
+        if not vars(type(bound)).get("is_proven", False):
+            check(bound, joint.matrix)
         if bound.order is not None and self.order not in (None, bound.order):
             raise ValueError(
                 f"the cost {name} is declared of order {self.order!r}, but what it binds has order "
                 f"{bound.order!r}; both are p for a distance to the power p, or None."
             )
-        # A subclass may change what was proven of its parent: each class speaks for itself.
-        if not vars(type(bound)).get("is_proven", False):
-            check(bound, joint.matrix)
         return bound
 
     @abstractmethod
