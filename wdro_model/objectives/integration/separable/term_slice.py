@@ -15,6 +15,8 @@ from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
 from wdro_model.objectives.integration.separable.packing import Packing
 from wdro_model.objectives.integration.separable.term_anatomy import PIECEWISE, QUADRATIC, SMOOTH
 from wdro_model.objectives.integration.separable.term_laws import (
+    Halves,
+    halves,
     quadratic_law,
     segment_law,
     smooth_law,
@@ -57,17 +59,21 @@ class TiltedTerms:
     law: TiltedLaw
     fourth: bool
     """Do the points carry fourth moments?"""
+    side: Array | None = None
+    """-1 or 1 for points left or right of the sample, where the cost is a distance."""
 
     def moves(self) -> Array:
         """E t, (K, D)."""
         return self.law.mean(self.law.points[:, 0]).reshape(self.along.shape)
 
     def costs(self, weights: Array) -> tuple[Array, Array]:
-        """Mean and variance of w_i (zeta_i - xi_i)^2 at each function, (K, D).
+        """Mean and variance of w_i |zeta_i - xi_i|^p at each function, (K, D).
 
         A point that stands for an interval is taken for a Gaussian in the variance, which serves
         Newton steps in the dual.
         """
+        if self.side is not None:
+            return self._distances(weights, self.side)
         law, unit = self.law, weights[self.along.lines] * self.along.scale**2
         square, within = law.points[:, 0] ** 2, 0.0
         if law.variance is not None:
@@ -77,6 +83,16 @@ class TiltedTerms:
         spread = np.full(len(mean), np.nan)
         if self.fourth:
             spread = law.mean((square - mean[law.owner]) ** 2 + within)
+        shape = self.along.shape
+        return unit * mean.reshape(shape), unit**2 * spread.reshape(shape)
+
+    def _distances(self, weights: Array, side: Array) -> tuple[Array, Array]:
+        """Mean and variance of w_i |zeta_i - xi_i|: each point stands for one side alone."""
+        law, unit = self.law, weights[self.along.lines] * self.along.scale
+        distance = side * law.points[:, 0]
+        mean = law.mean(distance)
+        within = 0.0 if law.variance is None else law.variance
+        spread = law.mean((distance - mean[law.owner]) ** 2 + within)
         shape = self.along.shape
         return unit * mean.reshape(shape), unit**2 * spread.reshape(shape)
 
@@ -234,8 +250,19 @@ class SeparableSlice:
         ends = np.broadcast_to(np.inf, (*along.shape, 1))
         low = np.maximum(np.concatenate([-ends, kinks], axis=2), along.low[:, :, None])
         high = np.minimum(np.concatenate([kinks, ends], axis=2), along.high[:, :, None])
-        law = segment_law(*(along.flat(part) for part in (a, b, low, high)))
-        return TiltedTerms(along, law, fourth=True)
+        if rule.squared:
+            law = segment_law(*(along.flat(part) for part in (a, b, low, high)))
+            return TiltedTerms(along, law, fourth=True)
+        rate = rule.rates(lines, dual)[:, None]
+        low, high = np.broadcast_arrays(low, high)
+        two_sided = (
+            np.concatenate([a, a], axis=2),
+            np.concatenate([b + rate, b - rate], axis=2),
+            np.concatenate([low, np.maximum(low, 0.0)], axis=2),
+            np.concatenate([np.minimum(high, 0.0), high], axis=2),
+        )
+        law = segment_law(*(along.flat(part) for part in two_sided))
+        return TiltedTerms(along, law, fourth=True, side=_side(law))
 
     def _quadratic(self, dual: float) -> TiltedTerms | None:
         rule, lines = self._rule, self._rule.lines[QUADRATIC]
@@ -247,9 +274,17 @@ class SeparableSlice:
         c = (value + offset * (slope + 0.5 * offset * bend)) / rule.epsilon
         b = (slope + bend * offset) * along.scale / rule.epsilon + along.slope
         scaled = bend * along.scale**2 / rule.epsilon
-        parts = (along.flat(part) for part in (c, b, scaled, along.low, along.high))
+        c, b, bent, low, high = (
+            along.flat(part) for part in (c, b, scaled, along.low, along.high)
+        )
+        if not rule.squared:
+            cut = halves(low, high)
+            fall = along.flat(rule.rates(lines, dual)[None])[cut.rows] * cut.side
+            parts = (c[cut.rows], b[cut.rows] - fall, bent[cut.rows], cut.low, cut.high)
+            law, side = cut.joined(quadratic_law(*parts))
+            return TiltedTerms(along, law, fourth=True, side=side)
         whole = np.isinf(along.low).all() and np.isinf(along.high).all()
-        return TiltedTerms(along, quadratic_law(*parts), fourth=bool(whole))
+        return TiltedTerms(along, quadratic_law(c, b, bent, low, high), fourth=bool(whole))
 
     def _smooth(self, dual: float) -> list[TiltedTerms]:
         rule, parts = self._rule, self._rule.parts
@@ -258,9 +293,25 @@ class SeparableSlice:
             lines = rule.lines[SMOOTH][parts.curvatures[rule.lines[SMOOTH]] == curvature]
             along = self._along(lines, dual)
             low, high = along.flat(along.low), along.flat(along.high)
-            law = smooth_law(self._exponent(along), low, high, str(curvature))
-            found.append(TiltedTerms(along, law, fourth=True))
+            if rule.squared:
+                law = smooth_law(self._exponent(along), low, high, str(curvature))
+                found.append(TiltedTerms(along, law, fourth=True))
+                continue
+            cut = halves(low, high)
+            exponent = self._falling(along, cut, along.flat(rule.rates(lines, dual)[None]))
+            law, side = cut.joined(smooth_law(exponent, cut.low, cut.high, str(curvature)))
+            found.append(TiltedTerms(along, law, fourth=True, side=side))
         return found
+
+    def _falling(self, along: Along, cut: Halves, rate: Array) -> Exponent:
+        """H(t) - rate |t| on both sides of the samples."""
+        whole = self._exponent(along)
+
+        def exponent(owner: Array, t: Array) -> Array:
+            rows = cut.rows[owner]
+            return whole(rows, t) - rate[rows] * np.abs(t)
+
+        return exponent
 
     def _exponent(self, along: Along) -> Exponent:
         """H(t) of the functions along some lines, by evaluating their terms."""
@@ -275,3 +326,8 @@ class SeparableSlice:
             return values / rule.epsilon + slope[owner] * t
 
         return exponent
+
+
+def _side(law: TiltedLaw) -> Array:
+    """The side of 0 that each point of a law lies on."""
+    return np.where(law.points[:, 0] < 0, -1.0, 1.0)
