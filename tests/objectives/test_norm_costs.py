@@ -75,7 +75,7 @@ def fixed(
         samples,
         decision,
         float(10 ** rng.uniform(-1.5, 0.3)),
-        float(10 ** rng.uniform(-2, 0)),
+        float(10 ** rng.uniform(-2.3, -0.7)),
         None,
         1.0 if boxed else np.inf,
     )
