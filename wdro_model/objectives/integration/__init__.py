@@ -22,6 +22,7 @@ from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream, inputs
 from wdro_model.objectives.integration.low_rank.through_forms import (
     build_low_rank,
+    drawn_refusal,
     low_rank_refusal,
 )
 from wdro_model.objectives.integration.norms import EuclideanMixture, squared_twin
@@ -92,7 +93,10 @@ def norms_refusal(model: RobustModel) -> str | None:
 def _mixable(model: RobustModel) -> list[tuple[str, str | None]]:
     """Why strategies for squared costs refuse a model with the square of its cost."""
     twin = squared_twin(model)
-    return [(name, STRATEGIES[name].refusal(twin)) for name in MIXABLE]
+    refused = {name: STRATEGIES[name].refusal(twin) for name in MIXABLE}
+    if refused["low_rank"] is None:
+        refused["low_rank"] = drawn_refusal(twin)
+    return list(refused.items())
 
 
 def build_norms(model: RobustModel, scales: Scales) -> Integration:
@@ -105,7 +109,7 @@ def build_gaussian(model: RobustModel, scales: Scales) -> Gaussian:
     return Gaussian(*inputs(model), epsilon=scales.epsilon, sigma=scales.sigma, draws=scales.draws)
 
 
-MIXABLE = ("closed_form",)
+MIXABLE = ("closed_form", "separable", "low_rank")
 """Strategies for squared costs that tell the samples apart."""
 
 STRATEGIES: dict[str, Strategy] = {

@@ -73,11 +73,35 @@ class LowRankSlice:
         return DualPoint(value, -cost / size, spread / size / rule.epsilon)
 
     def gradient(self, dual: float) -> Array:
-        gradient = np.zeros(self._rule.anatomy.inner.layout.dimension)
+        return self._weighted(dual, np.full(len(self._samples), 1.0 / len(self._samples)))
+
+    def each(self, dual: float) -> tuple[Array, Array]:
+        """phi_k and the mean cost of each sample, (K,) twice."""
+        rule = self._rule
+        log_mass, costs = [], []
+        for chunk in self._at(dual):
+            log_mass.append(chunk.law.log_mass)
+            finite = not np.isposinf(chunk.law.log_mass).any()
+            mean = cost_moments(chunk)[0] if finite else np.full(len(chunk.u), np.inf)
+            costs.append(np.broadcast_to(mean, len(chunk.u)))
+        v = rule.whitening.variances(dual, rule.epsilon)
+        still = 0.5 * float(np.log(v).sum())
+        return rule.epsilon * (np.concatenate(log_mass) + still), np.concatenate(costs)
+
+    def mixed_gradient(self, duals: Array, shares: Array) -> Array:
+        """sum_jk shares_jk grad_x phi_k(x, l_j), for shares (J, K)."""
+        parts = [self._weighted(float(dual), share) for dual, share in zip(duals, shares)]
+        return np.sum(parts, axis=0)
+
+    def _weighted(self, dual: float, shares: Array) -> Array:
+        """sum_k shares_k grad_x phi_k, for shares (K,)."""
+        gradient, start = np.zeros(self._rule.anatomy.inner.layout.dimension), 0
         for i, chunk in enumerate(self._at(dual)):
+            share = shares[start : start + len(chunk.u)]
+            start += len(chunk.u)
             law, owner = chunk.law, chunk.law.owner
             moved = chunk.u[owner] + forms_moved(chunk.projection, law)
-            weights = law.weights / len(self._samples)
+            weights = law.weights * share[owner]
             in_decision, in_forms = chunk.outer.gradients(owner, moved, weights)
             gradient += in_decision
             if not self._rule.anatomy.forms.count:

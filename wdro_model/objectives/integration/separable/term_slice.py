@@ -148,8 +148,35 @@ class SeparableSlice:
             curvature += inner.curvature
         return DualPoint(value, -cost, curvature)
 
+    def each(self, dual: float) -> tuple[Array, Array]:
+        """phi_k and the mean cost of each sample, (K,) twice."""
+        rule, parts, eps = self._rule, self._rule.parts, self._rule.epsilon
+        log_mass, cost = -rule.reference(self._samples), np.zeros(len(self._samples))
+        for tilted in self._at(dual):
+            masses = tilted.law.log_mass.reshape(tilted.along.shape)
+            log_mass = log_mass + masses.sum(axis=1)
+            if np.isposinf(masses).any():
+                return np.full(len(cost), np.inf), np.full(len(cost), np.inf)
+            cost += tilted.costs(rule.weights)[0].sum(axis=1)
+        log_mass += 0.5 * float(np.log(rule.variances(dual) / rule.spread).sum())
+        affine = parts.affine(self._x, self._rows)[:, 0]
+        value = affine + parts.still(self._x, self._rows).sum(axis=1) + eps * log_mass
+        for part in self._joint:
+            inner = part.each(dual)
+            value, cost = value + inner[0] - affine, cost + inner[1]
+        return value, cost
+
+    def mixed_gradient(self, duals: Array, shares: Array) -> Array:
+        """sum_jk shares_jk grad_x phi_k(x, l_j), for shares (J, K)."""
+        parts = [self._weighted(float(dual), share) for dual, share in zip(duals, shares)]
+        return np.sum(parts, axis=0)
+
     def gradient(self, dual: float) -> Array:
-        rule, parts, size = self._rule, self._rule.parts, len(self._samples)
+        return self._weighted(dual, np.full(len(self._samples), 1.0 / len(self._samples)))
+
+    def _weighted(self, dual: float, shares: Array) -> Array:
+        """sum_k shares_k grad_x phi_k, for shares (K,)."""
+        rule, parts = self._rule, self._rule.parts
         moved = np.zeros((len(self._samples), rule.joint.dimension))
         samples, lines, points, weights = [], [], [], []
         for tilted in self._at(dual):
@@ -162,31 +189,33 @@ class SeparableSlice:
             points.append(
                 self._data[sample, along.lines[line]] + along.scale[line] * law.points[:, 0]
             )
-            weights.append(law.weights / size)
+            weights.append(law.weights * shares[sample])
         gradient = np.zeros(len(self._x))
         if points:
             gradient += self._packing.gradient(
                 *(np.concatenate(part) for part in (samples, lines, points, weights))
             )
-        scenarios = self._base + (moved.mean(axis=0)[None] if parts.common else moved)
-        gradient += self._affine_gradient(scenarios)
-        if self._joint:
-            still = self._affine_gradient(self._base)
-            for part in self._joint:
-                gradient += part.gradient(dual) - still
+        gradient += self._affine_gradient(self._rows + moved, shares)
+        for part in self._joint:
+            gradient += part.mixed_gradient(np.array([dual]), shares[None])
+            gradient -= self._affine_gradient(self._rows, shares)
         if parts.still.count:
             parts.still(self._x, self._rows)
-            gradient += parts.still.in_decision(np.full((size, 1), 1.0 / size))
+            gradient += parts.still.in_decision(shares[:, None])
         return gradient
 
     def diagnostics(self, dual: float) -> None:
         return None
 
     # -------------------------------------------------------------- parts of a slice
-    def _affine_gradient(self, rows: Array) -> Array:
-        affine = self._rule.parts.affine
+    def _affine_gradient(self, rows: Array, shares: Array) -> Array:
+        """sum_k shares_k of the gradient in x of the affine part at rows (K, d)."""
+        affine, total = self._rule.parts.affine, float(shares.sum())
+        if self._rule.parts.common and total > 0:
+            # Affine in the rows: their mean does for all of them.
+            rows, shares = (shares @ rows)[None] / total, np.array([total])
         affine(self._x, rows)
-        return affine.in_decision(np.full((len(rows), 1), 1.0 / len(rows)))
+        return affine.in_decision(shares[:, None])
 
     def _held_rows(self) -> Array:
         """A scenario for each function that the terms are of: all samples share one or have own."""
