@@ -20,6 +20,10 @@ from wdro_model.objectives.integration.conditional.by_blocks import (
 )
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream, inputs
+from wdro_model.objectives.integration.largest_move import (
+    build_largest_move,
+    largest_move_refusal,
+)
 from wdro_model.objectives.integration.low_rank.through_forms import (
     build_low_rank,
     drawn_refusal,
@@ -82,8 +86,10 @@ def build_closed_form(model: RobustModel, scales: Scales) -> ClosedForm:
 
 def norms_refusal(model: RobustModel) -> str | None:
     """Why a mixture does not apply; None if it does."""
+    if model.cost.exponent == np.inf:
+        return largest_move_refusal(model)
     if model.cost.exponent != 2.0:
-        return "the ground cost is not a Euclidean norm"
+        return "the ground cost is not a norm with p = 2 or inf"
     reasons = [f"{name}: {refused}" for name, refused in _mixable(model) if refused is not None]
     if len(reasons) == len(MIXABLE):
         return f"with squared costs it is not {'; not '.join(reasons)}"
@@ -100,6 +106,8 @@ def _mixable(model: RobustModel) -> list[tuple[str, str | None]]:
 
 
 def build_norms(model: RobustModel, scales: Scales) -> Integration:
+    if model.cost.exponent == np.inf:
+        return build_largest_move(model, scales)
     name = next(name for name, refused in _mixable(model) if refused is None)
     inner = STRATEGIES[name].build(squared_twin(model), scales)
     return EuclideanMixture(model, inner, epsilon=scales.epsilon, sigma=scales.sigma)
