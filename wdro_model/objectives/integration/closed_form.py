@@ -168,10 +168,11 @@ class FreeSlice:
     def gradient(self, dual: float) -> Array:
         return self.mixed_gradient(np.array([dual]), np.ones((1, 1)))
 
-    def each(self, dual: float) -> tuple[Array, Array]:
-        """phi and the mean cost, of the mean of the samples: all move alike."""
-        point = self.at(dual)
-        return np.array([point.value]), np.array([-point.slope])
+    def each(self, duals: Array) -> tuple[Array, Array]:
+        """phi and the mean cost, of the mean of the samples: all move alike. (J, 1) twice."""
+        points = [self.at(float(dual)) for dual in duals]
+        values, costs = [point.value for point in points], [-point.slope for point in points]
+        return np.array(values)[:, None], np.array(costs)[:, None]
 
     def mixed_gradient(self, duals: Array, shares: Array) -> Array:
         """The gradient in x at the mean of the scenarios under several duals."""
@@ -222,14 +223,18 @@ class BoxSlice:
     def diagnostics(self, dual: float) -> None:
         return None
 
-    def each(self, dual: float) -> tuple[Array, Array]:
-        """phi_k and the mean cost of each sample, (K,) twice."""
+    def each(self, duals: Array) -> tuple[Array, Array]:
+        """phi_k and the mean cost of each sample, (J, K) twice."""
         rule, rows = self._rule, self._rule.rows[self._samples]
-        tilt = rule.tilt(self._slope, dual)
-        log_mass, _, square = box_moves(rows[:, rule.free], tilt, *rule.box)
-        mass = log_mass.sum(axis=1) - rule.reference_log_mass(self._samples)
-        values = self._value + (rows - self._mean) @ self._whole_slope
-        return values + rule.free_value(tilt) + rule.epsilon * mass, square @ rule.weights
+        still = self._value + (rows - self._mean) @ self._whole_slope
+        still = still - rule.epsilon * rule.reference_log_mass(self._samples)
+        values, costs = [], []
+        for dual in duals:
+            tilt = rule.tilt(self._slope, float(dual))
+            log_mass, _, square = box_moves(rows[:, rule.free], tilt, *rule.box)
+            values.append(still + rule.free_value(tilt) + rule.epsilon * log_mass.sum(axis=1))
+            costs.append(square @ rule.weights)
+        return np.stack(values), np.stack(costs)
 
     def mixed_gradient(self, duals: Array, shares: Array) -> Array:
         """The gradient in x at the mean of the scenarios, of which (dual j, sample k) has a share.

@@ -47,8 +47,8 @@ SMALLEST = 1e-10
 class SampleSlice(Protocol):
     """A slice that tells its samples apart."""
 
-    def each(self, dual: float) -> tuple[Array, Array]:
-        """phi_k and the mean cost of each sample, (K,) twice; K = 1 if all have the same moves."""
+    def each(self, duals: Array) -> tuple[Array, Array]:
+        """phi_k and the mean cost, (J, K) twice; K = 1 where all samples have the same moves."""
         ...
 
     def mixed_gradient(self, duals: Array, shares: Array) -> Array:
@@ -215,8 +215,7 @@ class EuclideanSlice:
         if key not in self._known:
             width, eps = WIDEST / 2**level, self._rule.epsilon
             nodes = width * (index + 0.5 * (1 + NODES))
-            parts = [self._inner.each(eps * float(np.exp(v))) for v in nodes]
-            values, costs = (np.stack([part[i] for part in parts]) for i in (0, 1))
+            values, costs = self._inner.each(eps * np.exp(nodes))
             self._known[key] = Panel(width * index, width * (index + 1), values / eps, costs)
         return self._known[key]
 

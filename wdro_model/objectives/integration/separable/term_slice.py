@@ -148,8 +148,12 @@ class SeparableSlice:
             curvature += inner.curvature
         return DualPoint(value, -cost, curvature)
 
-    def each(self, dual: float) -> tuple[Array, Array]:
-        """phi_k and the mean cost of each sample, (K,) twice."""
+    def each(self, duals: Array) -> tuple[Array, Array]:
+        """phi_k and the mean cost of each sample, (J, K) twice."""
+        parts = [self._each(float(dual)) for dual in duals]
+        return np.stack([part[0] for part in parts]), np.stack([part[1] for part in parts])
+
+    def _each(self, dual: float) -> tuple[Array, Array]:
         rule, parts, eps = self._rule, self._rule.parts, self._rule.epsilon
         log_mass, cost = -rule.reference(self._samples), np.zeros(len(self._samples))
         for tilted in self._at(dual):
@@ -162,8 +166,8 @@ class SeparableSlice:
         affine = parts.affine(self._x, self._rows)[:, 0]
         value = affine + parts.still(self._x, self._rows).sum(axis=1) + eps * log_mass
         for part in self._joint:
-            inner = part.each(dual)
-            value, cost = value + inner[0] - affine, cost + inner[1]
+            values, costs = part.each(np.array([dual]))
+            value, cost = value + values[0] - affine, cost + costs[0]
         return value, cost
 
     def mixed_gradient(self, duals: Array, shares: Array) -> Array:
