@@ -8,6 +8,9 @@ import pytest
 
 import wdro_model as wdro
 from tests.objectives.fixed_decisions import FixedDecision
+from wdro_model.objectives.integration import STRATEGIES, Scales, Stream, choose
+
+pytestmark = pytest.mark.filterwarnings("ignore::wdro_model.errors.SamplingWarning")
 
 NORMS = {
     1: lambda moves: np.abs(moves).sum(1),
@@ -123,3 +126,87 @@ def test_a_small_temperature_keeps_the_sum_of_distances_exact():
     )
     problem.solve(method="smoothed", epsilon=1e-6, sigma=0.5, progress=False)
     assert problem.value == pytest.approx(data.mean(0) @ decision + 0.2 * 1.3, abs=1e-4)
+
+
+@pytest.mark.parametrize("boxed", [False, True])
+@pytest.mark.parametrize("p", [2, np.inf])
+@pytest.mark.parametrize("seed", [0, 3])
+def test_an_affine_loss_with_a_norm_that_couples_the_coordinates(seed, p, boxed):
+    check(fixed(seed, "affine", p, boxed, weighted=seed == 0, d=2), "norms")
+
+
+@pytest.mark.parametrize("loss", ["hinge", "pieces", "logistic"])
+def test_losses_through_one_form_with_the_euclidean_norm(loss):
+    check(fixed(8, loss, 2, boxed=False, weighted=True, d=2), "norms")
+
+
+def test_separate_terms_on_a_box_with_the_euclidean_norm():
+    check(fixed(3, "distances", 2, boxed=True, weighted=True, d=2), "norms")
+
+
+@pytest.mark.parametrize("p", [2, np.inf])
+@pytest.mark.parametrize("boxed", [False, True])
+def test_a_small_temperature_approaches_the_exact_worst_case(p, boxed):
+    rng = np.random.default_rng(1)
+    data, decision = rng.uniform(-0.5, 0.5, (4, 3)), np.array([0.8, -1.3, 0.4])
+    x = cp.Variable(3)
+    support = wdro.supports.Box(-1.0, 1.0) if boxed else None
+    z = wdro.UncertainParameter(3, samples=data, support=support)
+    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(p))
+    problem = wdro.Problem(cp.Minimize(z @ x), [x == decision], ball)
+    problem.solve(method="exact", progress=False)
+    exact = problem.value
+    problem.solve(method="smoothed", epsilon=1e-6, sigma=0.05, progress=False)
+    assert problem.value == pytest.approx(exact, abs=1e-3 * (exact - data.mean(0) @ decision))
+
+
+SLOPES = [
+    ("newsvendor", 1, False),
+    ("smooth", 1, True),
+    ("squares", 1, True),
+    ("affine", 2, True),
+    ("affine", np.inf, False),
+    ("affine", np.inf, True),
+    ("pieces", 2, False),
+    ("logistic", 2, False),
+    ("distances", 2, True),
+]
+
+
+@pytest.mark.parametrize(("loss", "p", "boxed"), SLOPES)
+@pytest.mark.parametrize("dual", [0.3, 3.0])
+def test_slopes_in_the_decision_and_the_dual_are_those_of_differences(loss, p, boxed, dual):
+    case = fixed(3, loss, p, boxed, weighted=True, d=2)
+    model = case.problem()._model
+    rule = choose(model, None).build(model, Scales(0.2, np.array([0.3, 0.5]), 1))
+    samples = np.arange(len(case.samples))
+    x, step = case.decision, 1e-5
+
+    def at(decision, price):
+        return rule.slice(decision, samples, Stream(0)).at(price)
+
+    point, gradient = at(x, dual), rule.slice(x, samples, Stream(0)).gradient(dual)
+    ahead, back = at(x, dual + step), at(x, dual - step)
+    assert point.slope == pytest.approx((ahead.value - back.value) / (2 * step), rel=1e-5)
+    assert point.curvature == pytest.approx((ahead.slope - back.slope) / (2 * step), rel=1e-2)
+    for i, way in enumerate(np.eye(len(x))):
+        rise = at(x + step * way, dual).value - at(x - step * way, dual).value
+        assert gradient[i] == pytest.approx(rise / (2 * step), rel=1e-5, abs=1e-6)
+
+
+def test_what_the_mixtures_refuse_and_why():
+    rng = np.random.default_rng(0)
+    z = wdro.UncertainParameter(3, samples=rng.uniform(size=(4, 3)))
+    x = cp.Variable(3)
+    refusal = STRATEGIES["norms"].refusal
+
+    def model(loss, p):
+        ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(p))
+        return wdro.Problem(cp.Minimize(loss), [x >= 0, x <= 1], ball)._model
+
+    assert refusal(model(z @ x, 2)) is None
+    assert refusal(model(z @ x, np.inf)) is None
+    assert refusal(model(cp.pos(z @ x), 2)) is None
+    assert "p = 2 or inf" in refusal(model(z @ x, 3))
+    assert "not affine" in refusal(model(cp.pos(z @ x), np.inf))
+    assert "draws" in refusal(model(cp.log_sum_exp(cp.multiply(z, 1 + x)), 2))

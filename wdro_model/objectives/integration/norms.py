@@ -5,8 +5,8 @@ With a = l/eps and r the Euclidean length of a (weighted) move,
     exp(-a r) = int_0^inf a/(2 sqrt(pi)) u^(-3/2) exp(-a^2/(4u)) exp(-u r^2) du,
 
 so that E exp(f/eps - a r) is a mixture of integrals M(u) = E exp(f/eps - u r^2) with squared costs,
-which do not depend on l. Sample by sample they are summed over panels of log u, in which the mixture
-is analytic; where some sample has a narrow peak its panels are halved. Under these weights
+which do not depend on l. Sample by sample they are summed over panels of log u, in which the
+mixture is analytic; where some sample has a narrow peak its panels are halved. Under these weights
 
     E r = E [2 u/a E_u r^2],   E r^2 = E [E_u r^2],
 
@@ -30,7 +30,9 @@ from wdro_model.uncertainty.costs import BoundSquared
 WIDEST, FINEST = 4.0, 24
 """The width of a panel of log u, and how often it may be halved."""
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
-LAST = (WEIGHTS[:, None] * np.polynomial.legendre.legvander(NODES, 9)[:, -2:]) * np.array([8.5, 9.5])
+LAST = (WEIGHTS[:, None] * np.polynomial.legendre.legvander(NODES, 9)[:, -2:]) * np.array(
+    [8.5, 9.5]
+)
 """The last coefficients of a function in Legendre polynomials, from its values at the nodes."""
 CUT = 40.0
 """Panels so far below the largest value in logarithm are left out."""

@@ -52,9 +52,7 @@ def integrate_segments(a: Array, b: Array, low: Array, high: Array) -> PieceInte
     part = normal_interval(low[owner, piece], high[owner, piece], slope)
     logs = intercept + 0.5 * slope**2 + part.log_mass
     log_mass = log_sum_exp(logs, owner, len(a))
-    return PieceIntegral(
-        log_mass, owner, part.mean, part.variance, np.exp(logs - log_mass[owner])
-    )
+    return PieceIntegral(log_mass, owner, part.mean, part.variance, np.exp(logs - log_mass[owner]))
 
 
 def _carries_mass(top: Array, low: Array, high: Array) -> Array:

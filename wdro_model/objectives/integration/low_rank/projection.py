@@ -91,7 +91,7 @@ class Projection:
 
 
 def stacked(several: list[Projection], size: int) -> Projection:
-    """The projections of `size` samples at several duals, one after another; ranks are filled up."""
+    """The projections of `size` samples at several duals, one after another; ranks filled up."""
     rank = max(one.forms.shape[-1] for one in several)
 
     def filled(part: Array, name: str) -> Array:

@@ -307,9 +307,7 @@ class SeparableSlice:
         c = (value + offset * (slope + 0.5 * offset * bend)) / rule.epsilon
         b = (slope + bend * offset) * along.scale / rule.epsilon + along.slope
         scaled = bend * along.scale**2 / rule.epsilon
-        c, b, bent, low, high = (
-            along.flat(part) for part in (c, b, scaled, along.low, along.high)
-        )
+        c, b, bent, low, high = (along.flat(part) for part in (c, b, scaled, along.low, along.high))
         if not rule.squared:
             cut = halves(low, high)
             fall = along.flat(rule.rates(lines, dual)[None])[cut.rows] * cut.side
