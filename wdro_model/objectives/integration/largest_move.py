@@ -6,7 +6,7 @@ m_i = sigma_i^2 B_i/eps, restricted to the support,
     M(s) = P(c <= s) = prod_i P(-s/w_i <= y_i <= s/w_i),   E exp(f/eps - a c) ~ int exp(-a s) dM(s),
 
 a = l/eps, and dM/M = sum_i h_i ds, h_i the density of y_i at the ends of its interval that move
-with s. Given c = s, one coordinate sits at such an end and the others are truncated Gaussians. None of
+with s. Given c = s, one coordinate sits at such an end, the others are truncated Gaussians. None of
 this depends on l. In log s the density is smooth between the values of s at which the box of
 half-widths s/w_i meets the support: panels end there, and are halved where they are not resolved.
 """

@@ -197,7 +197,7 @@ class EuclideanSlice:
         for _ in range(FARTHEST):
             best = np.max(tops, axis=0)
             left, right = (bool((tops[i] < best - CUT).all()) for i in (0, -1))
-            if left and right:
+            if (left and right) or np.isposinf(best).any():
                 break
             if not left:
                 low -= 1
