@@ -322,7 +322,8 @@ def test_what_is_refused_and_why(rng):
     x = cp.Variable(3, name="x")
     pos = cp.sum(cp.pos(free - x))
     assert separable_refusal(model_of(pos)) is None
-    assert "squared" in separable_refusal(model_of(pos, Norm(1)))
+    assert separable_refusal(model_of(pos, Norm(1))) is None
+    assert "squared" in separable_refusal(model_of(pos, Norm(2)))
     assert "squared" in separable_refusal(model_of(pos, Mahalanobis(precision=np.eye(3))))
     assert "affine" in separable_refusal(model_of(free @ x))
     assert "same coordinates" in separable_refusal(model_of(cp.logistic(free @ x)))

@@ -20,10 +20,16 @@ from wdro_model.objectives.integration.conditional.by_blocks import (
 )
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream, inputs
+from wdro_model.objectives.integration.largest_move import (
+    build_largest_move,
+    largest_move_refusal,
+)
 from wdro_model.objectives.integration.low_rank.through_forms import (
     build_low_rank,
+    drawn_refusal,
     low_rank_refusal,
 )
+from wdro_model.objectives.integration.norms import EuclideanMixture, squared_twin
 from wdro_model.objectives.integration.separable.by_terms import (
     build_separable,
     separable_refusal,
@@ -78,14 +84,47 @@ def build_closed_form(model: RobustModel, scales: Scales) -> ClosedForm:
     return ClosedForm(*inputs(model), epsilon=scales.epsilon, sigma=scales.sigma)
 
 
+def norms_refusal(model: RobustModel) -> str | None:
+    """Why a mixture does not apply; None if it does."""
+    if model.cost.exponent == np.inf:
+        return largest_move_refusal(model)
+    if model.cost.exponent != 2.0:
+        return "the ground cost is not a norm with p = 2 or inf"
+    reasons = [f"{name}: {refused}" for name, refused in _mixable(model) if refused is not None]
+    if len(reasons) == len(MIXABLE):
+        return f"with squared costs it is not {'; not '.join(reasons)}"
+    return None
+
+
+def _mixable(model: RobustModel) -> list[tuple[str, str | None]]:
+    """Why strategies for squared costs refuse a model with the square of its cost."""
+    twin = squared_twin(model)
+    refused = {name: STRATEGIES[name].refusal(twin) for name in MIXABLE}
+    if refused["low_rank"] is None:
+        refused["low_rank"] = drawn_refusal(twin)
+    return list(refused.items())
+
+
+def build_norms(model: RobustModel, scales: Scales) -> Integration:
+    if model.cost.exponent == np.inf:
+        return build_largest_move(model, scales)
+    name = next(name for name, refused in _mixable(model) if refused is None)
+    inner = STRATEGIES[name].build(squared_twin(model), scales)
+    return EuclideanMixture(model, inner, epsilon=scales.epsilon, sigma=scales.sigma)
+
+
 def build_gaussian(model: RobustModel, scales: Scales) -> Gaussian:
     return Gaussian(*inputs(model), epsilon=scales.epsilon, sigma=scales.sigma, draws=scales.draws)
 
+
+MIXABLE = ("closed_form", "separable", "low_rank")
+"""Strategies for squared costs that tell the samples apart."""
 
 STRATEGIES: dict[str, Strategy] = {
     "closed_form": Strategy(closed_form_refusal, build_closed_form),
     "separable": Strategy(separable_refusal, build_separable),
     "low_rank": Strategy(low_rank_refusal, build_low_rank),
+    "norms": Strategy(norms_refusal, build_norms),
     "conditional": Strategy(conditional_refusal, build_conditional),
     "tilted": Strategy(tilted_refusal, build_tilted),
     "gaussian": Strategy(lambda model: None, build_gaussian),

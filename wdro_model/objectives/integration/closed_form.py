@@ -166,8 +166,19 @@ class FreeSlice:
         )
 
     def gradient(self, dual: float) -> Array:
+        return self.mixed_gradient(np.array([dual]), np.ones((1, 1)))
+
+    def each(self, duals: Array) -> tuple[Array, Array]:
+        """phi and the mean cost, of the mean of the samples: all move alike. (J, 1) twice."""
+        points = [self.at(float(dual)) for dual in duals]
+        values, costs = [point.value for point in points], [-point.slope for point in points]
+        return np.array(values)[:, None], np.array(costs)[:, None]
+
+    def mixed_gradient(self, duals: Array, shares: Array) -> Array:
+        """The gradient in x at the mean of the scenarios under several duals."""
         rule = self._rule
-        move = rule.tilt(self._slope, dual).shift
+        weight = shares.sum(axis=1)
+        move = sum(w * rule.tilt(self._slope, dual).shift for w, dual in zip(weight, duals))
         return rule.gradient_at(self._x, rule.scenario(self._mean, move))
 
     def diagnostics(self, dual: float) -> None:
@@ -198,6 +209,7 @@ class BoxSlice:
     ) -> None:
         self._rule, self._x, self._mean, self._value = rule, x, mean, value
         self._samples = samples
+        self._whole_slope = slope
         self._slope = rule.coordinates(slope)
         self._cached: tuple[float, DualPoint, Array] | None = None
 
@@ -210,6 +222,32 @@ class BoxSlice:
 
     def diagnostics(self, dual: float) -> None:
         return None
+
+    def each(self, duals: Array) -> tuple[Array, Array]:
+        """phi_k and the mean cost of each sample, (J, K) twice."""
+        rule, rows = self._rule, self._rule.rows[self._samples]
+        still = self._value + (rows - self._mean) @ self._whole_slope
+        still = still - rule.epsilon * rule.reference_log_mass(self._samples)
+        values, costs = [], []
+        for dual in duals:
+            tilt = rule.tilt(self._slope, float(dual))
+            log_mass, _, square = box_moves(rows[:, rule.free], tilt, *rule.box)
+            values.append(still + rule.free_value(tilt) + rule.epsilon * log_mass.sum(axis=1))
+            costs.append(square @ rule.weights)
+        return np.stack(values), np.stack(costs)
+
+    def mixed_gradient(self, duals: Array, shares: Array) -> Array:
+        """The gradient in x at the mean of the scenarios, of which (dual j, sample k) has a share.
+
+        The loss is affine in the data: so is its gradient, whose mean takes the mean scenario.
+        """
+        rule, rows = self._rule, self._rule.rows[self._samples]
+        mean = shares.sum(axis=0) @ rows
+        move = np.zeros(int(rule.free.sum()))
+        for dual, share in zip(duals, shares):
+            tilt = rule.tilt(self._slope, dual)
+            move += share @ box_moves(rows[:, rule.free], tilt, *rule.box)[1]
+        return rule.gradient_at(self._x, rule.scenario(mean, move))
 
     def _integrals(self, dual: float) -> tuple[DualPoint, Array]:
         """Value and slope in the dual, and the mean move of the scenarios."""
@@ -236,7 +274,15 @@ class BoxSlice:
 def truncated_moves(
     rows: Array, tilt: AffineTilt, lower: Array, upper: Array
 ) -> tuple[float, Array, Array]:
-    """Sum over the samples of log mass, E move and E move^2 of N(shift, variance) on the box.
+    """Sum over the samples of log mass, E move and E move^2 of N(shift, variance) on the box."""
+    log_mass, first, second = box_moves(rows, tilt, lower, upper)
+    return float(log_mass.sum()), first.sum(axis=0), second.sum(axis=0)
+
+
+def box_moves(
+    rows: Array, tilt: AffineTilt, lower: Array, upper: Array
+) -> tuple[Array, Array, Array]:
+    """log mass, E move and E move^2 of N(shift, variance) on the box, (K, d) each.
 
     A move is counted from the end of its interval that carries most of the mass: far in the tail
     it would cancel against the shift.
@@ -248,4 +294,4 @@ def truncated_moves(
     inward = np.where(t.from_lower, deviation, -deviation)
     first = end + inward * t.depth
     second = end * end + 2 * end * inward * t.depth + tilt.variance * t.depth_square
-    return float(t.log_mass.sum()), first.sum(axis=0), second.sum(axis=0)
+    return t.log_mass, first, second

@@ -72,6 +72,11 @@ class BoundCost(ABC):
         return 1.0 if self.is_norm else 2.0 if self.is_quadratic else None
 
     @property
+    def exponent(self) -> float | None:
+        """p with c = (sum_i |s_i delta_i|^p)^(1/p), s the coordinate scales, for such a norm."""
+        return None
+
+    @property
     def may_forbid(self) -> bool:
         """May a move of coordinates that are not frozen cost infinity?"""
         return not (self.is_norm or self.is_quadratic)

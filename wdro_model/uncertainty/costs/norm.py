@@ -40,6 +40,10 @@ class BoundNorm(WeightedCost):
         return self.p in (1.0, 2.0, math.inf)
 
     @property
+    def exponent(self) -> float:
+        return self.p
+
+    @property
     def has_smooth_dual_norm(self) -> bool:  # type: ignore[override]
         return 1 < self.p < math.inf
 

@@ -39,6 +39,7 @@ class RescaledCost(BoundCost):
     has_smooth_dual_norm = _of_inner("has_smooth_dual_norm")
     is_separable = _of_inner("is_separable")
     order = _of_inner("order")
+    exponent = _of_inner("exponent")
     may_forbid = _of_inner("may_forbid")
     frozen = _of_inner("frozen")
     couplings = _of_inner("couplings")

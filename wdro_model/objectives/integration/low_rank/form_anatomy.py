@@ -113,6 +113,14 @@ def low_rank_refusal(model: RobustModel) -> str | None:
     return None
 
 
+def drawn_refusal(model: RobustModel) -> str | None:
+    """Why a model that the strategy does not refuse needs draws; None if it needs none."""
+    anatomy = dissect(model)
+    assert anatomy is not None
+    rank = generic_rank(model, anatomy)
+    return None if rank <= 2 or anatomy.quadratic else f"in {rank} directions it needs draws"
+
+
 def everywhere(model: RobustModel) -> bool:
     """Can the data that moves at all go anywhere?"""
     frozen = model.cost.frozen

@@ -18,6 +18,7 @@ from wdro_model.objectives.integration.low_rank.projection import (
     Projection,
     principal_axes,
     projection,
+    stacked,
     uniform_projection,
 )
 from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
@@ -25,6 +26,10 @@ from wdro_model.solvers.objective import Array, Diagnostics
 
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.low_rank.through_forms import LowRank
+
+
+TOGETHER = 2**14
+"""Samples times duals whose points exist at once."""
 
 
 @dataclass(frozen=True)
@@ -73,19 +78,51 @@ class LowRankSlice:
         return DualPoint(value, -cost / size, spread / size / rule.epsilon)
 
     def gradient(self, dual: float) -> Array:
-        gradient = np.zeros(self._rule.anatomy.inner.layout.dimension)
+        gradient, size = np.zeros(self._rule.anatomy.inner.layout.dimension), len(self._samples)
         for i, chunk in enumerate(self._at(dual)):
-            law, owner = chunk.law, chunk.law.owner
-            moved = chunk.u[owner] + forms_moved(chunk.projection, law)
-            weights = law.weights / len(self._samples)
-            in_decision, in_forms = chunk.outer.gradients(owner, moved, weights)
-            gradient += in_decision
-            if not self._rule.anatomy.forms.count:
-                continue
-            slope = law.total(in_forms)
-            lever = law.total(in_forms[:, :, None] * law.points[:, None])
-            gradient += self._through_forms(i, chunk, dual, slope, lever)
+            shares = np.full((1, len(chunk.u)), 1.0 / size)
+            gradient += self._gradient(i, chunk, np.array([dual]), shares)
         return gradient
+
+    def each(self, duals: Array) -> tuple[Array, Array]:
+        """phi_k and the mean cost of each sample, (J, K) twice."""
+        rule, count = self._rule, len(duals)
+        log_mass, costs = [], []
+        for i in range(len(self._groups)):
+            chunk = self._chunk(i, duals)
+            found = chunk.law.log_mass
+            finite = not np.isposinf(found).any()
+            mean = cost_moments(chunk)[0] if finite else np.full(len(found), np.inf)
+            log_mass.append(found.reshape(count, -1))
+            costs.append(np.broadcast_to(mean, len(found)).reshape(count, -1))
+        variances = (rule.whitening.variances(float(dual), rule.epsilon) for dual in duals)
+        still = np.array([0.5 * float(np.log(v).sum()) for v in variances])[:, None]
+        return rule.epsilon * (np.concatenate(log_mass, 1) + still), np.concatenate(costs, 1)
+
+    def mixed_gradient(self, duals: Array, shares: Array) -> Array:
+        """sum_jk shares_jk grad_x phi_k(x, l_j), for shares (J, K)."""
+        gradient, start = np.zeros(self._rule.anatomy.inner.layout.dimension), 0
+        for i, group in enumerate(self._groups):
+            stop = start + len(group.samples)
+            step = max(1, TOGETHER // len(group.samples))
+            for first in range(0, len(duals), step):
+                some = duals[first : first + step]
+                chunk = self._chunk(i, some)
+                gradient += self._gradient(i, chunk, some, shares[first : first + step, start:stop])
+            start = stop
+        return gradient
+
+    def _gradient(self, i: int, chunk: Chunk, duals: Array, shares: Array) -> Array:
+        """sum_jk shares_jk grad_x phi_k(x, l_j) over a chunk at these duals, shares (J, K)."""
+        law, owner = chunk.law, chunk.law.owner
+        moved = chunk.u[owner] + forms_moved(chunk.projection, law)
+        weights = law.weights * shares.ravel()[owner]
+        in_decision, in_forms = chunk.outer.gradients(owner, moved, weights)
+        if not self._rule.anatomy.forms.count:
+            return in_decision
+        slope = law.total(in_forms)
+        lever = law.total(in_forms[:, :, None] * law.points[:, None])
+        return in_decision + self._through_forms(i, chunk, duals, slope, lever)
 
     def diagnostics(self, dual: float) -> Diagnostics | None:
         if self._rule.exact:
@@ -112,29 +149,34 @@ class LowRankSlice:
         """The chunks at a dual variable; kept for the next call if there is but one."""
         if self._last is not None and self._last[0] == dual:
             return self._last[1]
-        chunks = (self._chunk(i, dual) for i in range(len(self._groups)))
+        chunks = (self._chunk(i, np.array([dual])) for i in range(len(self._groups)))
         if len(self._groups) > 1:
             return chunks
         self._last = (dual, list(chunks))
         return self._last[1]
 
-    def _chunk(self, i: int, dual: float) -> Chunk:
+    def _chunk(self, i: int, duals: Array) -> Chunk:
+        """A chunk at some duals: all its samples at the first one, then at the next."""
         rule, part, u = self._rule, self._groups[i], self._u[i]
-        anatomy = rule.anatomy
+        anatomy, count = rule.anatomy, len(duals)
         outer = Outer(
             function=anatomy.outer,
             x=self._x,
             epsilon=rule.epsilon,
-            constants=rule.joint.matrix[np.ix_(part.samples, anatomy.constants)],
+            constants=np.tile(
+                rule.joint.matrix[np.ix_(part.samples, anatomy.constants)], (count, 1)
+            ),
             curvature=anatomy.curvature,
             quadratic=anatomy.quadratic,
             pieces=anatomy.pieces,
             common_pieces=anatomy.common_pieces,
         )
-        projected = self._projection(i, dual)
+        several = [self._projection(i, float(dual)) for dual in duals]
         if len(part.rows) > 1:
-            projected = projected.at(part.member)
-        law = rule.law(outer, u, projected.forms, part.samples, self._stream)
+            several = [projected.at(part.member) for projected in several]
+        projected = several[0] if count == 1 else stacked(several, len(u))
+        u, samples = np.tile(u, (count, 1)), np.tile(part.samples, count)
+        law = rule.law(outer, u, projected.forms, samples, self._stream)
         return Chunk(part, u, outer, projected, law)
 
     def _projection(self, i: int, dual: float) -> Projection:
@@ -163,9 +205,10 @@ class LowRankSlice:
         return rule.whitening.slopes(slopes)
 
     def _through_forms(
-        self, i: int, chunk: Chunk, dual: float, slope: Array, lever: Array
+        self, i: int, chunk: Chunk, duals: Array, slope: Array, lever: Array
     ) -> Array:
-        """sum_kj E[h_{u_j} grad_x u_j(x, zeta)] from slope = E h_u (K, q), lever = E h_u t.
+        """sum_kj E[h_{u_j} grad_x u_j(x, zeta)] from slope = E h_u (K, q), lever = E h_u t, where
+        samples come once for each dual.
 
         Within a group grad_x u_j is affine in zeta: with b a scenario of the group,
         sum_k E[h_{u_j}] grad_x u_j(b) + grad_x u_j(b + m_j) - grad_x u_j(b),
@@ -173,9 +216,13 @@ class LowRankSlice:
         """
         rule, group, inner = self._rule, chunk.group, self._rule.anatomy.inner
         pull = np.broadcast_to(chunk.projection.pull, (len(slope), *lever.shape[1:]))
-        back = group.total(np.einsum("kqr,kjr->kjq", pull, lever))
-        v = rule.whitening.variances(dual, rule.epsilon)
-        move = rule.whitening.moves((back @ self._whitened(i)) * v)
+        levers = np.einsum("kqr,kjr->kjq", pull, lever)
+        whitened, spread = self._whitened(i), 0.0
+        for dual, part in zip(duals, levers.reshape(len(duals), -1, *levers.shape[1:])):
+            v = rule.whitening.variances(float(dual), rule.epsilon)
+            spread = spread + (group.total(part) @ whitened) * v
+        move = rule.whitening.moves(np.asarray(spread))
+        slope = slope.reshape(len(duals), -1, slope.shape[1]).sum(axis=0)
         total = group.total(slope)
         if not group.alone:
             move += group.weighted(slope, rule.joint.matrix)

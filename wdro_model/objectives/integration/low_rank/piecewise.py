@@ -49,12 +49,10 @@ def integrate_segments(a: Array, b: Array, low: Array, high: Array) -> PieceInte
     """
     owner, piece = np.nonzero(_carries_mass(a + 0.5 * b**2, low - b, high - b))
     intercept, slope = a[owner, piece], b[owner, piece]
-    part = normal_interval(low[owner, piece] - slope, high[owner, piece] - slope)
+    part = normal_interval(low[owner, piece], high[owner, piece], slope)
     logs = intercept + 0.5 * slope**2 + part.log_mass
     log_mass = log_sum_exp(logs, owner, len(a))
-    return PieceIntegral(
-        log_mass, owner, slope + part.mean, part.variance, np.exp(logs - log_mass[owner])
-    )
+    return PieceIntegral(log_mass, owner, part.mean, part.variance, np.exp(logs - log_mass[owner]))
 
 
 def _carries_mass(top: Array, low: Array, high: Array) -> Array:
@@ -74,20 +72,24 @@ def _carries_mass(top: Array, low: Array, high: Array) -> Array:
 
 @dataclass(frozen=True)
 class NormalInterval:
-    """log mass, mean and variance of N(0, 1) on intervals."""
+    """log mass, mean and variance of N(center, 1) on intervals."""
 
     log_mass: Array
     mean: Array
     variance: Array
 
 
-def normal_interval(low: Array, high: Array) -> NormalInterval:
-    """On [low, high], both ends of which may be infinite."""
+def normal_interval(low: Array, high: Array, center: Array | float = 0.0) -> NormalInterval:
+    """On [low, high], both ends of which may be infinite.
+
+    The mean is counted from an end of the interval: a center far outside of it would cancel.
+    """
     whole = np.isneginf(low) & np.isposinf(high)
-    log_mass, mean, variance = np.zeros(len(low)), np.zeros(len(low)), np.ones(len(low))
+    center = np.broadcast_to(center, low.shape)
+    log_mass, mean, variance = np.zeros(len(low)), np.array(center), np.ones(len(low))
     cut = np.flatnonzero(~whole)
     if len(cut):
-        t = truncated_normal(low[cut], high[cut])
+        t = truncated_normal(low[cut] - center[cut], high[cut] - center[cut])
         log_mass[cut] = t.log_mass
         mean[cut] = np.where(t.from_lower, low[cut] + t.depth, high[cut] - t.depth)
         variance[cut] = np.maximum(t.depth_square - t.depth**2, 0.0)

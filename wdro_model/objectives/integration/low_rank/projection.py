@@ -90,6 +90,25 @@ class Projection:
         return Projection(*(part if len(part) == 1 else part[member] for part in parts))
 
 
+def stacked(several: list[Projection], size: int) -> Projection:
+    """The projections of `size` samples at several duals, one after another; ranks filled up."""
+    rank = max(one.forms.shape[-1] for one in several)
+
+    def filled(part: Array, name: str) -> Array:
+        missing = rank - part.shape[-1] if part.ndim == 3 else 0
+        both = name in ("cost", "excess")
+        if missing:
+            part = np.pad(part, ((0, 0), (0, missing if both else 0), (0, missing)))
+        return np.broadcast_to(part, (size, *part.shape[1:]))
+
+    return Projection(
+        *(
+            np.concatenate([filled(getattr(one, field.name), field.name) for one in several])
+            for field in fields(Projection)
+        )
+    )
+
+
 @dataclass(frozen=True)
 class Axes:
     """Eigenvectors and eigenvalues of B B', (K or 1, q, r) and (K or 1, r); 0 beyond the rank."""

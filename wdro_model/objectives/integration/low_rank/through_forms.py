@@ -23,6 +23,7 @@ from wdro_model.objectives.integration.inner_integral import ROBUST, Integration
 from wdro_model.objectives.integration.low_rank.draws import QuasiRandom, drawn_law
 from wdro_model.objectives.integration.low_rank.form_anatomy import (
     dissect,
+    drawn_refusal,
     generic_rank,
     low_rank_refusal,
 )
@@ -34,7 +35,7 @@ from wdro_model.objectives.integration.low_rank.projection import Whitening
 from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
 from wdro_model.solvers.objective import Array
 
-__all__ = ["LowRank", "build_low_rank", "low_rank_refusal"]
+__all__ = ["LowRank", "build_low_rank", "drawn_refusal", "low_rank_refusal"]
 
 LINE_CHUNK, PLANE_CHUNK = 4096, 512
 """Samples whose points exist at once, for integrals along lines and over planes."""

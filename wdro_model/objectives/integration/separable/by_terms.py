@@ -1,10 +1,11 @@
 """Losses that are sums of terms in separate coordinates: one integral for each coordinate.
 
-With f = A(x, xi) + sum_i T_i(x, xi_i), A affine in the data, a squared cost and a box or all of
-R^d, reference, cost and tilt are products over the coordinates:
+With f = A(x, xi) + sum_i T_i(x, xi_i), A affine in the data, a cost sum_i w_i |y_i|^p of order 1
+or 2 and a box or all of R^d, reference, cost and tilt are products over the coordinates:
 
-    log E exp((f - l c)/eps) = A(x, xi_k)/eps + sum_i log E exp((T_i + B_i y - l w_i y^2)/eps).
+    log E exp((f - l c)/eps) = A(x, xi_k)/eps + sum_i log E exp((T_i + B_i y - l w_i |y|^p)/eps).
 
+A squared cost narrows the reference; a sum of distances is one more kink, at the sample itself.
 A maximum of affine pieces is integrated between its kinks in closed form, a quadratic term as a
 (truncated) Gaussian, anything else by adaptive quadrature along its line. Terms that share
 coordinates form a group, which is integrated through its affine forms (`low_rank`).
@@ -62,6 +63,8 @@ class Separable(Integration):
         self.pieces = Pieces(self.parts, self.lines[PIECEWISE], model.loss.layout)
         deviation = np.broadcast_to(np.asarray(sigma, dtype=float), (model.joint.dimension,))
         self.weights = model.cost.coordinate_weights[where]
+        self.squared = model.cost.is_quadratic
+        """Is the cost one of squares? Else it is one of distances."""
         self.spread = deviation[where] ** 2
         self.lower, self.upper = (side[where] for side in box_of(model.joint))
         self.reach = np.zeros(model.joint.dimension)
@@ -80,7 +83,13 @@ class Separable(Integration):
 
     def variances(self, dual: float) -> Array:
         """v (D,): those of the moves along the lines under the tilt of the cost alone."""
+        if not self.squared:
+            return self.spread
         return self.spread / (1.0 + 2.0 * dual * self.weights * self.spread / self.epsilon)
+
+    def rates(self, lines: Array, dual: float) -> Array:
+        """l w_i s_i/eps, by which the exponent falls on both sides of the sample, (D,)."""
+        return dual * self.weights[lines] * np.sqrt(self.spread[lines]) / self.epsilon
 
     def reference(self, samples: Array) -> Array:
         """For each sample, the log mass that the reference gives to the box."""

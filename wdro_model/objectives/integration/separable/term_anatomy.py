@@ -104,9 +104,10 @@ def separable_refusal(model: RobustModel) -> str | None:
     """Why the strategy does not apply; None if it does."""
     if model.expression is None:
         return "the loss is a callable: how it sees the data is not known"
-    if not (model.cost.is_quadratic and model.cost.is_separable):
-        return "the ground cost is not a weighted squared distance"
-    if model.affine_in_data:
+    quadratic = model.cost.is_quadratic
+    if not (model.cost.is_separable and (quadratic or model.cost.is_norm)):
+        return "the ground cost is not a weighted sum of squared or of absolute moves"
+    if model.affine_in_data and quadratic:
         return "the loss is affine in the data"
     if model.joint.dimension > LARGEST:
         return f"the data has more than {LARGEST} coordinates"
@@ -116,7 +117,7 @@ def separable_refusal(model: RobustModel) -> str | None:
     grouping = _grouped(model)
     lower, upper = box_of(model.joint)
     bounded = np.isfinite(lower) | np.isfinite(upper)
-    if len(grouping.nonlinear) == 1 and not bounded[grouping.label >= 0].any():
+    if quadratic and len(grouping.nonlinear) == 1 and not bounded[grouping.label >= 0].any():
         return "all terms see the same coordinates"
     for group in grouping.nonlinear:
         coordinates = np.flatnonzero(grouping.label == group)
@@ -133,6 +134,8 @@ def _joint_refusal(
     model: RobustModel, grouping: _Grouping, group: int, bounded: bool
 ) -> str | None:
     """Why a group of several coordinates cannot be integrated by quadrature."""
+    if not model.cost.is_quadratic:
+        return "the ground cost is not a squared distance"
     if bounded:
         return "these have a bounded support"
     part = _joint_model(model, grouping, group)
@@ -197,7 +200,8 @@ def _grouped(model: RobustModel) -> _Grouping:
     count = sum(pattern.shape[0] for pattern in sees)
     graph = sp.vstack(sees) if sees else sp.csr_array((0, joint.dimension))
     whole = sp.block_array([[None, graph], [graph.T, None]]) if count else graph
-    labels = connected_components(whole, directed=False)[1] if count else np.zeros(0, dtype=int)
+    # Without terms, each coordinate is a group of its own.
+    labels = connected_components(whole, directed=False)[1] if count else np.arange(joint.dimension)
     label = np.where(free, labels[count:], -1)
     seen = np.asarray(graph.sum(axis=0)).ravel() > 0
     return _Grouping(

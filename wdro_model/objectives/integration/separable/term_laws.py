@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from wdro_model.objectives.integration.low_rank.line_panels import Exponent
@@ -9,7 +11,7 @@ from wdro_model.objectives.integration.low_rank.piecewise import (
     integrate_segments,
     normal_interval,
 )
-from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw, merged
+from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw, log_sum_exp, merged
 from wdro_model.objectives.integration.separable.intervals import integrate_intervals
 from wdro_model.solvers.objective import Array
 
@@ -38,8 +40,8 @@ def quadratic_law(c: Array, b: Array, bend: Array, low: Array, high: Array) -> T
     rows, rest = np.flatnonzero(round_), np.flatnonzero(~round_)
     p, mean = precision[rows], b[rows] / precision[rows]
     root = np.sqrt(p)
-    part = normal_interval((low[rows] - mean) * root, (high[rows] - mean) * root)
-    center, spread = mean + part.mean / root, np.sqrt(part.variance) / root
+    part = normal_interval(low[rows] * root, high[rows] * root, mean * root)
+    center, spread = part.mean / root, np.sqrt(part.variance) / root
     laws = [
         TiltedLaw(
             c[rows] + 0.5 * b[rows] * mean - 0.5 * np.log(p) + part.log_mass,
@@ -60,6 +62,39 @@ def quadratic_law(c: Array, b: Array, bend: Array, low: Array, high: Array) -> T
             TiltedLaw(found.log_mass, rest[found.owner], found.points, found.weights, samples=rest)
         )
     return merged(laws, len(c))
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Intervals [low, high] cut at 0 into sides of their own, those of no length left out."""
+
+    rows: Array
+    """The function that each side is of, (H,)."""
+    side: Array
+    """-1 for the left one, 1 for the right one."""
+    low: Array
+    high: Array
+    size: int
+    """How many functions there are."""
+
+    def joined(self, law: TiltedLaw) -> tuple[TiltedLaw, Array]:
+        """The laws of the functions from those of their sides, and the side of each point."""
+        log_mass = log_sum_exp(law.log_mass, self.rows, self.size)
+        owner = self.rows[law.owner]
+        with np.errstate(invalid="ignore"):
+            weights = law.weights * np.exp(law.log_mass[law.owner] - log_mass[owner])
+        whole = TiltedLaw(log_mass, owner, law.points, weights, law.variance)
+        return whole, self.side[law.owner]
+
+
+def halves(low: Array, high: Array) -> Halves:
+    """Both sides of 0 of intervals (F,) that contain it."""
+    rows = np.tile(np.arange(len(low)), 2)
+    side = np.repeat([-1.0, 1.0], len(low))
+    lows = np.concatenate([low, np.maximum(low, 0.0)])
+    highs = np.concatenate([np.minimum(high, 0.0), high])
+    used = lows < highs
+    return Halves(rows[used], side[used], lows[used], highs[used], len(low))
 
 
 def smooth_law(exponent: Exponent, low: Array, high: Array, curvature: str) -> TiltedLaw:

@@ -15,6 +15,8 @@ from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
 from wdro_model.objectives.integration.separable.packing import Packing
 from wdro_model.objectives.integration.separable.term_anatomy import PIECEWISE, QUADRATIC, SMOOTH
 from wdro_model.objectives.integration.separable.term_laws import (
+    Halves,
+    halves,
     quadratic_law,
     segment_law,
     smooth_law,
@@ -57,17 +59,21 @@ class TiltedTerms:
     law: TiltedLaw
     fourth: bool
     """Do the points carry fourth moments?"""
+    side: Array | None = None
+    """-1 or 1 for points left or right of the sample, where the cost is a distance."""
 
     def moves(self) -> Array:
         """E t, (K, D)."""
         return self.law.mean(self.law.points[:, 0]).reshape(self.along.shape)
 
     def costs(self, weights: Array) -> tuple[Array, Array]:
-        """Mean and variance of w_i (zeta_i - xi_i)^2 at each function, (K, D).
+        """Mean and variance of w_i |zeta_i - xi_i|^p at each function, (K, D).
 
         A point that stands for an interval is taken for a Gaussian in the variance, which serves
         Newton steps in the dual.
         """
+        if self.side is not None:
+            return self._distances(weights, self.side)
         law, unit = self.law, weights[self.along.lines] * self.along.scale**2
         square, within = law.points[:, 0] ** 2, 0.0
         if law.variance is not None:
@@ -77,6 +83,16 @@ class TiltedTerms:
         spread = np.full(len(mean), np.nan)
         if self.fourth:
             spread = law.mean((square - mean[law.owner]) ** 2 + within)
+        shape = self.along.shape
+        return unit * mean.reshape(shape), unit**2 * spread.reshape(shape)
+
+    def _distances(self, weights: Array, side: Array) -> tuple[Array, Array]:
+        """Mean and variance of w_i |zeta_i - xi_i|: each point stands for one side alone."""
+        law, unit = self.law, weights[self.along.lines] * self.along.scale
+        distance = side * law.points[:, 0]
+        mean = law.mean(distance)
+        within = 0.0 if law.variance is None else law.variance
+        spread = law.mean((distance - mean[law.owner]) ** 2 + within)
         shape = self.along.shape
         return unit * mean.reshape(shape), unit**2 * spread.reshape(shape)
 
@@ -132,8 +148,39 @@ class SeparableSlice:
             curvature += inner.curvature
         return DualPoint(value, -cost, curvature)
 
+    def each(self, duals: Array) -> tuple[Array, Array]:
+        """phi_k and the mean cost of each sample, (J, K) twice."""
+        parts = [self._each(float(dual)) for dual in duals]
+        return np.stack([part[0] for part in parts]), np.stack([part[1] for part in parts])
+
+    def _each(self, dual: float) -> tuple[Array, Array]:
+        rule, parts, eps = self._rule, self._rule.parts, self._rule.epsilon
+        log_mass, cost = -rule.reference(self._samples), np.zeros(len(self._samples))
+        for tilted in self._at(dual):
+            masses = tilted.law.log_mass.reshape(tilted.along.shape)
+            log_mass = log_mass + masses.sum(axis=1)
+            if np.isposinf(masses).any():
+                return np.full(len(cost), np.inf), np.full(len(cost), np.inf)
+            cost += tilted.costs(rule.weights)[0].sum(axis=1)
+        log_mass += 0.5 * float(np.log(rule.variances(dual) / rule.spread).sum())
+        affine = parts.affine(self._x, self._rows)[:, 0]
+        value = affine + parts.still(self._x, self._rows).sum(axis=1) + eps * log_mass
+        for part in self._joint:
+            values, costs = part.each(np.array([dual]))
+            value, cost = value + values[0] - affine, cost + costs[0]
+        return value, cost
+
+    def mixed_gradient(self, duals: Array, shares: Array) -> Array:
+        """sum_jk shares_jk grad_x phi_k(x, l_j), for shares (J, K)."""
+        parts = [self._weighted(float(dual), share) for dual, share in zip(duals, shares)]
+        return np.sum(parts, axis=0)
+
     def gradient(self, dual: float) -> Array:
-        rule, parts, size = self._rule, self._rule.parts, len(self._samples)
+        return self._weighted(dual, np.full(len(self._samples), 1.0 / len(self._samples)))
+
+    def _weighted(self, dual: float, shares: Array) -> Array:
+        """sum_k shares_k grad_x phi_k, for shares (K,)."""
+        rule, parts = self._rule, self._rule.parts
         moved = np.zeros((len(self._samples), rule.joint.dimension))
         samples, lines, points, weights = [], [], [], []
         for tilted in self._at(dual):
@@ -146,31 +193,33 @@ class SeparableSlice:
             points.append(
                 self._data[sample, along.lines[line]] + along.scale[line] * law.points[:, 0]
             )
-            weights.append(law.weights / size)
+            weights.append(law.weights * shares[sample])
         gradient = np.zeros(len(self._x))
         if points:
             gradient += self._packing.gradient(
                 *(np.concatenate(part) for part in (samples, lines, points, weights))
             )
-        scenarios = self._base + (moved.mean(axis=0)[None] if parts.common else moved)
-        gradient += self._affine_gradient(scenarios)
-        if self._joint:
-            still = self._affine_gradient(self._base)
-            for part in self._joint:
-                gradient += part.gradient(dual) - still
+        gradient += self._affine_gradient(self._rows + moved, shares)
+        for part in self._joint:
+            gradient += part.mixed_gradient(np.array([dual]), shares[None])
+            gradient -= self._affine_gradient(self._rows, shares)
         if parts.still.count:
             parts.still(self._x, self._rows)
-            gradient += parts.still.in_decision(np.full((size, 1), 1.0 / size))
+            gradient += parts.still.in_decision(shares[:, None])
         return gradient
 
     def diagnostics(self, dual: float) -> None:
         return None
 
     # -------------------------------------------------------------- parts of a slice
-    def _affine_gradient(self, rows: Array) -> Array:
-        affine = self._rule.parts.affine
+    def _affine_gradient(self, rows: Array, shares: Array) -> Array:
+        """sum_k shares_k of the gradient in x of the affine part at rows (K, d)."""
+        affine, total = self._rule.parts.affine, float(shares.sum())
+        if self._rule.parts.common and total > 0:
+            # Affine in the rows: their mean does for all of them.
+            rows, shares = (shares @ rows)[None] / total, np.array([total])
         affine(self._x, rows)
-        return affine.in_decision(np.full((len(rows), 1), 1.0 / len(rows)))
+        return affine.in_decision(shares[:, None])
 
     def _held_rows(self) -> Array:
         """A scenario for each function that the terms are of: all samples share one or have own."""
@@ -234,8 +283,19 @@ class SeparableSlice:
         ends = np.broadcast_to(np.inf, (*along.shape, 1))
         low = np.maximum(np.concatenate([-ends, kinks], axis=2), along.low[:, :, None])
         high = np.minimum(np.concatenate([kinks, ends], axis=2), along.high[:, :, None])
-        law = segment_law(*(along.flat(part) for part in (a, b, low, high)))
-        return TiltedTerms(along, law, fourth=True)
+        if rule.squared:
+            law = segment_law(*(along.flat(part) for part in (a, b, low, high)))
+            return TiltedTerms(along, law, fourth=True)
+        rate = rule.rates(lines, dual)[:, None]
+        low, high = np.broadcast_arrays(low, high)
+        two_sided = (
+            np.concatenate([a, a], axis=2),
+            np.concatenate([b + rate, b - rate], axis=2),
+            np.concatenate([low, np.maximum(low, 0.0)], axis=2),
+            np.concatenate([np.minimum(high, 0.0), high], axis=2),
+        )
+        law = segment_law(*(along.flat(part) for part in two_sided))
+        return TiltedTerms(along, law, fourth=True, side=_side(law))
 
     def _quadratic(self, dual: float) -> TiltedTerms | None:
         rule, lines = self._rule, self._rule.lines[QUADRATIC]
@@ -247,9 +307,15 @@ class SeparableSlice:
         c = (value + offset * (slope + 0.5 * offset * bend)) / rule.epsilon
         b = (slope + bend * offset) * along.scale / rule.epsilon + along.slope
         scaled = bend * along.scale**2 / rule.epsilon
-        parts = (along.flat(part) for part in (c, b, scaled, along.low, along.high))
+        c, b, bent, low, high = (along.flat(part) for part in (c, b, scaled, along.low, along.high))
+        if not rule.squared:
+            cut = halves(low, high)
+            fall = along.flat(rule.rates(lines, dual)[None])[cut.rows] * cut.side
+            parts = (c[cut.rows], b[cut.rows] - fall, bent[cut.rows], cut.low, cut.high)
+            law, side = cut.joined(quadratic_law(*parts))
+            return TiltedTerms(along, law, fourth=True, side=side)
         whole = np.isinf(along.low).all() and np.isinf(along.high).all()
-        return TiltedTerms(along, quadratic_law(*parts), fourth=bool(whole))
+        return TiltedTerms(along, quadratic_law(c, b, bent, low, high), fourth=bool(whole))
 
     def _smooth(self, dual: float) -> list[TiltedTerms]:
         rule, parts = self._rule, self._rule.parts
@@ -258,9 +324,25 @@ class SeparableSlice:
             lines = rule.lines[SMOOTH][parts.curvatures[rule.lines[SMOOTH]] == curvature]
             along = self._along(lines, dual)
             low, high = along.flat(along.low), along.flat(along.high)
-            law = smooth_law(self._exponent(along), low, high, str(curvature))
-            found.append(TiltedTerms(along, law, fourth=True))
+            if rule.squared:
+                law = smooth_law(self._exponent(along), low, high, str(curvature))
+                found.append(TiltedTerms(along, law, fourth=True))
+                continue
+            cut = halves(low, high)
+            exponent = self._falling(along, cut, along.flat(rule.rates(lines, dual)[None]))
+            law, side = cut.joined(smooth_law(exponent, cut.low, cut.high, str(curvature)))
+            found.append(TiltedTerms(along, law, fourth=True, side=side))
         return found
+
+    def _falling(self, along: Along, cut: Halves, rate: Array) -> Exponent:
+        """H(t) - rate |t| on both sides of the samples."""
+        whole = self._exponent(along)
+
+        def exponent(owner: Array, t: Array) -> Array:
+            rows = cut.rows[owner]
+            return whole(rows, t) - rate[rows] * np.abs(t)
+
+        return exponent
 
     def _exponent(self, along: Along) -> Exponent:
         """H(t) of the functions along some lines, by evaluating their terms."""
@@ -275,3 +357,8 @@ class SeparableSlice:
             return values / rule.epsilon + slope[owner] * t
 
         return exponent
+
+
+def _side(law: TiltedLaw) -> Array:
+    """The side of 0 that each point of a law lies on."""
+    return np.where(law.points[:, 0] < 0, -1.0, 1.0)

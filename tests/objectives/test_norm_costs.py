@@ -1,0 +1,212 @@
+"""Norm costs need no draws: smoothed values, duals and gradients against cubature in log space."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import wdro_model as wdro
+from tests.objectives.fixed_decisions import FixedDecision
+from wdro_model.objectives.integration import STRATEGIES, Scales, Stream, choose
+
+pytestmark = pytest.mark.filterwarnings("ignore::wdro_model.errors.SamplingWarning")
+
+NORMS = {
+    1: lambda moves: np.abs(moves).sum(1),
+    2: lambda moves: np.sqrt((moves**2).sum(1)),
+    np.inf: lambda moves: np.abs(moves).max(1),
+}
+
+
+def terms(rng: np.random.Generator, d: int) -> dict:
+    """Losses in CVXPY and in numpy, with what they grow like along the data."""
+    a, b = rng.standard_normal(d), rng.standard_normal(d)
+    s = float(np.exp(rng.uniform(-1, 1)))
+    return {
+        "affine": (lambda x, z: z @ x + x @ a, lambda x, z: z @ x + x @ a),
+        "newsvendor": (
+            lambda x, z: x @ a + cp.sum(cp.maximum(s * (z - x), 0.3 * (x - z))),
+            lambda x, z: x @ a + np.maximum(s * (z - x), 0.3 * (x - z)).sum(1),
+        ),
+        "distances": (
+            lambda x, z: cp.sum(cp.abs(z - x)) + cp.sum(cp.pos(z)) + z @ b,
+            lambda x, z: (np.abs(z - x) + np.maximum(z, 0)).sum(1) + z @ b,
+        ),
+        "smooth": (
+            lambda x, z: cp.sum(cp.logistic(s * z - x)) + z @ x,
+            lambda x, z: np.logaddexp(0, s * z - x).sum(1) + z @ x,
+        ),
+        "squares": (
+            lambda x, z: s * cp.sum_squares(z - x),
+            lambda x, z: s * ((z - x) ** 2).sum(1),
+        ),
+        "hinge": (
+            lambda x, z: cp.pos(1 - s * (z @ x)),
+            lambda x, z: np.maximum(0, 1 - s * (z @ x)),
+        ),
+        "pieces": (
+            lambda x, z: cp.maximum(z @ x, s * (z @ x) - 0.3, -0.4 * (z @ x)),
+            lambda x, z: np.max([z @ x, s * (z @ x) - 0.3, -0.4 * (z @ x)], axis=0),
+        ),
+        "logistic": (
+            lambda x, z: cp.logistic(s * (z @ x)),
+            lambda x, z: np.logaddexp(0, s * (z @ x)),
+        ),
+    }
+
+
+def fixed(
+    seed: int, loss: str, p: float, boxed: bool, weighted: bool = False, d: int | None = None
+) -> FixedDecision:
+    """A random problem with one feasible decision."""
+    rng = np.random.default_rng(seed)
+    drawn, count = int(rng.integers(1, 3)), int(rng.integers(1, 5))
+    d = d or drawn
+    count = min(count, 2) if d == 2 else count
+    expression, plain = terms(rng, d)[loss]
+    samples = rng.uniform(-0.9, 0.9, (count, d)) if boxed else rng.standard_normal((count, d))
+    if boxed:
+        samples[0, 0] = 1.0  # on the border
+    weights = np.exp(rng.uniform(-1, 1, d)) if weighted else np.ones(d)
+    decision = rng.standard_normal(d)
+    return FixedDecision(
+        expression,
+        lambda z: plain(decision, z),
+        wdro.costs.Norm(p, weights=weights if weighted else None),
+        lambda moves: NORMS[p](weights * moves),
+        samples,
+        decision,
+        float(10 ** rng.uniform(-1.5, 0.3)),
+        float(10 ** rng.uniform(-2.3, -0.7)),
+        None,
+        1.0 if boxed else np.inf,
+    )
+
+
+def check(case: FixedDecision, strategy: str) -> None:
+    problem, sigma = case.problem(), 0.4 * case.radius
+    problem.solve(method="smoothed", epsilon=case.epsilon, sigma=sigma, progress=False)
+    found = problem.solution
+    assert strategy in problem.explain(method="smoothed")
+    assert found.diagnostics is None
+    assert problem.status == "optimal"
+    value, dual = case.reference(found.epsilon, sigma).minimum()
+    margin = abs(value - case.mean_loss())
+    assert found.value == pytest.approx(value, abs=1e-4 * margin)
+    if dual > 0:
+        assert found.dual == pytest.approx(dual, rel=1e-3)
+
+
+@pytest.mark.parametrize("boxed", [False, True])
+@pytest.mark.parametrize("loss", ["affine", "newsvendor", "distances", "smooth"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_sum_of_distances_is_integrated_coordinate_by_coordinate(seed, loss, boxed):
+    check(fixed(seed, loss, 1, boxed, weighted=seed == 2), "separable")
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_squares_on_a_box_with_the_sum_of_distances(seed):
+    check(fixed(seed, "squares", 1, boxed=True), "separable")
+
+
+@pytest.mark.parametrize("p", [2, np.inf])
+def test_any_norm_of_one_moving_coordinate_is_a_distance(p):
+    check(fixed(5, "newsvendor", p, boxed=False, d=1), "separable")
+
+
+def test_a_small_temperature_keeps_the_sum_of_distances_exact():
+    """As epsilon falls, F approaches the worst-case risk mean + radius * |B|_inf."""
+    rng = np.random.default_rng(0)
+    data, decision = rng.standard_normal((4, 2)), np.array([0.8, -1.3])
+    x = cp.Variable(2)
+    z = wdro.UncertainParameter(2, samples=data)
+    problem = wdro.Problem(
+        cp.Minimize(z @ x), [x == decision], wdro.WassersteinBall(0.2, wdro.costs.Norm(1))
+    )
+    problem.solve(method="smoothed", epsilon=1e-6, sigma=0.5, progress=False)
+    assert problem.value == pytest.approx(data.mean(0) @ decision + 0.2 * 1.3, abs=1e-4)
+
+
+@pytest.mark.parametrize("boxed", [False, True])
+@pytest.mark.parametrize("p", [2, np.inf])
+@pytest.mark.parametrize("seed", [0, 3])
+def test_an_affine_loss_with_a_norm_that_couples_the_coordinates(seed, p, boxed):
+    check(fixed(seed, "affine", p, boxed, weighted=seed == 0, d=2), "norms")
+
+
+@pytest.mark.parametrize("loss", ["hinge", "pieces", "logistic"])
+def test_losses_through_one_form_with_the_euclidean_norm(loss):
+    check(fixed(8, loss, 2, boxed=False, weighted=True, d=2), "norms")
+
+
+def test_separate_terms_on_a_box_with_the_euclidean_norm():
+    check(fixed(3, "distances", 2, boxed=True, weighted=True, d=2), "norms")
+
+
+@pytest.mark.parametrize("p", [2, np.inf])
+@pytest.mark.parametrize("boxed", [False, True])
+def test_a_small_temperature_approaches_the_exact_worst_case(p, boxed):
+    rng = np.random.default_rng(1)
+    data, decision = rng.uniform(-0.5, 0.5, (4, 3)), np.array([0.8, -1.3, 0.4])
+    x = cp.Variable(3)
+    support = wdro.supports.Box(-1.0, 1.0) if boxed else None
+    z = wdro.UncertainParameter(3, samples=data, support=support)
+    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(p))
+    problem = wdro.Problem(cp.Minimize(z @ x), [x == decision], ball)
+    problem.solve(method="exact", progress=False)
+    exact = problem.value
+    problem.solve(method="smoothed", epsilon=1e-6, sigma=0.05, progress=False)
+    assert problem.value == pytest.approx(exact, abs=1e-3 * (exact - data.mean(0) @ decision))
+
+
+SLOPES = [
+    ("newsvendor", 1, False),
+    ("smooth", 1, True),
+    ("squares", 1, True),
+    ("affine", 2, True),
+    ("affine", np.inf, False),
+    ("affine", np.inf, True),
+    ("pieces", 2, False),
+    ("logistic", 2, False),
+    ("distances", 2, True),
+]
+
+
+@pytest.mark.parametrize(("loss", "p", "boxed"), SLOPES)
+@pytest.mark.parametrize("dual", [0.3, 3.0])
+def test_slopes_in_the_decision_and_the_dual_are_those_of_differences(loss, p, boxed, dual):
+    case = fixed(3, loss, p, boxed, weighted=True, d=2)
+    model = case.problem()._model
+    rule = choose(model, None).build(model, Scales(0.2, np.array([0.3, 0.5]), 1))
+    samples = np.arange(len(case.samples))
+    x, step = case.decision, 1e-5
+
+    def at(decision, price):
+        return rule.slice(decision, samples, Stream(0)).at(price)
+
+    point, gradient = at(x, dual), rule.slice(x, samples, Stream(0)).gradient(dual)
+    ahead, back = at(x, dual + step), at(x, dual - step)
+    assert point.slope == pytest.approx((ahead.value - back.value) / (2 * step), rel=1e-5)
+    assert point.curvature == pytest.approx((ahead.slope - back.slope) / (2 * step), rel=1e-2)
+    for i, way in enumerate(np.eye(len(x))):
+        rise = at(x + step * way, dual).value - at(x - step * way, dual).value
+        assert gradient[i] == pytest.approx(rise / (2 * step), rel=1e-5, abs=1e-6)
+
+
+def test_what_the_mixtures_refuse_and_why():
+    rng = np.random.default_rng(0)
+    z = wdro.UncertainParameter(3, samples=rng.uniform(size=(4, 3)))
+    x = cp.Variable(3)
+    refusal = STRATEGIES["norms"].refusal
+
+    def model(loss, p):
+        ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(p))
+        return wdro.Problem(cp.Minimize(loss), [x >= 0, x <= 1], ball)._model
+
+    assert refusal(model(z @ x, 2)) is None
+    assert refusal(model(z @ x, np.inf)) is None
+    assert refusal(model(cp.pos(z @ x), 2)) is None
+    assert "p = 2 or inf" in refusal(model(z @ x, 3))
+    assert "not affine" in refusal(model(cp.pos(z @ x), np.inf))
+    assert "draws" in refusal(model(cp.log_sum_exp(cp.multiply(z, 1 + x)), 2))
