@@ -30,9 +30,11 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint, minimise_dual
 from wdro_model.objectives.integration.conditional.affine_block import affine_block
 from wdro_model.objectives.integration.conditional.block_integral import AffineBlock
+from wdro_model.objectives.integration.conditional.block_lines import LineSlice
 from wdro_model.objectives.integration.conditional.block_nodes import COARSE, BlockNodes, Grid, fine
 from wdro_model.objectives.integration.conditional.block_slice import ConditionalSlice
 from wdro_model.objectives.integration.conditional.placement import Placement
+from wdro_model.objectives.integration.conditional.smoothness import may_have_kinks
 from wdro_model.objectives.integration.importance.frame import Frame, frame_of
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, Divergence, Given, Stream
 from wdro_model.solvers.objective import Array
@@ -85,6 +87,7 @@ class Conditional(Given):
         affine: tuple[Any, ...],
         radius: float | None = None,
         grid: Grid | None = None,
+        kinked: bool = True,
     ) -> None:
         super().__init__(loss, joint, cost, epsilon=epsilon, sigma=sigma)
         self.draws, self.radius, self.grid = draws, radius, grid or fine()
@@ -97,6 +100,11 @@ class Conditional(Given):
         self.in_block = Columns.within(joint, affine, self.block.frame)
         self.in_others = Columns.within(joint, self.others, self.frame)
         self.exact = self.frame.dimension <= 2
+        self.lines = grid is None and (self.frame.dimension == 1 or (kinked and self.exact))
+        self.lines &= self.frame.dimension > 0
+        """Are the integrals over C taken by lines, not on a grid around the modes?"""
+        self._dual: float | None = None
+        """The dual variable that lines were last asked for."""
         self._places: list[Placement] = []
         """BlockNodes of the decisions looked at last, the latest first."""
         self._easier: Conditional | None = None
@@ -117,6 +125,8 @@ class Conditional(Given):
     @property
     def dual(self) -> float | None:
         """The dual variable that the nodes stand for; None before there are any."""
+        if self.lines:
+            return self._dual
         return self._places[0].dual if self._places else None
 
     def surrogate(self) -> Conditional | None:
@@ -136,14 +146,26 @@ class Conditional(Given):
         )
         return self._easier
 
+    def reached(self, dual: float) -> None:
+        """Remember the dual variable that lines were found to end at."""
+        self._dual = dual
+
     def refresh(self, x: Array, dual: float) -> None:
         """Put the nodes where the density of the block C is, at this decision and dual."""
+        if self.lines:
+            self._dual = dual
+            return
         placement = Placement(self, np.arange(self.joint.size))
         placement.place(x, dual)
         self._places = [placement]
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> ConditionalSlice:
+    def slice(self, x: Array, samples: Array, stream: Stream) -> ConditionalSlice | LineSlice:
         """The inner integral at x, on the nodes of the last refresh where they fit."""
+        if self.lines:
+            if self._dual is None:
+                known = self._easier.dual if self._easier is not None else None
+                self._dual = known or self._typical_dual(x)
+            return LineSlice(self, x, samples)
         if not self._places and self._easier is not None and self._easier.dual is not None:
             self.refresh(x, self._easier.dual)
         if not self._places and self.exact:
@@ -181,11 +203,14 @@ class Conditional(Given):
         start = dual if dual else self._typical_dual(x)
         some = Placement(self, rows)
         some.place(x, start)
+        stream = Stream(0, 2**63 - 1)
 
         def adapted(at: float) -> DualPoint:
+            if self.lines:
+                return LineSlice(self, x, rows).at(at)
             if not self.exact:
                 some.place(x, at)
-            return ConditionalSlice(self, x, rows, Stream(0, 2**63 - 1), some).at(at)
+            return ConditionalSlice(self, x, rows, stream, some).at(at)
 
         found = minimise_dual(
             adapted, self._radius(), start, 1e6 * start, rounds=25, tolerance=1e-3
@@ -234,6 +259,8 @@ def conditional_refusal(model: RobustModel) -> str | None:
 
 def build_conditional(model: RobustModel, scales: Any) -> Conditional:
     """The strategy for a model; scales: epsilon, sigma and draws."""
+    affine = affine_block(model.expression, model.joint.parameters)
+    others = [p for p in model.joint.parameters if all(p is not a for a in affine)]
     return Conditional(
         model.loss,
         model.joint,
@@ -241,6 +268,7 @@ def build_conditional(model: RobustModel, scales: Any) -> Conditional:
         epsilon=scales.epsilon,
         sigma=scales.sigma,
         draws=scales.draws,
-        affine=affine_block(model.expression, model.joint.parameters),
+        affine=affine,
         radius=model.radius,
+        kinked=may_have_kinks(model.expression, others),
     )
