@@ -53,9 +53,7 @@ class BoxLaws:
     def law(self) -> TiltedLaw:
         """Weighted moves of each sample; log E exp(H) over its box."""
         found = self._line() if self._target.dimension == 1 else self._plane()
-        return TiltedLaw(
-            found.log_mass, found.owner, found.points * self._deviation, found.weights
-        )
+        return TiltedLaw(found.log_mass, found.owner, found.points * self._deviation, found.weights)
 
     def _exponent(self, owner: Array, t: Array) -> Array:
         """H at points t (M, r) of the samples in positions owner (M,)."""

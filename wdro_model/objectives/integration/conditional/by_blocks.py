@@ -5,9 +5,11 @@ With zeta = (zeta_A, zeta_C), f affine in zeta_A given zeta_C, at each node s of
     f = f(x, (xi_A, s)) + <B_ks, zeta_A - xi_A>,
     phi_k = eps log sum_s w_ks exp(( f(x, (xi_A, s)) - l c_C(xi_k, s) )/eps + log E_A[...] ),
 
-with E_A in closed form (`block_integral`). Up to two coordinates in C, the nodes are the points of
-a trapezoidal rule in normal scores around each mode of the density of zeta_C (`modes`, `nodes`); in
-more coordinates they are draws. Given x, the dual variable needs no further evaluation of the loss,
+with E_A in closed form (`block_integral`). One coordinate in C is integrated by adaptive panels,
+and so are two, line within line, where f may have kinks in them (`block_lines`). Where f is smooth
+in two coordinates, the nodes are the points of a trapezoidal rule in normal scores around each mode
+of the density of zeta_C (`block_modes`, `block_nodes`), and samples whose density they fail to
+resolve are left to lines. In more coordinates they are draws. On a grid the dual variable needs no further evaluation of the loss,
 unless it moves so far that the nodes no longer cover the density: they then follow the modes
 (`placement`), which changes the values by no more than their accuracy. The gradient in x is that
 of f at the tilted mean of zeta_A, node by node: f is affine in it.
@@ -103,6 +105,10 @@ class Conditional(Given):
         self.lines = grid is None and (self.frame.dimension == 1 or (kinked and self.exact))
         self.lines &= self.frame.dimension > 0
         """Are the integrals over C taken by lines, not on a grid around the modes?"""
+        self.falls_back = grid is None and self.exact
+        """Are samples left to lines that a grid does not resolve?"""
+        self.unresolved = np.zeros(joint.size, dtype=bool)
+        """The samples for which that was seen."""
         self._dual: float | None = None
         """The dual variable that lines were last asked for."""
         self._places: list[Placement] = []
@@ -178,6 +184,7 @@ class Conditional(Given):
 
     def _go_to(self, x: Array, samples: Array) -> None:
         """Go on from the latest nodes, or from those of a decision that is much nearer."""
+        samples = samples[~self.unresolved[samples]]
         away = [float(np.linalg.norm(x - place.x)) for place in self._places]
         nearest = int(np.argmin(away))
         placement = self._places[nearest if away[nearest] < NEARER * away[0] else 0].copy()

@@ -35,7 +35,7 @@ SMOOTH_ATOMS = {
 
 
 def may_have_kinks(expression: Any, parameters: Iterable[Any]) -> bool:
-    """Is an atom of the parameters not known to be smooth? Polynomials are, whatever they are of."""
+    """Is an atom of the parameters not known to be smooth? Polynomials in them are."""
     return not _Smooth(parameters)(expression)
 
 
