@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import cvxpy as cp
 import numpy as np
@@ -175,7 +176,7 @@ class Case:
 
     def nodes(self) -> tuple[np.ndarray, np.ndarray]:
         low, high = self.box_b
-        count = 24 if np.isfinite(low) else 80
+        count = 40 if np.isfinite(low) else 80
         if not np.isfinite(low):
             reach = 12.0 if self.b.shape[1] == 1 else 4.0
             low, high = self.b.min() - reach, self.b.max() + reach
@@ -185,6 +186,11 @@ class Case:
             points, weights = panels(low, high, np.array(ends), 300, 12)
             return points[:, None], np.log(weights)
         corners = [(u - d[1] * side) / d[0] for d, u in kinks for side in (low, high) if d[0]]
+        corners += [
+            np.linalg.solve(np.stack([d, e]), [u, v])[0]
+            for (d, u), (e, v) in combinations(kinks, 2)
+            if abs(np.linalg.det(np.stack([d, e]))) > 1e-9
+        ]
         outer, outer_weights = panels(low, high, np.array(corners), count, 8)
         points, weights = [], []
         for first, weight in zip(outer, outer_weights):

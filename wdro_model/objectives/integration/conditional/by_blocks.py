@@ -9,10 +9,12 @@ with E_A in closed form (`block_integral`). One coordinate in C is integrated by
 and so are two, line within line, where f may have kinks in them (`block_lines`). Where f is smooth
 in two coordinates, the nodes are the points of a trapezoidal rule in normal scores around each mode
 of the density of zeta_C (`block_modes`, `block_nodes`), and samples whose density they fail to
-resolve are left to lines. In more coordinates they are draws. On a grid the dual variable needs no further evaluation of the loss,
-unless it moves so far that the nodes no longer cover the density: they then follow the modes
-(`placement`), which changes the values by no more than their accuracy. The gradient in x is that
-of f at the tilted mean of zeta_A, node by node: f is affine in it.
+resolve are left to lines. In more coordinates they are draws.
+
+On a grid the dual variable needs no further evaluation of the loss, unless it moves so far that the
+nodes no longer cover the density: they then follow the modes (`placement`), which changes the
+values by no more than their accuracy. The gradient in x is that of f at the tilted mean of zeta_A,
+node by node: f is affine in it.
 
 A loss that grows faster than the cost, as traffic does in its exponent, has a second mode at the
 edge of the support. At the dual variable where it overtakes the mode near the sample the cost of
