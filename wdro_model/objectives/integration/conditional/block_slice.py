@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral, Slopes
+from wdro_model.objectives.integration.conditional.block_lines import LineSlice
 from wdro_model.objectives.integration.conditional.marginal import evaluated, scenarios
 from wdro_model.objectives.integration.conditional.placement import TOLERATED, Placement
 from wdro_model.objectives.integration.conditional.scouts import Scouts
@@ -39,8 +40,8 @@ class Weighted:
     inner: list[BlockIntegral]
     """One for each part of the modes."""
     point: DualPoint
-    uncovered: float = 0.0
-    """The share of samples whose density the nodes resolve badly or cut off."""
+    uncovered: Array = field(default_factory=lambda: np.zeros(0, dtype=int))
+    """Positions of the samples whose density the nodes resolve badly or cut off."""
 
 
 class ConditionalSlice:
@@ -49,26 +50,35 @@ class ConditionalSlice:
     def __init__(
         self, rule: Conditional, x: Array, samples: Array, stream: Stream, placement: Placement
     ) -> None:
-        self._rule, self._x, self._samples = rule, x, samples
+        self._rule, self._x, self._given = rule, x, samples
         self._stream, self._placement = stream, placement
         self.guess = placement.dual
         """Where the minimum over the dual variable may be."""
         self.trust = TRUST if placement.settled else np.inf
         """The factor by which a first step from there should change it at most."""
         self._known: Weighted | None = None
-        kept = rule.exact and Scouts.fit(rule, len(samples), KEPT_ENTRIES)
-        self._scouts = Scouts(rule, x, samples, placement) if kept else None
+        self._divide()
         try:
             self._prepare()
         except Divergence:
             self._known = infinite(placement.dual)
+
+    def _divide(self) -> None:
+        """Leave the samples to lines that no grid around their modes resolves."""
+        rule, x, given = self._rule, self._x, self._given
+        hard = rule.unresolved[given]
+        self._samples, left = given[~hard], given[hard]
+        self._lines = LineSlice(rule, x, left) if len(left) else None
+        kept = rule.exact and Scouts.fit(rule, len(self._samples), KEPT_ENTRIES)
+        kept &= len(self._samples) > 0
+        self._scouts = Scouts(rule, x, self._samples, self._placement) if kept else None
 
     # -------------------------------------------------------------- at one decision
     def _prepare(self) -> None:
         """Evaluate the loss on the nodes."""
         rule = self._rule
         self._nodes = nodes = self._placement.nodes(self._samples, self._stream)
-        new = np.append(True, nodes.owners[1:] != nodes.owners[:-1])
+        new = np.diff(nodes.owners, prepend=-1) != 0
         self._first, self._sample = np.flatnonzero(new), np.cumsum(new) - 1
         size, count = nodes.log_weights.shape
         kept = size * count * max(1, rule.block.frame.dimension) <= KEPT_ENTRIES
@@ -97,7 +107,18 @@ class ConditionalSlice:
 
     # -------------------------------------------------------------- at one dual variable
     def at(self, dual: float) -> DualPoint:
-        return self._adapted(dual).point
+        point = self._adapted(dual).point
+        if self._lines is None:
+            return point
+        other, share = self._lines.at(dual), len(self._samples) / len(self._given)
+        if share == 0.0:
+            return other
+        parts = (
+            getattr(p, name) for name in ("value", "slope", "curvature") for p in (point, other)
+        )
+        return DualPoint(
+            *(share * mine + (1 - share) * theirs for mine, theirs in zip(parts, parts))
+        )
 
     def _adapted(self, dual: float) -> Weighted:
         """The integrals at the dual; nodes that do not cover the density are moved."""
@@ -114,6 +135,8 @@ class ConditionalSlice:
         return self._weighted(dual)
 
     def _adapt(self, dual: float) -> None:
+        if len(self._samples) == 0:
+            return
         placement, x, samples = self._placement, self._x, self._samples
         for curved in (False, True):
             if self._fails(dual) and placement.follow(x, dual, samples, curved):
@@ -128,7 +151,13 @@ class ConditionalSlice:
         if self._fails(dual):
             placement.place(x, dual)
             self._prepare()
-            placement.unreached = self.uncovered(dual)
+            hard = self._weighted(dual).uncovered
+            if self._rule.falls_back and len(hard):
+                self._rule.unresolved[samples[hard]] = True
+                self._divide()
+                self._prepare()
+            else:
+                placement.unreached = self.uncovered(dual)
 
     def _peaks(self, dual: float) -> Array:
         """The largest log density of each sample at its nodes, (K,)."""
@@ -157,6 +186,8 @@ class ConditionalSlice:
             spread[part] = np.nan if inner.cost_variance is None else inner.cost_variance
             integrals.append(inner)
         first, sample = self._first, self._sample
+        if len(first) == 0:
+            return Weighted(dual, exponent, exponent, integrals, DualPoint(0.0, 0.0, 0.0))
         top = np.maximum.reduceat(exponent.max(axis=1), first)
         weights = np.exp(exponent - top[sample, None])
         total = np.add.reduceat(weights.sum(axis=1), first)
@@ -168,8 +199,9 @@ class ConditionalSlice:
             float(-mean.mean()),
             float(np.vdot(weights, spread)) / (epsilon * len(first)),
         )
-        uncovered = self._uncovered(weights) if self._rule.exact else 0.0
-        return Weighted(dual, exponent, weights, integrals, point, uncovered)
+        if not self._rule.exact:
+            return Weighted(dual, exponent, weights, integrals, point)
+        return Weighted(dual, exponent, weights, integrals, point, self._uncovered(weights))
 
     def gradient(self, dual: float) -> Array:
         """That of f at the tilted mean of the block, node by node: f is affine in it."""
@@ -182,13 +214,16 @@ class ConditionalSlice:
         self._placement.reached(self._x, dual)
         self._placement.settled = True
         gradient = np.zeros(rule.loss.dimension)
+        if self._lines is not None:
+            share = 1 - len(self._samples) / len(self._given)
+            gradient += share * self._lines.gradient(dual)
         # Backwards: what the loss computed for the last part may still be known to it.
         for k in reversed(range(len(self._parts))):
             part = self._parts[k]
             rows = self._rows(part)
             moves = rule.block.moves(found.inner[k], self._steep(k))
             rows[:, rule.block.frame.moving] += moves.reshape(len(rows), -1)
-            weights = found.weights[part].ravel() / len(self._samples)
+            weights = found.weights[part].ravel() / len(self._given)
             gradient += rule.loss(self._x, rows)[1](weights)
         return gradient
 
@@ -212,15 +247,15 @@ class ConditionalSlice:
 
     def uncovered(self, dual: float) -> float:
         """The share of samples whose density the nodes resolve badly or cut off."""
-        return self._weighted(dual).uncovered
+        return len(self._weighted(dual).uncovered) / max(1, len(self._samples))
 
-    def _uncovered(self, weights: Array) -> float:
+    def _uncovered(self, weights: Array) -> Array:
         """By the moments of the weights (P, S) in the scores of the nodes."""
         grid, scores = self._rule.grid, self._nodes.scores
         assert scores is not None
         r = scores.shape[1]
         if r == 0:
-            return 0.0
+            return np.zeros(0, dtype=int)
         outer = np.linalg.norm(scores, axis=1, keepdims=True) > grid.extent - grid.step
         features = np.concatenate([scores, scores**2, outer, np.ones(outer.shape)], axis=1)
         moments = weights @ features
@@ -230,7 +265,7 @@ class ConditionalSlice:
         narrow = variance.min(axis=1) < grid.narrowest
         lost = moments[:, 2 * r] > grid.most_outside
         bad = self._sample[(narrow | lost) & (mass > 1e-3)]
-        return len(np.unique(bad)) / len(self._first)
+        return np.unique(bad)
 
 
 def infinite(dual: float) -> Weighted:

@@ -5,12 +5,16 @@ With zeta = (zeta_A, zeta_C), f affine in zeta_A given zeta_C, at each node s of
     f = f(x, (xi_A, s)) + <B_ks, zeta_A - xi_A>,
     phi_k = eps log sum_s w_ks exp(( f(x, (xi_A, s)) - l c_C(xi_k, s) )/eps + log E_A[...] ),
 
-with E_A in closed form (`block_integral`). Up to two coordinates in C, the nodes are the points of
-a trapezoidal rule in normal scores around each mode of the density of zeta_C (`modes`, `nodes`); in
-more coordinates they are draws. Given x, the dual variable needs no further evaluation of the loss,
-unless it moves so far that the nodes no longer cover the density: they then follow the modes
-(`placement`), which changes the values by no more than their accuracy. The gradient in x is that
-of f at the tilted mean of zeta_A, node by node: f is affine in it.
+with E_A in closed form (`block_integral`). One coordinate in C is integrated by adaptive panels,
+and so are two, line within line, where f may have kinks in them (`block_lines`). Where f is smooth
+in two coordinates, the nodes are the points of a trapezoidal rule in normal scores around each mode
+of the density of zeta_C (`block_modes`, `block_nodes`), and samples whose density they fail to
+resolve are left to lines. In more coordinates they are draws.
+
+On a grid the dual variable needs no further evaluation of the loss, unless it moves so far that the
+nodes no longer cover the density: they then follow the modes (`placement`), which changes the
+values by no more than their accuracy. The gradient in x is that of f at the tilted mean of zeta_A,
+node by node: f is affine in it.
 
 A loss that grows faster than the cost, as traffic does in its exponent, has a second mode at the
 edge of the support. At the dual variable where it overtakes the mode near the sample the cost of
@@ -30,9 +34,11 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint, minimise_dual
 from wdro_model.objectives.integration.conditional.affine_block import affine_block
 from wdro_model.objectives.integration.conditional.block_integral import AffineBlock
+from wdro_model.objectives.integration.conditional.block_lines import LineSlice
 from wdro_model.objectives.integration.conditional.block_nodes import COARSE, BlockNodes, Grid, fine
 from wdro_model.objectives.integration.conditional.block_slice import ConditionalSlice
 from wdro_model.objectives.integration.conditional.placement import Placement
+from wdro_model.objectives.integration.conditional.smoothness import may_have_kinks
 from wdro_model.objectives.integration.importance.frame import Frame, frame_of
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, Divergence, Given, Stream
 from wdro_model.solvers.objective import Array
@@ -85,6 +91,7 @@ class Conditional(Given):
         affine: tuple[Any, ...],
         radius: float | None = None,
         grid: Grid | None = None,
+        kinked: bool = True,
     ) -> None:
         super().__init__(loss, joint, cost, epsilon=epsilon, sigma=sigma)
         self.draws, self.radius, self.grid = draws, radius, grid or fine()
@@ -97,6 +104,15 @@ class Conditional(Given):
         self.in_block = Columns.within(joint, affine, self.block.frame)
         self.in_others = Columns.within(joint, self.others, self.frame)
         self.exact = self.frame.dimension <= 2
+        self.lines = grid is None and (self.frame.dimension == 1 or (kinked and self.exact))
+        self.lines &= self.frame.dimension > 0
+        """Are the integrals over C taken by lines, not on a grid around the modes?"""
+        self.falls_back = grid is None and self.exact
+        """Are samples left to lines that a grid does not resolve?"""
+        self.unresolved = np.zeros(joint.size, dtype=bool)
+        """The samples for which that was seen."""
+        self._dual: float | None = None
+        """The dual variable that lines were last asked for."""
         self._places: list[Placement] = []
         """BlockNodes of the decisions looked at last, the latest first."""
         self._easier: Conditional | None = None
@@ -117,6 +133,8 @@ class Conditional(Given):
     @property
     def dual(self) -> float | None:
         """The dual variable that the nodes stand for; None before there are any."""
+        if self.lines:
+            return self._dual
         return self._places[0].dual if self._places else None
 
     def surrogate(self) -> Conditional | None:
@@ -136,14 +154,26 @@ class Conditional(Given):
         )
         return self._easier
 
+    def reached(self, dual: float) -> None:
+        """Remember the dual variable that lines were found to end at."""
+        self._dual = dual
+
     def refresh(self, x: Array, dual: float) -> None:
         """Put the nodes where the density of the block C is, at this decision and dual."""
+        if self.lines:
+            self._dual = dual
+            return
         placement = Placement(self, np.arange(self.joint.size))
         placement.place(x, dual)
         self._places = [placement]
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> ConditionalSlice:
+    def slice(self, x: Array, samples: Array, stream: Stream) -> ConditionalSlice | LineSlice:
         """The inner integral at x, on the nodes of the last refresh where they fit."""
+        if self.lines:
+            if self._dual is None:
+                known = self._easier.dual if self._easier is not None else None
+                self._dual = known or self._typical_dual(x)
+            return LineSlice(self, x, samples)
         if not self._places and self._easier is not None and self._easier.dual is not None:
             self.refresh(x, self._easier.dual)
         if not self._places and self.exact:
@@ -156,6 +186,7 @@ class Conditional(Given):
 
     def _go_to(self, x: Array, samples: Array) -> None:
         """Go on from the latest nodes, or from those of a decision that is much nearer."""
+        samples = samples[~self.unresolved[samples]]
         away = [float(np.linalg.norm(x - place.x)) for place in self._places]
         nearest = int(np.argmin(away))
         placement = self._places[nearest if away[nearest] < NEARER * away[0] else 0].copy()
@@ -181,11 +212,14 @@ class Conditional(Given):
         start = dual if dual else self._typical_dual(x)
         some = Placement(self, rows)
         some.place(x, start)
+        stream = Stream(0, 2**63 - 1)
 
         def adapted(at: float) -> DualPoint:
+            if self.lines:
+                return LineSlice(self, x, rows).at(at)
             if not self.exact:
                 some.place(x, at)
-            return ConditionalSlice(self, x, rows, Stream(0, 2**63 - 1), some).at(at)
+            return ConditionalSlice(self, x, rows, stream, some).at(at)
 
         found = minimise_dual(
             adapted, self._radius(), start, 1e6 * start, rounds=25, tolerance=1e-3
@@ -234,6 +268,8 @@ def conditional_refusal(model: RobustModel) -> str | None:
 
 def build_conditional(model: RobustModel, scales: Any) -> Conditional:
     """The strategy for a model; scales: epsilon, sigma and draws."""
+    affine = affine_block(model.expression, model.joint.parameters)
+    others = [p for p in model.joint.parameters if all(p is not a for a in affine)]
     return Conditional(
         model.loss,
         model.joint,
@@ -241,6 +277,7 @@ def build_conditional(model: RobustModel, scales: Any) -> Conditional:
         epsilon=scales.epsilon,
         sigma=scales.sigma,
         draws=scales.draws,
-        affine=affine_block(model.expression, model.joint.parameters),
+        affine=affine,
         radius=model.radius,
+        kinked=may_have_kinks(model.expression, others),
     )

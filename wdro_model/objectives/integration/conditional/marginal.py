@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral
 from wdro_model.objectives.integration.importance.frame import Frame
 from wdro_model.objectives.integration.importance.proposals import Bounds
 from wdro_model.objectives.integration.importance.targets import blocks, probe
@@ -56,14 +57,48 @@ class Marginal:
 
     def costs(self, owners: Array, moves: Array) -> Array:
         """The transport cost of moves of block C, with its mean over block A, (B,)."""
-        rule, found = self.rule, np.empty(len(moves))
+        return self.cost_moments(owners, moves)[0]
+
+    def cost_moments(self, owners: Array, moves: Array) -> tuple[Array, Array]:
+        """The mean over block A of the transport cost, and its variance: NaN near a bound, (B,)."""
+        mean, variance = np.empty(len(moves)), np.full(len(moves), np.nan)
         assert self.frame.weights is not None
-        for some in blocks(len(moves), rule.joint.dimension):
+        for some in blocks(len(moves), self.rule.joint.dimension):
             rows = self.frame.rows(owners[some], moves[some])
-            _, steep = self.look(rows, rule.affine, rule.in_block)
-            inner = rule.block.integrate(rule.block.slopes(owners[some], steep[:, None]), self.dual)
-            found[some] = inner.cost[:, 0] + moves[some] ** 2 @ self.frame.weights
+            _, inner, _ = self._inner(owners[some], rows)
+            mean[some] = inner.cost[:, 0] + moves[some] ** 2 @ self.frame.weights
+            if inner.cost_variance is not None:
+                variance[some] = inner.cost_variance[:, 0]
+        return mean, variance
+
+    def exponents(self, owners: Array, moves: Array) -> Array:
+        """h without the Gaussian of reference and cost, (B,)."""
+        found = np.empty(len(moves))
+        with np.errstate(all="ignore"):
+            for some in blocks(len(moves), self.rule.joint.dimension):
+                rows = self.frame.rows(owners[some], moves[some])
+                values, inner, _ = self._inner(owners[some], rows)
+                found[some] = values / self.rule.epsilon + inner.log_value[:, 0]
         return found
+
+    def tilted_rows(self, owners: Array, moves: Array) -> Array:
+        """Scenarios (B, d) with these moves of block C, and block A at its tilted mean."""
+        rows = self.frame.rows(owners, moves)
+        _, inner, steep = self._inner(owners, rows)
+        return self._tilted(rows, inner, steep)
+
+    def _inner(self, owners: Array, rows: Array) -> tuple[Array, BlockIntegral, Array]:
+        """f at the rows, the integral over block A, and the slopes (B, 1, r)."""
+        rule = self.rule
+        values, steep = self.look(rows, rule.affine, rule.in_block)
+        slopes = rule.block.slopes(owners, steep[:, None])
+        return values, rule.block.integrate(slopes, self.dual), steep[:, None]
+
+    def _tilted(self, rows: Array, inner: BlockIntegral, steep: Array) -> Array:
+        """The rows (changed in place) with block A at its tilted mean."""
+        block = self.rule.block
+        rows[:, block.frame.moving] += block.moves(inner, steep)[:, 0]
+        return rows
 
     def _evaluate(self, owners: Array, moves: Array, slopes: bool) -> tuple[Array, Array]:
         values, gradients = np.empty(len(moves)), np.zeros(moves.shape)
@@ -75,16 +110,14 @@ class Marginal:
     def _block(self, owners: Array, moves: Array, slopes: bool) -> tuple[Array, Array]:
         rule = self.rule
         rows = self.frame.rows(owners, moves)
-        values, steep = self.look(rows, rule.affine, rule.in_block)
-        prepared = rule.block.slopes(owners, steep[:, None])
-        inner = rule.block.integrate(prepared, self.dual)
+        values, inner, steep = self._inner(owners, rows)
         h = values / rule.epsilon + inner.log_value[:, 0]
         h -= (moves**2 / (2 * self._variance)).sum(axis=1)
         if not slopes:
             return h, np.zeros(moves.shape)
-        rows[:, rule.block.frame.moving] += rule.block.moves(inner, steep[:, None])[:, 0]
-        _, steep = self.look(rows, rule.others, rule.in_others)
-        gradient = steep / rule.epsilon - moves / self._variance
+        rows = self._tilted(rows, inner, steep)
+        _, outward = self.look(rows, rule.others, rule.in_others)
+        gradient = outward / rule.epsilon - moves / self._variance
         gradient[~np.isfinite(h)] = 0.0
         return h, gradient
 

@@ -142,7 +142,7 @@ class Placement:
         curved: measure the curvature of the density again.
         searched: samples that may have modes which are not known.
         """
-        if self._modes is None:
+        if self._modes is None or len(samples) == 0:
             return False
         searched = samples[:0] if searched is None else searched
         target = Marginal(self.rule, x, dual)

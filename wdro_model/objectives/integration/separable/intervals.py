@@ -38,6 +38,8 @@ UNEVEN = 1.0471
 """Keeps the ends of panels off round numbers, where a loss is likely to have its kinks."""
 ROOM = 1e-3
 """A mode closer to an end of its interval is not looked at with equal steps."""
+SPARE = 8
+"""So many points of the denser scan to one end of a panel: panels have points of their own."""
 REACH = 2.0**20
 """Points are added within so many deviations, for functions of unknown curvature."""
 
@@ -55,7 +57,7 @@ def integrate_intervals(
     if np.isinf(low).all() and np.isinf(high).all():
         return integrate_lines(exponent, size, curvature=curvature, tolerance=tolerance)
     with np.errstate(all="ignore"):
-        scan = _scan(exponent, low, high, curvature)
+        scan, ends = _scan(exponent, low, high, curvature)
         diverges = _diverges(scan, low, high)
         mode = _highest(exponent, scan)
         inner = np.flatnonzero(~diverges)
@@ -63,7 +65,7 @@ def integrate_intervals(
         rest = np.setdiff1d(inner, window.rows)
         log_mass = np.full(size, np.inf)
         log_mass[window.rows] = window.logs
-        panels = _panels(exponent, scan, mode, low, high, curvature, rest)
+        panels = _panels(exponent, scan, ends, mode, low, high, curvature, rest)
         best = np.maximum(scan.height.max(axis=1), mode.height)
         found = refine(exponent, panels, best, curvature, tolerance)
         log_mass[rest] = log_sum_exp(found.logs, found.owner, size)[rest]
@@ -139,13 +141,14 @@ def _of(exponent: Exponent, rows: Array, owner: Array, t: Array) -> Array:
 def _panels(
     exponent: Exponent,
     scan: Located,
+    ends: Array,
     mode: Located,
     low: Array,
     high: Array,
     curvature: str,
     rows: Array,
 ) -> Panels:
-    """Where the rows may have mass: between points of the scan and points beside the mode."""
+    """Where the rows may have mass: between ends among the scan and points beside the mode."""
     if not len(rows):
         return Panels(rows, np.zeros(0), np.zeros(0))
     some, low, high = partial(_of, exponent, rows), low[rows], high[rows]
@@ -155,24 +158,39 @@ def _panels(
     beside = np.clip(beside, low[:, None], high[:, None])
     points = np.concatenate([scan.t[rows], beside], axis=1)
     values = np.concatenate([scan.value[rows], evaluate(some, beside)], axis=1)
+    ends = np.concatenate([ends[rows], np.ones(beside.shape, dtype=bool)], axis=1)
     order = np.argsort(points, axis=1)
-    points, values = (np.take_along_axis(part, order, axis=1) for part in (points, values))
-    best = (values - 0.5 * points**2).max(axis=1)
+    points, values, ends = (
+        np.take_along_axis(part, order, axis=1) for part in (points, values, ends)
+    )
+    height = values - 0.5 * points**2
+    ends[:, 1:-1] |= (height[:, 1:-1] > height[:, :-2]) & (height[:, 1:-1] > height[:, 2:])
     bound = interval_bounds(points, values, curvature)
-    keep = (bound > best[:, None] - CUT) & (np.diff(points, axis=1) > 0)
-    row, column = np.nonzero(keep)
-    return Panels(rows[row], points[row, column], points[row, column + 1])
+    keep = bound > height.max(axis=1)[:, None] - CUT
+    # The intervals between two ends make one panel, kept if one of them is.
+    ends[:, [0, -1]] = True
+    row, column = np.nonzero(ends)
+    inner = row[:-1] == row[1:]
+    row, first, last = row[:-1][inner], column[:-1][inner], column[1:][inner]
+    count = np.concatenate([np.zeros((len(rows), 1), dtype=int), keep.cumsum(axis=1)], axis=1)
+    some = (count[row, last] > count[row, first]) & (points[row, last] > points[row, first])
+    row, first, last = row[some], first[some], last[some]
+    return Panels(rows[row], points[row, first], points[row, last])
 
 
-def _scan(exponent: Exponent, low: Array, high: Array, curvature: str) -> Located:
-    """Points within the intervals, from end to end, and H there."""
-    ends = (np.maximum(low, -REACH), np.minimum(high, REACH))
-    parts = [np.clip(SCAN, low[:, None], high[:, None])]
+def _scan(exponent: Exponent, low: Array, high: Array, curvature: str) -> tuple[Located, Array]:
+    """Points within the intervals, from end to end, and H there; which of them end panels."""
+    limits = (np.maximum(low, -REACH), np.minimum(high, REACH))
+    t = np.clip(SCAN, low[:, None], high[:, None])
+    ends = np.ones(t.shape, dtype=bool)
     if curvature not in RIGOROUS:
         share = (0.5 * (1.0 + DENSER)) ** UNEVEN
-        parts.append(ends[0][:, None] + (ends[1] - ends[0])[:, None] * share)
-    t = np.sort(np.concatenate(parts, axis=1), axis=1)
-    return Located(t, evaluate(exponent, t))
+        denser = limits[0][:, None] + (limits[1] - limits[0])[:, None] * share
+        some = np.broadcast_to(np.arange(len(share)) % SPARE == 0, denser.shape)
+        t, ends = np.concatenate([t, denser], axis=1), np.concatenate([ends, some], axis=1)
+        order = np.argsort(t, axis=1)
+        t, ends = np.take_along_axis(t, order, axis=1), np.take_along_axis(ends, order, axis=1)
+    return Located(t, evaluate(exponent, t)), ends
 
 
 def _diverges(scan: Located, low: Array, high: Array) -> Array:
