@@ -17,7 +17,7 @@ from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.certify import certified, report
 from wdro_model.solve.first_order import bounded_oracle, display, first_point, warm_active_set
-from wdro_model.solve.growth import refuse_growth_at, refuse_infinite
+from wdro_model.solve.growth import middle, refuse_growth_at, refuse_infinite
 from wdro_model.solve.notes import is_reliable, overreaches, smoothing_notes
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
@@ -50,6 +50,9 @@ from wdro_model.solvers import ActiveSet, Outcome, Stop
 from wdro_model.solvers.dual_rules import Tracking
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import tolerance
+
+HALVINGS = 6
+"""How often a start is moved half of the way to the middle of the set."""
 
 
 def run_smoothed(
@@ -125,8 +128,25 @@ def place_to_begin(
     if rule.begins == EMPIRICAL and rule.exact:
         return empirical_decision(model, options)
     if rule.begins == ROBUST or not rule.exact:
-        return good_decision(model, options)
+        good = good_decision(model, options)
+        return withdrawn(first, good, middle(model)) if rule.exact else good
     return first_point(model, surrogate(first) or first, options, rng)
+
+
+def withdrawn(objective: Smoothed, x: Array, centre: Array) -> Array:
+    """The decision, moved towards the middle of the set while that helps.
+
+    A decision that fits the samples too well, such as a logistic regression that separates them, is
+    far from a robust one, and the way back along vertices is long.
+    """
+    value = objective.evaluate(x).value
+    for _ in range(HALVINGS):
+        nearer = 0.5 * (x + centre)
+        found = objective.evaluate(nearer).value
+        if not found < value:
+            break
+        x, value = nearer, found
+    return x
 
 
 def run_exactly(

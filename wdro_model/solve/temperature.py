@@ -10,6 +10,7 @@ from cvxpy import settings
 from cvxpy.error import SolverError
 
 from wdro_model.model import RobustModel
+from wdro_model.objectives.adversary_gain import adversary_gain
 from wdro_model.objectives.calibration import (
     calibrate_dual,
     default_epsilon,
@@ -48,23 +49,29 @@ def resolve_sigma(model: RobustModel, sigma: Any) -> float | Array:
 
 
 def derived_epsilon(model: RobustModel, options: Options) -> float:
-    """kappa sqrt(radius) G / (2 d), G the loss's gradient in the data at the ERM decision."""
+    """kappa / (2 d) times what the adversary gains at the ERM decision."""
     try:
-        scale = model.remember("scale of the loss in the data", lambda: data_scale(model, options))
+        gain = model.remember(
+            f"gain of the adversary {model.radius!r}", lambda: typical_gain(model, options)
+        )
     except NotImplementedError as error:
         raise ValueError(
             "the default epsilon is derived from the loss's gradient in the data, which the loss "
             "does not give; pass epsilon=... (the temperature of the smoothing, in the units of "
             "the loss), or let its pullback return {parameter: (B, *shape)} too."
         ) from error
-    return default_epsilon(scale if scale > 0 else 1.0, model.radius, model.cost, model.joint)
+    return default_epsilon(gain, model.cost)
 
 
-def data_scale(model: RobustModel, options: Options) -> float:
-    """The size of the loss's gradient in the data at the ERM decision, or of the loss itself."""
+def typical_gain(model: RobustModel, options: Options) -> float:
+    """What the adversary gains at the ERM decision; in units of the loss where that is nothing."""
     x = empirical_decision(model, options)
-    size = gradient_size(model.loss, model.joint, model.cost, x)
-    return size if size > 0 else float(np.abs(model.loss.values(x, model.rows)).mean())
+    gain = adversary_gain(model, x)
+    if gain > 0:
+        return gain
+    order, scale = model.cost.small_moves(model.joint)
+    loss = float(np.abs(model.loss.values(x, model.rows)).mean())
+    return (model.radius / scale) ** (1 / order) * (loss if loss > 0 else 1.0)
 
 
 def empirical_decision(model: RobustModel, options: Options) -> Array:
