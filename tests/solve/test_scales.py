@@ -11,6 +11,7 @@ import pytest
 import wdro_model as wdro
 from wdro_model.objectives.adversary_gain import adversary_gain
 from wdro_model.objectives.calibration import KAPPA, default_sigma
+from wdro_model.solve import temperature
 from wdro_model.solvers import FrankWolfe
 
 D, RADIUS = 12, 0.1
@@ -120,3 +121,30 @@ def test_scales_end_with_the_support(rng, radius):
         warnings.simplefilter("ignore", wdro.SamplingWarning)
         value = problem.solve(method="smoothed")
     assert mean + 0.8 * (exact - mean) <= value <= exact + 1e-4
+
+
+def test_some_of_many_samples_set_the_scale(rng):
+    """No program over all samples, and the epsilon that their ERM decision has, up to noise."""
+    truth = rng.normal(size=3)
+    features = rng.normal(size=(6000, 3))
+    labels = np.sign(features @ truth + rng.logistic(size=6000))
+    w = cp.Variable(3, name="w")
+    z = wdro.UncertainParameter(3, name="z", samples=features * labels[:, None])
+    problem = wdro.Problem(
+        cp.Minimize(cp.logistic(-z @ w)), [cp.norm(w, 2) <= 5], wdro.WassersteinBall(0.05)
+    )
+    problem.solve(method="erm")
+    everything = KAPPA * adversary_gain(problem._model, w.value) / (2 * 3)
+    asked = []
+    original = temperature.conic_answer
+
+    def counting(model, *rest):
+        asked.append(model.size)
+        return original(model, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(temperature, "conic_answer", counting)
+        problem.solve(method="smoothed")
+    assert problem.solution.status == cp.OPTIMAL
+    assert max(asked) <= temperature.ENOUGH
+    assert problem.solution.epsilon == pytest.approx(everything, rel=0.1)

@@ -31,6 +31,8 @@ from wdro_model.solvers.objective import Array
 
 LARGEST_PROGRAM = 2**17
 """Numbers in the data up to which the exact counterpart is solved for a place to begin."""
+ENOUGH = 1000
+"""Samples that a first decision is made of, at most."""
 CALIBRATION_STAGE = 2**62
 """A stream of random numbers that no iteration uses."""
 
@@ -75,13 +77,19 @@ def typical_gain(model: RobustModel, options: Options) -> float:
 
 
 def empirical_decision(model: RobustModel, options: Options) -> Array:
-    """The ERM decision, computed once for a model."""
+    """The ERM decision, of some of the samples where they are many; computed once for a model.
+
+    It sets a scale and a place to begin, for which a program over all samples is too much.
+    """
     return model.remember("ERM decision", lambda: run_empirical(model, options))
 
 
 def run_empirical(model: RobustModel, options: Options) -> Array:
     """The ERM decision, as a flat vector; over the convex hull of integer points."""
     still = model.without_ball()
+    if model.size > ENOUGH and not model.affine_in_data:  # else their mean is all that matters
+        some = np.random.default_rng(0).choice(model.size, ENOUGH, replace=False)
+        still = still.on_samples(np.sort(some))
     hull = FrankWolfe(gap=1e-3) if model.feasible.is_integer else None
     return _decision(still, plan(still, "erm", hull), options)
 
