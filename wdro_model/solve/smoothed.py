@@ -129,6 +129,7 @@ def place_to_begin(
         return empirical_decision(model, options)
     if rule.begins == ROBUST or not rule.exact:
         good = good_decision(model, options)
+        first.minimum = DualMinimum(first_dual(model, good), np.nan)
         return withdrawn(first, good, middle(model)) if rule.exact else good
     return first_point(model, surrogate(first) or first, options, rng)
 

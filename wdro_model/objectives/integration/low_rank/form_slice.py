@@ -11,6 +11,11 @@ import numpy as np
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.integration.low_rank.draws import DrawnLaw
+from wdro_model.objectives.integration.low_rank.form_table import (
+    FormTable,
+    affordable_places,
+    first_table,
+)
 from wdro_model.objectives.integration.low_rank.groups import Grouped, rows_of
 from wdro_model.objectives.integration.low_rank.outer import Outer
 from wdro_model.objectives.integration.low_rank.projection import (
@@ -26,6 +31,11 @@ from wdro_model.solvers.objective import Array, Diagnostics
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.low_rank.through_forms import LowRank
 
+RESOLVED = np.array([1e-10, 1e-9, 1e-9])
+"""Errors of a table: of log E exp, and of the tilted mean of t and of t^2."""
+MOST_GROUPS = 4
+"""Tables that stand for the samples of a chunk, at most."""
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -36,6 +46,12 @@ class Chunk:
     outer: Outer
     projection: Projection
     law: TiltedLaw
+    table: FormTable | None = None
+    """The samples that u, projection and law stand for, where these are about places of a table."""
+
+    def total(self, values: Array) -> float:
+        """The sum over all samples of values at each of them, or at each place."""
+        return float(values.sum() if self.table is None else self.table.counts @ values)
 
 
 class LowRankSlice:
@@ -57,6 +73,8 @@ class LowRankSlice:
         if rule.whitening.uniform is not None:
             self._axes = [self._principal(i) for i in range(len(self._groups))]
         self._last: tuple[float, list[Chunk]] | None = None
+        self._tables: dict[int, FormTable] = {}
+        self._untabled: set[int] = set()
 
     def at(self, dual: float) -> DualPoint:
         rule, size = self._rule, len(self._samples)
@@ -65,9 +83,9 @@ class LowRankSlice:
             if np.isposinf(chunk.law.log_mass).any():
                 return DualPoint(np.inf, -np.inf, np.nan)
             mean, variance = cost_moments(chunk)
-            log_mass += float(chunk.law.log_mass.sum())
-            cost += float(mean.sum())
-            spread += float(variance.sum())
+            log_mass += chunk.total(chunk.law.log_mass)
+            cost += chunk.total(mean)
+            spread += chunk.total(variance)
         v = rule.whitening.variances(dual, rule.epsilon)
         value = rule.epsilon * (log_mass / size + 0.5 * float(np.log(v).sum()))
         return DualPoint(value, -cost / size, spread / size / rule.epsilon)
@@ -79,12 +97,19 @@ class LowRankSlice:
             moved = chunk.u[owner] + forms_moved(chunk.projection, law)
             weights = law.weights / len(self._samples)
             in_decision, in_forms = chunk.outer.gradients(owner, moved, weights)
+            if chunk.table is not None:
+                counted = weights * chunk.table.counts[owner]
+                in_decision = chunk.outer.gradients(owner, moved, counted)[0]
             gradient += in_decision
             if not self._rule.anatomy.forms.count:
                 continue
             slope = law.total(in_forms)
             lever = law.total(in_forms[:, :, None] * law.points[:, None])
-            gradient += self._through_forms(i, chunk, dual, slope, lever)
+            pull = np.broadcast_to(chunk.projection.pull, lever.shape)
+            back = np.einsum("kqr,kjr->kjq", pull, lever)
+            if chunk.table is not None:
+                slope, back = chunk.table.at_samples(slope), chunk.table.at_samples(back)
+            gradient += self._through_forms(i, chunk.group, dual, slope, back)
         return gradient
 
     def diagnostics(self, dual: float) -> Diagnostics | None:
@@ -132,10 +157,41 @@ class LowRankSlice:
             common_pieces=anatomy.common_pieces,
         )
         projected = self._projection(i, dual)
+        if (found := self._tabled(i, outer, projected)) is not None:
+            return found
         if len(part.rows) > 1:
             projected = projected.at(part.member)
         law = rule.law(outer, u, projected.forms, part.samples, self._stream)
         return Chunk(part, u, outer, projected, law)
+
+    def _tabled(self, i: int, outer: Outer, projected: Projection) -> Chunk | None:
+        """The chunk by a table in the form; None where one does not pay."""
+        rule, part = self._rule, self._groups[i]
+        if not rule.in_one_form or projected.forms.shape[-1] != 1 or i in self._untabled:
+            return None
+        table = self._tables.get(i)
+        if table is None:
+            if len(part.rows) > MOST_GROUPS:
+                return None
+            table = first_table(self._u[i][:, 0], part.member, len(part.rows))
+        left = affordable_places(len(table.u))
+        while (left := left - len(table.places)) >= 0:
+            places = table.places[:, None]
+            at_places = projected.at(table.members) if len(part.rows) > 1 else projected
+            law = rule.law(outer, places, at_places.forms, part.samples, self._stream)
+            if not np.isfinite(law.log_mass).all():
+                return None
+            chunk = Chunk(part, places, outer, at_places, law, table)
+            t = law.points
+            moments = law.mean(np.concatenate([t, t**2], axis=1))
+            finer = table.refined(np.column_stack([law.log_mass, moments]), RESOLVED)
+            self._tables[i] = finer
+            if finer is table:
+                return chunk
+            table = finer
+        self._untabled.add(i)
+        rule.doubt_tables()
+        return None
 
     def _projection(self, i: int, dual: float) -> Projection:
         whitening = self._rule.whitening
@@ -163,17 +219,17 @@ class LowRankSlice:
         return rule.whitening.slopes(slopes)
 
     def _through_forms(
-        self, i: int, chunk: Chunk, dual: float, slope: Array, lever: Array
+        self, i: int, group: Grouped, dual: float, slope: Array, back: Array
     ) -> Array:
-        """sum_kj E[h_{u_j} grad_x u_j(x, zeta)] from slope = E h_u (K, q), lever = E h_u t.
+        """sum_kj E[h_{u_j} grad_x u_j(x, zeta)] from slope = E h_u (K, q) and back, (K, q, q), what
+        L^-T makes of E h_u t.
 
         Within a group grad_x u_j is affine in zeta: with b a scenario of the group,
         sum_k E[h_{u_j}] grad_x u_j(b) + grad_x u_j(b + m_j) - grad_x u_j(b),
         m_j = sum_k E[h_{u_j} (zeta - b)].
         """
-        rule, group, inner = self._rule, chunk.group, self._rule.anatomy.inner
-        pull = np.broadcast_to(chunk.projection.pull, (len(slope), *lever.shape[1:]))
-        back = group.total(np.einsum("kqr,kjr->kjq", pull, lever))
+        rule, inner = self._rule, self._rule.anatomy.inner
+        back = group.total(back)
         v = rule.whitening.variances(dual, rule.epsilon)
         move = rule.whitening.moves((back @ self._whitened(i)) * v)
         total = group.total(slope)

@@ -36,8 +36,11 @@ from wdro_model.solvers.objective import Array
 
 __all__ = ["LowRank", "build_low_rank", "low_rank_refusal"]
 
-LINE_CHUNK, PLANE_CHUNK = 4096, 512
-"""Samples whose points exist at once, for integrals along lines and over planes."""
+LINE_CHUNK, PLANE_CHUNK, TABLE_CHUNK = 4096, 512, 32768
+"""Samples whose points exist at once, for integrals along lines, over planes and by tables."""
+
+TRIES = 3
+"""Tables that may be given up before none is tried any more."""
 
 
 def build_low_rank(model: RobustModel, scales: Any) -> LowRank:
@@ -61,14 +64,22 @@ class LowRank(Integration):
         self.whitening = Whitening(model.cost, sigma)
         self.rank = generic_rank(model, anatomy)
         self.exact = anatomy.quadratic or self.rank <= 2
+        curved = not anatomy.quadratic and anatomy.pieces is None
+        self.in_one_form = curved and anatomy.forms.count == 1 and not len(anatomy.constants)
+        """Does what is integrated for a sample depend on one number, its form?"""
+        self._tries = TRIES
         few = self.rank > 1 and not anatomy.quadratic
-        self.groups = Groups(
-            model.joint, anatomy.keys, anatomy.forms.count, PLANE_CHUNK if few else LINE_CHUNK
-        )
+        chunk = PLANE_CHUNK if few else TABLE_CHUNK if self.in_one_form else LINE_CHUNK
+        self.groups = Groups(model.joint, anatomy.keys, anatomy.forms.count, chunk)
         self._numbers = QuasiRandom(draws)
 
     def slice(self, x: Array, samples: Array, stream: Stream) -> LowRankSlice:
         return LowRankSlice(self, x, samples, stream)
+
+    def doubt_tables(self) -> None:
+        """Count a table that did not pay; after a few of them no more are tried."""
+        self._tries -= 1
+        self.in_one_form &= self._tries > 0
 
     def describe(self) -> str:
         count = self.anatomy.forms.count
