@@ -32,7 +32,7 @@ def adversary_gain(model: RobustModel, x: Array) -> float:
     joint, cost = model.joint, model.cost
     count = max(1, min(MEASURED, ENTRIES // max(1, joint.dimension)))
     rows = joint.matrix[:: -(-joint.size // count)]
-    slopes = np.array([model.loss(x, row[None])[1].in_data(np.ones(1))[0] for row in rows])
+    slopes = np.array(model.loss(x, rows)[1].in_data(np.ones(len(rows))))
     slopes[:, cost.frozen] = 0.0
     order, scale = cost.small_moves(joint)
     reach = float((model.radius / scale) ** (1 / order))
@@ -51,7 +51,7 @@ def adversary_gain(model: RobustModel, x: Array) -> float:
 def sizes(model: RobustModel, slopes: Array) -> Array:
     """The dual norms of slopes (K, d), Euclidean for a cost without one."""
     if model.cost.knows("dual_norms"):
-        return np.array([float(model.cost.dual_norms(slope)) for slope in slopes])
+        return model.cost.dual_norms(slopes)
     return np.linalg.norm(slopes, axis=1)
 
 

@@ -39,6 +39,7 @@ from wdro_model.solve.stages import (
     within,
 )
 from wdro_model.solve.temperature import (
+    ENOUGH,
     derived_epsilon,
     dual_bound,
     empirical_decision,
@@ -138,12 +139,17 @@ def withdrawn(objective: Smoothed, x: Array, centre: Array) -> Array:
     """The decision, moved towards the middle of the set while that helps.
 
     A decision that fits the samples too well, such as a logistic regression that separates them, is
-    far from a robust one, and the way back along vertices is long.
+    far from a robust one, and the way back along vertices is long. Some of the samples can tell.
     """
-    value = objective.evaluate(x).value
+    batch = np.arange(objective.size)[:: -(-objective.size // ENOUGH)]
+
+    def value_at(x: Array) -> float:
+        return objective.estimate(x, None, batch, np.random.default_rng(0)).value
+
+    value = value_at(x)
     for _ in range(HALVINGS):
         nearer = 0.5 * (x + centre)
-        found = objective.evaluate(nearer).value
+        found = value_at(nearer)
         if not found < value:
             break
         x, value = nearer, found

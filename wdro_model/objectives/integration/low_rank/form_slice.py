@@ -74,7 +74,7 @@ class LowRankSlice:
             self._axes = [self._principal(i) for i in range(len(self._groups))]
         self._last: tuple[float, list[Chunk]] | None = None
         self._tables: dict[int, FormTable] = {}
-        self._untabled: set[int] = set()
+        self._tabling = rule.expects_tables()
 
     def at(self, dual: float) -> DualPoint:
         rule, size = self._rule, len(self._samples)
@@ -167,7 +167,7 @@ class LowRankSlice:
     def _tabled(self, i: int, outer: Outer, projected: Projection) -> Chunk | None:
         """The chunk by a table in the form; None where one does not pay."""
         rule, part = self._rule, self._groups[i]
-        if not rule.in_one_form or projected.forms.shape[-1] != 1 or i in self._untabled:
+        if not self._tabling or projected.forms.shape[-1] != 1:
             return None
         table = self._tables.get(i)
         if table is None:
@@ -187,10 +187,11 @@ class LowRankSlice:
             finer = table.refined(np.column_stack([law.log_mass, moments]), RESOLVED)
             self._tables[i] = finer
             if finer is table:
+                rule.learn(paid=True)
                 return chunk
             table = finer
-        self._untabled.add(i)
-        rule.doubt_tables()
+        self._tabling = False
+        rule.learn(paid=False)
         return None
 
     def _projection(self, i: int, dual: float) -> Projection:
