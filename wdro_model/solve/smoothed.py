@@ -46,6 +46,7 @@ from wdro_model.solve.temperature import (
     first_dual,
     good_decision,
     resolve_sigma,
+    robust_decision,
 )
 from wdro_model.solvers import ActiveSet, Outcome, Stop
 from wdro_model.solvers.dual_rules import Tracking
@@ -128,10 +129,14 @@ def place_to_begin(
         return first_point(model, None, options, rng)
     if rule.begins == EMPIRICAL and rule.exact:
         return empirical_decision(model, options)
-    if rule.begins == ROBUST or not rule.exact:
-        good = good_decision(model, options)
+    if not rule.exact:
+        return good_decision(model, options)
+    if rule.begins == ROBUST:
+        if (robust := robust_decision(model, options)) is not None:
+            return robust
+        good = empirical_decision(model, options)
         first.minimum = DualMinimum(first_dual(model, good), np.nan)
-        return withdrawn(first, good, middle(model)) if rule.exact else good
+        return withdrawn(first, good, middle(model))
     return first_point(model, surrogate(first) or first, options, rng)
 
 

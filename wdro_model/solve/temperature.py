@@ -31,6 +31,8 @@ from wdro_model.solvers.objective import Array
 
 LARGEST_PROGRAM = 2**17
 """Numbers in the data up to which the exact counterpart is solved for a place to begin."""
+ROUGH, ROUGH_STEPS = 1e-4, 200
+"""Gap and iterations to which Frank-Wolfe solves the exact counterpart for a place to begin."""
 ENOUGH = 1000
 """Samples that a first decision is made of, at most."""
 CALIBRATION_STAGE = 2**62
@@ -107,18 +109,26 @@ def _decision(model: RobustModel, chosen: Plan, options: Options) -> Array:
 
 
 def good_decision(model: RobustModel, options: Options) -> Array:
-    """Where to begin: the exact robust decision where a conic solver gives it, else that of ERM."""
-    found = model.remember(f"robust decision {model.radius!r}", lambda: robust(model, options))
+    """Where to begin: the exact robust decision where it can be had, else that of ERM."""
+    found = robust_decision(model, options)
     return empirical_decision(model, options) if found is None else found
 
 
-def robust(model: RobustModel, options: Options) -> Array | None:
-    """The decision of the exact counterpart; None where there is none, or not by a conic solver."""
-    if model.feasible.is_integer or model.rows.size > LARGEST_PROGRAM:
+def robust_decision(model: RobustModel, options: Options) -> Array | None:
+    """The decision of the exact counterpart, computed once for a radius; None if out of reach."""
+    return model.remember(f"robust decision {model.radius!r}", lambda: run_exact(model, options))
+
+
+def run_exact(model: RobustModel, options: Options) -> Array | None:
+    """The decision of the exact counterpart, by the solver that its plan chooses."""
+    if model.feasible.is_integer:
         return None
     try:
         chosen = plan(model, "exact", None)
         if not isinstance(chosen.solver, Conic):
+            rough = FrankWolfe(gap=ROUGH, max_iterations=ROUGH_STEPS)
+            return _decision(model, replace(chosen, solver=rough), options)
+        if model.rows.size > LARGEST_PROGRAM:
             return None
         with model.feasible.holding():
             answer, x = conic_answer(model, chosen, chosen.solver)
