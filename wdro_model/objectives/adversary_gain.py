@@ -20,7 +20,7 @@ from wdro_model.solvers.objective import Array
 
 MEASURED = 200
 """At most so many samples are looked at."""
-ENTRIES = 2**22
+ENTRIES = 2**20
 """Numbers of moved data that exist at once."""
 DISTANCES = 2.0 ** (np.arange(-8, 33) / 4)
 """How far the samples look, in distances of the ball: few may move where others stay."""
@@ -31,7 +31,8 @@ def adversary_gain(model: RobustModel, x: Array) -> float:
     """What the budget adds to the mean loss of a decision: to first order, or more where seen."""
     joint, cost = model.joint, model.cost
     count = max(1, min(MEASURED, ENTRIES // max(1, joint.dimension)))
-    rows = joint.matrix[:: -(-joint.size // count)]
+    # The slope of an affine loss is one for all samples, and their mean has the mean room to move.
+    rows = model.mean_row if model.affine_in_data else joint.matrix[:: -(-joint.size // count)]
     slopes = np.array(model.loss(x, rows)[1].in_data(np.ones(len(rows))))
     slopes[:, cost.frozen] = 0.0
     order, scale = cost.small_moves(joint)
