@@ -148,3 +148,16 @@ def test_some_of_many_samples_set_the_scale(rng):
     assert problem.solution.status == cp.OPTIMAL
     assert max(asked) <= temperature.ENOUGH
     assert problem.solution.epsilon == pytest.approx(everything, rel=0.1)
+
+
+def test_loss_that_is_least_at_every_sample(rng):
+    """|4 x - xi|^2 at x = xi / 4: no slope at all, and a worst case of exactly the radius."""
+    x = cp.Variable(2, name="x")
+    xi = wdro.UncertainParameter(2, name="xi", samples=np.array([[1.0, 2.0]]))
+    problem = wdro.Problem(
+        cp.Minimize(cp.sum_squares(4 * x - xi)), [x >= 0, x <= 1], wdro.WassersteinBall(0.1)
+    )
+    assert adversary_gain(problem._model, np.array([0.25, 0.5])) == pytest.approx(0.1, rel=1e-6)
+    value = problem.solve(method="smoothed")
+    assert 0.08 <= value <= 0.1 + 1e-6
+    assert problem.solution.robust_value <= 0.1 + 1e-6
