@@ -202,6 +202,7 @@ def test_errors_of_a_users_function_say_whose_they_are(x, xi, whose):
 
 def test_a_failed_fold_says_whose_error_it_was(x, xi):
     problem = problem_of(cp.Minimize(cp.sum_squares(4 * x - xi)), x)
-    solver = wdro.solvers.FrankWolfe(callbacks=[broken])
+    # A gap of zero: the start alone does not end the run before the callback is asked.
+    solver = wdro.solvers.FrankWolfe(callbacks=[broken], gap=0.0)
     with pytest.raises(RuntimeError, match=r"my own mistake.*raised by the callback broken"):
         wdro.select_radius(problem, [0.1], folds=2, solver=solver, progress=False)

@@ -188,7 +188,11 @@ class RobustModel(Model):
 
     def on_one_sample(self) -> RobustModel:
         """The model on its first sample, all else being equal: what can be written, for less."""
-        joint = self.joint.take(np.zeros(1, dtype=int))
+        return self.on_samples(np.zeros(1, dtype=int))
+
+    def on_samples(self, rows: np.ndarray) -> RobustModel:
+        """The model on some of its samples, given as indices; the cost keeps its weights."""
+        joint = self.joint.take(rows)
         loss = FlatLoss(self.loss.loss, self.loss.layout, joint)
         return replace(self, loss=loss, joint=joint, memory=Memory())
 

@@ -93,7 +93,10 @@ def _climbed(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
             first = length / np.where(size > 0, size, 1.0)
             steps = np.where(np.isnan(steps), first, steps)
             tried = np.clip(rows + steps[:, None] * gradient, lower, upper)
-            gained = model.loss.values(x, tried) - price * cost(origins, tried)
+            try:
+                gained = model.loss.values(x, tried) - price * cost(origins, tried)
+            except FloatingPointError:
+                break  # the price is too low to hold the samples back
             better = np.isfinite(gained) & (gained > values)
             rows[better], values[better] = tried[better], gained[better]
             steps *= np.where(better, 1.6, 0.4)

@@ -13,6 +13,7 @@ from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
+from wdro_model.uncertainty.scenarios import one_if_equal
 
 KAPPA = 0.05
 """Smoothing relative to the exact margin: 0.05 keeps about 0.94 of it in every dimension."""
@@ -21,8 +22,15 @@ GRADIENT_SAMPLES = 200
 
 
 def default_sigma(cost: BoundCost, radius: float, joint: JointSamples) -> float | Array:
-    """The reference's standard deviations: E c = radius / 2, shared equally by the coordinates."""
-    return cost.default_sigma(radius, joint)
+    """The reference's standard deviations: E c = radius / 2, shared equally by the coordinates.
+
+    No wider than the support: beyond that the reference is uniform, and moves cost no more.
+    """
+    sigma = cost.default_sigma(radius, joint)
+    width = joint.width
+    if width is None or not np.any((width > 0) & (width < sigma)):
+        return sigma
+    return one_if_equal(np.minimum(sigma, np.where(width > 0, width, np.inf)))
 
 
 def gradient_size(loss: FlatLoss, joint: JointSamples, cost: BoundCost, x: Array) -> float:
@@ -39,11 +47,10 @@ def gradient_size(loss: FlatLoss, joint: JointSamples, cost: BoundCost, x: Array
     return float(np.sqrt(np.mean(squares)))
 
 
-def default_epsilon(gradient: float, radius: float, cost: BoundCost, joint: JointSamples) -> float:
-    """epsilon = kappa r G / (2 d), r the distance of the ball: a fixed fraction of the margin."""
-    order, scale = cost.small_moves(joint)
-    free = max(1, joint.dimension - int(cost.frozen.sum()))
-    return float(KAPPA * (radius / scale) ** (1 / order) * gradient / (2 * free))
+def default_epsilon(margin: float, cost: BoundCost) -> float:
+    """epsilon = kappa margin / (2 d): F then keeps a fixed fraction of what the adversary gains."""
+    free = max(1, cost.dimension - int(cost.frozen.sum()))
+    return float(KAPPA * margin / (2 * free))
 
 
 def typical_dual(gradient: float, radius: float, cost: BoundCost, joint: JointSamples) -> float:

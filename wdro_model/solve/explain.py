@@ -71,7 +71,7 @@ def smoothing_rows(
     if options.epsilon is not None:
         epsilon = f"{options.epsilon:g} (given)"
     else:
-        epsilon = f"{KAPPA:g} r G / (2 d), r the ball's distance, G = |grad_xi f| at the ERM point"
+        epsilon = f"{KAPPA:g} / (2 d) times what the adversary gains at the ERM decision"
         epsilon += f" = {solved.epsilon:.4g}" if solved is not None else ""
     sigma = f"{options.sigma} (given)" if options.sigma is not None else _default_sigma(model)
     assert not isinstance(chosen.solver, Conic)

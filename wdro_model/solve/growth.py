@@ -39,14 +39,16 @@ def refuse_growth_at(model: RobustModel, x: Array) -> None:
 
 
 def middle(model: RobustModel) -> Array:
-    """A point in the middle of the feasible set: the mean of some vertices."""
+    """A point in the middle of the feasible set: the mean of some vertices, opposite ones if the
+    oracle is defined for all directions."""
     oracle, rng = model.feasible.oracle(), np.random.default_rng(0)
     vertices = []
     for _ in range(VERTICES):
         direction = rng.standard_normal(oracle.dimension)
-        direction = np.abs(direction) if oracle.nonnegative_directions else direction
-        oracle.calls += 1
-        vertices.append(oracle.minimize_relaxed(direction))
+        pair = [np.abs(direction)] if oracle.nonnegative_directions else [direction, -direction]
+        for one in pair:
+            oracle.calls += 1
+            vertices.append(oracle.minimize_relaxed(one))
     return np.mean(vertices, axis=0)
 
 

@@ -92,9 +92,10 @@ def idle_note(model: RobustModel, sigma: float | Array) -> str:
     """Why the dual variable is 0: the reference does not get to the radius, or the loss does not
     ask for it."""
     reached = reference_cost(model, sigma)
-    if reached >= TIMID * model.radius:
+    default = default_sigma(model.cost, model.radius, model.joint)
+    if reached >= TIMID * min(model.radius, reference_cost(model, default)):
         return "the dual variable is 0: the radius does not bind."
-    usual = np.unique(np.round(default_sigma(model.cost, model.radius, model.joint), 12))
+    usual = np.unique(np.round(default, 12))
     shown = f"{usual[0]:.3g}" if usual.size == 1 else f"{usual[0]:.3g} to {usual[-1]:.3g}"
     return (
         f"the dual variable is 0 because sigma is too small for the radius: moves of the reference "

@@ -17,7 +17,7 @@ from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.certify import certified, report
 from wdro_model.solve.first_order import bounded_oracle, display, first_point, warm_active_set
-from wdro_model.solve.growth import refuse_growth_at, refuse_infinite
+from wdro_model.solve.growth import middle, refuse_growth_at, refuse_infinite
 from wdro_model.solve.notes import is_reliable, overreaches, smoothing_notes
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
@@ -39,17 +39,22 @@ from wdro_model.solve.stages import (
     within,
 )
 from wdro_model.solve.temperature import (
+    ENOUGH,
     derived_epsilon,
     dual_bound,
     empirical_decision,
     first_dual,
     good_decision,
     resolve_sigma,
+    robust_decision,
 )
 from wdro_model.solvers import ActiveSet, Outcome, Stop
 from wdro_model.solvers.dual_rules import Tracking
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import tolerance
+
+HALVINGS = 6
+"""How often a start is moved half of the way to the middle of the set."""
 
 
 def run_smoothed(
@@ -124,9 +129,36 @@ def place_to_begin(
         return first_point(model, None, options, rng)
     if rule.begins == EMPIRICAL and rule.exact:
         return empirical_decision(model, options)
-    if rule.begins == ROBUST or not rule.exact:
+    if not rule.exact:
         return good_decision(model, options)
+    if rule.begins == ROBUST:
+        if (robust := robust_decision(model, options)) is not None:
+            return robust
+        good = empirical_decision(model, options)
+        first.minimum = DualMinimum(first_dual(model, good), np.nan)
+        return withdrawn(first, good, middle(model))
     return first_point(model, surrogate(first) or first, options, rng)
+
+
+def withdrawn(objective: Smoothed, x: Array, centre: Array) -> Array:
+    """The decision, moved towards the middle of the set while that helps.
+
+    A decision that fits the samples too well, such as a logistic regression that separates them, is
+    far from a robust one, and the way back along vertices is long. Some of the samples can tell.
+    """
+    batch = np.arange(objective.size)[:: -(-objective.size // ENOUGH)]
+
+    def value_at(x: Array) -> float:
+        return objective.estimate(x, None, batch, np.random.default_rng(0)).value
+
+    value = value_at(x)
+    for _ in range(HALVINGS):
+        nearer = 0.5 * (x + centre)
+        found = value_at(nearer)
+        if not found < value:
+            break
+        x, value = nearer, found
+    return x
 
 
 def run_exactly(

@@ -10,6 +10,7 @@ from cvxpy import settings
 from cvxpy.error import SolverError
 
 from wdro_model.model import RobustModel
+from wdro_model.objectives.adversary_gain import adversary_gain
 from wdro_model.objectives.calibration import (
     calibrate_dual,
     default_epsilon,
@@ -30,6 +31,10 @@ from wdro_model.solvers.objective import Array
 
 LARGEST_PROGRAM = 2**17
 """Numbers in the data up to which the exact counterpart is solved for a place to begin."""
+ROUGH, ROUGH_STEPS = 1e-4, 200
+"""Gap and iterations to which Frank-Wolfe solves the exact counterpart for a place to begin."""
+ENOUGH = 1000
+"""Samples that a first decision is made of, at most."""
 CALIBRATION_STAGE = 2**62
 """A stream of random numbers that no iteration uses."""
 
@@ -48,33 +53,45 @@ def resolve_sigma(model: RobustModel, sigma: Any) -> float | Array:
 
 
 def derived_epsilon(model: RobustModel, options: Options) -> float:
-    """kappa sqrt(radius) G / (2 d), G the loss's gradient in the data at the ERM decision."""
+    """kappa / (2 d) times what the adversary gains at the ERM decision."""
     try:
-        scale = model.remember("scale of the loss in the data", lambda: data_scale(model, options))
+        gain = model.remember(
+            f"gain of the adversary {model.radius!r}", lambda: typical_gain(model, options)
+        )
     except NotImplementedError as error:
         raise ValueError(
             "the default epsilon is derived from the loss's gradient in the data, which the loss "
             "does not give; pass epsilon=... (the temperature of the smoothing, in the units of "
             "the loss), or let its pullback return {parameter: (B, *shape)} too."
         ) from error
-    return default_epsilon(scale if scale > 0 else 1.0, model.radius, model.cost, model.joint)
+    return default_epsilon(gain, model.cost)
 
 
-def data_scale(model: RobustModel, options: Options) -> float:
-    """The size of the loss's gradient in the data at the ERM decision, or of the loss itself."""
+def typical_gain(model: RobustModel, options: Options) -> float:
+    """What the adversary gains at the ERM decision; in units of the loss where that is nothing."""
     x = empirical_decision(model, options)
-    size = gradient_size(model.loss, model.joint, model.cost, x)
-    return size if size > 0 else float(np.abs(model.loss.values(x, model.rows)).mean())
+    gain = adversary_gain(model, x)
+    if gain > 0:
+        return gain
+    order, scale = model.cost.small_moves(model.joint)
+    loss = float(np.abs(model.loss.values(x, model.rows)).mean())
+    return (model.radius / scale) ** (1 / order) * (loss if loss > 0 else 1.0)
 
 
 def empirical_decision(model: RobustModel, options: Options) -> Array:
-    """The ERM decision, computed once for a model."""
+    """The ERM decision, of some of the samples where they are many; computed once for a model.
+
+    It sets a scale and a place to begin, for which a program over all samples is too much.
+    """
     return model.remember("ERM decision", lambda: run_empirical(model, options))
 
 
 def run_empirical(model: RobustModel, options: Options) -> Array:
     """The ERM decision, as a flat vector; over the convex hull of integer points."""
     still = model.without_ball()
+    if model.size > ENOUGH and not model.affine_in_data:  # else their mean is all that matters
+        some = np.random.default_rng(0).choice(model.size, ENOUGH, replace=False)
+        still = still.on_samples(np.sort(some))
     hull = FrankWolfe(gap=1e-3) if model.feasible.is_integer else None
     return _decision(still, plan(still, "erm", hull), options)
 
@@ -92,18 +109,26 @@ def _decision(model: RobustModel, chosen: Plan, options: Options) -> Array:
 
 
 def good_decision(model: RobustModel, options: Options) -> Array:
-    """Where to begin: the exact robust decision where a conic solver gives it, else that of ERM."""
-    found = model.remember(f"robust decision {model.radius!r}", lambda: robust(model, options))
+    """Where to begin: the exact robust decision where it can be had, else that of ERM."""
+    found = robust_decision(model, options)
     return empirical_decision(model, options) if found is None else found
 
 
-def robust(model: RobustModel, options: Options) -> Array | None:
-    """The decision of the exact counterpart; None where there is none, or not by a conic solver."""
-    if model.feasible.is_integer or model.rows.size > LARGEST_PROGRAM:
+def robust_decision(model: RobustModel, options: Options) -> Array | None:
+    """The decision of the exact counterpart, computed once for a radius; None if out of reach."""
+    return model.remember(f"robust decision {model.radius!r}", lambda: run_exact(model, options))
+
+
+def run_exact(model: RobustModel, options: Options) -> Array | None:
+    """The decision of the exact counterpart, by the solver that its plan chooses."""
+    if model.feasible.is_integer:
         return None
     try:
         chosen = plan(model, "exact", None)
         if not isinstance(chosen.solver, Conic):
+            rough = FrankWolfe(gap=ROUGH, max_iterations=ROUGH_STEPS)
+            return _decision(model, replace(chosen, solver=rough), options)
+        if model.rows.size > LARGEST_PROGRAM:
             return None
         with model.feasible.holding():
             answer, x = conic_answer(model, chosen, chosen.solver)

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.inner_integral import Given, Stream
+from wdro_model.objectives.integration.inner_integral import ROBUST, Given, Stream
 from wdro_model.objectives.integration.truncated import truncated_normal
 from wdro_model.solvers.objective import Array
 
 SURROGATE_ENTRIES = 2**20
-"""Truncated integrals per evaluation beyond which a run begins on a surrogate."""
+"""Truncated integrals per evaluation beyond which a run begins at the exact decision and on a
+surrogate."""
 CHUNK_ENTRIES = 2**18
 """Truncated integrals computed at once: their arrays stay in the processor's cache."""
 
@@ -67,6 +68,8 @@ class ClosedForm(Given):
         """w_i sigma_i^2 where it is the same for all coordinates: the tilt is then one number."""
         self.bounds = None if joint.everywhere else joint.bounds
         self.box = () if self.bounds is None else tuple(side[self.free] for side in self.bounds)
+        if self.bounds is not None and joint.matrix.size >= SURROGATE_ENTRIES:
+            self.begins = ROBUST  # an evaluation costs more than the exact counterpart
         self._reference: Array | None = None
 
     def slice(self, x: Array, samples: Array, stream: Stream) -> FreeSlice | BoxSlice:
@@ -81,7 +84,7 @@ class ClosedForm(Given):
         """The same integral over two nodes with the samples' mean and variance, coordinate by
         coordinate: nearly the same function at 2/N of the cost. None where it would save little.
         """
-        if self.bounds is None or self.joint.matrix.size < SURROGATE_ENTRIES or len(self.rows) <= 4:
+        if self.bounds is None or self.begins != ROBUST or len(self.rows) <= 4:
             return None
         mean, square = self.joint.mean, np.zeros(self.joint.dimension)
         for row in self.joint.matrix:  # one by one: no second array of the samples' size

@@ -16,7 +16,7 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.errors import UnknownToCost, blaming
+from wdro_model.errors import UnknownToCost
 from wdro_model.uncertainty.scenarios import one_if_equal
 
 if TYPE_CHECKING:
@@ -343,8 +343,7 @@ class GroundCost(ABC):
         from wdro_model.uncertainty.costs.cost_register import check
 
         name = type(self).__name__
-        with blaming(f"bind of the cost {name}"):
-            bound = self.bind(joint)
+        bound = self.bind(joint)
         if not isinstance(bound, BoundCost) or getattr(bound, "dimension", None) != joint.dimension:
             raise ValueError(
                 f"bind of the cost {name} must return a BoundCost with dimension="

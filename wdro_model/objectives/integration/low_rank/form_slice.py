@@ -11,6 +11,11 @@ import numpy as np
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.integration.low_rank.draws import DrawnLaw
+from wdro_model.objectives.integration.low_rank.form_table import (
+    FormTable,
+    affordable_places,
+    first_table,
+)
 from wdro_model.objectives.integration.low_rank.groups import Grouped, rows_of
 from wdro_model.objectives.integration.low_rank.outer import Outer
 from wdro_model.objectives.integration.low_rank.projection import (
@@ -27,6 +32,11 @@ from wdro_model.solvers.objective import Array, Diagnostics
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.low_rank.through_forms import LowRank
 
+RESOLVED = np.array([1e-10, 1e-9, 1e-9])
+"""Errors of a table: of log E exp, and of the tilted mean of t and of t^2."""
+MOST_GROUPS = 4
+"""Tables that stand for the samples of a chunk, at most."""
+
 
 TOGETHER = 2**14
 """Samples times duals whose points exist at once."""
@@ -41,6 +51,12 @@ class Chunk:
     outer: Outer
     projection: Projection
     law: TiltedLaw
+    table: FormTable | None = None
+    """The samples that u, projection and law stand for, where these are about places of a table."""
+
+    def total(self, values: Array) -> float:
+        """The sum over all samples of values at each of them, or at each place."""
+        return float(values.sum() if self.table is None else self.table.counts @ values)
 
 
 class LowRankSlice:
@@ -62,6 +78,8 @@ class LowRankSlice:
         if rule.whitening.uniform is not None:
             self._axes = [self._principal(i) for i in range(len(self._groups))]
         self._last: tuple[float, list[Chunk]] | None = None
+        self._tables: dict[int, FormTable] = {}
+        self._tabling = rule.expects_tables()
 
     def at(self, dual: float) -> DualPoint:
         rule, size = self._rule, len(self._samples)
@@ -70,9 +88,9 @@ class LowRankSlice:
             if np.isposinf(chunk.law.log_mass).any():
                 return DualPoint(np.inf, -np.inf, np.nan)
             mean, variance = cost_moments(chunk)
-            log_mass += float(chunk.law.log_mass.sum())
-            cost += float(mean.sum())
-            spread += float(variance.sum())
+            log_mass += chunk.total(chunk.law.log_mass)
+            cost += chunk.total(mean)
+            spread += chunk.total(variance)
         v = rule.whitening.variances(dual, rule.epsilon)
         value = rule.epsilon * (log_mass / size + 0.5 * float(np.log(v).sum()))
         return DualPoint(value, -cost / size, spread / size / rule.epsilon)
@@ -80,6 +98,9 @@ class LowRankSlice:
     def gradient(self, dual: float) -> Array:
         gradient, size = np.zeros(self._rule.anatomy.inner.layout.dimension), len(self._samples)
         for i, chunk in enumerate(self._at(dual)):
+            if chunk.table is not None:
+                gradient += self._tabled_gradient(i, chunk, dual)
+                continue
             shares = np.full((1, len(chunk.u)), 1.0 / size)
             gradient += self._gradient(i, chunk, np.array([dual]), shares)
         return gradient
@@ -120,9 +141,22 @@ class LowRankSlice:
         in_decision, in_forms = chunk.outer.gradients(owner, moved, weights)
         if not self._rule.anatomy.forms.count:
             return in_decision
-        slope = law.total(in_forms)
-        lever = law.total(in_forms[:, :, None] * law.points[:, None])
-        return in_decision + self._through_forms(i, chunk, duals, slope, lever)
+        slope, back = law.total(in_forms), pulled_back(chunk, in_forms)
+        return in_decision + self._through_forms(i, chunk.group, duals, slope, back)
+
+    def _tabled_gradient(self, i: int, chunk: Chunk, dual: float) -> Array:
+        """The same at one dual for a chunk of places, which stand for the samples of a table."""
+        assert chunk.table is not None
+        law, owner, table = chunk.law, chunk.law.owner, chunk.table
+        moved = chunk.u[owner] + forms_moved(chunk.projection, law)
+        weights = law.weights / len(self._samples)
+        in_forms = chunk.outer.gradients(owner, moved, weights)[1]
+        in_decision = chunk.outer.gradients(owner, moved, weights * table.counts[owner])[0]
+        if not self._rule.anatomy.forms.count:
+            return in_decision
+        slope = table.at_samples(law.total(in_forms))
+        back = table.at_samples(pulled_back(chunk, in_forms))
+        return in_decision + self._through_forms(i, chunk.group, np.array([dual]), slope, back)
 
     def diagnostics(self, dual: float) -> Diagnostics | None:
         if self._rule.exact:
@@ -149,14 +183,18 @@ class LowRankSlice:
         """The chunks at a dual variable; kept for the next call if there is but one."""
         if self._last is not None and self._last[0] == dual:
             return self._last[1]
-        chunks = (self._chunk(i, np.array([dual])) for i in range(len(self._groups)))
+        one = np.array([dual])
+        chunks = (self._chunk(i, one, tables=True) for i in range(len(self._groups)))
         if len(self._groups) > 1:
             return chunks
         self._last = (dual, list(chunks))
         return self._last[1]
 
-    def _chunk(self, i: int, duals: Array) -> Chunk:
-        """A chunk at some duals: all its samples at the first one, then at the next."""
+    def _chunk(self, i: int, duals: Array, tables: bool = False) -> Chunk:
+        """A chunk at some duals: all its samples at the first one, then at the next.
+
+        tables: places of a table may stand for the samples, at one dual.
+        """
         rule, part, u = self._rule, self._groups[i], self._u[i]
         anatomy, count = rule.anatomy, len(duals)
         outer = Outer(
@@ -172,12 +210,44 @@ class LowRankSlice:
             common_pieces=anatomy.common_pieces,
         )
         several = [self._projection(i, float(dual)) for dual in duals]
+        if tables and (found := self._tabled(i, outer, several[0])) is not None:
+            return found
         if len(part.rows) > 1:
             several = [projected.at(part.member) for projected in several]
         projected = several[0] if count == 1 else stacked(several, len(u))
         u, samples = np.tile(u, (count, 1)), np.tile(part.samples, count)
         law = rule.law(outer, u, projected.forms, samples, self._stream)
         return Chunk(part, u, outer, projected, law)
+
+    def _tabled(self, i: int, outer: Outer, projected: Projection) -> Chunk | None:
+        """The chunk by a table in the form; None where one does not pay."""
+        rule, part = self._rule, self._groups[i]
+        if not self._tabling or projected.forms.shape[-1] != 1:
+            return None
+        table = self._tables.get(i)
+        if table is None:
+            if len(part.rows) > MOST_GROUPS:
+                return None
+            table = first_table(self._u[i][:, 0], part.member, len(part.rows))
+        left = affordable_places(len(table.u))
+        while (left := left - len(table.places)) >= 0:
+            places = table.places[:, None]
+            at_places = projected.at(table.members) if len(part.rows) > 1 else projected
+            law = rule.law(outer, places, at_places.forms, part.samples, self._stream)
+            if not np.isfinite(law.log_mass).all():
+                return None
+            chunk = Chunk(part, places, outer, at_places, law, table)
+            t = law.points
+            moments = law.mean(np.concatenate([t, t**2], axis=1))
+            finer = table.refined(np.column_stack([law.log_mass, moments]), RESOLVED)
+            self._tables[i] = finer
+            if finer is table:
+                rule.learn(paid=True)
+                return chunk
+            table = finer
+        self._tabling = False
+        rule.learn(paid=False)
+        return None
 
     def _projection(self, i: int, dual: float) -> Projection:
         whitening = self._rule.whitening
@@ -205,20 +275,18 @@ class LowRankSlice:
         return rule.whitening.slopes(slopes)
 
     def _through_forms(
-        self, i: int, chunk: Chunk, duals: Array, slope: Array, lever: Array
+        self, i: int, group: Grouped, duals: Array, slope: Array, back: Array
     ) -> Array:
-        """sum_kj E[h_{u_j} grad_x u_j(x, zeta)] from slope = E h_u (K, q), lever = E h_u t, where
-        samples come once for each dual.
+        """sum_kj E[h_{u_j} grad_x u_j(x, zeta)] from slope = E h_u (K, q) and back, (K, q, q), what
+        L^-T makes of E h_u t, where samples come once for each dual.
 
         Within a group grad_x u_j is affine in zeta: with b a scenario of the group,
         sum_k E[h_{u_j}] grad_x u_j(b) + grad_x u_j(b + m_j) - grad_x u_j(b),
         m_j = sum_k E[h_{u_j} (zeta - b)].
         """
-        rule, group, inner = self._rule, chunk.group, self._rule.anatomy.inner
-        pull = np.broadcast_to(chunk.projection.pull, (len(slope), *lever.shape[1:]))
-        levers = np.einsum("kqr,kjr->kjq", pull, lever)
+        rule, inner = self._rule, self._rule.anatomy.inner
         whitened, spread = self._whitened(i), 0.0
-        for dual, part in zip(duals, levers.reshape(len(duals), -1, *levers.shape[1:])):
+        for dual, part in zip(duals, back.reshape(len(duals), -1, *back.shape[1:])):
             v = rule.whitening.variances(float(dual), rule.epsilon)
             spread = spread + (group.total(part) @ whitened) * v
         move = rule.whitening.moves(np.asarray(spread))
@@ -249,6 +317,13 @@ def forms_moved(projected: Projection, law: TiltedLaw) -> Array:
     if len(L) == 1:
         return law.points @ L[0].T
     return np.einsum("mqr,mr->mq", L[law.owner], law.points)
+
+
+def pulled_back(chunk: Chunk, in_forms: Array) -> Array:
+    """L^-T E[h_u t] of each sample or place, (K, q, q), from h_u at the points of its law."""
+    lever = chunk.law.total(in_forms[:, :, None] * chunk.law.points[:, None])
+    pull = np.broadcast_to(chunk.projection.pull, (len(lever), *lever.shape[1:]))
+    return np.einsum("kqr,kjr->kjq", pull, lever)
 
 
 def cost_moments(chunk: Chunk) -> tuple[Array, Array]:

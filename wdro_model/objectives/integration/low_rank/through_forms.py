@@ -37,8 +37,11 @@ from wdro_model.solvers.objective import Array
 
 __all__ = ["LowRank", "build_low_rank", "drawn_refusal", "low_rank_refusal"]
 
-LINE_CHUNK, PLANE_CHUNK = 4096, 512
-"""Samples whose points exist at once, for integrals along lines and over planes."""
+LINE_CHUNK, PLANE_CHUNK, TABLE_CHUNK = 4096, 512, 32768
+"""Samples whose points exist at once, for integrals along lines, over planes and by tables."""
+
+LONGEST_PAUSE = 64
+"""Decisions for which no table is tried after others did not pay."""
 
 
 def build_low_rank(model: RobustModel, scales: Any) -> LowRank:
@@ -62,14 +65,27 @@ class LowRank(Integration):
         self.whitening = Whitening(model.cost, sigma)
         self.rank = generic_rank(model, anatomy)
         self.exact = anatomy.quadratic or self.rank <= 2
+        curved = not anatomy.quadratic and anatomy.pieces is None
+        self.in_one_form = curved and anatomy.forms.count == 1 and not len(anatomy.constants)
+        """Does what is integrated for a sample depend on one number, its form?"""
+        self._failures = self._pause = 0
         few = self.rank > 1 and not anatomy.quadratic
-        self.groups = Groups(
-            model.joint, anatomy.keys, anatomy.forms.count, PLANE_CHUNK if few else LINE_CHUNK
-        )
+        chunk = PLANE_CHUNK if few else TABLE_CHUNK if self.in_one_form else LINE_CHUNK
+        self.groups = Groups(model.joint, anatomy.keys, anatomy.forms.count, chunk)
         self._numbers = QuasiRandom(draws)
 
     def slice(self, x: Array, samples: Array, stream: Stream) -> LowRankSlice:
         return LowRankSlice(self, x, samples, stream)
+
+    def expects_tables(self) -> bool:
+        """Is a table worth a try at the next decision? Failures in a row make for pauses."""
+        self._pause -= 1
+        return self.in_one_form and self._pause < 0
+
+    def learn(self, paid: bool) -> None:
+        """Remember whether a table did pay."""
+        self._failures = 0 if paid else self._failures + 1
+        self._pause = 0 if paid else min(2 ** (self._failures - 1) - 1, LONGEST_PAUSE)
 
     def describe(self) -> str:
         count = self.anatomy.forms.count

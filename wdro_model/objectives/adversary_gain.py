@@ -1,0 +1,131 @@
+"""About what the adversary gains at one decision: the scale of the smoothing.
+
+To first order the budget adds r G to the mean loss, r being the distance of the ball and G the root
+mean square of |grad_xi f(x, xi_k)| in the dual norm of the cost. That is all for a loss affine in
+the data. Others may be flat at the samples and steep farther out, as a logistic loss is that
+separates the data, and a support may end before the budget does. So each sample looks along its
+steepest move at several distances, inside the support, and the budget goes to the moves that are
+worth it:
+
+    max over shares q_kj >= 0 of mean_k sum_j q_kj gain_kj,   sum_j q_kj <= 1,
+    mean_k sum_j q_kj cost_kj <= radius.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wdro_model.model import RobustModel
+from wdro_model.solvers.objective import Array
+
+MEASURED = 200
+"""At most so many samples are looked at."""
+ENTRIES = 2**20
+"""Numbers of moved data that exist at once."""
+DISTANCES = 2.0 ** (np.arange(-8, 33) / 4)
+"""How far the samples look, in distances of the ball: few may move where others stay."""
+HALVINGS = 60
+
+
+def adversary_gain(model: RobustModel, x: Array) -> float:
+    """What the budget adds to the mean loss of a decision: to first order, or more where seen."""
+    joint, cost = model.joint, model.cost
+    count = max(1, min(MEASURED, ENTRIES // max(1, joint.dimension)))
+    # The slope of an affine loss is one for all samples, and their mean has the mean room to move.
+    rows = model.mean_row if model.affine_in_data else joint.matrix[:: -(-joint.size // count)]
+    slopes = np.array(model.loss(x, rows)[1].in_data(np.ones(len(rows))))
+    slopes[:, cost.frozen] = 0.0
+    order, scale = cost.small_moves(joint)
+    reach = float((model.radius / scale) ** (1 / order))
+    first = reach * float(np.sqrt(np.mean(sizes(model, slopes) ** 2)))
+    if joint.bounds is not None:
+        lower, upper = joint.bounds
+        with np.errstate(invalid="ignore"):
+            across = slopes * np.where(slopes > 0, upper - rows, lower - rows)
+        first = min(first, float(np.where(slopes == 0, 0.0, across).sum(axis=1).mean()))
+    if model.affine_in_data:
+        return first
+    moves = reach * steepest(model, x, rows, slopes, order)
+    return max(first, affordable(*looked(model, x, rows, moves), model.radius))
+
+
+def sizes(model: RobustModel, slopes: Array) -> Array:
+    """The dual norms of slopes (K, d), Euclidean for a cost without one."""
+    if model.cost.knows("dual_norms"):
+        return model.cost.dual_norms(slopes)
+    return np.linalg.norm(slopes, axis=1)
+
+
+def steepest(model: RobustModel, x: Array, rows: Array, slopes: Array, order: float) -> Array:
+    """The moves (K, d) of length 1 along which the loss rises most; 0 where it is flat all around.
+
+    A loss that is flat at a sample has slopes farther out, as a hinge does.
+    """
+    slopes = np.array(slopes)
+    aside = np.random.default_rng(0).standard_normal(rows.shape)
+    aside[:, model.cost.frozen] = 0.0
+    costs = np.clip(model.cost(rows, rows + aside), 1e-300, 1e300)
+    aside *= ((model.radius / costs) ** (1 / order))[:, None]
+    for distance in DISTANCES[8::4]:
+        for sign in (1.0, -1.0):
+            flat = np.flatnonzero(~slopes.any(axis=1))
+            if not len(flat):
+                break
+            seen = slopes_at(model, x, moved(model, rows[flat], sign * distance * aside[flat]))
+            if seen is not None:
+                slopes[flat] = np.where(model.cost.frozen, 0.0, seen)
+    if model.cost.knows("steepest_move"):
+        return np.array([model.cost.steepest_move(slope) for slope in slopes])
+    return slopes / np.maximum(np.linalg.norm(slopes, axis=1), 1e-300)[:, None]
+
+
+def looked(model: RobustModel, x: Array, rows: Array, moves: Array) -> tuple[Array, Array]:
+    """Gains and costs (K, J) of moves at all distances; (0, 0) where there is nothing to gain."""
+    here = model.loss.values(x, rows)
+    gains, costs = np.zeros((2, len(rows), len(DISTANCES)))
+    for j, distance in enumerate(DISTANCES):
+        there = moved(model, rows, distance * moves)
+        try:
+            with np.errstate(all="ignore"):
+                gain = model.loss.values(x, there) - here
+        except (ArithmeticError, ValueError):
+            break  # beyond the domain of the loss
+        cost = model.cost(rows, there)
+        better = (gain > 0) & (cost > 0) & np.isfinite(cost) & model.joint.contains(there)
+        gains[:, j], costs[:, j] = np.where(better, gain, 0.0), np.where(better, cost, 0.0)
+    return gains, costs
+
+
+def affordable(gains: Array, costs: Array, radius: float) -> float:
+    """The largest mean gain at a mean cost of at most the radius, by the price of the budget."""
+    low, high = 0.0, float(np.divide(gains, costs, out=np.zeros_like(gains), where=costs > 0).max())
+    samples = np.arange(len(gains))
+
+    def bought(price: float) -> tuple[float, float]:
+        best = np.argmax(gains - price * costs, axis=1)
+        gain, cost = gains[samples, best], costs[samples, best]
+        return float((gain - price * cost).mean()), float(cost.mean())
+
+    profit, spent = bought(0.0)
+    if spent <= radius:
+        return profit
+    for _ in range(HALVINGS):
+        price = 0.5 * (low + high)
+        low, high = (price, high) if bought(price)[1] > radius else (low, price)
+    return high * radius + bought(high)[0]
+
+
+def moved(model: RobustModel, rows: Array, moves: Array) -> Array:
+    """The rows after their moves, clipped to a support that is a box."""
+    there = rows + moves
+    return there if model.joint.bounds is None else np.clip(there, *model.joint.bounds)
+
+
+def slopes_at(model: RobustModel, x: Array, rows: Array) -> Array | None:
+    """Gradients of the loss in the data (K, d); None where it is not defined at all of them."""
+    try:
+        with np.errstate(all="ignore"):
+            slopes = model.loss(x, rows)[1].in_data(np.ones(len(rows)))
+    except (ArithmeticError, ValueError):
+        return None
+    return np.where(np.isfinite(slopes), slopes, 0.0)

@@ -1,0 +1,120 @@
+"""Tables in the form u: integrals at a few hundred places instead of one for each sample.
+
+Where the loss sees the data through one form u and samples share its slope, everything that is
+integrated for a sample is a smooth function of u_k alone. It is computed at the Chebyshev points of
+panels that cover the samples, and interpolated: with P (K, J) the matrix of the interpolation,
+
+    q(u_k) = sum_j P_kj q(U_j),   sum_k q(u_k) = sum_j c_j q(U_j),   c = P' 1.
+
+Panels are halved until the last Chebyshev coefficients of what is interpolated are negligible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+
+from wdro_model.objectives.integration.low_rank.line_panels import DEGREE, NODES, TAIL
+from wdro_model.solvers.objective import Array
+
+FIRST = 4
+"""Panels of a group of samples to begin with."""
+BARYCENTRIC = np.where(np.arange(DEGREE + 1) % DEGREE == 0, 0.5, 1.0) * (
+    (-1.0) ** np.arange(DEGREE + 1)
+)
+"""Weights of the interpolation at Chebyshev points of the second kind."""
+
+
+def affordable_places(samples: int) -> int:
+    """How many integrals a table may take: hard places lie close together, and cost more each."""
+    return max(samples // 16, min(samples // 4, 160))
+
+
+@dataclass(frozen=True)
+class FormTable:
+    """Panels [low, high] of the form, in order within each group of samples."""
+
+    u: Array
+    """The forms of the samples, (K,)."""
+    member: Array
+    """Their groups, (K,)."""
+    group: Array
+    """The group of each panel, in order, (P,)."""
+    low: Array
+    high: Array
+
+    @cached_property
+    def places(self) -> Array:
+        """U, (J,)."""
+        half = 0.5 * (self.high - self.low)
+        return (0.5 * (self.high + self.low)[:, None] + half[:, None] * NODES).ravel()
+
+    @cached_property
+    def members(self) -> Array:
+        """The group of each place, (J,)."""
+        return np.repeat(self.group, DEGREE + 1)
+
+    @cached_property
+    def spread(self) -> sp.csr_array:
+        """P, (K, J): the interpolation from the places to the samples."""
+        panel = np.empty(len(self.u), dtype=int)
+        for g in np.unique(self.group):
+            own, mine = np.flatnonzero(self.group == g), self.member == g
+            inner = self.low[own[1:]]
+            panel[mine] = own[0] + np.searchsorted(inner, self.u[mine], side="right")
+        middle, half = 0.5 * (self.high + self.low), 0.5 * (self.high - self.low)
+        away = ((self.u - middle[panel]) / half[panel])[:, None] - NODES
+        with np.errstate(divide="ignore", invalid="ignore"):
+            weights = BARYCENTRIC / away
+            weights /= weights.sum(axis=1, keepdims=True)
+        hit = np.flatnonzero((np.abs(away) < 1e-300).any(axis=1))
+        weights[hit] = np.abs(away[hit]) < 1e-300
+        columns = panel[:, None] * (DEGREE + 1) + np.arange(DEGREE + 1)
+        ends = np.arange(len(self.u) + 1) * (DEGREE + 1)
+        shape = (len(self.u), len(self.places))
+        return sp.csr_array((weights.ravel(), columns.ravel(), ends), shape)
+
+    @cached_property
+    def counts(self) -> Array:
+        """c, (J,): for how many samples a place stands, of either sign."""
+        return np.asarray(self.spread.sum(axis=0)).ravel()
+
+    def at_samples(self, values: Array) -> Array:
+        """Values (J, ...) at the places, interpolated to the samples: (K, ...)."""
+        flat = self.spread @ values.reshape(len(values), -1)
+        return flat.reshape(len(self.u), *values.shape[1:])
+
+    def refined(self, values: Array, allowed: Array) -> FormTable:
+        """The table with panels halved that do not resolve values (J, m), itself if all do.
+
+        allowed: errors (m,) relative to the largest value in a panel, which counts for 1 at least.
+        """
+        parts = values.reshape(len(self.low), DEGREE + 1, -1)
+        tails = np.abs(np.einsum("pjm,jt->ptm", parts, TAIL)).max(axis=1)
+        scale = np.maximum(1.0, np.abs(parts).max(axis=1))
+        bad = (tails > allowed * scale).any(axis=1)
+        if not bad.any():
+            return self
+        times = np.where(bad, 2, 1)
+        first = np.cumsum(times) - times
+        low, high = np.repeat(self.low, times), np.repeat(self.high, times)
+        middle = 0.5 * (self.low + self.high)[bad]
+        high[first[bad]], low[first[bad] + 1] = middle, middle
+        return FormTable(self.u, self.member, np.repeat(self.group, times), low, high)
+
+
+def first_table(u: Array, member: Array, count: int) -> FormTable:
+    """Equal panels over the forms of each group of samples."""
+    group, low, high = [], [], []
+    for g in range(count):
+        mine = u[member == g]
+        start, stop = float(mine.min()), float(mine.max())
+        slack = 1e-9 * (1.0 + abs(start) + abs(stop))
+        ends = np.linspace(start - slack, stop + slack, FIRST + 1)
+        group.append(np.full(FIRST, g))
+        low.append(ends[:-1])
+        high.append(ends[1:])
+    return FormTable(u, member, *(np.concatenate(part) for part in (group, low, high)))
