@@ -138,7 +138,8 @@ def along(model: RobustModel, x: Array, origin: Array, direction: Array) -> str 
     ended = known < len(rise)
     if len(rows) < len(STRIDES) and not ended:
         return None  # the support ends first
-    last = rise[max(0, known - 3) : known] / pull[max(0, known - 3) : known]
+    with np.errstate(invalid="ignore", divide="ignore"):  # a cost of zero, or without end
+        last = rise[max(0, known - 3) : known] / pull[max(0, known - 3) : known]
     growing = len(last) == 3 and last[0] > 0 and bool(np.all(last[1:] > FASTER * last[:-1]))
     overflows = ended and (np.isposinf(rise[known]) or model.expression is None)
     if growing and unbounded and (overflows or not ended):

@@ -22,7 +22,7 @@ from wdro_model.objectives.programs import Program, empirical_program
 from wdro_model.solvers import Conic, FrankWolfe, Solver
 from wdro_model.solvers.objective import Objective
 
-SMALL = 2**13
+SMALL = 2**17
 """Numbers of data that a program may hold to be written while planning."""
 UNKNOWN_ATOM = "the loss has an atom that CVXPY's solvers do not know"
 NOT_CONVEX = "the objective is not convex by CVXPY's rules"

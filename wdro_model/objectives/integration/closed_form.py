@@ -169,7 +169,9 @@ class FreeSlice:
         )
 
     def gradient(self, dual: float) -> Array:
-        return self.mixed_gradient(np.array([dual]), np.ones((1, 1)))
+        rule = self._rule
+        move = rule.tilt(self._slope, dual).shift
+        return rule.gradient_at(self._x, rule.scenario(self._mean, move))
 
     def each(self, duals: Array) -> tuple[Array, Array]:
         """phi and the mean cost, of the mean of the samples: all move alike. (J, 1) twice."""
