@@ -12,7 +12,7 @@ then fall into groups of equal labels, each with pieces of its own.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -215,13 +215,14 @@ def _clusters(
     return tuple(clusters), lines, tuple(certain)
 
 
-def scalars(term: Any, degrees: Degrees) -> list[Any]:
+def scalars(term: Any, degrees: Degrees) -> Iterator[Any]:
     """Scalar expressions that add up to the entries of a term; affine parts stay whole."""
     if term.size == 1:
-        return [as_scalar(term)]
-    if degrees(term) <= 1 or term.size > LARGEST_SUM:
-        return [cp.sum(term)]
-    return [entry(term, i) for i in range(term.size)]
+        yield as_scalar(term)
+    elif degrees(term) <= 1 or term.size > LARGEST_SUM:
+        yield cp.sum(term)
+    else:
+        yield from (entry(term, i) for i in range(term.size))
 
 
 def _tied(model: RobustModel, couplings: Any | None) -> Array:

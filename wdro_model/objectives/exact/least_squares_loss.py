@@ -104,17 +104,20 @@ def residual(model: RobustModel) -> Residual | None:
 
 def _residual(model: RobustModel) -> Residual | None:
     degrees = Degrees(model.joint.parameters)
-    vectors = additive_terms(model.expression, model.joint.parameters)
-    terms = [term for vector in vectors for term in scalars(vector, degrees)]
-    uncertain = [t for t in terms if degrees(t) > 0]
-    if len(uncertain) != 1:
+    uncertain: list[Any] = []
+    rest: list[Any] = []
+    for vector in additive_terms(model.expression, model.joint.parameters):
+        for term in scalars(vector, degrees):
+            (uncertain if degrees(term) > 0 else rest).append(term)
+            if len(uncertain) > 1:
+                return None
+    if not uncertain:
         return None
     found = _square(uncertain[0], degrees)
     if found is None or found[1] < 0:
         return None
     piece, seen = as_piece(model, found[0])
-    rest = tuple(t for t in terms if degrees(t) == 0)
-    return Residual(piece, seen, found[1], rest)
+    return Residual(piece, seen, found[1], tuple(rest))
 
 
 def _square(e: Any, degrees: Degrees) -> tuple[Any, float] | None:
