@@ -28,7 +28,8 @@ class FrankWolfe:
     """Deterministic Frank-Wolfe: full gradients on fixed draws, a certified relative gap."""
 
     gap: float = 1e-4
-    """Stop when the Frank-Wolfe gap is at most this fraction of |value|."""
+    """Stop when the Frank-Wolfe gap is at most this fraction of |value|; of epsilon where that is
+    larger, with the smoothed method."""
     max_iterations: int = 1000
     direction: str | DirectionRule = "auto"
     """"plain", "conjugate", "biconjugate", "blended_pairwise", "blended_conjugate", a rule, or
