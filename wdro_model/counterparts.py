@@ -5,7 +5,7 @@ asked of `model.cost`, `model.radius` and `model.joint` is in those.
 """
 
 from wdro_model.loss import AffineParts, affine_parts, pieces
-from wdro_model.loss.rewriting import substitute
+from wdro_model.loss.expressions import substitute
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact import Counterpart, Extremal, Program, register_counterpart
 from wdro_model.solvers.objective import Objective, Point

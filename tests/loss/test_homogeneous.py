@@ -6,7 +6,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from wdro_model.loss.rewriting import times
+from wdro_model.loss.expressions import times
 
 X, Y = cp.Variable(3), cp.Variable()
 A = np.arange(9.0).reshape(3, 3) - 4.0

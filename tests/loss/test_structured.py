@@ -19,8 +19,8 @@ from wdro_model.loss import (
     rule,
 )
 from wdro_model.loss.atoms.own import StructuredAtom, structured
+from wdro_model.loss.expressions import substitute
 from wdro_model.loss.polynomial import affine_forms
-from wdro_model.loss.rewriting import substitute
 from wdro_model.uncertainty.supports import Nonnegative
 
 N = 3

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.loss.rewriting import vectorised
+from wdro_model.loss.per_sample import vectorised
 
 RNG = np.random.default_rng(0)
 X = cp.Variable(3, name="x")

@@ -11,8 +11,8 @@ from scipy.special import logsumexp
 
 import wdro_model as wdro
 from wdro_model.loss.dependence import dependence
+from wdro_model.loss.expressions import substitute
 from wdro_model.loss.polynomial import additive_terms
-from wdro_model.loss.rewriting import substitute
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream
 from wdro_model.objectives.integration.separable.by_terms import Separable, separable_refusal

@@ -17,8 +17,8 @@ from scipy.optimize import minimize
 
 import wdro_model as wdro
 from wdro_model.loss import BatchedLoss, affine_parts, convexity_in_data, degree
+from wdro_model.loss.expressions import substitute
 from wdro_model.loss.polynomial import affine_forms
-from wdro_model.loss.rewriting import substitute
 from wdro_model.traffic import beckmann, system_cost
 from wdro_model.uncertainty.supports import Box, Nonnegative
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from wdro_model.loss.atoms.expressions import broadcast_entry, entry_of, reduced_entries, spread
 from wdro_model.loss.atoms.facts import NoPieces, facts_of
 from wdro_model.loss.atoms.linear import linear_maps
+from wdro_model.loss.expressions import broadcast_entry, entry_of, reduced_entries, spread
 from wdro_model.loss.polynomial import Degrees
 
 Pieces = list[Any]

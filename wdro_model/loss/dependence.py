@@ -10,9 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 from cvxpy.expressions.leaf import Leaf
 
-from wdro_model.loss.atoms.expressions import as_scalar, the_number
 from wdro_model.loss.atoms.facts import facts_of, hidden_parameters
-from wdro_model.loss.rewriting import Walk
+from wdro_model.loss.expressions import Walk, as_scalar, the_number
 
 Pattern = Any
 """A sparse matrix (entries, d) of zeros and ones, the entries in column-major order."""

@@ -18,9 +18,8 @@ import numpy as np
 import scipy.sparse as sp
 from cvxpy.expressions.leaf import Leaf
 
-from wdro_model.loss.atoms.expressions import as_scalar, total
 from wdro_model.loss.atoms.facts import brief, facts_of, hidden_parameters
-from wdro_model.loss.rewriting import Walk
+from wdro_model.loss.expressions import Walk, as_scalar, total
 
 
 def degree(expression: Any, parameters: Iterable[Any]) -> float:

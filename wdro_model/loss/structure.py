@@ -14,8 +14,8 @@ from cvxpy.reductions.dcp2cone.canonicalizers.quad import QUAD_CANON_METHODS
 
 from wdro_model.loss.affine_pieces import pieces
 from wdro_model.loss.atoms.cvxpy_classes import AffAtom, Atom
+from wdro_model.loss.expressions import Walk
 from wdro_model.loss.polynomial import Degrees, degree
-from wdro_model.loss.rewriting import Walk
 
 
 @dataclass(frozen=True, eq=False)

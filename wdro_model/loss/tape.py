@@ -21,7 +21,7 @@ from wdro_model.loss.atoms.facts import (
     missing_rule,
     prepare,
 )
-from wdro_model.loss.rewriting import Walk
+from wdro_model.loss.expressions import Walk
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.atoms.quadratic import QuadraticForm
+from wdro_model.loss.expressions import factored, summands
 from wdro_model.loss.flat_vectors import FlatLoss
 from wdro_model.loss.polynomial import degree
-from wdro_model.loss.rewriting import factored, summands
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration.closed_form import isotropic

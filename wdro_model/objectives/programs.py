@@ -7,8 +7,9 @@ from typing import Any
 
 import cvxpy as cp
 
+from wdro_model.loss.expressions import substitute, times
+from wdro_model.loss.per_sample import vectorised
 from wdro_model.loss.polynomial import affine_parts
-from wdro_model.loss.rewriting import substitute, times, vectorised
 from wdro_model.loss.structure import is_canonicalisable
 from wdro_model.model import Model, RobustModel
 

@@ -13,7 +13,7 @@ from cvxpy import settings
 from cvxpy.error import SolverError
 
 from wdro_model.errors import InfeasibleError, UnboundedError
-from wdro_model.loss.atoms.expressions import is_ordinary
+from wdro_model.loss.expressions import is_ordinary
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.programs import Program

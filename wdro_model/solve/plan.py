@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from wdro_model.errors import NoReformulationError, unknown_name
+from wdro_model.loss.expressions import substitute
 from wdro_model.loss.polynomial import degree
-from wdro_model.loss.rewriting import substitute
 from wdro_model.loss.structure import is_canonicalisable
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives import exact

@@ -14,8 +14,7 @@ import cvxpy as cp
 import numpy as np
 from cvxpy.constraints import Equality, Inequality, Zero
 
-from wdro_model.loss.atoms.expressions import declared, is_ordinary, power_of_two
-from wdro_model.loss.rewriting import times
+from wdro_model.loss.expressions import declared, is_ordinary, power_of_two, times
 from wdro_model.objectives.programs import Program
 
 Rows = Equality | Inequality | Zero

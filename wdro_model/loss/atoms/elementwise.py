@@ -17,7 +17,6 @@ from scipy.special import ndtr
 
 from wdro_model.loss.atoms import cvxpy_classes as atoms
 from wdro_model.loss.atoms.cvxpy_classes import POWER
-from wdro_model.loss.atoms.expressions import NumberPerSample, numbers, own_axes
 from wdro_model.loss.atoms.facts import (
     Adjoints,
     AtomFacts,
@@ -29,6 +28,8 @@ from wdro_model.loss.atoms.facts import (
     missing_rule,
     rule,
 )
+from wdro_model.loss.expressions import own_axes
+from wdro_model.loss.per_sample import NumberPerSample, numbers
 
 TINY = 1e-300
 ROUNDING = 1e-6

@@ -12,16 +12,6 @@ import scipy.sparse as sp
 
 from wdro_model.errors import MissingRuleError
 from wdro_model.loss.atoms import cvxpy_classes as atoms
-from wdro_model.loss.atoms.expressions import (
-    NumberPerSample,
-    VectorPerSample,
-    numbers,
-    own_axes,
-    repeated,
-    total,
-    unbroadcast,
-    weighted,
-)
 from wdro_model.loss.atoms.facts import (
     Adjoints,
     AtomFacts,
@@ -31,6 +21,8 @@ from wdro_model.loss.atoms.facts import (
     declare,
     missing_rule,
 )
+from wdro_model.loss.expressions import own_axes, total, unbroadcast, weighted
+from wdro_model.loss.per_sample import NumberPerSample, VectorPerSample, numbers, repeated
 
 INDICES = (atoms.INDEX, atoms.SPECIAL_INDEX)
 

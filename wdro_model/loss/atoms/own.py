@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from wdro_model.loss.atoms.cvxpy_classes import Atom
-from wdro_model.loss.atoms.expressions import weighted
 from wdro_model.loss.atoms.facts import Adjoints, AtomFacts, declare, facts_of, filled
+from wdro_model.loss.expressions import weighted
 
 
 class StructuredAtom(Atom):

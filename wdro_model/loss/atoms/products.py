@@ -15,18 +15,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.loss.atoms import cvxpy_classes as atoms
-from wdro_model.loss.atoms.expressions import (
-    NumberPerSample,
-    PerSample,
-    VectorPerSample,
-    certain_number,
-    entry_of,
-    numbers,
-    outer,
-    power_of_two,
-    unbroadcast,
-    weighted,
-)
 from wdro_model.loss.atoms.facts import (
     Adjoints,
     AtomFacts,
@@ -38,6 +26,14 @@ from wdro_model.loss.atoms.facts import (
     declare,
 )
 from wdro_model.loss.atoms.linear import Affine
+from wdro_model.loss.expressions import entry_of, outer, power_of_two, unbroadcast, weighted
+from wdro_model.loss.per_sample import (
+    NumberPerSample,
+    PerSample,
+    VectorPerSample,
+    certain_number,
+    numbers,
+)
 
 
 class Vanishing(AtomFacts):

@@ -14,9 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.loss.atoms.cvxpy_classes import QUAD_FORM
-from wdro_model.loss.atoms.expressions import outer
 from wdro_model.loss.atoms.facts import AtomFacts, Kernel, Operands, declare
 from wdro_model.loss.atoms.own import StructuredAtom, View
+from wdro_model.loss.expressions import outer
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 

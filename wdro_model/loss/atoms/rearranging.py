@@ -11,9 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.loss.atoms import cvxpy_classes as atoms
-from wdro_model.loss.atoms.expressions import NumberPerSample, per_sample, repeated
 from wdro_model.loss.atoms.facts import Adjoints, AtomFacts, Kernel, NoVectorForm, Operands, declare
 from wdro_model.loss.atoms.linear import INDICES, identity
+from wdro_model.loss.per_sample import NumberPerSample, per_sample, repeated
 
 
 @declare(atoms.TRANSPOSE)

@@ -14,13 +14,6 @@ import scipy.sparse as sp
 
 from wdro_model.loss.atoms import cvxpy_classes as atoms
 from wdro_model.loss.atoms.elementwise import TINY, floored
-from wdro_model.loss.atoms.expressions import (
-    NumberPerSample,
-    as_scalar,
-    numbers,
-    own_axes,
-    reduced_entries,
-)
 from wdro_model.loss.atoms.facts import (
     AtomFacts,
     Kernel,
@@ -31,6 +24,8 @@ from wdro_model.loss.atoms.facts import (
     declare,
     missing_rule,
 )
+from wdro_model.loss.expressions import as_scalar, own_axes, reduced_entries
+from wdro_model.loss.per_sample import NumberPerSample, numbers
 
 Axes = tuple[int, ...]
 

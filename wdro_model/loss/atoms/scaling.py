@@ -10,15 +10,6 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.atoms import cvxpy_classes as atoms
-from wdro_model.loss.atoms.expressions import (
-    NumberPerSample,
-    VectorPerSample,
-    as_scalar,
-    certain_number,
-    numbers,
-    the_number,
-    unbroadcast,
-)
 from wdro_model.loss.atoms.facts import Adjoints, AtomFacts, Kernel, Operands, declare
 from wdro_model.loss.atoms.products import (
     Vanishing,
@@ -26,6 +17,8 @@ from wdro_model.loss.atoms.products import (
     of_order_one,
     product_over_samples,
 )
+from wdro_model.loss.expressions import as_scalar, the_number, unbroadcast
+from wdro_model.loss.per_sample import NumberPerSample, VectorPerSample, certain_number, numbers
 
 Number = Callable[[Any], float | None]
 

@@ -19,7 +19,7 @@ import cvxpy as cp
 import numpy as np
 from cvxpy.error import SolverError
 
-from wdro_model.loss.atoms.expressions import power_of_two
+from wdro_model.loss.expressions import power_of_two
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.clusters import NumericCluster
 from wdro_model.objectives.exact.conditions import polyhedron

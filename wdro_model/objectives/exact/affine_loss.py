@@ -13,8 +13,8 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.atoms.quadratic import QuadraticForm
+from wdro_model.loss.expressions import substitute
 from wdro_model.loss.polynomial import affine_parts
-from wdro_model.loss.rewriting import substitute
 from wdro_model.model import RobustModel
 from wdro_model.objectives.convexity import (
     LARGEST,

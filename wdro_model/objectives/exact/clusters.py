@@ -10,8 +10,8 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.dependence import dependence
+from wdro_model.loss.expressions import factored
 from wdro_model.loss.polynomial import affine_parts
-from wdro_model.loss.rewriting import factored
 from wdro_model.model import RobustModel
 from wdro_model.objectives.programs import flat_slope
 from wdro_model.solvers.objective import Array

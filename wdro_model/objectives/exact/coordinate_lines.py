@@ -17,8 +17,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.loss.affine_pieces import entry_pieces
-from wdro_model.loss.atoms.expressions import spread
 from wdro_model.loss.dependence import dependence, selected
+from wdro_model.loss.expressions import spread
 from wdro_model.loss.polynomial import Degrees, affine_parts, constant_part
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.clusters import Cluster, largest

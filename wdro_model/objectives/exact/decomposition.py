@@ -24,10 +24,9 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from wdro_model.loss.affine_pieces import pieces
-from wdro_model.loss.atoms.expressions import as_scalar
 from wdro_model.loss.dependence import entry
+from wdro_model.loss.expressions import as_scalar, substitute
 from wdro_model.loss.polynomial import Degrees, additive_terms
-from wdro_model.loss.rewriting import substitute
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.clusters import (
     Cluster,

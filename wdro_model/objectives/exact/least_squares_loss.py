@@ -13,8 +13,8 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
+from wdro_model.loss.expressions import square_of_number, times
 from wdro_model.loss.polynomial import Degrees, additive_terms
-from wdro_model.loss.rewriting import square_of_number, times
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.clusters import Piece, as_piece, evaluate_piece
 from wdro_model.objectives.exact.conditions import (

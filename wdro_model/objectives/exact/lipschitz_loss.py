@@ -17,8 +17,9 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
+from wdro_model.loss.expressions import recession, substitute
+from wdro_model.loss.per_sample import vectorised
 from wdro_model.loss.polynomial import affine_forms
-from wdro_model.loss.rewriting import recession, substitute, vectorised
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.clusters import Cluster, Piece, as_piece, largest, summed
 from wdro_model.objectives.exact.conditions import (

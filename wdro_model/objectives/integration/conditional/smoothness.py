@@ -24,8 +24,8 @@ from wdro_model.loss.atoms.cvxpy_classes import (
 )
 from wdro_model.loss.atoms.facts import facts_of, hidden_parameters
 from wdro_model.loss.atoms.own import StructuredAtom
+from wdro_model.loss.expressions import Walk
 from wdro_model.loss.polynomial import Degrees
-from wdro_model.loss.rewriting import Walk
 
 SMOOTH_ATOMS = {
     *(DIVIDE, ENTR, EXP, KL_DIV, LOG, LOG1P, LOGISTIC, POWER, REL_ENTR, XEXP),
