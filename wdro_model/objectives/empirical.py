@@ -1,14 +1,27 @@
-"""Empirical risk: the mean loss over the samples."""
+"""Empirical risk, the mean loss over the samples: a smooth objective, and a CVXPY program.
+
+The program is vectorised where the loss allows it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
 import numpy as np
 
-from wdro_model.model import Model
+from wdro_model.loss.expressions import substitute, times
+from wdro_model.loss.per_sample import vectorised
+from wdro_model.loss.polynomial import affine_parts
+from wdro_model.loss.structure import is_canonicalisable
+from wdro_model.model import Model, RobustModel
 from wdro_model.solvers.objective import Array, Point
 
 BATCH_ENTRIES = 2**24
 """Entries of scenario data that are evaluated at once (128 MiB)."""
+COPIES = 300
+"""At most so many copies of a loss are written out, one for each sample."""
 
 
 class Empirical:
@@ -48,3 +61,79 @@ class Empirical:
         if self.affine:
             return f"f(x, mean of {self.size} samples), the loss being affine in the data"
         return f"mean of f(x, xi_k) over {self.size} samples"
+
+
+@dataclass(frozen=True)
+class Program:
+    """An objective as a convex CVXPY expression, with the constraints of its own variables."""
+
+    expression: Any
+    constraints: tuple[Any, ...] = ()
+
+    def over(self, unit: float) -> Program:
+        """The program of the objective divided by a positive number."""
+        if unit == 1.0:
+            return self
+        return Program(times(self.expression, 1.0 / unit), self.constraints)
+
+    @classmethod
+    def if_convex(cls, expression: Any, constraints: tuple[Any, ...] = ()) -> Program | None:
+        """The program, or None where CVXPY does not see that it is convex, or cannot write it."""
+        written = [expression, *(argument for c in constraints for argument in c.args)]
+        solvable = (
+            expression.is_convex()
+            and all(c.is_dcp() for c in constraints)
+            and all(is_canonicalisable(e) for e in written)
+        )
+        return cls(expression, constraints) if solvable else None
+
+
+def empirical_program(model: Model, count: int | None = None) -> Program | None:
+    """mean_k f(x, xi_k) as a CVXPY program, or None where there is none that CVXPY solves.
+
+    count: the number of samples for which it is to be written; that of the model by default.
+    """
+    if model.expression is None:
+        return None
+    if model.affine_in_data or not isinstance(model, RobustModel):
+        expression = substitute(model.expression, model.mean_values())
+    elif model.structure.pieces is not None:
+        expression = max_of_pieces(model)
+    else:
+        expression = sum_of_losses(model, count or model.joint.size)
+    return None if expression is None else Program.if_convex(expression)
+
+
+def sum_of_losses(model: RobustModel, count: int) -> Any | None:
+    """mean_k f(x, xi_k), vectorised or as a copy of the loss for each sample; None if neither."""
+    scenarios = model.joint.split(model.joint.matrix)
+    if (losses := vectorised(model.expression, scenarios)) is not None:
+        return cp.sum(losses) / model.joint.size
+    if not model.structure.convex_on_samples or count > COPIES:
+        return None
+    copies = [
+        substitute(model.expression, {p: rows[k] for p, rows in scenarios.items()})
+        for k in range(model.joint.size)
+    ]
+    return cp.sum(cp.hstack(copies)) / model.joint.size
+
+
+def max_of_pieces(model: RobustModel) -> Any:
+    """mean_k max_j a_j(x) + <B_j(x), xi_k>, one vector of N entries for each piece."""
+    samples = model.joint.split(model.joint.matrix)
+    pieces = []
+    for piece in model.structure.pieces or ():
+        parts = affine_parts(piece, model.joint.parameters)
+        total = parts.constant
+        # Parameter by parameter: convex slopes stay convex where their own samples have one sign.
+        for parameter, slope in parts.slopes.items():
+            rows = samples[parameter].reshape(model.joint.size, -1)
+            total = total + rows @ cp.vec(slope, order="C")
+        pieces.append(total)
+    return cp.mean(cp.maximum(*pieces)) if len(pieces) > 1 else cp.mean(pieces[0])
+
+
+def flat_slope(model: RobustModel, slopes: dict[Any, Any]) -> Any:
+    """B(x) of all the data as one vector of d entries."""
+    flat = [cp.vec(slopes[p], order="C") for p in model.joint.parameters]
+    return cp.hstack(flat) if len(flat) > 1 else flat[0]

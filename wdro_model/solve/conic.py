@@ -15,8 +15,7 @@ from cvxpy.error import SolverError
 from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.loss.expressions import is_ordinary
 from wdro_model.model import Model, RobustModel
-from wdro_model.objectives.empirical import Empirical
-from wdro_model.objectives.programs import Program
+from wdro_model.objectives.empirical import Empirical, Program
 from wdro_model.solve.certify import evaluations, refuse_false_value, robust_value
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan, Written

@@ -16,9 +16,8 @@ from wdro_model.loss.structure import is_canonicalisable
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives import exact
 from wdro_model.objectives.convexity import LARGEST, hessian_of_quadratic, is_positive_semidefinite
-from wdro_model.objectives.empirical import Empirical
+from wdro_model.objectives.empirical import Empirical, Program, empirical_program
 from wdro_model.objectives.exact import Counterpart
-from wdro_model.objectives.programs import Program, empirical_program
 from wdro_model.solvers import Conic, FrankWolfe, Solver
 from wdro_model.solvers.objective import Objective
 

@@ -15,7 +15,7 @@ import numpy as np
 from cvxpy.constraints import Equality, Inequality, Zero
 
 from wdro_model.loss.expressions import declared, is_ordinary, power_of_two, times
-from wdro_model.objectives.programs import Program
+from wdro_model.objectives.empirical import Program
 
 Rows = Equality | Inequality | Zero
 

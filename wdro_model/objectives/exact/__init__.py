@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from wdro_model.errors import NoReformulationError
 from wdro_model.model import RobustModel
+from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact.affine_loss import AffineLoss, QuadraticFormLoss
 from wdro_model.objectives.exact.counterpart import (
     COUNTERPARTS,
@@ -31,7 +32,6 @@ from wdro_model.objectives.exact.lipschitz_loss import LipschitzLoss
 from wdro_model.objectives.exact.max_affine_everywhere import MaxAffineEverywhere
 from wdro_model.objectives.exact.max_affine_on_box import MaxAffineOnBox
 from wdro_model.objectives.exact.max_affine_on_polyhedron import MaxAffineOnPolyhedron
-from wdro_model.objectives.programs import Program
 
 __all__ = [
     "Counterpart",

@@ -23,6 +23,7 @@ from wdro_model.objectives.convexity import (
     is_positive_semidefinite,
     quadratic_term,
 )
+from wdro_model.objectives.empirical import Program, flat_slope
 from wdro_model.objectives.exact.conditions import (
     first_refusal,
     moves_freely,
@@ -32,7 +33,6 @@ from wdro_model.objectives.exact.conditions import (
 from wdro_model.objectives.exact.counterpart import Counterpart, Extremal
 from wdro_model.objectives.exact.max_affine_on_box import MaxAffineOnBox
 from wdro_model.objectives.exact.robust_affine import RobustAffine
-from wdro_model.objectives.programs import Program, flat_slope
 from wdro_model.solvers.objective import Array
 
 MOST_ENTRIES = 50_000

@@ -13,7 +13,7 @@ from wdro_model.loss.dependence import dependence
 from wdro_model.loss.expressions import factored
 from wdro_model.loss.polynomial import affine_parts
 from wdro_model.model import RobustModel
-from wdro_model.objectives.programs import flat_slope
+from wdro_model.objectives.empirical import flat_slope
 from wdro_model.solvers.objective import Array
 
 

@@ -21,8 +21,8 @@ from wdro_model.loss.dependence import dependence, selected
 from wdro_model.loss.expressions import spread
 from wdro_model.loss.polynomial import Degrees, affine_parts, constant_part
 from wdro_model.model import RobustModel
+from wdro_model.objectives.empirical import flat_slope
 from wdro_model.objectives.exact.clusters import Cluster, largest
-from wdro_model.objectives.programs import flat_slope
 from wdro_model.solvers.objective import Array
 
 FEWEST, MANY = 2, 8

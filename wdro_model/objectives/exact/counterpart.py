@@ -15,7 +15,7 @@ import numpy as np
 
 from wdro_model.errors import NoReformulationError
 from wdro_model.model import RobustModel
-from wdro_model.objectives.programs import Program
+from wdro_model.objectives.empirical import Program
 from wdro_model.registry import Register, refuse_signature
 from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.objective import Array, Objective

@@ -16,6 +16,7 @@ import numpy as np
 from wdro_model.loss.expressions import square_of_number, times
 from wdro_model.loss.polynomial import Degrees, additive_terms
 from wdro_model.model import RobustModel
+from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact.clusters import Piece, as_piece, evaluate_piece
 from wdro_model.objectives.exact.conditions import (
     first_refusal,
@@ -24,7 +25,6 @@ from wdro_model.objectives.exact.conditions import (
 )
 from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import scalars
-from wdro_model.objectives.programs import Program
 from wdro_model.solvers.objective import Array
 
 

@@ -21,6 +21,7 @@ from wdro_model.loss.expressions import recession, substitute
 from wdro_model.loss.per_sample import vectorised
 from wdro_model.loss.polynomial import affine_forms
 from wdro_model.model import RobustModel
+from wdro_model.objectives.empirical import Program, empirical_program
 from wdro_model.objectives.exact.clusters import Cluster, Piece, as_piece, largest, summed
 from wdro_model.objectives.exact.conditions import (
     first_refusal,
@@ -36,7 +37,6 @@ from wdro_model.objectives.exact.decomposition import (
     groups_of,
 )
 from wdro_model.objectives.exact.robust_affine import RobustAffineNorm
-from wdro_model.objectives.programs import Program, empirical_program
 from wdro_model.solvers.objective import Array
 
 ATTAINED = 1e-7

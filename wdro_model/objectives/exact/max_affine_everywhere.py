@@ -19,6 +19,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.model import RobustModel
+from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact.best_replies import replies_everywhere
 from wdro_model.objectives.exact.clusters import Cluster, is_flat
 from wdro_model.objectives.exact.conditions import (
@@ -36,7 +37,6 @@ from wdro_model.objectives.exact.decomposition import (
     groups_of,
 )
 from wdro_model.objectives.exact.transport_price import BestPrice, best_price
-from wdro_model.objectives.programs import Program
 from wdro_model.solvers.objective import Array
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.model import RobustModel
+from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact.adversary_program import reach
 from wdro_model.objectives.exact.best_replies import replies_on_box, room
 from wdro_model.objectives.exact.conditions import (
@@ -39,7 +40,6 @@ from wdro_model.objectives.exact.max_affine_on_polyhedron import (
     values_on_polyhedron,
 )
 from wdro_model.objectives.exact.transport_price import best_price
-from wdro_model.objectives.programs import Program
 from wdro_model.solvers.objective import Array
 
 
