@@ -29,7 +29,8 @@ from wdro_model.model import RobustModel
 from wdro_model.solve.options import Options
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
-from wdro_model.uncertainty.scenarios import CHUNK_ENTRIES, LazySamples, as_scenarios, read_only
+from wdro_model.uncertainty.parameter import CHUNK_ENTRIES, as_scenarios, read_only
+from wdro_model.uncertainty.scenarios import LazySamples
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem

@@ -6,12 +6,14 @@
     rows = pullback.in_data(weights)[returns]                       # (B, *shape)
 
 The weights may depend on the values, so that an average, a soft maximum or a quantile of the
-scenarios costs one evaluation and one reverse pass. Every loss keeps this protocol.
+scenarios costs one evaluation and one reverse pass. Every loss keeps this protocol; `FlatLoss` is
+the same for a decision x in R^n and scenarios as rows of a (B, d) matrix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -21,8 +23,10 @@ import numpy as np
 
 from wdro_model.loss.atoms.facts import brief
 from wdro_model.loss.tape import lower
+from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 
+Array = np.ndarray
 Gradients = dict[Any, np.ndarray]
 
 
@@ -202,3 +206,102 @@ def as_weights(weights: Any, size: int) -> np.ndarray:
     if weights.shape != (size,):
         raise ValueError(f"weights must have shape ({size},), got {weights.shape}.")
     return weights
+
+
+# ------------------------------------------------------------------ on flat vectors
+class Layout:
+    """Several variables side by side in one vector, each flattened row by row."""
+
+    def __init__(self, variables: Sequence[cp.Variable]) -> None:
+        self.variables = tuple(variables)
+        self.slices: dict[cp.Variable, slice] = {}
+        start = 0
+        for variable in self.variables:
+            self.slices[variable] = slice(start, start + variable.size)
+            start += variable.size
+        self.dimension = start
+
+    def split(self, x: Array) -> dict[cp.Variable, Array]:
+        """The value of each variable, as views of x."""
+        return {v: x[s].reshape(v.shape) for v, s in self.slices.items()}
+
+    def join(self, values: Mapping[cp.Variable, Any]) -> Array:
+        """One vector from a value for each variable; a variable left out counts as zero."""
+        x = np.zeros(self.dimension)
+        for variable, s in self.slices.items():
+            if variable in values:
+                value = values[variable]
+                value = value.toarray() if hasattr(value, "toarray") else value
+                x[s] = np.asarray(value, dtype=float).ravel()
+        return x
+
+    @contextmanager
+    def holding(self, x: Array | None = None) -> Iterator[None]:
+        """The variables have the value x inside the block, if given, and after it their own."""
+        before = [(variable, variable.value) for variable in self.variables]
+        try:
+            for variable, value in ({} if x is None else self.split(x)).items():
+                variable.save_value(np.array(value))
+            yield
+        finally:
+            for variable, value in before:
+                variable.save_value(value)
+
+
+@dataclass(frozen=True)
+class FlatPullback:
+    """Gradients of one evaluation: in x by a call, in the data by `in_data`."""
+
+    in_decision: Callable[[Array], Array]
+    in_data: Callable[..., Array]
+    """weights (B,) -> (B, d); with parameters as a second argument, their columns side by side."""
+
+    def __call__(self, weights: Array) -> Array:
+        return self.in_decision(weights)
+
+
+class FlatLoss:
+    """A loss in the protocol `values, pullback = loss(x, scenarios)`, on flat vectors."""
+
+    def __init__(self, loss: Any, layout: Layout, joint: JointSamples | None) -> None:
+        self.loss = loss
+        self.layout = layout
+        self.joint = joint
+        self.dimension = layout.dimension
+        self.data_dimension = 0 if joint is None else joint.dimension
+        self.calls = 0
+        """Evaluations so far; a pullback is valid until the next one."""
+
+    def __call__(self, x: Array, rows: Array) -> tuple[Array, FlatPullback]:
+        """Values (B,) at the scenarios in rows (B, d), and their gradients.
+
+        The pullback is valid until the next call.
+        """
+        self.calls += 1
+        scenarios = {} if self.joint is None else self.joint.split(rows)
+        values, pullback = self.loss(self.layout.split(x), scenarios)
+        values = np.broadcast_to(np.asarray(values, dtype=float), (len(rows),))
+        if not np.isfinite(values).all():
+            worst = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise FloatingPointError(
+                f"the loss is {values[worst]} at scenario {worst} of a batch of {len(rows)}; "
+                "keep decision and data inside its domain (bounds on the variables, a support "
+                "for the uncertain parameters)."
+            )
+
+        def in_decision(weights: Array) -> Array:
+            return self.layout.join(pullback(weights))
+
+        def in_data(weights: Array, only: Sequence[Any] | None = None) -> Array:
+            assert self.joint is not None
+            asked = self.joint.parameters if only is None else only
+            given = () if only is None else (asked,)
+            gradients = pullback.in_data(weights, *given)
+            flat = [np.reshape(gradients[p], (len(rows), -1)) for p in asked]
+            return flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1)
+
+        return values, FlatPullback(in_decision, in_data)
+
+    def values(self, x: Array, rows: Array) -> Array:
+        """f(x, xi) for each row xi."""
+        return self(x, rows)[0]

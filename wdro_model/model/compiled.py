@@ -12,7 +12,7 @@ import numpy as np
 from cvxpy.error import ParameterError
 
 from wdro_model.loss import BatchedLoss, CallableLoss, analyse
-from wdro_model.loss.flat_vectors import FlatLoss
+from wdro_model.loss.batched import FlatLoss
 from wdro_model.loss.structure import Structure
 from wdro_model.model.declared import all_variables, refuse_uncertain_constraints
 from wdro_model.model.feasible import Feasible, parameters_of

@@ -15,7 +15,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.errors import InfeasibleError
-from wdro_model.loss.flat_vectors import Layout
+from wdro_model.loss.batched import Layout
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.feasible_set import FeasibleSet, In
 from wdro_model.sets.product import ProductSet

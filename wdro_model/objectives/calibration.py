@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.loss.flat_vectors import FlatLoss
+from wdro_model.loss.batched import FlatLoss
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
-from wdro_model.uncertainty.scenarios import one_if_equal
+from wdro_model.uncertainty.parameter import one_if_equal
 
 KAPPA = 0.05
 """Smoothing relative to the exact margin: 0.05 keeps about 0.94 of it in every dimension."""

@@ -18,8 +18,8 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.atoms.quadratic import QuadraticForm
+from wdro_model.loss.batched import FlatLoss
 from wdro_model.loss.expressions import factored, summands
-from wdro_model.loss.flat_vectors import FlatLoss
 from wdro_model.loss.polynomial import degree
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import minimise_dual

@@ -18,9 +18,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from wdro_model.errors import UnknownToCost
-from wdro_model.loss.batched import BatchedLoss
+from wdro_model.loss.batched import BatchedLoss, FlatLoss
 from wdro_model.loss.expressions import is_ordinary, is_scalable, power_of_two, times
-from wdro_model.loss.flat_vectors import FlatLoss
 from wdro_model.loss.structure import analyse
 from wdro_model.model import Memory, Model, RobustModel
 from wdro_model.solvers.objective import Array

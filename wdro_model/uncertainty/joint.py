@@ -9,8 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.uncertainty.parameter import UncertainParameter
-from wdro_model.uncertainty.scenarios import CHUNK_ENTRIES, as_scenarios, chunks, read_only
+from wdro_model.uncertainty.parameter import (
+    CHUNK_ENTRIES,
+    UncertainParameter,
+    as_scenarios,
+    chunks,
+    read_only,
+)
 from wdro_model.uncertainty.supports import Everywhere
 
 

@@ -8,8 +8,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtri_exp
 
 from wdro_model.uncertainty.joint import JointSamples
-from wdro_model.uncertainty.parameter import UncertainParameter
-from wdro_model.uncertainty.scenarios import one_if_equal
+from wdro_model.uncertainty.parameter import UncertainParameter, one_if_equal
 
 REDRAWS = 8
 """Rounds of redrawing the entries outside a box before the inverse cdf takes over."""

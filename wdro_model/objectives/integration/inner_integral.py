@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from wdro_model.loss.flat_vectors import FlatLoss
+from wdro_model.loss.batched import FlatLoss
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.solvers.objective import Array, Diagnostics

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.loss.flat_vectors import FlatPullback
+from wdro_model.loss.batched import FlatPullback
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import Given, Slice, Stream
 from wdro_model.solvers.objective import Array, Diagnostics

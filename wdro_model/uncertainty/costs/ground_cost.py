@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.errors import UnknownToCost
-from wdro_model.uncertainty.scenarios import one_if_equal
+from wdro_model.uncertainty.parameter import one_if_equal
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples

@@ -20,7 +20,7 @@ from wdro_model.uncertainty.costs.weighted_cost import (
     shown,
     weighted_formula,
 )
-from wdro_model.uncertainty.scenarios import one_if_equal
+from wdro_model.uncertainty.parameter import one_if_equal
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples

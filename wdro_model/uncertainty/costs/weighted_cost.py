@@ -16,8 +16,7 @@ import scipy.sparse as sp
 
 from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost
 from wdro_model.uncertainty.joint import JointSamples
-from wdro_model.uncertainty.parameter import UncertainParameter
-from wdro_model.uncertainty.scenarios import chunks, read_only
+from wdro_model.uncertainty.parameter import UncertainParameter, chunks, read_only
 from wdro_model.uncertainty.supports import first_index
 
 if TYPE_CHECKING:

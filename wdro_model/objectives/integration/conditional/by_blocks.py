@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.loss.flat_vectors import FlatLoss
+from wdro_model.loss.batched import FlatLoss
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint, minimise_dual
 from wdro_model.objectives.integration.conditional.affine_block import affine_block

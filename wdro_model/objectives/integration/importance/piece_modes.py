@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.loss.flat_vectors import FlatLoss
+from wdro_model.loss.batched import FlatLoss
 from wdro_model.objectives.integration.importance.frame import Frame
 from wdro_model.objectives.integration.importance.modes import FLOOR, WINDOW
 from wdro_model.objectives.integration.importance.proposals import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wdro_model.loss.flat_vectors import FlatLoss
+from wdro_model.loss.batched import FlatLoss
 from wdro_model.objectives.integration.importance.frame import Frame
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost

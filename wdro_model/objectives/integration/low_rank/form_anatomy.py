@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from wdro_model.loss.affine_pieces import pieces
-from wdro_model.loss.flat_vectors import Stacked
 from wdro_model.loss.polynomial import AffineForms, affine_forms, degree
+from wdro_model.loss.stacked import Stacked
 from wdro_model.loss.structure import convexity_in_data
 from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.low_rank.projection import principal_axes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.loss.flat_vectors import Stacked
+from wdro_model.loss.stacked import Stacked
 from wdro_model.solvers.objective import Array
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.loss.flat_vectors import Layout, Stacked
+from wdro_model.loss.batched import Layout
+from wdro_model.loss.stacked import Stacked
 from wdro_model.objectives.integration.low_rank.piecewise import envelope
 from wdro_model.objectives.integration.separable.term_anatomy import Separation
 from wdro_model.solvers.objective import Array

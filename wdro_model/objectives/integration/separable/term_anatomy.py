@@ -19,8 +19,8 @@ from scipy.sparse.csgraph import connected_components
 
 from wdro_model.loss.affine_pieces import entry_pieces
 from wdro_model.loss.dependence import dependence, selected
-from wdro_model.loss.flat_vectors import Stacked
 from wdro_model.loss.polynomial import Degrees, additive_terms
+from wdro_model.loss.stacked import Stacked
 from wdro_model.loss.structure import convexity_in_data
 from wdro_model.model import Memory, RobustModel
 from wdro_model.objectives.integration.importance.frame import box_of
