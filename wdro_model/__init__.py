@@ -26,7 +26,7 @@ from wdro_model.evaluation import compare, select_radius
 from wdro_model.loss import CallableLoss, quadratic_form, register_rule
 from wdro_model.problem import Problem, solve_cvxpy_problem
 from wdro_model.sets import In
-from wdro_model.solve.solution import Solution
+from wdro_model.solve.certify import Solution
 from wdro_model.uncertainty import UncertainParameter, WassersteinBall, costs, supports
 
 __version__ = "0.1.0"

@@ -23,11 +23,11 @@ from wdro_model.model.declared import (
 )
 from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
 from wdro_model.solve import Options, Solution, execute, plan
-from wdro_model.solve.certify import known_robust_value
+from wdro_model.solve.certify import STATIONARY
 from wdro_model.solve.explain import explain
 from wdro_model.solve.first_order import user_start
 from wdro_model.solve.options import check_solver, check_time_limit, with_time_limit
-from wdro_model.solve.solution import STATIONARY
+from wdro_model.solve.true_risk import known_robust_value
 from wdro_model.solvers import Solver
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.parameter import UncertainParameter

@@ -12,7 +12,7 @@ import numpy as np
 
 from wdro_model.errors import ConvexityWarning, SamplingWarning
 from wdro_model.problem import Problem
-from wdro_model.solve.solution import Solution
+from wdro_model.solve.certify import Solution
 from wdro_model.solvers import MomentumFrankWolfe
 from wdro_model.solvers.outcome import Stop
 

@@ -11,7 +11,7 @@ from tests.objectives.exact_cases import case
 from tests.objectives.test_exact_brute_force import CASES, built
 from wdro_model.errors import NoReformulationError
 from wdro_model.evaluation.worst_case import worst_case
-from wdro_model.solve.certify import known_robust_value
+from wdro_model.solve.true_risk import known_robust_value
 
 
 @pytest.mark.parametrize(("loss", "cost", "support"), CASES)

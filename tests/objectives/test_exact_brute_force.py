@@ -10,7 +10,7 @@ from tests.objectives.exact_cases import case
 from tests.objectives.inner import steepest_rate, worst_risk
 from tests.objectives.transport import grid, largest_expectation
 from wdro_model.objectives import exact
-from wdro_model.solve.certify import known_robust_value
+from wdro_model.solve.true_risk import known_robust_value
 
 QUADRATIC = ("squared", "weighted", "mahalanobis")
 NORMS = ("norm1", "norm2", "norminf", "weighted2")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.objectives.exact_cases import COSTS, LOSSES, SUPPORTS, case
 from wdro_model.evaluation.worst_case import worst_case
 from wdro_model.objectives import exact
-from wdro_model.solve.certify import known_robust_value
+from wdro_model.solve.true_risk import known_robust_value
 
 cases = {
     "loss": st.sampled_from(sorted(LOSSES)),

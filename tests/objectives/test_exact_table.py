@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import wdro_model as wdro
 from tests.objectives.exact_cases import LOSSES, case
 from wdro_model.errors import NoReformulationError
-from wdro_model.solve.certify import known_robust_value
+from wdro_model.solve.true_risk import known_robust_value
 
 SOME = [
     ("affine", "squared", "box"),

@@ -10,7 +10,7 @@ import wdro_model as wdro
 from wdro_model.evaluation.worst_case import worst_case
 from wdro_model.objectives import exact
 from wdro_model.objectives.exact.decomposition import decompose
-from wdro_model.solve.certify import known_robust_value
+from wdro_model.solve.true_risk import known_robust_value
 
 D, N = 5, 7
 WEIGHTS = np.array([1.0, 2.0, 0.5, 1.5, 0.7])

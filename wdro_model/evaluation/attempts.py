@@ -13,10 +13,10 @@ from cvxpy.error import SolverError
 from wdro_model.errors import MissingRuleError, unknown_name
 from wdro_model.evaluation.statistics import TRAINING
 from wdro_model.model import RobustModel
+from wdro_model.solve.certify import Solution
 from wdro_model.solve.first_order import refuse_outside, user_start
 from wdro_model.solve.options import Options, check_solver
 from wdro_model.solve.plan import METHODS
-from wdro_model.solve.solution import Solution
 from wdro_model.solvers import MomentumFrankWolfe
 from wdro_model.solvers.outcome import Stop
 from wdro_model.uncertainty.ambiguity import WassersteinBall

@@ -21,7 +21,7 @@ from wdro_model.evaluation.attempts import (
 from wdro_model.evaluation.discrete import refuse_rounding, rounded_solution
 from wdro_model.evaluation.report import Judged, Refused, Report
 from wdro_model.evaluation.statistics import TRAINING, losses_by_set
-from wdro_model.solve.solution import Solution
+from wdro_model.solve.certify import Solution
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem

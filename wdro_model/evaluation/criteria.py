@@ -11,12 +11,12 @@ import numpy as np
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives import exact
 from wdro_model.objectives.dual import DualMinimum
-from wdro_model.solve.certify import robust_value, worst_distribution
+from wdro_model.solve.certify import Solution
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import empirical_with_convexity
 from wdro_model.solve.smoothed import prepare
-from wdro_model.solve.solution import Solution
 from wdro_model.solve.temperature import first_dual
+from wdro_model.solve.true_risk import robust_value, worst_distribution
 from wdro_model.solvers import FrankWolfe
 from wdro_model.solvers.objective import Array
 

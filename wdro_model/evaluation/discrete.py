@@ -19,8 +19,7 @@ from wdro_model.sets.cone_program import twin_of
 from wdro_model.sets.feasible_set import FeasibleSet, In
 from wdro_model.sets.vertices import best_of, descend
 from wdro_model.solve import execute, plan
-from wdro_model.solve.certify import evaluations
-from wdro_model.solve.solution import Solution
+from wdro_model.solve.certify import Solution, evaluations
 from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:

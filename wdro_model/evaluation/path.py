@@ -21,7 +21,7 @@ from wdro_model.evaluation.attempts import (
 from wdro_model.evaluation.statistics import TRAINING, LossStatistics, losses_by_set
 from wdro_model.evaluation.tables import Column, Tabular, frame
 from wdro_model.sets.graphs import EdgeSet
-from wdro_model.solve.solution import Solution
+from wdro_model.solve.certify import Solution
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem

@@ -21,7 +21,7 @@ from wdro_model.evaluation.tables import (
     wide,
     written,
 )
-from wdro_model.solve.solution import Solution
+from wdro_model.solve.certify import Solution
 
 ROUNDING = 1e-6
 """A promise counts as kept up to this fraction of its size and of the losses' deviation."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from wdro_model.evaluation.attempts import NOT_RUN
 from wdro_model.evaluation.tables import Column, Tabular
-from wdro_model.solve.solution import Solution
+from wdro_model.solve.certify import Solution
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem

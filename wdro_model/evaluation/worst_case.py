@@ -12,8 +12,8 @@ from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.exact import counterpart
 from wdro_model.objectives.exact.counterpart import unmoved
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream
-from wdro_model.solve.certify import worst_distribution
-from wdro_model.solve.solution import Solution
+from wdro_model.solve.certify import Solution
+from wdro_model.solve.true_risk import worst_distribution
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.parameter import UncertainParameter
 

@@ -6,12 +6,12 @@ one), conic or first_order or smoothed (the run), certify (what is reported), ex
 
 from typing import Any
 
+from wdro_model.solve.certify import Solution
 from wdro_model.solve.conic import run_conic
 from wdro_model.solve.first_order import run_first_order
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import METHODS, Plan, plan
 from wdro_model.solve.smoothed import run_smoothed
-from wdro_model.solve.solution import Solution
 from wdro_model.solvers import Conic
 
 __all__ = ["METHODS", "Options", "Plan", "Solution", "execute", "plan"]

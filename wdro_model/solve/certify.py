@@ -1,29 +1,191 @@
-"""What is reported of a decision: its certificate, its status, and its true risk."""
+"""What is reported: the solution with its status, its certificate and its true risk."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 from cvxpy import settings
 
 from wdro_model.model import Model, RobustModel
-from wdro_model.objectives import exact
 from wdro_model.objectives.ascent import climb
 from wdro_model.objectives.empirical import Empirical
-from wdro_model.objectives.exact import Counterpart, Extremal
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.plan import Plan
-from wdro_model.solve.solution import STATIONARY, Solution
-from wdro_model.solve.units import Units, in_units
+from wdro_model.solve.true_risk import known_robust_value, refuse_false_value
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome
 from wdro_model.solvers.certificate import certificate
-from wdro_model.solvers.objective import Array, Point
+from wdro_model.solvers.directions import ActiveSet
+from wdro_model.solvers.driver import relative_gap
+from wdro_model.solvers.objective import Array, Diagnostics, Point
 from wdro_model.solvers.outcome import tolerance
+from wdro_model.solvers.trace import Trace
 
-FALSE = 1e-5
-"""How far a counterpart of one's own may be below what is known, relative to that."""
+STATIONARY = "stationary"
+"""The status of a point with a small gap where convexity in the decision is not known."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The result of one solve. Fields that do not apply to its method are None.
+
+    Values have the sign of the objective as it was written, also where it is maximised; the trace
+    is that of the loss which the solver minimised.
+    """
+
+    method: str
+    status: str
+    """A CVXPY status, or "stationary"."""
+    value: float
+    """The objective of the method at the decision, re-evaluated after the last iteration."""
+    decision: Mapping[cp.Variable, np.ndarray]
+    solver: str
+    seconds: float
+    stop: str
+    """Why the solver ended."""
+    convex: bool
+    """Is the objective known to be convex? Otherwise the decision is a stationary point."""
+    iterations: int | None = None
+    oracle_calls: int | None = None
+    gap: float | None = None
+    """Frank-Wolfe gap at the decision, from a full gradient: value - optimum <= gap if convex."""
+    lower_bound: float | None = None
+    """The best lower bound on the optimal value that the run proved; None if not convex."""
+    upper_bound: float | None = None
+    """The same from above, for an objective that is maximised."""
+    dual: float | None = None
+    """The multiplier of the transport budget."""
+    dual_bound: float | None = None
+    """The upper end of the dual's interval, where it was bounded."""
+    epsilon: float | None = None
+    """Smoothing temperature."""
+    sigma: float | np.ndarray | None = None
+    """Standard deviation of the reference Gaussian."""
+    integration: str | None = None
+    """How the inner integral was computed."""
+    diagnostics: Diagnostics | None = None
+    """Effective sample size and Monte Carlo error of the reported value."""
+    robust_value: float | None = None
+    """The exact worst-case risk of the decision over the ball, where a formula is known; after a
+    smoothed solve without one, the best lower bound known: its value, or ascent in the data."""
+    robust_value_is_bound: bool = False
+    """Is `robust_value` only a lower bound (an upper one where the objective is maximised)?"""
+    empirical_value: float | None = None
+    """The mean loss of the decision over the samples."""
+    maximise: bool = False
+    """Is the objective maximised, its worst case being the least expected value?"""
+    notes: tuple[str, ...] = ()
+    """What the user should know about this result."""
+    trace: Trace = field(default_factory=Trace, repr=False)
+    active_set: ActiveSet | None = field(default=None, repr=False)
+    """Vertices whose combination is the decision; a solve that starts here goes on from them."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "decision", dict(self.decision))
+
+    def turned(self) -> Solution:
+        """The same for minus the objective: a loss that is minimised, a reward maximised."""
+
+        def minus(number: float | None) -> float | None:
+            return None if number is None else -number
+
+        return replace(
+            self,
+            value=-self.value,
+            robust_value=minus(self.robust_value),
+            empirical_value=minus(self.empirical_value),
+            lower_bound=minus(self.upper_bound),
+            upper_bound=minus(self.lower_bound),
+            maximise=not self.maximise,
+        )
+
+    def as_loss(self) -> Solution:
+        """The solution in terms of the loss that was minimised."""
+        return self.turned() if self.maximise else self
+
+    @property
+    def relative_gap(self) -> float | None:
+        """gap / |value|."""
+        return None if self.gap is None else relative_gap(self.gap, self.value)
+
+    @property
+    def vertices(self) -> np.ndarray | None:
+        """The points (k, n) of which the flat decision is a combination; None if not kept."""
+        return None if self.active_set is None else self.active_set.vertices
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """Their weights (k,), which sum to 1; None if not kept."""
+        return None if self.active_set is None else self.active_set.weights
+
+    @property
+    def effective_sample_size(self) -> float | None:
+        """Median over the samples of the effective number of draws."""
+        return None if self.diagnostics is None else self.diagnostics.effective_size
+
+    @property
+    def standard_error(self) -> float | None:
+        """Monte Carlo standard error of the value."""
+        return None if self.diagnostics is None else self.diagnostics.standard_error
+
+    def __str__(self) -> str:
+        rows = [
+            ("method", self.method),
+            ("status", f"{self.status} ({self.stop})"),
+            ("value", f"{self.value:.8g}"),
+            ("robust value", _robust(self)),
+            ("empirical value", _number(self.empirical_value)),
+            ("gap", _gap(self)),
+            ("dual", _number(self.dual)),
+            ("dual bound", _number(self.dual_bound)),
+            ("epsilon, sigma", _scales(self)),
+            ("integration", self.integration),
+            ("effective draws", _draws(self.diagnostics)),
+            ("standard error", _number(self.standard_error)),
+            ("solver", self.solver),
+            ("iterations", None if self.iterations is None else str(self.iterations)),
+            ("seconds", f"{self.seconds:.3g}"),
+        ]
+        lines = [f"{name:<16} {text}" for name, text in rows if text is not None]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.8g}"
+
+
+def _robust(solution: Solution) -> str | None:
+    value = _number(solution.robust_value)
+    if value is None or not solution.robust_value_is_bound:
+        return value
+    return f"<= {value}" if solution.maximise else f">= {value}"
+
+
+def _gap(solution: Solution) -> str | None:
+    if solution.gap is None:
+        return None
+    return f"{solution.gap:.3g} (relative {solution.relative_gap:.3g})"
+
+
+def _scales(solution: Solution) -> str | None:
+    if solution.epsilon is None or solution.sigma is None:
+        return None
+    sigma = np.unique(np.atleast_1d(solution.sigma))
+    spread = f"{sigma[0]:.4g}" if sigma.size == 1 else f"{sigma[0]:.4g} to {sigma[-1]:.4g}"
+    return f"{solution.epsilon:.4g}, {spread}"
+
+
+def _draws(diagnostics: Diagnostics | None) -> str | None:
+    if diagnostics is None:
+        return None
+    return (
+        f"{diagnostics.effective_size:.3g} of {diagnostics.draws} "
+        f"(worst sample {diagnostics.smallest_effective_size:.3g})"
+    )
 
 
 def certified(
@@ -115,68 +277,3 @@ def evaluations(
         "robust_value": float(bound) if np.isfinite(bound) else None,
         "robust_value_is_bound": bool(np.isfinite(bound)),
     }
-
-
-def known_robust_value(model: RobustModel, x: Array) -> float | None:
-    """The worst-case risk of a decision over the ball; None where no formula is known."""
-    found = exact.counterpart(model) if exact.has_counterpart(model) else None
-    return None if found is None else robust_value(model, x, found)
-
-
-def robust_value(model: RobustModel, x: Array, found: Counterpart) -> float:
-    """The worst-case risk of a decision, by its counterpart, worked out in the model's units."""
-    units = _units(model, found)
-    value = units.loss * found.value(units.model, x)
-    if not found.is_proven:
-        refuse_false_value(model, x, value, found)
-    return value
-
-
-def refuse_false_value(model: RobustModel, x: Array, value: Any, found: Counterpart) -> None:
-    """A ValueError where a counterpart's risk is below that of a distribution of the ball."""
-    mean = Empirical(model).evaluate(x).value
-    moved = climb(model, x)
-    known = mean if moved is None else max(mean, moved.expected_loss)
-    number = np.ndim(value) == 0 and np.isfinite(value)
-    if number and value >= known - FALSE * max(abs(known), abs(known - mean), 1e-3):
-        return
-    raise ValueError(
-        f"the counterpart {type(found).__name__} gives the worst-case risk {value!r}, but some "
-        f"distribution of the ball has the expected loss {known:.8g} at this decision (the data "
-        f"itself has {mean:.8g}); correct its formula, or its refusal."
-    )
-
-
-def refuse_false_distribution(model: RobustModel, worst: Extremal, found: Counterpart) -> None:
-    """A ValueError where what a counterpart calls its worst case is no distribution of the ball."""
-    size, count = len(model.rows), len(worst.weights)
-    shapes = np.shape(worst.rows) == (count, model.rows.shape[1]) and len(worst.source) == count
-    if shapes and np.all(np.isin(worst.source, np.arange(size))) and np.all(worst.weights >= 0):
-        shares = np.bincount(worst.source, worst.weights, minlength=size)
-        cost = float(worst.weights @ model.cost(model.rows[worst.source], worst.rows))
-        fair = np.allclose(shares, 1.0 / size, rtol=1e-6)
-        if fair and cost <= model.radius * (1 + 1e-5):
-            return
-    raise ValueError(
-        f"the worst case of the counterpart {type(found).__name__} is no distribution of the ball: "
-        "rows (K, d) come from the samples `source` (K,) with `weights` (K,), which add up to 1/N "
-        "for each sample, and move them at a mean cost of at most the radius."
-    )
-
-
-def worst_distribution(model: RobustModel, x: Array, found: Counterpart) -> Extremal:
-    """A distribution of the ball that attains it."""
-    units = _units(model, found)
-    worst = found.extremal(units.model, x)
-    if units.model is not model:
-        dual = worst.dual * units.loss / units.cost
-        worst = Extremal(worst.rows * units.data, worst.weights, worst.source, dual)
-    if not found.is_proven:
-        refuse_false_distribution(model, worst, found)
-    return worst
-
-
-def _units(model: RobustModel, found: Counterpart) -> Units:
-    """The model in its own units, where samples are written out and the counterpart allows it."""
-    units = in_units(model) if found.writes_samples(model) else Units.of(model)
-    return units if found.refusal(units.model) is None else Units.of(model)

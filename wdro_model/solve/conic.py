@@ -16,11 +16,11 @@ from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.loss.expressions import is_ordinary
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.empirical import Empirical, Program
-from wdro_model.solve.certify import evaluations, refuse_false_value, robust_value
+from wdro_model.solve.certify import Solution, evaluations
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan, Written
 from wdro_model.solve.rescaled import Multipliers, rescaled
-from wdro_model.solve.solution import Solution
+from wdro_model.solve.true_risk import refuse_false_value, robust_value
 from wdro_model.solve.units import (
     Scale,
     decision_units,

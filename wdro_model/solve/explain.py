@@ -5,10 +5,10 @@ from __future__ import annotations
 from wdro_model.errors import UnknownToCost
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.calibration import KAPPA, default_sigma
+from wdro_model.solve.certify import Solution
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
 from wdro_model.solve.recipe import choose_integration, dual_rule
-from wdro_model.solve.solution import Solution
 from wdro_model.solvers import Conic
 
 

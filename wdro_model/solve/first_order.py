@@ -10,10 +10,9 @@ import numpy as np
 from wdro_model.model import Model
 from wdro_model.model.feasible import meets
 from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
-from wdro_model.solve.certify import certified, report
+from wdro_model.solve.certify import Solution, certified, report
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
-from wdro_model.solve.solution import Solution
 from wdro_model.solvers import ActiveSet, FrankWolfe, MomentumFrankWolfe, Outcome
 from wdro_model.solvers.objective import Array
 

@@ -15,7 +15,7 @@ from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, ROBUST
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.feasible_set import FeasibleSet
-from wdro_model.solve.certify import certified, report
+from wdro_model.solve.certify import Solution, certified, report
 from wdro_model.solve.first_order import bounded_oracle, display, first_point, warm_active_set
 from wdro_model.solve.growth import middle, refuse_growth_at, refuse_infinite
 from wdro_model.solve.notes import is_reliable, overreaches, smoothing_notes
@@ -28,7 +28,6 @@ from wdro_model.solve.recipe import (
     dual_rule,
     surrogate,
 )
-from wdro_model.solve.solution import Solution
 from wdro_model.solve.stages import (
     REPORT_STAGE,
     Result,

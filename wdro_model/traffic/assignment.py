@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from wdro_model.problem import Problem
 from wdro_model.sets import In
-from wdro_model.solve.solution import STATIONARY, Solution
+from wdro_model.solve.certify import STATIONARY, Solution
 from wdro_model.solvers import FrankWolfe, LineSearch, State, Stop
 from wdro_model.traffic.beckmann import beckmann, system_cost
 from wdro_model.traffic.flows import TrafficFlows

@@ -14,7 +14,7 @@ from tests.uncertainty.costs.group_norm import BareGroupNorm, BoundGroupNorm, Gr
 from wdro_model.errors import NoReformulationError, UnknownToCost
 from wdro_model.model import Memory
 from wdro_model.objectives.ascent import climb
-from wdro_model.solve.certify import known_robust_value
+from wdro_model.solve.true_risk import known_robust_value
 from wdro_model.uncertainty.costs import BoundCost
 
 RADIUS, D = 0.3, 4

@@ -17,14 +17,17 @@ at a fixed decision. Adding one is a file with a class, and `register_counterpar
 
 from __future__ import annotations
 
-from wdro_model.errors import NoReformulationError
-from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact.affine_loss import AffineLoss, QuadraticFormLoss
 from wdro_model.objectives.exact.counterpart import (
-    COUNTERPARTS,
     Counterpart,
     Extremal,
+    build_in,
+    counterpart,
+    counterparts,
+    has_counterpart,
+    program_of,
+    refusal_of,
     register_counterpart,
 )
 from wdro_model.objectives.exact.least_squares_loss import LeastSquaresLoss
@@ -40,68 +43,15 @@ __all__ = [
     "counterpart",
     "counterparts",
     "has_counterpart",
+    "program_of",
+    "refusal_of",
     "register_counterpart",
 ]
 
-BUILT_IN: dict[str, Counterpart] = {
-    "quadratic_form": QuadraticFormLoss(),
-    "affine": AffineLoss(),
-    "lipschitz": LipschitzLoss(),
-    "least_squares": LeastSquaresLoss(),
-    "max_affine": MaxAffineEverywhere(),
-    "box": MaxAffineOnBox(),
-    "polyhedral": MaxAffineOnPolyhedron(),
-}
-"""The cheapest counterparts first."""
-
-for _name, _counterpart in BUILT_IN.items():
-    register_counterpart(_name, _counterpart)
-
-
-def counterparts() -> tuple[Counterpart, ...]:
-    """All of them in the order in which they are asked: those added last come first."""
-    added = [name for name in COUNTERPARTS.names() if name not in BUILT_IN]
-    return (*(COUNTERPARTS[name] for name in reversed(added)), *BUILT_IN.values())
-
-
-def counterpart(model: RobustModel) -> Counterpart:
-    """The first that applies; a NoReformulationError that says what was found if none does."""
-    reasons: list[str] = []
-    for entry in counterparts():
-        reason = refusal_of(entry, model)
-        if reason is None:
-            return entry
-        if reason not in reasons:
-            reasons.append(reason)
-    raise NoReformulationError(
-        f"no exact robust counterpart is known for this model: {'; '.join(reasons)}",
-        "method='smoothed' (any differentiable loss) or method='erm'",
-    )
-
-
-def has_counterpart(model: RobustModel) -> bool:
-    """Does one of them apply?"""
-    return any(refusal_of(entry, model) is None for entry in counterparts())
-
-
-def refusal_of(entry: Counterpart, model: RobustModel) -> str | None:
-    """Why a counterpart does not apply, in words; None if it does."""
-    reason = entry.refusal(model)
-    if reason is None or (isinstance(reason, str) and reason):
-        return reason
-    raise TypeError(
-        f"refusal of the counterpart {type(entry).__name__} must return None where it applies, and "
-        f"the reason in words where it does not; it returned {reason!r}."
-    )
-
-
-def program_of(model: RobustModel) -> Program | None:
-    """The program of the counterpart that applies."""
-    entry = counterpart(model)
-    found = entry.program(model)
-    if found is None or isinstance(found, Program):
-        return found
-    raise TypeError(
-        f"program of the counterpart {type(entry).__name__} must return Program.if_convex(...) or "
-        f"None, got {type(found).__name__}."
-    )
+build_in("quadratic_form", QuadraticFormLoss())
+build_in("affine", AffineLoss())
+build_in("lipschitz", LipschitzLoss())
+build_in("least_squares", LeastSquaresLoss())
+build_in("max_affine", MaxAffineEverywhere())
+build_in("box", MaxAffineOnBox())
+build_in("polyhedral", MaxAffineOnPolyhedron())

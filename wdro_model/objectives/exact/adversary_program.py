@@ -22,9 +22,9 @@ from cvxpy.error import SolverError
 from wdro_model.loss.expressions import power_of_two
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.clusters import NumericCluster
-from wdro_model.objectives.exact.conditions import polyhedron
 from wdro_model.objectives.exact.counterpart import Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import Group
+from wdro_model.objectives.exact.polyhedral_support import polyhedron
 from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.objective import Array
 

@@ -24,13 +24,14 @@ from wdro_model.objectives.convexity import (
     quadratic_term,
 )
 from wdro_model.objectives.empirical import Program, flat_slope
-from wdro_model.objectives.exact.conditions import (
+from wdro_model.objectives.exact.counterpart import (
+    Counterpart,
+    Extremal,
     first_refusal,
     moves_freely,
     needs_affine,
     needs_quadratic_cost,
 )
-from wdro_model.objectives.exact.counterpart import Counterpart, Extremal
 from wdro_model.objectives.exact.max_affine_on_box import MaxAffineOnBox
 from wdro_model.objectives.exact.robust_affine import RobustAffine
 from wdro_model.solvers.objective import Array

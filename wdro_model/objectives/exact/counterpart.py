@@ -1,4 +1,4 @@
-"""What an exact counterpart of a model offers, and the register of them.
+"""What an exact counterpart of a model offers and asks, the register of them, and the choice.
 
 A new one is a class with a formula, `refusal` and `program`; everything else has a default, slower
 or less than what the built-in ones offer. `@register_counterpart("name")` adds it in front of them.
@@ -7,6 +7,7 @@ or less than what the built-in ones offer. `@register_counterpart("name")` adds 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,9 +17,15 @@ import numpy as np
 from wdro_model.errors import NoReformulationError
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program
+from wdro_model.objectives.exact.polyhedral_support import inequalities
 from wdro_model.registry import Register, refuse_signature
 from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.objective import Array, Objective
+from wdro_model.uncertainty.costs import BoundCost
+from wdro_model.uncertainty.supports import Everywhere
+
+Condition = Callable[[RobustModel], str | None]
+"""Why a counterpart does not apply to a model, in words; None if it does."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +134,8 @@ def check_counterpart(name: str, given: Any) -> Counterpart:
 COUNTERPARTS: Register[Counterpart] = Register(
     "counterpart", "wdro_model.counterparts", check_counterpart
 )
+BUILT_IN: list[str] = []
+"""Their names, the cheapest counterparts first."""
 
 
 def register_counterpart(name: str, given: Any = None, *, replace: bool = False) -> Any:
@@ -137,3 +146,162 @@ def register_counterpart(name: str, given: Any = None, *, replace: bool = False)
     """
     register = COUNTERPARTS.decorator(name, replace)
     return register if given is None else register(given)
+
+
+def build_in(name: str, given: Counterpart) -> None:
+    """Register one that is asked after all others so far, and after those of users."""
+    register_counterpart(name, given)
+    BUILT_IN.append(name)
+
+
+# ------------------------------------------------------------------ the choice
+def counterparts() -> tuple[Counterpart, ...]:
+    """All of them in the order in which they are asked: those added last come first."""
+    added = [name for name in COUNTERPARTS.names() if name not in BUILT_IN]
+    return tuple(COUNTERPARTS[name] for name in (*reversed(added), *BUILT_IN))
+
+
+def counterpart(model: RobustModel) -> Counterpart:
+    """The first that applies; a NoReformulationError that says what was found if none does."""
+    reasons: list[str] = []
+    for entry in counterparts():
+        reason = refusal_of(entry, model)
+        if reason is None:
+            return entry
+        if reason not in reasons:
+            reasons.append(reason)
+    raise NoReformulationError(
+        f"no exact robust counterpart is known for this model: {'; '.join(reasons)}",
+        "method='smoothed' (any differentiable loss) or method='erm'",
+    )
+
+
+def has_counterpart(model: RobustModel) -> bool:
+    """Does one of them apply?"""
+    return any(refusal_of(entry, model) is None for entry in counterparts())
+
+
+def refusal_of(entry: Counterpart, model: RobustModel) -> str | None:
+    """Why a counterpart does not apply, in words; None if it does."""
+    reason = entry.refusal(model)
+    if reason is None or (isinstance(reason, str) and reason):
+        return reason
+    raise TypeError(
+        f"refusal of the counterpart {type(entry).__name__} must return None where it applies, and "
+        f"the reason in words where it does not; it returned {reason!r}."
+    )
+
+
+def program_of(model: RobustModel) -> Program | None:
+    """The program of the counterpart that applies."""
+    entry = counterpart(model)
+    found = entry.program(model)
+    if found is None or isinstance(found, Program):
+        return found
+    raise TypeError(
+        f"program of the counterpart {type(entry).__name__} must return Program.if_convex(...) or "
+        f"None, got {type(found).__name__}."
+    )
+
+
+# ------------------------------------------------------------------ what they ask of a model
+def first_refusal(model: RobustModel, *conditions: Condition) -> str | None:
+    """The first reason why a counterpart does not apply; None if there is none."""
+    for condition in (needs_expression, *conditions):
+        reason = condition(model)
+        if reason is not None:
+            return reason
+    return None
+
+
+# ------------------------------------------------------------------ the loss
+def needs_expression(model: RobustModel) -> str | None:
+    if model.expression is None:
+        return "the loss is a callable, its dependence on the data is not known"
+    return None
+
+
+def needs_affine(model: RobustModel) -> str | None:
+    if not model.affine_in_data:
+        return f"the loss is not affine in the data ({model.structure.describe()})"
+    return None
+
+
+# ------------------------------------------------------------------ the cost
+def needs_quadratic_cost(*operations: str) -> Condition:
+    """A quadratic cost that knows some operations."""
+    return _needs_cost("quadratic", lambda cost: cost.is_quadratic, operations)
+
+
+def needs_norm_cost(*operations: str) -> Condition:
+    """A norm that knows some operations."""
+    return _needs_cost("a norm", lambda cost: cost.is_norm, operations)
+
+
+def needs_homogeneous_cost(*operations: str) -> Condition:
+    """A norm or a quadratic cost that knows some operations."""
+    return _needs_cost(
+        "a norm or quadratic", lambda cost: cost.is_norm or cost.is_quadratic, operations
+    )
+
+
+def _needs_cost(
+    name: str, is_such: Callable[[BoundCost], bool], operations: tuple[str, ...]
+) -> Condition:
+    def refusal(model: RobustModel) -> str | None:
+        if not is_such(model.cost):
+            return f"the ground cost is not {name} ({model.cost.describe()})"
+        missing = [operation for operation in operations if not model.cost.knows(operation)]
+        if missing:
+            names = ", ".join(missing)
+            return f"the ground cost does not know its {names} ({model.cost.describe()})"
+        return None
+
+    return refusal
+
+
+def needs_separable_cost(model: RobustModel) -> str | None:
+    if not model.cost.is_separable or not model.cost.knows("coordinate_weights"):
+        return f"the ground cost couples the coordinates of a box ({model.cost.describe()})"
+    return None
+
+
+def needs_conic_cost(model: RobustModel) -> str | None:
+    parts = model.cost.is_separable or bool(model.cost.frozen.any())
+    if parts and not model.cost.knows("restricted"):
+        return f"the ground cost does not know its restricted ({model.cost.describe()})"
+    if not model.cost.is_conic:
+        return (
+            "a bounded support needs a ground cost whose conjugate is known, such as a norm with "
+            f"p = 1, 2 or inf ({model.cost.describe()})"
+        )
+    return None
+
+
+# ------------------------------------------------------------------ the support
+def needs_free_moves(model: RobustModel) -> str | None:
+    return None if moves_freely(model) else f"the support is not R^d ({_supports(model)})"
+
+
+def needs_box(model: RobustModel) -> str | None:
+    if model.joint.bounds is None:
+        return f"the support is not a box ({_supports(model)})"
+    return None
+
+
+def needs_polyhedron(model: RobustModel) -> str | None:
+    if inequalities(model) is None:
+        return f"the support is not given by linear inequalities ({_supports(model)})"
+    return None
+
+
+def _supports(model: RobustModel) -> str:
+    return ", ".join(f"{p.name()} in {p.support!r}" for p in model.joint.parameters)
+
+
+def moves_freely(model: RobustModel) -> bool:
+    """Is the support R^d in all coordinates that may move?"""
+    if all(isinstance(p.support, Everywhere) for p in model.joint.parameters):
+        return True
+    found = inequalities(model)
+    return found is not None and len(found[1]) == 0

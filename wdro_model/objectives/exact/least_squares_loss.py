@@ -18,12 +18,14 @@ from wdro_model.loss.polynomial import Degrees, additive_terms
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact.clusters import Piece, as_piece, evaluate_piece
-from wdro_model.objectives.exact.conditions import (
+from wdro_model.objectives.exact.counterpart import (
+    Counterpart,
+    Extremal,
     first_refusal,
     needs_free_moves,
     needs_quadratic_cost,
+    unmoved,
 )
-from wdro_model.objectives.exact.counterpart import Counterpart, Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import scalars
 from wdro_model.solvers.objective import Array
 

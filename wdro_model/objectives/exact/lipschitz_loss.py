@@ -23,13 +23,14 @@ from wdro_model.loss.polynomial import affine_forms
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program, empirical_program
 from wdro_model.objectives.exact.clusters import Cluster, Piece, as_piece, largest, summed
-from wdro_model.objectives.exact.conditions import (
+from wdro_model.objectives.exact.coordinate_lines import Lines
+from wdro_model.objectives.exact.counterpart import (
+    Extremal,
     first_refusal,
     needs_free_moves,
     needs_norm_cost,
+    unmoved,
 )
-from wdro_model.objectives.exact.coordinate_lines import Lines
-from wdro_model.objectives.exact.counterpart import Extremal, unmoved
 from wdro_model.objectives.exact.decomposition import (
     Group,
     PiecewiseCounterpart,

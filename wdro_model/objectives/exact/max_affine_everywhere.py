@@ -22,13 +22,13 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact.best_replies import replies_everywhere
 from wdro_model.objectives.exact.clusters import Cluster, is_flat
-from wdro_model.objectives.exact.conditions import (
+from wdro_model.objectives.exact.coordinate_lines import Lines, along
+from wdro_model.objectives.exact.counterpart import (
+    Extremal,
     first_refusal,
     needs_free_moves,
     needs_quadratic_cost,
 )
-from wdro_model.objectives.exact.coordinate_lines import Lines, along
-from wdro_model.objectives.exact.counterpart import Extremal
 from wdro_model.objectives.exact.decomposition import (
     Group,
     Part,

@@ -23,22 +23,22 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact.adversary_program import reach
 from wdro_model.objectives.exact.best_replies import replies_on_box, room
-from wdro_model.objectives.exact.conditions import (
+from wdro_model.objectives.exact.coordinate_lines import Lines, along
+from wdro_model.objectives.exact.counterpart import (
+    Extremal,
     first_refusal,
     needs_box,
     needs_conic_cost,
     needs_homogeneous_cost,
     needs_separable_cost,
-    polyhedron,
 )
-from wdro_model.objectives.exact.coordinate_lines import Lines, along
-from wdro_model.objectives.exact.counterpart import Extremal
 from wdro_model.objectives.exact.decomposition import Group, Part, PiecewiseCounterpart, groups_of
 from wdro_model.objectives.exact.max_affine_everywhere import Values, dual_program, squares_below
 from wdro_model.objectives.exact.max_affine_on_polyhedron import (
     too_many_multipliers,
     values_on_polyhedron,
 )
+from wdro_model.objectives.exact.polyhedral_support import polyhedron
 from wdro_model.objectives.exact.transport_price import best_price
 from wdro_model.solvers.objective import Array
 

@@ -21,16 +21,16 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact.adversary_program import run_patiently, size_at, solve_adversary
 from wdro_model.objectives.exact.clusters import Cluster
-from wdro_model.objectives.exact.conditions import (
+from wdro_model.objectives.exact.counterpart import (
+    Extremal,
     first_refusal,
     needs_conic_cost,
     needs_homogeneous_cost,
     needs_polyhedron,
-    polyhedron,
 )
-from wdro_model.objectives.exact.counterpart import Extremal
 from wdro_model.objectives.exact.decomposition import Group, Part, PiecewiseCounterpart, groups_of
 from wdro_model.objectives.exact.max_affine_everywhere import Values, dual_program
+from wdro_model.objectives.exact.polyhedral_support import polyhedron
 from wdro_model.solvers.objective import Array
 
 LARGEST = 5_000_000

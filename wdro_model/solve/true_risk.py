@@ -1,0 +1,83 @@
+"""The true worst-case risk of a decision and who attains it, by a counterpart in its own units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wdro_model.model import RobustModel
+from wdro_model.objectives import exact
+from wdro_model.objectives.ascent import climb
+from wdro_model.objectives.empirical import Empirical
+from wdro_model.objectives.exact import Counterpart, Extremal
+from wdro_model.solve.units import Units, in_units
+from wdro_model.solvers.objective import Array
+
+FALSE = 1e-5
+"""How far a counterpart of one's own may be below what is known, relative to that."""
+
+
+def known_robust_value(model: RobustModel, x: Array) -> float | None:
+    """The worst-case risk of a decision over the ball; None where no formula is known."""
+    found = exact.counterpart(model) if exact.has_counterpart(model) else None
+    return None if found is None else robust_value(model, x, found)
+
+
+def robust_value(model: RobustModel, x: Array, found: Counterpart) -> float:
+    """The worst-case risk of a decision, by its counterpart, worked out in the model's units."""
+    units = _units(model, found)
+    value = units.loss * found.value(units.model, x)
+    if not found.is_proven:
+        refuse_false_value(model, x, value, found)
+    return value
+
+
+def refuse_false_value(model: RobustModel, x: Array, value: Any, found: Counterpart) -> None:
+    """A ValueError where a counterpart's risk is below that of a distribution of the ball."""
+    mean = Empirical(model).evaluate(x).value
+    moved = climb(model, x)
+    known = mean if moved is None else max(mean, moved.expected_loss)
+    number = np.ndim(value) == 0 and np.isfinite(value)
+    if number and value >= known - FALSE * max(abs(known), abs(known - mean), 1e-3):
+        return
+    raise ValueError(
+        f"the counterpart {type(found).__name__} gives the worst-case risk {value!r}, but some "
+        f"distribution of the ball has the expected loss {known:.8g} at this decision (the data "
+        f"itself has {mean:.8g}); correct its formula, or its refusal."
+    )
+
+
+def refuse_false_distribution(model: RobustModel, worst: Extremal, found: Counterpart) -> None:
+    """A ValueError where what a counterpart calls its worst case is no distribution of the ball."""
+    size, count = len(model.rows), len(worst.weights)
+    shapes = np.shape(worst.rows) == (count, model.rows.shape[1]) and len(worst.source) == count
+    if shapes and np.all(np.isin(worst.source, np.arange(size))) and np.all(worst.weights >= 0):
+        shares = np.bincount(worst.source, worst.weights, minlength=size)
+        cost = float(worst.weights @ model.cost(model.rows[worst.source], worst.rows))
+        fair = np.allclose(shares, 1.0 / size, rtol=1e-6)
+        if fair and cost <= model.radius * (1 + 1e-5):
+            return
+    raise ValueError(
+        f"the worst case of the counterpart {type(found).__name__} is no distribution of the ball: "
+        "rows (K, d) come from the samples `source` (K,) with `weights` (K,), which add up to 1/N "
+        "for each sample, and move them at a mean cost of at most the radius."
+    )
+
+
+def worst_distribution(model: RobustModel, x: Array, found: Counterpart) -> Extremal:
+    """A distribution of the ball that attains it."""
+    units = _units(model, found)
+    worst = found.extremal(units.model, x)
+    if units.model is not model:
+        dual = worst.dual * units.loss / units.cost
+        worst = Extremal(worst.rows * units.data, worst.weights, worst.source, dual)
+    if not found.is_proven:
+        refuse_false_distribution(model, worst, found)
+    return worst
+
+
+def _units(model: RobustModel, found: Counterpart) -> Units:
+    """The model in its own units, where samples are written out and the counterpart allows it."""
+    units = in_units(model) if found.writes_samples(model) else Units.of(model)
+    return units if found.refusal(units.model) is None else Units.of(model)
