@@ -14,29 +14,23 @@ from typing import Any
 from cvxpy.reductions.solvers.defines import SOLVER_MAP_CONIC, SOLVER_MAP_QP
 from cvxpy.reductions.solvers.solving_chain import resolve_and_build_chain
 
+INTERFACES = [*SOLVER_MAP_CONIC.items(), *SOLVER_MAP_QP.items()]
+WITHOUT_BOUNDS = {name for name, _ in INTERFACES} - {
+    name for name, solver in INTERFACES if getattr(solver, "BOUNDED_VARIABLES", True)
+}
+"""Solvers that get bounds of variables through none of CVXPY's interfaces to them."""
+
 
 def bounds_as_rows(problem: Any, name: str) -> Any:
     """The solver of that name, for `problem.solve(solver=...)` and `get_problem_data`.
 
     Raises CVXPY's SolverError where the solver cannot take the problem.
     """
-    if not _takes_bounds(name):
+    if name in WITHOUT_BOUNDS:
         return name
     solver = resolve_and_build_chain(problem, solver=name, ignore_dpp=True).solver
     kind: Any = type(solver)
     return _without_bounds(kind) if solver.BOUNDED_VARIABLES else name
-
-
-@cache
-def _takes_bounds(name: str) -> bool:
-    """Does some interface of CVXPY to the solver of that name take bounds of variables?"""
-    known = [table[name] for table in (SOLVER_MAP_CONIC, SOLVER_MAP_QP) if name in table]
-    return not known or any(getattr(solver, "BOUNDED_VARIABLES", True) for solver in known)
-
-
-def official_name(name: str) -> str:
-    """CVXPY's own name of a solver from `bounds_as_rows`."""
-    return name.upper()
 
 
 @cache

@@ -22,7 +22,7 @@ from wdro_model.model.declared import (
     compiled_loss,
 )
 from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
-from wdro_model.solve import Options, Solution, execute, plan
+from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
 from wdro_model.solve.explain import explain
 from wdro_model.solve.first_order import user_start
@@ -136,7 +136,7 @@ class Problem:
         chosen = replace(chosen, solver=with_time_limit(chosen.solver, time_limit))
         self.value = self.status = self.solution = self._decided = None
         with model.feasible.layout.holding():  # a solve that fails leaves the variables alone
-            solution = execute(model, chosen, checked)
+            solution = STAGES[chosen.stage](model, chosen, chosen.solver, checked)
         solution = solution.turned() if model.maximise else solution
         if not chosen.solver.is_conic:
             forget_multipliers(model.feasible.constraints)

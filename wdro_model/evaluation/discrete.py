@@ -18,7 +18,7 @@ from wdro_model.model import Model, RobustModel, compiled
 from wdro_model.sets.cone_program import twin_of
 from wdro_model.sets.feasible_set import FeasibleSet, In
 from wdro_model.sets.vertices import best_of, descend
-from wdro_model.solve import execute, plan
+from wdro_model.solve import STAGES, plan
 from wdro_model.solve.certify import Solution, evaluations
 from wdro_model.solvers.objective import Array
 
@@ -217,7 +217,9 @@ class Completion:
         self.fixed.value = x[self.discrete]
         try:
             chosen = plan(self._model, self.criterion.method, None)
-            solution = execute(self._model, chosen, self.criterion.options)
+            solution = STAGES[chosen.stage](
+                self._model, chosen, chosen.solver, self.criterion.options
+            )
         except (ValueError, SolverError):  # no convex form, or numbers that a solver gives up on
             return
         best = self.layout.join({v: solution.decision[twin] for v, twin in self.twins.items()})

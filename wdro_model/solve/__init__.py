@@ -4,6 +4,7 @@ options (what is asked for), plan (what is minimised, by which solver), units (n
 one), conic or first_order or smoothed (the run), certify (what is reported), explain (in words).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from wdro_model.solve.certify import Solution
@@ -12,15 +13,13 @@ from wdro_model.solve.first_order import run_first_order
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import METHODS, Plan, plan
 from wdro_model.solve.smoothed import run_smoothed
-from wdro_model.solvers import Conic
 
-__all__ = ["METHODS", "Options", "Plan", "Solution", "execute", "plan"]
+__all__ = ["METHODS", "STAGES", "Options", "Plan", "Solution", "plan"]
 
 
-def execute(model: Any, chosen: Plan, options: Options) -> Solution:
-    """Solve a model as planned."""
-    if isinstance(chosen.solver, Conic):
-        return run_conic(model, chosen, chosen.solver, options)
-    if chosen.objective is None:
-        return run_smoothed(model, chosen, chosen.solver, options)
-    return run_first_order(model, chosen, chosen.solver, options)
+STAGES: dict[str, Callable[[Any, Plan, Any, Options], Solution]] = {
+    "conic": run_conic,
+    "first_order": run_first_order,
+    "smoothed": run_smoothed,
+}
+"""What runs a plan: a function of the model, the plan, its solver and the options."""

@@ -18,16 +18,16 @@ from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.empirical import Empirical, Program
 from wdro_model.solve.certify import Solution, evaluations
 from wdro_model.solve.options import Options
+from wdro_model.solve.own_units import in_units
 from wdro_model.solve.plan import Plan, Written
-from wdro_model.solve.rescaled import Multipliers, rescaled
 from wdro_model.solve.true_risk import refuse_false_value, robust_value
 from wdro_model.solve.units import (
+    Multipliers,
     Scale,
     decision_units,
-    in_units,
     loss_unit,
-    own_units,
     probes,
+    rescaled,
     sizes_of,
     unusual,
 )
@@ -183,16 +183,18 @@ class _Run:
             found = self.written.program(units.model)
             if found is not None:
                 return found, Scale(scale.decision, units.loss)
-        units = own_units(self.model, self.written.by_sample)
-        found = self.written.known if units.model is self.model else None
-        found = self.written.program(units.model) if found is None else found
+        own = in_units(self.model) if self.written.by_sample else None
+        changed = own is not None and own.model is not self.model
+        found = None if changed else self.written.known
+        if found is None:
+            found = self.written.program(own.model if own is not None else self.model)
         if found is None:
             raise SolverError(
                 "the objective is convex for single samples by CVXPY's rules, and not for all of "
                 "them together; use solver=FrankWolfe()."
             )
-        if units.model is not self.model:
-            return found, Scale({}, units.loss)
+        if own is not None and changed:
+            return found, Scale({}, own.loss)
         unit = loss_unit(self.model)
         return found.over(unit), Scale({}, unit)
 

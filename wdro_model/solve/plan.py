@@ -54,6 +54,13 @@ class Plan:
     counterpart: Counterpart | None = None
     """The exact counterpart that was chosen."""
 
+    @property
+    def stage(self) -> str:
+        """The stage of the pipeline that runs it."""
+        if self.solver.is_conic:
+            return "conic"
+        return "smoothed" if self.objective is None else "first_order"
+
     def because(self, reason: str) -> Plan:
         """The plan with one more reason, the first to be told."""
         return replace(self, reasons=(reason, *self.reasons))

@@ -11,7 +11,7 @@ from wdro_model.objectives import exact
 from wdro_model.objectives.ascent import climb
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.exact import Counterpart, Extremal
-from wdro_model.solve.units import Units, in_units
+from wdro_model.solve.own_units import Units, in_units
 from wdro_model.solvers.objective import Array
 
 FALSE = 1e-5

@@ -11,7 +11,7 @@ import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
-from wdro_model.bounds_as_rows import bounds_as_rows, official_name
+from wdro_model.bounds_as_rows import WITHOUT_BOUNDS, bounds_as_rows
 from wdro_model.errors import InaccurateError, InfeasibleError, UnboundedError
 
 MIXED_INTEGER = ("HIGHS", "SCIP", "GUROBI", "MOSEK", "COPT", "XPRESS", "CPLEX")
@@ -42,7 +42,7 @@ class ConicAnswer:
     def of(cls, problem: cp.Problem, unit: float = 1.0) -> ConicAnswer:
         """unit: what the objective of the problem is measured in."""
         stats = problem.solver_stats
-        name = official_name(stats.solver_name)
+        name = stats.solver_name.upper()  # `bounds_as_rows` writes it small
         return cls(unit * float(problem.value), problem.status, name, stats.num_iters)
 
 
@@ -108,7 +108,7 @@ class Conic:
         failure = SolverError("no installed solver takes a mixed-integer program with cones.")
         for name in names:
             try:
-                solver = bounds_as_rows(problem, name)
+                solver = name if name in WITHOUT_BOUNDS else bounds_as_rows(problem, name)
                 problem.solve(solver=solver, verbose=verbose, **self.options)
                 if problem.status == settings.OPTIMAL:
                     check_constraints(problem, name)

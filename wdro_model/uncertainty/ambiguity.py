@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,12 @@ class WassersteinBall:
     """
 
     radius: float
-    cost: Any = None
+    cost: Any = field(default_factory=SquaredEuclidean)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "radius", _nonnegative(self.radius, "radius"))
-        object.__setattr__(self, "cost", as_cost(self.cost))
+        if not isinstance(self.cost, GroundCost):
+            object.__setattr__(self, "cost", as_cost(self.cost))
 
     @classmethod
     def order(cls, p: float, radius: float, cost: Any = None) -> WassersteinBall:

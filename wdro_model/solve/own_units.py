@@ -1,0 +1,181 @@
+"""A model in units of its own: data, loss and transport cost of order one.
+
+Conic solvers stop at absolute tolerances. Prices in dollars and the same prices in millions are one
+problem, and get one answer: with units u of the data, v of the loss and the radius as the unit of
+cost,
+
+    xi = u xi',   f = v f',   c(xi, zeta) = radius c'(xi', zeta'),   radius' = 1.
+
+The decision is the same in both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from wdro_model.errors import UnknownToCost
+from wdro_model.loss.batched import BatchedLoss, FlatLoss
+from wdro_model.loss.expressions import is_ordinary, power_of_two, times
+from wdro_model.loss.structure import analyse
+from wdro_model.model import Memory, Model, RobustModel
+from wdro_model.solve.units import Scale, known_loss_unit, smallest_loss
+from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.joint import JointSamples
+from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.uncertainty.supports import Box, Support
+
+Some = TypeVar("Some", bound=Model)
+
+FAR = 1e8
+"""Bounds so many units away act as if they were not there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Units(Generic[Some]):
+    """A model in its own units, and the units."""
+
+    model: Some
+    data: Array
+    """u, (d,)."""
+    loss: float
+    """v."""
+    cost: float
+    """The radius of the original model; 1 where it has none."""
+
+    @classmethod
+    def of(cls, model: Some) -> Units[Some]:
+        """The units that the model is in."""
+        return cls(model, np.ones(model.loss.data_dimension), 1.0, 1.0)
+
+
+def in_units(model: Some, scale: Scale | None = None) -> Units[Some]:
+    """The model in units of its own; as it is where its numbers are of order one anyway.
+
+    scale: units of the decision and the loss. The variables then stand for multiples of them.
+    """
+    if scale is not None:
+        return _measured(model, scale)
+    return model.remember(f"units: {model.radius!r}", lambda: _measured(model, None))
+
+
+def _measured(model: Model, scale: Scale | None) -> Units[Any]:
+    unchanged = Units.of(model)
+    if not isinstance(model, RobustModel) or model.expression is None:
+        return unchanged
+    samples = model.joint.split(model.joint.matrix)
+    sizes = {p: max(_size(values), _distance(model, p)) for p, values in samples.items()}
+    if scale is None and not _is_extraordinary(model, sizes):
+        return unchanged
+    twins: dict[Any, UncertainParameter] = {}
+    for p, u in sizes.items():
+        twin = _twin(p, samples[p] / u, u)
+        if twin is None:
+            return unchanged if scale is None else _decision_in_units(model, scale)
+        twins[p] = twin
+    replaced = {id(p): sizes[p] * twin for p, twin in twins.items()}
+    if scale is not None:
+        replaced |= {id(v): unit * v for v, unit in scale.decision.items()}
+    expression = model.expression.tree_copy(replaced)
+    if set(expression.parameters()) & set(sizes):
+        # Some parameter is hidden inside an atom, such as an exponent.
+        return unchanged if scale is None else _decision_in_units(model, scale)
+    unit = smallest_loss(model, max(sizes.values())) if scale is None else scale.loss
+    data = np.concatenate([np.full(p.size, u) for p, u in sizes.items()])
+    return Units(
+        _rescaled(model, times(expression, 1.0 / unit), tuple(twins.values()), data),
+        data,
+        unit,
+        _cost_unit(model),
+    )
+
+
+def _decision_in_units(model: RobustModel, scale: Scale) -> Units[Any]:
+    """The data as it is, decision and loss in other units."""
+    replaced = {id(v): unit * v for v, unit in scale.decision.items()}
+    expression = times(model.expression.tree_copy(replaced), 1.0 / scale.loss)
+    parameters = model.joint.parameters
+    loss = FlatLoss(BatchedLoss(expression, parameters), model.loss.layout, model.joint)
+    structure = analyse(expression, parameters)
+    changed = replace(model, expression=expression, loss=loss, structure=structure, memory=Memory())
+    return replace(Units.of(changed), loss=scale.loss)
+
+
+def _size(values: Array) -> float:
+    """The root mean square of the samples, as a power of two so that nothing is rounded."""
+    size = float(np.sqrt(np.mean(np.square(values / (np.abs(values).max() or 1.0)))))
+    size *= float(np.abs(values).max())
+    return power_of_two(size)
+
+
+def _distance(model: RobustModel, parameter: Any) -> float:
+    """How far the budget takes the parameter within its support, as a power of two."""
+    if model.radius == 0:
+        return 0.0
+    try:
+        scales, length = model.cost.coordinate_scales, model.cost.distance(model.radius)
+    except UnknownToCost:
+        return 0.0
+    box = parameter.support.bounds(parameter.shape)
+    width = np.inf if box is None else float(np.max(np.subtract(*box[::-1]), initial=0.0))
+    where = model.joint.slices[parameter]
+    weight = float(np.median(scales[where]))
+    if not np.isfinite(weight) or weight <= 0:
+        return 0.0
+    reached = min(length / weight, width)
+    return power_of_two(reached) if reached > 0 else 0.0
+
+
+def _is_extraordinary(model: RobustModel, sizes: dict[Any, float]) -> bool:
+    """Is some number of the model far from order one?"""
+    numbers = [*sizes.values(), known_loss_unit(model)]
+    if model.radius > 0:
+        numbers.append(np.sqrt(model.radius))
+    if not all(is_ordinary(number) for number in numbers):
+        return True
+    bounds = [np.ravel(b) for b in model.joint.bounds or ()]
+    return any(bool(np.any(np.isfinite(b) & (np.abs(b) > 1e4))) for b in bounds)
+
+
+def _twin(parameter: Any, samples: Array, unit: float) -> UncertainParameter | None:
+    """The parameter in its unit; None where its support cannot be rescaled."""
+    support = _near(parameter.support.scaled(1.0 / unit), parameter.shape)
+    if support is None:
+        return None
+    declared = {k: v for k, v in parameter.attributes.items() if v is not None and v is not False}
+    declared = {k: declared[k] for k in ("symmetric", "diag", "PSD", "NSD") if k in declared}
+    return UncertainParameter(
+        parameter.shape, parameter.name(), samples=samples, support=support, **declared
+    )
+
+
+def _near(support: Support | None, shape: tuple[int, ...]) -> Support | None:
+    """The support without bounds that are too far away to matter."""
+    if not isinstance(support, Box):
+        return support
+    lower, upper = support.bounds(shape)
+    return Box(np.where(lower < -FAR, -np.inf, lower), np.where(upper > FAR, np.inf, upper))
+
+
+def _cost_unit(model: RobustModel) -> float:
+    """The radius, where one can divide by it."""
+    return model.radius if 1e-150 < model.radius < 1e150 else 1.0
+
+
+def _rescaled(
+    model: RobustModel, expression: Any, parameters: tuple[Any, ...], data: Array
+) -> RobustModel:
+    joint = JointSamples(parameters)
+    unit = _cost_unit(model)
+    return replace(
+        model,
+        expression=expression,
+        loss=FlatLoss(BatchedLoss(expression, parameters), model.loss.layout, joint),
+        structure=analyse(expression, parameters),
+        joint=joint,
+        ambiguity=replace(model.ambiguity, radius=model.ambiguity.radius / unit),
+        cost=model.cost.rescaled(data, unit),
+        memory=Memory(),
+    )
