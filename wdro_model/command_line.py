@@ -35,8 +35,16 @@ def parser() -> argparse.ArgumentParser:
 
     show = commands.add_parser("demo", help="compare decisions on a quadratic spanning tree")
     show.add_argument("--quick", action="store_true", help="a small graph, in a few seconds")
-    show.add_argument("--output", type=Path, default=Path("demo-output"))
-    show.add_argument("--seed", type=int, default=0)
+    show.add_argument(
+        "--output",
+        type=Path,
+        default=Path("demo-output"),
+        metavar="FOLDER",
+        help="where the picture goes (%(default)s)",
+    )
+    show.add_argument(
+        "--seed", type=int, default=0, help="of the graph and the scenarios (%(default)s)"
+    )
     show.set_defaults(command=run_demo)
 
     about = commands.add_parser("info", help="versions, oracle backends and solvers found")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from types import SimpleNamespace
 
+import cvxpy as cp
 import numpy as np
 import pytest
 
@@ -84,7 +85,7 @@ def test_what_a_class_lacks_is_named():
     for given, message in [
         (Empty, "Empty lacks bind, describe, order, bound; see"),
         (Half, "Half lacks Valueless.describe, Valueless.of_displacements"),
-        (np.linalg.norm, "must be a subclass of wdro_model.costs.GroundCost"),
+        (np.linalg.norm, "must be a subclass of wdro_model.GroundCost"),
         (type("Odd", (GroupNorm,), {"bound": 3}), "bound of the cost 'x' must be a subclass"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -130,3 +131,53 @@ def test_a_package_that_fails_to_load_is_named(entry_points):
         ValueError, match="'broken' could not be loaded from 'their:Cost': no module"
     ):
         wdro.WassersteinBall(1.0, "broken")
+
+
+class Absolute(BoundCost):
+    """sum_i |delta_i|, with one operation replaced in each case below."""
+
+    order, is_norm = 1, True
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+
+    def of_displacements(self, delta):
+        return np.abs(delta).sum(axis=1)
+
+    def describe(self):
+        return "mine"
+
+
+@pytest.mark.parametrize(
+    ("operation", "wrong", "message"),
+    [
+        ("dual_norm", lambda self, slope: cp.abs(slope), r"dual_norm .*shape \(\).*got \(3,\)"),
+        ("dual_norm", lambda self, slope: None, "dual_norm .*a CVXPY expression is asked for"),
+        ("of_displacements", lambda self, delta: delta.sum(axis=2), "fails at random moves"),
+        ("of_displacements", lambda self, delta: list(abs(delta).sum(axis=1)), "return an array"),
+        ("of_displacements", lambda self, delta: abs(delta), r"shape \(8,\).*got \(8, 3\)"),
+        ("gradient", lambda self, delta: 1 / 0, "gradient .*ZeroDivisionError"),
+        ("gradient", lambda self, delta: delta.sum(axis=1), r"gradient .*\(8, 3\).*got \(8,\)"),
+    ],
+)
+def test_an_operation_that_fails_is_named(operation, wrong, message):
+    bound = type("Wrong", (Absolute,), {operation: wrong})(3)
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    with pytest.raises(ValueError, match=message):
+        wdro.costs.check(bound, rows)
+
+
+def test_the_arguments_of_bind_are_named():
+    class Forgets(GroundCost):
+        order, bound = 1, Absolute
+
+        def bind(self):
+            return Absolute(2)
+
+        def describe(self):
+            return "mine"
+
+    z = wdro.UncertainParameter(2, samples=np.eye(2))
+    x = cp.Variable(2, nonneg=True)
+    with pytest.raises(ValueError, match=r"bind of the cost Forgets must take \(joint\)"):
+        wdro.Problem(cp.Minimize(z @ x), [cp.sum(x) == 1], wdro.WassersteinBall(1.0, Forgets()))

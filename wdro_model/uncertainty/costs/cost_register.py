@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.registry import Register
+from wdro_model.registry import Register, refuse_signature
 from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost, class_knows
 from wdro_model.uncertainty.costs.mahalanobis import Mahalanobis
 from wdro_model.uncertainty.costs.norm import Norm
@@ -68,6 +68,7 @@ def _check_class(name: str, declared: Any) -> type[GroundCost]:
         missing += [f"{bound.__name__}.{a}" for a in sorted(bound.__abstractmethods__)]
         if not class_knows(bound, "of_displacements") and not class_knows(bound, "__call__"):
             missing.append(f"{bound.__name__}.of_displacements")
+    refuse_signature(f"bind of the cost {name!r}", getattr(declared, "bind", None), "self", "joint")
     if missing:
         raise ValueError(
             f"the cost {name!r} cannot be registered: {declared.__name__} lacks "
@@ -177,6 +178,30 @@ def check(cost: BoundCost, rows: Array | None = None, seed: int = 0) -> None:
         raise ValueError(f"the cost {cost.describe()} contradicts itself:\n{listed}")
 
 
+def _asked(cost: BoundCost, operation: str, shape: tuple[int, ...], *arguments: Any) -> Array:
+    """What an operation of the cost gives, if it is an array of numbers of that shape."""
+    try:
+        answer = getattr(cost, operation)(*arguments)
+        array = np.asarray(answer.value if operation == "dual_norm" else answer, dtype=float)
+    except Exception as error:
+        raise ValueError(
+            f"{operation} of the cost {cost.describe()} fails at random moves"
+            f"{' (a CVXPY expression is asked for)' if operation == 'dual_norm' else ''}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if isinstance(answer, list | tuple):
+        raise ValueError(
+            f"{operation} of the cost {cost.describe()} must return an array, got a "
+            f"{type(answer).__name__}; wrap it in np.array."
+        )
+    if array.shape != shape and not (shape == () and array.size == 1):
+        raise ValueError(
+            f"{operation} of the cost {cost.describe()} must give shape {shape} here, got "
+            f"{array.shape}."
+        )
+    return array.reshape(shape)
+
+
 def _failures(cost: BoundCost, rows: Array, seed: int) -> Iterator[str]:
     rng, free = np.random.default_rng(seed), ~np.asarray(cost.frozen)
     if free.shape != (cost.dimension,):
@@ -184,13 +209,10 @@ def _failures(cost: BoundCost, rows: Array, seed: int) -> Iterator[str]:
         return
     size = float(np.std(rows)) or 1.0
     delta = size * rng.normal(size=(len(rows), cost.dimension)) * free
-    costs = np.asarray(cost(rows, rows + delta), dtype=float)
-    if costs.shape != (len(rows),):
-        yield f"costs of {len(rows)} moves have shape {costs.shape}, expected ({len(rows)},)"
-        return
+    costs = _asked(cost, "__call__", (len(rows),), rows, rows + delta)
     if not np.all(costs >= 0):
         yield f"a move costs {costs.min():.6g}, which is negative or not a number"
-    still = np.abs(cost(rows, rows))
+    still = np.abs(_asked(cost, "__call__", (len(rows),), rows, rows))
     if np.any(still > CLOSE * max(costs.max(initial=0.0), 1e-300)) and np.any(still > 0):
         yield f"a point that does not move costs {still.max():.6g}, not 0"
     if cost.order is None or not free.any():
@@ -210,18 +232,25 @@ def _failures(cost: BoundCost, rows: Array, seed: int) -> Iterator[str]:
 
 def _homogeneity(cost: BoundCost, rows: Array, delta: Array, costs: Array) -> Iterator[str]:
     assert cost.order is not None
-    twice = cost(rows, rows + 2 * delta)
+    twice, back = (
+        _asked(cost, "__call__", costs.shape, rows, rows + move) for move in (2 * delta, -delta)
+    )
     yield from _differ(
         f"twice a move over 2^{cost.order:g}, its order,", twice / 2**cost.order, costs
     )
-    yield from _differ("the opposite move", cost(rows, rows - delta), costs)
+    yield from _differ("the opposite move", back, costs)
     if cost.knows("of_displacements"):
-        yield from _differ("of_displacements", cost.of_displacements(delta), costs)
+        found = _asked(cost, "of_displacements", costs.shape, delta)
+        yield from _differ("of_displacements", found, costs)
 
 
 def _gradient(cost: BoundCost, delta: Array, ways: Array) -> Iterator[str]:
-    ahead, back = (cost.of_displacements(delta + step * ways) for step in (1e-6, -1e-6))
-    expected, found = (ahead - back) / 2e-6, np.sum(cost.gradient(delta) * ways, axis=1)
+    ahead, back = (
+        _asked(cost, "of_displacements", delta.shape[:1], delta + step * ways)
+        for step in (1e-6, -1e-6)
+    )
+    slopes = _asked(cost, "gradient", delta.shape, delta)
+    expected, found = (ahead - back) / 2e-6, np.sum(slopes * ways, axis=1)
     worst = int(np.argmax(np.abs(expected - found)))
     if abs(expected[worst] - found[worst]) > SLOPE * max(1e-300, float(np.abs(expected).max())):
         yield (
@@ -232,12 +261,13 @@ def _gradient(cost: BoundCost, delta: Array, ways: Array) -> Iterator[str]:
 
 def _duality(cost: BoundCost, slopes: Array, delta: Array, costs: Array) -> Iterator[str]:
     assert cost.order is not None
-    norms = np.asarray(cost.dual_norms(slopes))
-    moves, lengths = delta, costs ** (1.0 / cost.order)
     if cost.knows("gradient"):
         # The gradient of a cost is a slope whose steepest move is the move itself.
         slopes = np.vstack([slopes, cost.gradient(delta)])
-        norms = np.asarray(cost.dual_norms(slopes))
+    if cost.knows("dual_norm"):
+        written = [_asked(cost, "dual_norm", (), cp.Constant(b)) for b in slopes]
+    norms = _asked(cost, "dual_norms", slopes.shape[:1], slopes)
+    moves, lengths = delta, costs ** (1.0 / cost.order)
     excess = slopes @ moves.T - norms[:, None] * lengths * (1 + CLOSE)
     if excess.max() > CLOSE * norms.max():
         b, m = np.unravel_index(int(np.argmax(excess)), excess.shape)
@@ -246,16 +276,12 @@ def _duality(cost: BoundCost, slopes: Array, delta: Array, costs: Array) -> Iter
             f"1, more than its dual norm {norms[b]:.6g}"
         )
     if cost.knows("dual_norm"):
-        written = np.array([_number(cost.dual_norm(cp.Constant(b))) for b in slopes])
-        yield from _differ("the dual norm in CVXPY", written, norms, "as numbers")
+        yield from _differ("the dual norm in CVXPY", np.array(written), norms, "as numbers")
     if cost.knows("steepest_move"):
-        best = np.array([cost.steepest_move(b) for b in slopes])
+        best = np.array([_asked(cost, "steepest_move", b.shape, b) for b in slopes])
         yield from _differ("<b, steepest move>", np.sum(best * slopes, axis=1), norms, "|b|_dual")
-        yield from _differ("a steepest move", cost.of_displacements(best), np.ones(len(best)), "1")
-
-
-def _number(expression: Any) -> float:
-    return float(np.reshape(expression.value, ()))
+        lengths = _asked(cost, "of_displacements", best.shape[:1], best)
+        yield from _differ("a steepest move", lengths, np.ones(len(best)), "1")
 
 
 def _differ(name: str, found: Array, expected: Array, other: str = "the cost") -> Iterator[str]:

@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.errors import UnknownToCost
+from wdro_model.registry import refuse_signature
 from wdro_model.uncertainty.parameter import one_if_equal
 
 if TYPE_CHECKING:
@@ -343,6 +344,7 @@ class GroundCost(ABC):
         from wdro_model.uncertainty.costs.cost_register import check
 
         name = type(self).__name__
+        refuse_signature(f"bind of the cost {name}", self.bind, "joint")
         bound = self.bind(joint)
         if not isinstance(bound, BoundCost) or getattr(bound, "dimension", None) != joint.dimension:
             raise ValueError(
