@@ -85,7 +85,7 @@ def test_what_a_class_lacks_is_named():
     for given, message in [
         (Empty, "Empty lacks bind, describe, order, bound; see"),
         (Half, "Half lacks Valueless.describe, Valueless.of_displacements"),
-        (np.linalg.norm, "must be a subclass of wdro_model.GroundCost"),
+        (np.linalg.norm, "must be a subclass of wdro_model.costs.GroundCost"),
         (type("Odd", (GroupNorm,), {"bound": 3}), "bound of the cost 'x' must be a subclass"),
     ]:
         with pytest.raises(ValueError, match=message):
