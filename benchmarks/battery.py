@@ -2,7 +2,7 @@
 
     python benchmarks/battery.py [--models 2000] [--start-seed 0] [--dimension 3] [--solves 100]
 
-Fixed decisions in one or two uncertain coordinates; with `--dimension` in as many of them: sums over
+Fixed decisions in one or two uncertain coordinates; with `--dimension` in as many: sums over
 the coordinates and losses of one affine form, whose integrals fall apart. `--solves` models with a
 free decision, whose minimum is searched by SciPy. The seeds of the tests are the first ones. Prints
 outcomes and seconds for each strategy, and every model that is not right.

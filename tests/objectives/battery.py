@@ -668,6 +668,7 @@ class Answer:
     sigma: float | Array
     integration: str
     seconds: float
+    """Of the processor."""
 
 
 def solved(model: Model, limit: float = 30.0) -> Answer:
@@ -678,11 +679,11 @@ def solved(model: Model, limit: float = 30.0) -> Answer:
         for name, option in (("epsilon", model.epsilon), ("sigma", model.sigma))
         if option is not None
     }
-    began = time.perf_counter()
+    began = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         problem.solve(method="smoothed", time_limit=limit, progress=False, **options)
-    return answer_of(problem.solution, time.perf_counter() - began)
+    return answer_of(problem.solution, time.process_time() - began)
 
 
 def answer_of(found: wdro.Solution, seconds: float) -> Answer:

@@ -305,11 +305,11 @@ def judged(model: FreeModel, long: bool, limit: float = 30.0) -> Judged:
         for name, option in (("epsilon", model.base.epsilon), ("sigma", model.base.sigma))
         if option is not None
     }
-    began = time.perf_counter()
+    began = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         problem.solve(method="smoothed", time_limit=limit, progress=False, **options)
-    answer = answer_of(problem.solution, time.perf_counter() - began)
+    answer = answer_of(problem.solution, time.process_time() - began)
     decision = np.asarray(x.value, dtype=float)
     here = place(model, decision, answer, answer.dual, 1e-6)
     bound = here.value - float(here.gradient @ decision) + model.region.least(here.gradient)
