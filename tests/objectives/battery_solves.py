@@ -177,10 +177,9 @@ def draw_free(seed: int) -> FreeModel:
     price = np.round(0.3 * rng.normal(size=region.n), 2)
     epsilon = base.epsilon if base.epsilon is None else max(base.epsilon, 1e-3)
     base = replace(base, seed=seed, term=term, x=matrix @ region.middle + shift, epsilon=epsilon)
-    if not np.isfinite(term.growth) and not np.isfinite(base.support.upper).all():
-        base = replace(base, term=one_term(rng, d, "logistic"))
     model = FreeModel(base, region, matrix, shift, price)
-    return draw_free(seed + 1000) if base.outgrows() else model
+    tried = [region.middle + 0.3 * rng.normal(size=region.n) for _ in range(5)]
+    return draw_free(seed + 1000) if any(model.at(x).outgrows() for x in tried) else model
 
 
 @dataclass(frozen=True)
@@ -219,7 +218,11 @@ def search(model: FreeModel, answer: Answer, starts: list[Array]) -> tuple[float
     hull = region.vertices
 
     def decision(y: Array) -> Array:
-        return y if hull is None else np.clip(y, 0, None) @ hull / np.clip(y, 0, None).sum()
+        """A point of the region, also where SLSQP leaves it."""
+        if hull is None:
+            return y * min(1.0, region.radius / max(float(np.linalg.norm(y)), 1e-300))
+        weights = np.clip(y, 0, None)
+        return weights @ hull / weights.sum()
 
     def objective(y: Array) -> tuple[float, Array]:
         nonlocal best, dual

@@ -371,7 +371,7 @@ def windows(block: Block, epsilon: float, dual: float) -> Array | None:
         if not np.all(g[inside] < np.inf):
             return None
         g = g.reshape(len(steps), -1)
-        counts = g > g.max() - DEPTH
+        counts = g >= g.max() - DEPTH
         if counts[-1].any():
             return None
         reach = np.abs(moves.reshape(len(steps), -1, block.d))[counts].max(axis=0)
@@ -502,7 +502,7 @@ def minimise(reference: Reference, start: float | None, tolerance: float) -> Min
     dual = start if start is not None and np.isfinite(start) and start >= 0 else 1.0
     low: Value | None = None  # the slope is negative
     high: Value | None = None
-    best, wall = None, 0.0  # F is infinite up to the wall
+    best, wall = None, -1.0  # F is infinite up to the wall
     for _ in range(100):
         point = reference(dual)
         if np.isfinite(point.value):
@@ -530,30 +530,35 @@ def minimise(reference: Reference, start: float | None, tolerance: float) -> Min
 
 def _next(point: Value, low: Value | None, high: Value | None, wall: float) -> float:
     """Another l: beyond Newton's step while there is one sign, inside of the bracket after."""
-    newton = np.nan
-    if np.isfinite(point.value) and point.curvature > 0:
-        newton = -point.slope / point.curvature
     if high is None:
-        if not np.isfinite(newton):
-            return 2 * max(point.dual, wall) if max(point.dual, wall) > 0 else 1.0
-        if point.dual == 0:
-            return newton * 1.5
-        return point.dual + min(1.5 * newton + 1e-9 * point.dual, 15 * point.dual)
-    floor = low.dual if low is not None else wall
+        newton = _newton(point)
+        if newton is None or not newton > 0:
+            return max(2 * point.dual, 2 * wall, 1e-3)
+        most = 15 * point.dual if point.dual > 0 else np.inf
+        return point.dual + min(1.5 * newton + 1e-9 * point.dual, most)
     if low is None:
-        target = point.dual + 1.5 * newton if np.isfinite(newton) else 0.0
-        if target <= floor:
-            target = np.sqrt(wall * high.dual)
-        return float(target)
-    assert high is not None
+        newton = _newton(high)
+        target = 0.0 if newton is None else high.dual + 1.5 * newton
+        if target > max(wall, 0.0):
+            return float(target)
+        if wall < 0:
+            return 0.0
+        return max(float(np.sqrt(wall * high.dual)), high.dual / 10)
     # Newton from the side that is closer, and past it, so that both ends come in.
     near = low if abs(low.slope) < abs(high.slope) else high
-    if near.curvature > 0:
-        step = -near.slope / near.curvature
+    newton = _newton(near)
+    if newton is not None:
         for factor in (1.3, 1.0):
-            target = near.dual + factor * step
-            if floor < target < high.dual:
-                return target
+            target = near.dual + factor * newton
+            if low.dual < target < high.dual:
+                return float(target)
     if low.dual > 0 and high.dual > 4 * low.dual:
         return float(np.sqrt(low.dual * high.dual))
     return (low.dual + high.dual) / 2
+
+
+def _newton(point: Value) -> float | None:
+    """Newton's step for F' = 0."""
+    if not np.isfinite(point.value) or not point.curvature > 0:
+        return None
+    return -point.slope / point.curvature
