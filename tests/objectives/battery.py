@@ -600,7 +600,9 @@ class Model:
                 inside &= rows @ a <= b
             with np.errstate(over="ignore"):
                 ratios.append(self.losses(rows) / self.cost.of(step * ways))
-        return bool(np.any(inside & (ratios[1] > 0) & (ratios[1] > 1.5 * np.abs(ratios[0]))))
+        near, far = ratios
+        grows = np.isposinf(far) | ((far > 0) & (far > 1.5 * np.abs(near)))
+        return bool(np.any(inside & grows))
 
 
 SEPARATE = ("affine", "newsvendor", "sum_squares", "abs_power", "norm1")

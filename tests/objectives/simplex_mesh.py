@@ -26,6 +26,8 @@ SEEN = 30.0
 """A cell that may reach up to so far below the largest exponent is resolved."""
 SPREAD = 20.0
 """Variation of the exponent over a cell that is resolved."""
+HOPE = 0.5
+"""Share of its variation by which the exponent may exceed what is known of it in a cell."""
 MOST_CELLS = 60_000
 ROUNDS = 80
 
@@ -199,7 +201,7 @@ class Mesh:
 
     def _at_corners(self, simplices: Array, owner: Array) -> Array:
         if self.block.d == 1:
-            return np.zeros((len(simplices), 1, 3))
+            return self._at(simplices, owner)
         middles = [(simplices[:, i] + simplices[:, (i + 1) % 3]) / 2 for i in range(3)]
         return self._at(np.concatenate([simplices, np.stack(middles, axis=1)], axis=1), owner)
 
@@ -275,7 +277,7 @@ class Mesh:
         size = len(self.windows)
         _, weights = RULES[self.block.d]
         g = self._exponent(self.known)
-        area = volumes(self.whole)
+        area = np.maximum(volumes(self.whole), 1e-300)
         scale = np.log(area)[:, None] + np.log([1.0, 0.5, 0.5])
         terms = g + scale[..., None] + np.log(weights)
         top_of = terms.max(axis=(1, 2))
@@ -290,15 +292,17 @@ class Mesh:
         def by_sample(values: Array) -> Array:
             return np.bincount(self.owner, values, minlength=size)
 
-        total, wrong = by_sample(halves), np.abs(whole - halves)
+        # Where no half weighs anything yet beside a node of its whole, the cell is coarse.
+        total, wrong = np.maximum(by_sample(halves), 1e-300), np.abs(whole - halves)
         mean = by_sample(first) / total
         variance = np.maximum(by_sample(second) / total - mean**2, 0.0)
         error = by_sample(wrong) / total
-        most = g.max(axis=(1, 2))
-        spread = most - g.min(axis=(1, 2))
+        ends = self._exponent(self.corners)
+        most = np.maximum(g.max(axis=(1, 2)), ends.max(axis=(1, 2)))
+        spread = most - np.minimum(g.min(axis=(1, 2)), ends.min(axis=(1, 2)))
         best = np.full(size, -np.inf)
         np.maximum.at(best, self.owner, most)
-        coarse = (most + 0.25 * spread > best[self.owner] - SEEN) & (spread > SPREAD)
+        coarse = (most + HOPE * spread > best[self.owner] - SEEN) & (spread > SPREAD)
         active = by_sample((wrong > 1e-3 * self.tolerance * total[self.owner]).astype(float))
         share = self.tolerance * total / (2 * np.maximum(active, 1))
         bad = (wrong > share[self.owner]) & (error > self.tolerance)[self.owner]
