@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.model import RobustModel
+from wdro_model.objectives.integration.by_cells import build_cells, cells_refusal
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.conditional.by_blocks import (
     build_conditional,
@@ -125,6 +126,7 @@ STRATEGIES: dict[str, Strategy] = {
     "separable": Strategy(separable_refusal, build_separable),
     "low_rank": Strategy(low_rank_refusal, build_low_rank),
     "norms": Strategy(norms_refusal, build_norms),
+    "cells": Strategy(cells_refusal, build_cells),
     "conditional": Strategy(conditional_refusal, build_conditional),
     "tilted": Strategy(tilted_refusal, build_tilted),
     "gaussian": Strategy(lambda model: None, build_gaussian),
