@@ -32,9 +32,9 @@ from wdro_model.objectives.integration.truncated import truncated_normal
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.supports import Polyhedron
 
-FINE, COARSE = 1e-5, 1e-3
-"""Estimated relative errors of the integrals, and of those to begin with. The estimate is that of
-the embedded rule: the error itself is smaller by far."""
+FINE, COARSE = {1: 1e-9, 2: 3e-6}, 1e-3
+"""Estimated relative errors of the integrals over one and over two coordinates, and of those to
+begin with. The estimate is that of the embedded rule: the error itself is smaller by far."""
 REFERENCE = 1e-9
 """The same of the mass that the reference gives to a polyhedron."""
 MOST_SAMPLES = {1: 5000, 2: 300}
@@ -55,12 +55,13 @@ class ByCells(Given):
     exact = True
 
     def __init__(
-        self, *given: Any, radius: float | None, tolerance: float = FINE, **settings: Any
+        self, *given: Any, radius: float | None, tolerance: float | None = None, **settings: Any
     ) -> None:
         super().__init__(*given, **settings)
-        self.radius, self.tolerance = radius, tolerance
+        self.radius = radius
         self.frame: Frame = frame_of(self.joint, self.cost, self.sigma)
-        self.region: CellRegion = region_of(self.frame)
+        self.tolerance = tolerance or FINE[self.frame.dimension]
+        self.region: CellRegion = region_of(self.frame, self.cost)
         self.deviation = np.sqrt(self.frame.spread)
         self.dual: float | None = None
         """Where the dual variable was minimised last."""
@@ -272,7 +273,7 @@ def cells_refusal(model: RobustModel) -> str | None:
     for parameter, _ in frame.coupled:
         if not isinstance(parameter.support, Polyhedron):
             return f"the support of {parameter.name()!r} is known point by point alone"
-    return thin_refusal(region_of(frame))
+    return thin_refusal(region_of(frame, model.cost))
 
 
 def thin_refusal(region: CellRegion) -> str | None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from wdro_model.objectives.integration.importance.frame import Frame
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.supports import Polyhedron
 
 MARKS = (1.5, 6.0)
@@ -39,6 +40,8 @@ class CellRegion:
     """Half-planes normals @ t <= slack; (m, r)."""
     slack: Array
     """(N, m)"""
+    creases: Array
+    """Lines creases @ t = 0 along which the cost has kinks, (q, r), beside the axes."""
 
     @property
     def dimension(self) -> int:
@@ -68,23 +71,20 @@ class CellRegion:
             return np.stack([axes[0][:-1], axes[0][1:]], axis=1)
         rectangles = [(*one, *other) for one, other in product(pairwise(axes[0]), pairwise(axes[1]))]
         cells = np.array([(u0, u1, lo, lo, hi, hi) for u0, u1, lo, hi in rectangles])
-        if not len(self.normals):
+        if not len(self.normals) and not len(self.creases):
             return cells.reshape(-1, 6)
-        found = [
-            part
-            for u0, u1, lo, _, hi, _ in cells.reshape(-1, 6)
-            for part in trapezoids(
-                clipped_polygon(
-                    np.array([(u0, lo), (u1, lo), (u1, hi), (u0, hi)]),
-                    self.normals,
-                    self.slack[sample],
-                )
-            )
-        ]
+        found = []
+        for u0, u1, lo, _, hi, _ in cells.reshape(-1, 6):
+            corners = np.array([(u0, lo), (u1, lo), (u1, hi), (u0, hi)])
+            parts = [clipped_polygon(corners, self.normals, self.slack[sample])]
+            for crease in self.creases:
+                sides = (crease[None], -crease[None])
+                parts = [clipped_polygon(p, side, np.zeros(1)) for p in parts for side in sides]
+            found += [cell for part in parts for cell in trapezoids(part)]
         return np.array(found).reshape(-1, 6)
 
 
-def region_of(frame: Frame) -> CellRegion:
+def region_of(frame: Frame, cost: BoundCost) -> CellRegion:
     """The region of a frame whose supports are boxes and polyhedra."""
     joint, deviation = frame.joint, np.sqrt(frame.spread)
     everyone = np.arange(joint.size)
@@ -110,7 +110,11 @@ def region_of(frame: Frame) -> CellRegion:
         high = np.minimum(high[:, 0], np.min(slack, axis=1, where=normal.T > 0, initial=np.inf))
         low = np.maximum(low[:, 0], -np.min(slack, axis=1, where=normal.T < 0, initial=np.inf))
         low, high, normal, slack = low[:, None], high[:, None], normal[:0], slack[:, :0]
-    return CellRegion(low, high, normal, slack)
+    creases = np.zeros((0, frame.dimension))
+    if cost.exponent == np.inf and frame.dimension == 2:
+        one, other = cost.coordinate_scales[frame.moving] * deviation
+        creases = np.array([(one, -other), (one, other)])
+    return CellRegion(low, high, normal, slack, creases)
 
 
 def breaks(low: float, high: float) -> Array:
@@ -137,14 +141,6 @@ def cell_points(cells: Array, mesh: list[Array]) -> tuple[Array, Array]:
     height = height + (cells[:, 5:6] - cells[:, 3:4]) * mesh[0]
     second = low + height * mesh[1]
     return np.stack([first, second], axis=2), jacobian + np.log(height)
-
-
-def log_volumes(cells: Array) -> Array:
-    """(C,)"""
-    volume = np.log(cells[:, 1] - cells[:, 0])
-    if cells.shape[1] == 2:
-        return volume
-    return volume + np.log(0.5 * (cells[:, 4] - cells[:, 2] + cells[:, 5] - cells[:, 3]))
 
 
 def divisible(cells: Array) -> Array:

@@ -55,27 +55,29 @@ class CellRule:
 
     def integrate(self, density: Array) -> tuple[Array, Array]:
         """Integrals (C,) of densities given at the nodes (C, size), and errors by axis (C, r)."""
+        n = len(self.nodes)
         if self.dimension == 1:
             return density @ self.weights, np.abs(density @ self.excess)[:, None]
-        n = len(self.nodes)
-        cube = density.reshape(-1, n, n)
-        inner = cube @ self.weights
-        first = np.abs(np.swapaxes(cube, 1, 2) @ self.excess) @ self.weights
-        second = np.abs(cube @ self.excess) @ self.weights
-        return inner @ self.weights, np.stack([first, second], axis=1)
+        both = np.stack([self.weights, self.excess], axis=1)
+        inner = (density.reshape(-1, n) @ both).reshape(-1, n, 2)
+        across = density.reshape(-1, n, n).transpose(0, 2, 1).reshape(-1, n) @ self.excess
+        first = np.abs(across).reshape(-1, n) @ self.weights
+        second = np.abs(inner[:, :, 1]) @ self.weights
+        return inner[:, :, 0] @ self.weights, np.stack([first, second], axis=1)
 
     def highest(self, logs: Array) -> Array:
         """How high functions, given at the nodes (C, size), may be within their cells, (C,)."""
-        if self.dimension == 1:
-            slack = np.abs(logs @ self.last.T).sum(axis=1)
-            return (logs @ self.between.T).max(axis=1) + CAUTION * slack
-        n = len(self.nodes)
-        cube = logs.reshape(-1, n, n)
-        across = np.swapaxes(cube, 1, 2)
-        slack = np.abs(cube @ self.last.T).sum(axis=2).max(axis=1)
-        slack += np.abs(across @ self.last.T).sum(axis=2).max(axis=1)
-        finer = np.swapaxes(across @ self.between.T, 1, 2) @ self.between.T
-        return finer.reshape(len(logs), -1).max(axis=1) + CAUTION * slack
+        n, m = len(self.nodes), len(self.between)
+        both = np.concatenate([self.between, self.last]).T
+        lines = logs.reshape(-1, n) @ both
+        found = lines[:, :m].max(axis=1) if self.dimension == 1 else None
+        slack = np.abs(lines[:, m:]).sum(axis=1)
+        if found is None:
+            slack = slack.reshape(-1, n).max(axis=1)
+            finer = lines[:, :m].reshape(-1, n, m).transpose(0, 2, 1).reshape(-1, n) @ both
+            found = finer[:, :m].max(axis=1).reshape(-1, m).max(axis=1)
+            slack += np.abs(finer[:, m:]).sum(axis=1).reshape(-1, m).max(axis=1)
+        return found + CAUTION * slack
 
     def ranges(self, logs: Array) -> Array:
         """How much functions vary along lines in each axis, (C, r)."""

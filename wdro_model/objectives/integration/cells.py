@@ -12,11 +12,13 @@ seen, errors are estimated anew, and cells are halved further only where that as
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
+from wdro_model.objectives.integration.cell_creases import Creases, cut_along, find_creases
 from wdro_model.objectives.integration.cell_regions import (
     OCTAVES,
     CellRegion,
@@ -24,7 +26,6 @@ from wdro_model.objectives.integration.cell_regions import (
     divisible,
     farthest,
     halved,
-    log_volumes,
 )
 from wdro_model.objectives.integration.cell_rules import cell_rule
 from wdro_model.solvers.objective import Array
@@ -52,7 +53,7 @@ class CellIntegrand(Protocol):
 
     def look(self, owner: Array, moves: Array) -> tuple[Array, ...]:
         """What is needed of the points with moves y (B, r), as arrays (B, ...); the first of them
-        is NaN where the loss is not defined."""
+        is NaN where the loss is not defined, and -inf where a move is ruled out."""
         ...
 
     def exponents(self, looked: tuple[Array, ...], owner: Array, dual: float) -> Array:
@@ -67,14 +68,37 @@ class Resolved:
     dual: float
     log_mass: Array
     """log of the integral of exp(g) in t, (K,)."""
-    weights: Array
-    """Probabilities of the nodes in their sample, (C, S)."""
+    shares: Array
+    """Densities of the nodes in their sample, (C, S)."""
+    rule: Array
+    """Weights of the nodes of a cell, (S,)."""
     error: Array
     """Its estimated relative error, (K,)."""
 
     @property
     def diverges(self) -> bool:
         return bool(np.isposinf(self.log_mass).any())
+
+    @cached_property
+    def weights(self) -> Array:
+        """Probabilities of the nodes in their sample, (C, S)."""
+        return self.shares * self.rule
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Cells that are halved along axes, (C, r), and some that are cut along creases."""
+
+    axes: Array
+    creased: Array = field(default_factory=lambda: np.zeros(0, dtype=int))
+    lines: Creases | None = None
+
+    @property
+    def none(self) -> bool:
+        return not self.axes.any() and not len(self.creased)
+
+
+NOWHERE = Cuts(np.zeros((0, 1), dtype=bool))
 
 
 class CellIntegral:
@@ -103,7 +127,7 @@ class CellIntegral:
         flat = points.reshape(-1, region.dimension)
         self._scan_points = points
         self._scan_inside = region.inside(self._scan_owner, flat)
-        self._scanned = integrand.look(self._scan_owner, flat * deviation)
+        self._scanned = _defined(integrand.look(self._scan_owner, flat * deviation))
         known = known or {}
         self._reach = np.array([known[int(k)][0] if int(k) in known else 0.0 for k in samples])
         self._position = np.zeros(0, dtype=int)
@@ -153,59 +177,57 @@ class CellIntegral:
             return self._infinite(dual)
         self._extend(needed)
         for _ in range(ROUNDS):
-            found, axes, beyond = self._measured(dual)
+            found, cuts, beyond = self._measured(dual)
             if beyond.any():
                 needed = np.where(beyond, 4 * self._reach, 0.0)
                 if (needed > FARTHEST).any():
                     return self._infinite(dual)
                 self._extend(needed)
-            elif found.diverges or not axes.any():
+            elif found.diverges or cuts.none:
                 break
             else:
-                self._halve(axes)
+                self._cut(cuts)
         return found
 
     def _infinite(self, dual: float) -> Resolved:
         none = np.full(len(self.samples), np.inf)
-        return Resolved(dual, none, np.zeros((0, 0)), none)
+        return Resolved(dual, none, np.zeros((0, 0)), np.zeros(0), none)
 
-    def _measured(self, dual: float) -> tuple[Resolved, Array, Array]:
-        """The integrals on the cells as they are, the axes (C, r) along which to halve them, and
-        the samples (K,) whose cells do not reach far enough."""
+    def _measured(self, dual: float) -> tuple[Resolved, Cuts, Array]:
+        """The integrals on the cells as they are, where to cut them, and the samples (K,) whose
+        cells do not reach far enough."""
         rule, position, size = self._rule, self._position, len(self.samples)
         first = np.searchsorted(position, np.arange(size))
-        logs = self._exponents(dual)
+        logs = self._exponents(dual) + self._jacobian
         heights = logs.max(axis=1)
-        tops = (logs + self._jacobian).max(axis=1)
-        top = np.maximum.reduceat(tops, first)
+        top = np.maximum.reduceat(heights, first)
         if np.isposinf(top).any():
-            return self._infinite(dual), np.zeros((0, 1), dtype=bool), np.zeros(size, dtype=bool)
-        self._refuse_undefined(tops > top[position] - CUT)
-        density = np.exp(logs + self._jacobian - top[position, None])
+            return self._infinite(dual), NOWHERE, np.zeros(size, dtype=bool)
+        self._refuse_undefined(heights > top[position] - CUT)
+        density = np.exp(logs - top[position, None])
         mass, errors = rule.integrate(density)
         total = np.add.reduceat(mass, first)
-        errors = errors / total[position, None]
+        log_mass = top + np.log(total)
+        errors /= total[position, None]
         worst = errors.sum(axis=1)
         # What the cell may hold that the nodes do not see.
-        highest = np.where(np.isfinite(logs).all(axis=1), rule.highest(logs), heights)
-        highest = np.where(np.isnan(highest), heights, highest)
-        share = highest + self._volume - (top + np.log(total))[position]
+        highest = np.where(self._holes, heights, rule.highest(logs))
+        share = highest - log_mass[position]
         blind = (highest > heights + SEEN) & (share > np.log(0.1 * self.tolerance))
-        worst = worst + np.where(blind, np.exp(np.minimum(share, 0.0)), 0.0)
+        worst += np.where(blind, np.exp(np.minimum(share, 0.0)), 0.0)
         error = np.add.reduceat(worst, first)
         outside = farthest(self._cells) >= self._reach[position] * (1 - 1e-9)
-        over = outside & (np.maximum(heights, highest) + self._volume > top[position] - 0.5 * CUT)
+        over = outside & (blind | (heights > top[position] - 0.5 * CUT))
         beyond = np.zeros(size, dtype=bool)
-        beyond[position[over & (blind | (tops > top[position] - 0.5 * CUT))]] = True
-        weights = density * rule.product_weights() / total[position, None]
-        found = Resolved(dual, top + np.log(total), weights, error)
-        axes = self._axes(errors, worst, error, blind, logs)
-        return found, axes, beyond
+        beyond[position[over]] = True
+        density /= total[position, None]
+        found = Resolved(dual, log_mass, density, rule.product_weights(), error)
+        if not (error > self.tolerance).any():
+            return found, NOWHERE, beyond
+        return found, self._cuts(errors, worst, error, blind, logs), beyond
 
-    def _axes(
-        self, errors: Array, worst: Array, error: Array, blind: Array, logs: Array
-    ) -> Array:
-        """Where to halve: the cells with the largest errors, so that the rest is tolerable."""
+    def _cuts(self, errors: Array, worst: Array, error: Array, blind: Array, logs: Array) -> Cuts:
+        """Where to cut: the cells with the largest errors, so that the rest is tolerable."""
         position = self._position
         order = np.lexsort((worst, position))
         sums = np.cumsum(worst[order])
@@ -221,14 +243,20 @@ class CellIntegral:
         spread = self._rule.ranges(logs[some])
         axes[some] = spread >= ALONG["range"] * spread.max(axis=1, keepdims=True)
         axes &= rough[:, None]
-        return axes & divisible(self._cells)
+        axes &= divisible(self._cells)
+        if self.region.dimension == 1:
+            return Cuts(axes)
+        some = np.flatnonzero(axes.any(axis=1) & ~blind & ~self._holes)
+        lines = find_creases(logs[some], self._cells[some], self._rule.nodes)
+        creased = some[lines.found]
+        axes[creased] = False
+        return Cuts(axes, creased, lines[lines.found])
 
     def _exponents(self, dual: float) -> Array:
         shape = self._jacobian.shape
         flat = tuple(part.reshape(-1, *part.shape[2:]) for part in self._looked)
         owner = np.repeat(self.owners, shape[1])
-        found = self.integrand.exponents(flat, owner, dual).reshape(shape)
-        return np.where(np.isnan(found), -np.inf, found)
+        return self.integrand.exponents(flat, owner, dual).reshape(shape)
 
     def _refuse_undefined(self, lively: Array) -> None:
         if (self._undefined & lively).any():
@@ -243,7 +271,7 @@ class CellIntegral:
         """How far the cells of each sample must reach, (K,); infinite where g rises without end."""
         points, size = self._scan_points, len(self.samples)
         g = self.integrand.exponents(self._scanned, self._scan_owner, dual)
-        g = np.where(self._scan_inside & ~np.isnan(g), g, -np.inf).reshape(size, -1)
+        g = np.where(self._scan_inside, g, -np.inf).reshape(size, -1)
         away = np.abs(points).max(axis=2)
         near = np.where(g > g.max(axis=1, keepdims=True) - CUT, away, 0.0).max(axis=1)
         needed = np.maximum(LEAST_REACH, 2.0 * near)
@@ -252,7 +280,8 @@ class CellIntegral:
         defined = np.cumprod(np.abs(np.nan_to_num(rays, nan=np.inf)) < LARGEST, axis=2).sum(axis=2)
         last = np.maximum(defined - 1, 1)[:, :, None]
         ahead, behind = (np.take_along_axis(rays, last - shift, axis=2)[:, :, 0] for shift in (0, 1))
-        grows = np.diff(distance, axis=2)[:, :, -1] > 0
+        inside = self._scan_inside.reshape(rays.shape)[:, :, -1]
+        grows = inside & (np.diff(distance, axis=2)[:, :, -1] > 0)
         rises = grows & (defined > 1) & (ahead > behind)
         rises |= grows & np.isposinf(rays).any(axis=2)
         return np.where(rises.any(axis=1), np.inf, needed)
@@ -275,17 +304,24 @@ class CellIntegral:
         if fresh:
             empty = np.zeros((0, width))
             self._cells, self._jacobian = empty, np.zeros((0, self._rule.size))
-            self._volume, self._undefined = np.zeros(0), np.zeros(0, dtype=bool)
+            self._holes = self._undefined = np.zeros(0, dtype=bool)
             self._looked = tuple(
                 np.zeros((0, self._rule.size, *part.shape[1:])) for part in self._scanned
             )
         keep = ~np.isin(self._position, which)
         self._join(np.flatnonzero(keep), position, new)
 
-    def _halve(self, axes: Array) -> None:
-        cut = axes.any(axis=1)
-        parts, source = halved(self._cells[cut], axes[cut])
-        self._join(np.flatnonzero(~cut), self._position[cut][source], parts)
+    def _cut(self, cuts: Cuts) -> None:
+        keep = ~cuts.axes.any(axis=1)
+        which = np.flatnonzero(~keep)
+        parts, source = halved(self._cells[which], cuts.axes[which])
+        position = self._position[which][source]
+        if cuts.lines is not None:
+            keep[cuts.creased] = False
+            more, source = cut_along(self._cells[cuts.creased], cuts.lines)
+            parts = np.concatenate([parts, more])
+            position = np.concatenate([position, self._position[cuts.creased][source]])
+        self._join(np.flatnonzero(keep), position, parts)
 
     def _join(self, keep: Array, position: Array, cells: Array) -> None:
         """Those of the cells that are kept, and new ones."""
@@ -295,6 +331,8 @@ class CellIntegral:
         shape = (len(cells), self._rule.size)
         looked = tuple(part.reshape(*shape, *part.shape[1:]) for part in looked)
         undefined = np.isnan(looked[0]).any(axis=1)
+        looked = _defined(looked)
+        holes = np.isneginf(looked[0]).any(axis=1)
         order = np.argsort(np.concatenate([self._position[keep], position]), kind="stable")
 
         def joined(old: Array, new: Array) -> Array:
@@ -302,8 +340,13 @@ class CellIntegral:
 
         self._cells = joined(self._cells, cells)
         self._jacobian = joined(self._jacobian, jacobian)
-        self._volume = joined(self._volume, log_volumes(cells))
+        self._holes = joined(self._holes, holes)
         self._undefined = joined(self._undefined, undefined)
         self._looked = tuple(joined(*pair) for pair in zip(self._looked, looked))
         self._position = joined(self._position, position)
         self._last = None
+
+
+def _defined(looked: tuple[Array, ...]) -> tuple[Array, ...]:
+    """With -inf for NaN: a scenario without a loss has no weight."""
+    return (np.where(np.isnan(looked[0]), -np.inf, looked[0]), *looked[1:])
