@@ -19,7 +19,13 @@ from wdro_model.loss.flat_vectors import FlatLoss
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.cell_regions import CellRegion, clipped_polygon, region_of
-from wdro_model.objectives.integration.cells import CellIntegral, Resolved
+from wdro_model.objectives.integration.cells import (
+    CellIntegral,
+    CellMemory,
+    Resolved,
+    cell_diagnostics,
+    normal_log_masses,
+)
 from wdro_model.objectives.integration.importance.frame import Frame, frame_of
 from wdro_model.objectives.integration.importance.proposal_scales import (
     affine_dual,
@@ -28,19 +34,14 @@ from wdro_model.objectives.integration.importance.proposal_scales import (
 from wdro_model.objectives.integration.importance.targets import blocks, probe
 from wdro_model.objectives.integration.inner_integral import ROBUST, Given, Stream, inputs
 from wdro_model.objectives.integration.low_rank.tilted_law import HALF_LOG_2PI
-from wdro_model.objectives.integration.truncated import truncated_normal
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.supports import Polyhedron
 
 FINE, COARSE = {1: 1e-9, 2: 3e-6}, 1e-3
 """Estimated relative errors of the integrals over one and over two coordinates, and of those to
 begin with. The estimate is that of the embedded rule: the error itself is smaller by far."""
-REFERENCE = 1e-9
-"""The same of the mass that the reference gives to a polyhedron."""
 MOST_SAMPLES = {1: 5000, 2: 300}
 """More samples, with one or two coordinates, are left to draws."""
-GROWN = 2.0
-"""Cells that are so many times as many as at the last beginning are given up for new ones."""
 LIVELY = 1e-14
 """A smaller weight has no part in the gradient."""
 FLAT = 1e-9
@@ -65,9 +66,7 @@ class ByCells(Given):
         self.deviation = np.sqrt(self.frame.spread)
         self.dual: float | None = None
         """Where the dual variable was minimised last."""
-        self._cells: dict[int, tuple[float, Array]] = {}
-        self._first: dict[int, int] = {}
-        """How many cells each sample had after its last beginning."""
+        self.memory = CellMemory()
         self._log_mass: Array | None = None
         self._easier: ByCells | None = None
 
@@ -100,22 +99,6 @@ class ByCells(Given):
     def slice(self, x: Array, samples: Array, stream: Stream) -> CellSlice:
         return CellSlice(self, x, samples)
 
-    # -------------------------------------------------------------- from decision to decision
-    def remembered(self, samples: Array) -> dict[int, tuple[float, Array]]:
-        """Cells of the last decision, for those of the samples that have not got too many."""
-        own = {int(k): self._cells[int(k)] for k in samples if int(k) in self._cells}
-        if sum(len(c) for _, c in own.values()) <= GROWN * sum(self._first[k] for k in own):
-            return own
-        return {}
-
-    def remember(self, found: dict[int, tuple[float, Array]], dual: float, anew: bool) -> None:
-        """Keep the cells of a decision."""
-        self.dual = dual
-        self._cells.update(found)
-        for k, (_, cells) in found.items():
-            if anew or k not in self._first:
-                self._first[k] = len(cells)
-
     def guess(self, x: Array) -> float | None:
         """Where the dual variable may be."""
         if self.dual is not None:
@@ -133,31 +116,8 @@ class ByCells(Given):
     def reference(self, samples: Array) -> Array:
         """The log of the mass that N(0, I) gives to the support around each sample, (K,)."""
         if self._log_mass is None:
-            self._log_mass = self._reference()
+            self._log_mass = normal_log_masses(self.region)
         return self._log_mass[samples]
-
-    def _reference(self) -> Array:
-        region = self.region
-        if not len(region.normals):
-            finite = np.isfinite(region.low) | np.isfinite(region.high)
-            masses = np.zeros(finite.shape)
-            ends = region.low[finite], region.high[finite]
-            if finite.any():
-                masses[finite] = truncated_normal(*ends).log_mass
-            return masses.sum(axis=1)
-        everyone, unit = np.arange(self.joint.size), np.ones(region.dimension)
-        found = CellIntegral(Normal(), region, unit, everyone, REFERENCE).at(0.0)
-        return found.log_mass - region.dimension * HALF_LOG_2PI
-
-
-class Normal:
-    """The reference as an integrand."""
-
-    def look(self, owner: Array, moves: Array) -> tuple[Array, ...]:
-        return (-0.5 * (moves**2).sum(axis=1),)
-
-    def exponents(self, looked: tuple[Array, ...], owner: Array, dual: float) -> Array:
-        return looked[0]
 
 
 class Tilting:
@@ -206,7 +166,7 @@ class CellSlice:
 
     def __init__(self, rule: ByCells, x: Array, samples: Array) -> None:
         self._rule, self._x, self._samples = rule, x, samples
-        known = rule.remembered(samples)
+        known = rule.memory.of(samples)
         self._anew = not known
         self._integral = CellIntegral(
             Tilting(rule, x), rule.region, rule.deviation, samples, rule.tolerance, known
@@ -232,7 +192,8 @@ class CellSlice:
         rule, found = self._rule, self._integral.at(dual)
         if found.diverges:
             raise FloatingPointError("the smoothed objective is infinite here: it has no gradient.")
-        rule.remember(self._integral.kept(), dual, self._anew)
+        rule.memory.keep(self._integral.kept(), self._anew)
+        rule.dual = dual
         cell, node = np.nonzero(found.weights > LIVELY)
         weights = found.weights[cell, node] / len(self._samples)
         moves, owners = self._integral.moves()[cell, node], self._integral.owners[cell]
@@ -245,15 +206,10 @@ class CellSlice:
     def diagnostics(self, dual: float) -> Diagnostics | None:
         """None where the cells are as fine as they should be."""
         found: Resolved = self._integral.at(dual)
-        if found.diverges or (found.error <= self._rule.tolerance).all():
+        if found.diverges:
             return None
-        nodes = found.weights.size // len(self._samples)
-        return Diagnostics(
-            draws=nodes,
-            effective_size=float(nodes),
-            smallest_effective_size=float(nodes),
-            standard_error=float(self._rule.epsilon * np.minimum(found.error, 1e3).mean()),
-            nearest_cost=0.0,
+        return cell_diagnostics(
+            found.error, self._rule.tolerance, found.weights.size, self._rule.epsilon
         )
 
 
@@ -293,6 +249,4 @@ def thin_refusal(region: CellRegion) -> str | None:
 
 def build_cells(model: RobustModel, scales: Any) -> ByCells:
     """The strategy for a model; scales: epsilon and sigma."""
-    return ByCells(
-        *inputs(model), epsilon=scales.epsilon, sigma=scales.sigma, radius=model.radius
-    )
+    return ByCells(*inputs(model), epsilon=scales.epsilon, sigma=scales.sigma, radius=model.radius)

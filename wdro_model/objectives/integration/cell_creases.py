@@ -1,9 +1,9 @@
 """Straight kinks across cells of the plane: found in the values at the nodes, and cut along.
 
 On a line of nodes with a kink between two of them, parabolas through three nodes on either side
-meet at the kink. Where the places on several lines of a cell, of both directions, lie on one straight
-line, the cell is cut there into trapezoids, and the function is smooth on both sides: halving would
-take as many cells as the kink is long.
+meet at the kink. Where the places on several lines of a cell, of both directions, lie on one
+straight line, the cell is cut there into trapezoids, and the function is smooth on both sides:
+halving would take as many cells as the kink is long.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ class Creases:
     offset: Array
 
     def __getitem__(self, which: Array) -> Creases:
-        return Creases(
-            self.found[which], self.first[which], self.second[which], self.offset[which]
-        )
+        return Creases(self.found[which], self.first[which], self.second[which], self.offset[which])
 
 
 def find_creases(logs: Array, cells: Array, nodes: Array) -> Creases:
@@ -79,9 +77,7 @@ def kinks(lines: Array, nodes: Array) -> Array:
         a, b = nodes[j], nodes[j + 1]
         left, right = slice(j - 2, j + 1), slice(j + 1, j + 4)
 
-        def difference(
-            at: float, left: slice = left, right: slice = right
-        ) -> Array:
+        def difference(at: float, left: slice = left, right: slice = right) -> Array:
             """Left parabola minus right one."""
             return lines[:, left] @ cardinal(nodes[left], at) - lines[:, right] @ cardinal(
                 nodes[right], at

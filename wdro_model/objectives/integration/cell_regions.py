@@ -69,7 +69,9 @@ class CellRegion:
         axes = [breaks(*ends) for ends in zip(low, high)]
         if self.dimension == 1:
             return np.stack([axes[0][:-1], axes[0][1:]], axis=1)
-        rectangles = [(*one, *other) for one, other in product(pairwise(axes[0]), pairwise(axes[1]))]
+        rectangles = [
+            (*one, *other) for one, other in product(pairwise(axes[0]), pairwise(axes[1]))
+        ]
         cells = np.array([(u0, u1, lo, lo, hi, hi) for u0, u1, lo, hi in rectangles])
         if not len(self.normals) and not len(self.creases):
             return cells.reshape(-1, 6)

@@ -2,9 +2,10 @@
 
 Whatever g looks like: cells are halved where an embedded rule disagrees with the rule, along the
 axis that causes it, until the errors of a sample add up to less than a tolerance of its integral;
-and where g, interpolated, may be so high between the nodes that the cell matters though its nodes do
-not (a density much narrower than they are apart). A scan by octaves of the distance finds how far
-the cells must reach, and where g rises without end.
+and where g, interpolated, may be so high between the nodes that the cell matters though its nodes
+do not (a density much narrower than they are apart). Straight kinks are cut along
+(`cell_creases`). A scan by octaves of the distance finds how far the cells must reach, and where g
+rises without end.
 
 What costs is the loss at the nodes. It is looked at once; the dual variable recombines what was
 seen, errors are estimated anew, and cells are halved further only where that asks for it.
@@ -28,8 +29,12 @@ from wdro_model.objectives.integration.cell_regions import (
     halved,
 )
 from wdro_model.objectives.integration.cell_rules import cell_rule
-from wdro_model.solvers.objective import Array
+from wdro_model.objectives.integration.low_rank.tilted_law import HALF_LOG_2PI
+from wdro_model.objectives.integration.truncated import truncated_normal
+from wdro_model.solvers.objective import Array, Diagnostics
 
+REFERENCE = 1e-9
+"""Estimated relative error of the mass that the reference gives to a polyhedron."""
 CUT = 60.0
 """What is so far below the top, in logarithm, is not looked for."""
 SEEN = 2.5
@@ -42,6 +47,8 @@ FARTHEST = OCTAVES[-1]
 LARGEST = 1e15
 """An exponent of this size has no digits left."""
 ROUNDS = 120
+GROWN = 2.0
+"""Cells that are so many times as many as at the last beginning are given up for new ones."""
 MOST_CELLS = {1: 1000, 2: 4000}
 """Cells of one sample, at most."""
 MOST_NODES = 2**22
@@ -101,6 +108,32 @@ class Cuts:
 NOWHERE = Cuts(np.zeros((0, 1), dtype=bool))
 
 
+Kept = dict[int, tuple[float, Array]]
+"""For samples: how far their cells reach, and the cells."""
+
+
+class CellMemory:
+    """The cells of the decision that was looked at last: the next one begins with them."""
+
+    def __init__(self) -> None:
+        self._cells: Kept = {}
+        self._first: dict[int, int] = {}
+
+    def of(self, samples: Array) -> Kept:
+        """Those of some samples, unless they have become too many."""
+        own = {int(k): self._cells[int(k)] for k in samples if int(k) in self._cells}
+        if sum(len(c) for _, c in own.values()) <= GROWN * sum(self._first[k] for k in own):
+            return own
+        return {}
+
+    def keep(self, found: Kept, anew: bool) -> None:
+        """Remember the cells of a decision; anew: it did not begin with those of another."""
+        self._cells.update(found)
+        for k, (_, cells) in found.items():
+            if anew or k not in self._first:
+                self._first[k] = len(cells)
+
+
 class CellIntegral:
     """Cells of some samples at one decision."""
 
@@ -111,7 +144,7 @@ class CellIntegral:
         deviation: Array,
         samples: Array,
         tolerance: float,
-        known: dict[int, tuple[float, Array]] | None = None,
+        known: Kept | None = None,
     ) -> None:
         self.integrand, self.region, self.samples = integrand, region, samples
         self.tolerance = tolerance
@@ -155,7 +188,7 @@ class CellIntegral:
         """The moves y of the nodes, (C, S, r)."""
         return cell_points(self._cells, self._mesh)[0] * self._deviation
 
-    def kept(self) -> dict[int, tuple[float, Array]]:
+    def kept(self) -> Kept:
         """For each sample how far its cells reach, and the cells."""
         ends = np.flatnonzero(np.diff(self._position)) + 1
         parts = np.split(self._cells, ends)
@@ -279,7 +312,9 @@ class CellIntegral:
         # Beyond some distance nothing of g is left but rounding: the last steps before tell.
         defined = np.cumprod(np.abs(np.nan_to_num(rays, nan=np.inf)) < LARGEST, axis=2).sum(axis=2)
         last = np.maximum(defined - 1, 1)[:, :, None]
-        ahead, behind = (np.take_along_axis(rays, last - shift, axis=2)[:, :, 0] for shift in (0, 1))
+        ahead, behind = (
+            np.take_along_axis(rays, last - shift, axis=2)[:, :, 0] for shift in (0, 1)
+        )
         inside = self._scan_inside.reshape(rays.shape)[:, :, -1]
         grows = inside & (np.diff(distance, axis=2)[:, :, -1] > 0)
         rises = grows & (defined > 1) & (ahead > behind)
@@ -312,7 +347,7 @@ class CellIntegral:
         self._join(np.flatnonzero(keep), position, new)
 
     def _cut(self, cuts: Cuts) -> None:
-        keep = ~cuts.axes.any(axis=1)
+        keep = np.logical_not(np.any(cuts.axes, axis=1))
         which = np.flatnonzero(~keep)
         parts, source = halved(self._cells[which], cuts.axes[which])
         position = self._position[which][source]
@@ -330,9 +365,9 @@ class CellIntegral:
         looked = self.integrand.look(np.repeat(self.samples[position], self._rule.size), flat)
         shape = (len(cells), self._rule.size)
         looked = tuple(part.reshape(*shape, *part.shape[1:]) for part in looked)
-        undefined = np.isnan(looked[0]).any(axis=1)
+        undefined = np.any(np.isnan(looked[0]), axis=1)
         looked = _defined(looked)
-        holes = np.isneginf(looked[0]).any(axis=1)
+        holes = np.any(np.isneginf(looked[0]), axis=1)
         order = np.argsort(np.concatenate([self._position[keep], position]), kind="stable")
 
         def joined(old: Array, new: Array) -> Array:
@@ -350,3 +385,42 @@ class CellIntegral:
 def _defined(looked: tuple[Array, ...]) -> tuple[Array, ...]:
     """With -inf for NaN: a scenario without a loss has no weight."""
     return (np.where(np.isnan(looked[0]), -np.inf, looked[0]), *looked[1:])
+
+
+def cell_diagnostics(
+    error: Array, tolerance: float, nodes: int, epsilon: float
+) -> Diagnostics | None:
+    """None where the relative errors (K,) of the integrals are as small as they should be."""
+    if (error <= tolerance).all():
+        return None
+    each = float(nodes // len(error))
+    return Diagnostics(
+        draws=int(each),
+        effective_size=each,
+        smallest_effective_size=each,
+        standard_error=float(epsilon * np.minimum(error, 1e3).mean()),
+        nearest_cost=0.0,
+    )
+
+
+class Normal:
+    """The reference as an integrand."""
+
+    def look(self, owner: Array, moves: Array) -> tuple[Array, ...]:
+        return (-0.5 * (moves**2).sum(axis=1),)
+
+    def exponents(self, looked: tuple[Array, ...], owner: Array, dual: float) -> Array:
+        return looked[0]
+
+
+def normal_log_masses(region: CellRegion) -> Array:
+    """The log of the mass that N(0, I) gives to the region of each sample, (N,)."""
+    if not len(region.normals):
+        finite = np.isfinite(region.low) | np.isfinite(region.high)
+        masses = np.zeros(finite.shape)
+        if finite.any():
+            masses[finite] = truncated_normal(region.low[finite], region.high[finite]).log_mass
+        return masses.sum(axis=1)
+    everyone, unit = np.arange(len(region.low)), np.ones(region.dimension)
+    found = CellIntegral(Normal(), region, unit, everyone, REFERENCE).at(0.0)
+    return found.log_mass - region.dimension * HALF_LOG_2PI
