@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.model import RobustModel
+from wdro_model.objectives.integration.by_cells import build_cells, cells_refusal
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.conditional.by_blocks import (
     build_conditional,
@@ -24,6 +25,7 @@ from wdro_model.objectives.integration.largest_move import (
     build_largest_move,
     largest_move_refusal,
 )
+from wdro_model.objectives.integration.low_rank.form_anatomy import dissect, generic_rank
 from wdro_model.objectives.integration.low_rank.through_forms import (
     build_low_rank,
     drawn_refusal,
@@ -54,6 +56,8 @@ class Strategy:
 
     refusal: Callable[[RobustModel], str | None]
     build: Callable[[RobustModel, Scales], Any]
+    detour: Callable[[RobustModel], str | None] = lambda model: None
+    """Why a later one does better, where this one applies; asked if the user names none."""
 
 
 @dataclass(frozen=True)
@@ -117,14 +121,33 @@ def build_gaussian(model: RobustModel, scales: Scales) -> Gaussian:
     return Gaussian(*inputs(model), epsilon=scales.epsilon, sigma=scales.sigma, draws=scales.draws)
 
 
+def low_rank_detour(model: RobustModel) -> str | None:
+    """Two forms of two coordinates: the plane of the data will do."""
+    if cells_refusal(model) is not None:
+        return None
+    anatomy = dissect(model)
+    if anatomy is None or anatomy.quadratic or generic_rank(model, anatomy) < 2:
+        return None
+    return "as many forms as coordinates that move"
+
+
+def norms_detour(model: RobustModel) -> str | None:
+    """Few samples in the plane: cells are faster than a mixture, but for affine losses."""
+    if cells_refusal(model) is not None or model.affine_in_data or model.size > FEW_SAMPLES:
+        return None
+    return "for a few samples in a plane a mixture is a detour"
+
+
+FEW_SAMPLES = 50
 MIXABLE = ("closed_form", "separable", "low_rank")
 """Strategies for squared costs that tell the samples apart."""
 
 STRATEGIES: dict[str, Strategy] = {
     "closed_form": Strategy(closed_form_refusal, build_closed_form),
     "separable": Strategy(separable_refusal, build_separable),
-    "low_rank": Strategy(low_rank_refusal, build_low_rank),
-    "norms": Strategy(norms_refusal, build_norms),
+    "low_rank": Strategy(low_rank_refusal, build_low_rank, low_rank_detour),
+    "norms": Strategy(norms_refusal, build_norms, norms_detour),
+    "cells": Strategy(cells_refusal, build_cells),
     "conditional": Strategy(conditional_refusal, build_conditional),
     "tilted": Strategy(tilted_refusal, build_tilted),
     "gaussian": Strategy(lambda model: None, build_gaussian),
@@ -144,7 +167,7 @@ def choose(model: RobustModel, forced: str | None) -> Choice:
         return Choice(forced, "asked for")
     refused: list[str] = []
     for name, strategy in STRATEGIES.items():
-        reason = strategy.refusal(model)
+        reason = strategy.refusal(model) or strategy.detour(model)
         if reason is None:
             why = "; ".join(refused) if refused else "the first choice"
             return Choice(name, why)
