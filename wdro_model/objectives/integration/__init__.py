@@ -30,6 +30,7 @@ from wdro_model.objectives.integration.low_rank.through_forms import (
     low_rank_refusal,
 )
 from wdro_model.objectives.integration.norms import EuclideanMixture, squared_twin
+from wdro_model.objectives.integration.one_form import build_one_form, one_form_refusal
 from wdro_model.objectives.integration.separable.by_terms import (
     build_separable,
     separable_refusal,
@@ -85,7 +86,9 @@ def build_closed_form(model: RobustModel, scales: Scales) -> ClosedForm:
 
 
 def norms_refusal(model: RobustModel) -> str | None:
-    """Why a mixture does not apply; None if it does."""
+    """Why neither the transform of one form nor a mixture applies; None if one does."""
+    if not model.affine_in_data and one_form_refusal(model) is None:
+        return None
     if model.cost.exponent == np.inf:
         return largest_move_refusal(model)
     if model.cost.exponent != 2.0:
@@ -106,6 +109,8 @@ def _mixable(model: RobustModel) -> list[tuple[str, str | None]]:
 
 
 def build_norms(model: RobustModel, scales: Scales) -> Integration:
+    if not model.affine_in_data and one_form_refusal(model) is None:
+        return build_one_form(model, scales)
     if model.cost.exponent == np.inf:
         return build_largest_move(model, scales)
     name = next(name for name, refused in _mixable(model) if refused is None)
