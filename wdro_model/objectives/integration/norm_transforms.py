@@ -35,6 +35,8 @@ TRIALS = 60
 """How often the steps of a mixture are placed anew."""
 SMALL = 1e-4
 """Half-widths under which a normal density is flat on its interval."""
+LIVELY = 1e-10
+"""Components of a smaller probability are left out off the real axis."""
 FAR = 25.0
 """Slopes beyond this are those of an asymptotic series."""
 REACH = 11.0
@@ -374,11 +376,13 @@ class LargestOfMoves(Mixture):
         )
 
     def along(self, rate: float, tilts: Array, which: int, omega: Array) -> Transformed:
-        window, _, log_mass = self.window(rate, tilts)
+        window, shares, log_mass = self.window(rate, tilts)
         points = window.points[which]
+        step = np.log(points[1] - points[0])
+        points = points[shares[which] > LIVELY]
         s = np.exp(points)
         found = self._inside(s[None], (float(tilts[which]) + 1j * omega)[:, None])
-        fixed = self._weight(rate, points) + np.log(points[1] - points[0]) - log_mass[which]
+        fixed = self._weight(rate, points) + step - log_mass[which]
         inside = np.exp(found.log_mass + fixed)
         weights = inside * found.rate
         moves = (inside[:, None] @ found.flows)[:, 0]
@@ -394,7 +398,10 @@ class LargestOfMoves(Mixture):
         """Mass and moves at lengths s (T or 1, S) and points theta (T, 1)."""
         q = theta[:, :, None] * self.b
         end = s[:, :, None] / self.rho
-        logs = _log_between(q, end)
+        seen = self.b != 0
+        logs = np.empty(np.broadcast_shapes(q.shape, end.shape), dtype=q.dtype)
+        logs[..., seen] = _log_between(q[..., seen], end[..., seen])
+        logs[..., ~seen] = _log_between(np.zeros(1), end[..., ~seen])
         with np.errstate(under="ignore"):
             fall = -0.5 * end**2 - np.log(ROOT_2PI) - logs
             at_high, at_low = np.exp(q * end + fall), np.exp(-q * end + fall)
