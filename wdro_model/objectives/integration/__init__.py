@@ -29,6 +29,7 @@ from wdro_model.objectives.integration.low_rank.through_forms import (
     drawn_refusal,
     low_rank_refusal,
 )
+from wdro_model.objectives.integration.norm_terms import build_norm_terms, norm_terms_refusal
 from wdro_model.objectives.integration.norms import EuclideanMixture, squared_twin
 from wdro_model.objectives.integration.one_form import build_one_form, one_form_refusal
 from wdro_model.objectives.integration.separable.by_terms import (
@@ -86,8 +87,8 @@ def build_closed_form(model: RobustModel, scales: Scales) -> ClosedForm:
 
 
 def norms_refusal(model: RobustModel) -> str | None:
-    """Why neither the transform of one form nor a mixture applies; None if one does."""
-    if not model.affine_in_data and one_form_refusal(model) is None:
+    """Why no transform of one form and no mixture applies; None if one does."""
+    if _written_out(model) is not None:
         return None
     if model.cost.exponent == np.inf:
         return largest_move_refusal(model)
@@ -97,6 +98,15 @@ def norms_refusal(model: RobustModel) -> str | None:
     if len(reasons) == len(MIXABLE):
         return f"with squared costs it is not {'; not '.join(reasons)}"
     return None
+
+
+def _written_out(model: RobustModel) -> Callable[[RobustModel, Scales], Integration] | None:
+    """What integrates a maximum of affine pieces that is no affine function; None if nothing."""
+    if model.affine_in_data:
+        return None
+    if one_form_refusal(model) is None:
+        return build_one_form
+    return build_norm_terms if norm_terms_refusal(model) is None else None
 
 
 def _mixable(model: RobustModel) -> list[tuple[str, str | None]]:
@@ -109,8 +119,8 @@ def _mixable(model: RobustModel) -> list[tuple[str, str | None]]:
 
 
 def build_norms(model: RobustModel, scales: Scales) -> Integration:
-    if not model.affine_in_data and one_form_refusal(model) is None:
-        return build_one_form(model, scales)
+    if (build := _written_out(model)) is not None:
+        return build(model, scales)
     if model.cost.exponent == np.inf:
         return build_largest_move(model, scales)
     name = next(name for name, refused in _mixable(model) if refused is None)

@@ -23,14 +23,8 @@ from scipy.special import erfcx, log_ndtr, wofz
 from wdro_model.solvers.objective import Array
 
 ROOT_2PI = float(np.sqrt(2 * np.pi))
-STEP = 0.36
-"""Steps of a mixture, in its standard deviations."""
-COARSEST = 0.6
-"""Steps that are still taken."""
 CUT = 26.0
 """What lies so far below the mode in logarithm is left out of a mixture."""
-REACHES = 9.0
-"""Deviations from the mean that a mixture is followed to at first."""
 TRIALS = 60
 """How often the steps of a mixture are placed anew."""
 SMALL = 1e-4
@@ -202,6 +196,11 @@ class Window:
 class Mixture(FormLaw):
     """A mixture over a parameter s > 0; the density of log s has one mode."""
 
+    step, coarsest = 0.36, 0.6
+    """Steps in standard deviations: those that are made, and those that are still taken."""
+    reach = 9.0
+    """Deviations from the mean that steps go to at first."""
+
     def __init__(self, b: Array, rho: Array, hints: dict[int, Any] | None = None) -> None:
         super().__init__(b, rho, hints)
         self._window: tuple[bytes, Window] | None = None
@@ -228,11 +227,11 @@ class Mixture(FormLaw):
             place = (judged.mean, judged.deviation)
         else:
             place = self.hints.get(len(tilts)) or self._scan(rate, tilts)
-        left = right = REACHES
+        left = right = self.reach
         for trial in range(TRIALS):
             if trial == TRIALS // 4:
                 place = self._scan(rate, tilts)
-            grid = np.arange(-left, right + STEP, STEP)
+            grid = np.arange(-left, right + self.step, self.step)
             points = place[0][:, None] + place[1][:, None] * grid
             window = Window(points, *self._component(points, tilts))
             judged = self._judged(window, rate)
@@ -259,9 +258,9 @@ class Mixture(FormLaw):
         spread = np.sqrt(np.maximum((shares * (offset - mean[:, None]) ** 2).sum(axis=1), 0.0))
         falls = np.stack([top - logs[:, 0], top - logs[:, -1]])
         edge = falls.min(axis=0) < 1.0
-        resolved = step <= COARSEST * spread
+        resolved = step <= self.coarsest * spread
         # A peak between two steps: look closer; one at an end: look further.
-        deviation = np.where(edge, 4.0 * step / STEP, np.maximum(spread, 0.25 * step))
+        deviation = np.where(edge, 4.0 * step / self.step, np.maximum(spread, 0.25 * step))
         centred = ~edge & resolved
         good = centred & (falls > CUT).all(axis=0)
         log_mass = top + np.log(total) + np.log(step)
@@ -439,8 +438,10 @@ def _log_between(q: Array, end: Array) -> Array:
         below, above = lower - q * end, upper + q * end
         top = np.maximum(below.real, above.real)
         found = top - 0.5 * end**2 + np.log(np.exp(above - top) - np.exp(below - top))
+    if (end < SMALL).any():
         flat = np.log(2 * end / ROOT_2PI) + _log_sinhc(q * end)
-    return np.where(end < SMALL, flat, found)
+        return np.where(end < SMALL, flat, found)
+    return found
 
 
 def _real_half(q: Array) -> Array:

@@ -37,7 +37,7 @@ PIECES = 16
 """Pieces that are told apart."""
 PARALLEL = 1e-9
 """Slopes whose directions differ by less are parallel."""
-NEGLIGIBLE = 30.0
+NEGLIGIBLE = 20.0
 """What lies so far below the whole integral in logarithm is left out."""
 SMALLEST = 1e-10
 """A dual variable under which the cost of the reference is this share of eps is taken for 0."""
