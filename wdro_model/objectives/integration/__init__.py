@@ -31,7 +31,9 @@ from wdro_model.objectives.integration.low_rank.through_forms import (
     drawn_refusal,
     low_rank_refusal,
 )
+from wdro_model.objectives.integration.norm_terms import build_norm_terms, norm_terms_refusal
 from wdro_model.objectives.integration.norms import EuclideanMixture, squared_twin
+from wdro_model.objectives.integration.one_form import build_one_form, one_form_refusal
 from wdro_model.objectives.integration.separable.by_terms import (
     build_separable,
     separable_refusal,
@@ -89,7 +91,9 @@ def build_closed_form(model: RobustModel, scales: Scales) -> ClosedForm:
 
 
 def norms_refusal(model: RobustModel) -> str | None:
-    """Why a mixture does not apply; None if it does."""
+    """Why no transform of one form and no mixture applies; None if one does."""
+    if _written_out(model) is not None:
+        return None
     if model.cost.exponent == np.inf:
         return largest_move_refusal(model)
     if model.cost.exponent != 2.0:
@@ -98,6 +102,15 @@ def norms_refusal(model: RobustModel) -> str | None:
     if len(reasons) == len(MIXABLE):
         return f"with squared costs it is not {'; not '.join(reasons)}"
     return None
+
+
+def _written_out(model: RobustModel) -> Callable[[RobustModel, Scales], Integration] | None:
+    """What integrates a maximum of affine pieces that is no affine function; None if nothing."""
+    if model.affine_in_data:
+        return None
+    if one_form_refusal(model) is None:
+        return build_one_form
+    return build_norm_terms if norm_terms_refusal(model) is None else None
 
 
 def _mixable(model: RobustModel) -> list[tuple[str, str | None]]:
@@ -110,6 +123,8 @@ def _mixable(model: RobustModel) -> list[tuple[str, str | None]]:
 
 
 def build_norms(model: RobustModel, scales: Scales) -> Integration:
+    if (build := _written_out(model)) is not None:
+        return build(model, scales)
     if model.cost.exponent == np.inf:
         return build_largest_move(model, scales)
     name = next(name for name, refused in _mixable(model) if refused is None)

@@ -270,19 +270,25 @@ class SeparableSlice:
             return np.zeros((len(self._samples), len(lines)))
         return self._data[:, lines] - rule.joint.mean[rule.parts.coordinates[lines]]
 
-    def _piecewise(self, dual: float) -> TiltedTerms | None:
-        rule, found = self._rule, self._segments
-        lines = rule.lines[PIECEWISE]
-        if not len(lines):
-            return None
-        along = self._along(lines, dual)
-        offset, scale = self._offsets(lines)[:, :, None], along.scale[:, None]
-        a = (found.intercepts + found.slopes * offset) / rule.epsilon
-        b = found.slopes * scale / rule.epsilon + along.slope[:, :, None]
+    def _segments_along(self, along: Along) -> tuple[Array, Array, Array, Array]:
+        """Piecewise affine lines as a_q + b_q t on [low_q, high_q], (K, D, Q) or broadcast."""
+        found, eps = self._segments, self._rule.epsilon
+        offset, scale = self._offsets(along.lines)[:, :, None], along.scale[:, None]
+        a = (found.intercepts + found.slopes * offset) / eps
+        b = found.slopes * scale / eps + along.slope[:, :, None]
         kinks = (found.kinks - offset) / scale
         ends = np.broadcast_to(np.inf, (*along.shape, 1))
         low = np.maximum(np.concatenate([-ends, kinks], axis=2), along.low[:, :, None])
         high = np.minimum(np.concatenate([kinks, ends], axis=2), along.high[:, :, None])
+        return a, b, low, high
+
+    def _piecewise(self, dual: float) -> TiltedTerms | None:
+        rule = self._rule
+        lines = rule.lines[PIECEWISE]
+        if not len(lines):
+            return None
+        along = self._along(lines, dual)
+        a, b, low, high = self._segments_along(along)
         if rule.squared:
             law = segment_law(*(along.flat(part) for part in (a, b, low, high)))
             return TiltedTerms(along, law, fourth=True)
