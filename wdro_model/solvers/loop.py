@@ -170,7 +170,10 @@ class Loop:
         def evaluate(s: float) -> Point:
             return self.evaluate(x + s * move.direction, rule.step(point, s))
 
-        line = Line(evaluate, point, move.direction, move.longest, rule.direction(point))
+        dual_direction = rule.direction(point)
+        line = Line(
+            evaluate, point, move.direction, move.longest, dual_direction, move.suggested
+        )
         step = checked_step(self.step_rule(here.state.iteration, line), self.rules.step)
         if step <= 0:
             return None
