@@ -15,9 +15,11 @@ import numpy as np
 from wdro_model.solvers.objective import Array
 
 MEMORY = 40
-"""The last so many pairs are kept."""
+"""The last so many pairs are kept, beside those of a survey."""
 CURVED = 1e-8
 """Pairs whose curvature s'y is less than this share of |s| |y| say nothing."""
+NOISE = 1e-10
+"""Curvatures of a survey below this share of the largest are rounding."""
 
 
 class SecantPairs:
@@ -26,6 +28,7 @@ class SecantPairs:
     def __init__(self) -> None:
         self._steps: list[Array] = []
         self._changes: list[Array] = []
+        self._surveyed = 0
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -34,6 +37,7 @@ class SecantPairs:
         """The same pairs in lists of their own."""
         twin = SecantPairs()
         twin._steps, twin._changes = list(self._steps), list(self._changes)
+        twin._surveyed = self._surveyed
         return twin
 
     def add(self, step: Array, change: Array) -> None:
@@ -41,9 +45,24 @@ class SecantPairs:
         curvature = float(step @ change)
         size = float(np.linalg.norm(step) * np.linalg.norm(change))
         if np.isfinite(size) and curvature > CURVED * size > 0:
-            self._steps, self._changes = self._steps[1 - MEMORY :], self._changes[1 - MEMORY :]
             self._steps.append(step)
             self._changes.append(change)
+            if len(self) > self._surveyed + MEMORY:
+                # The pairs of the survey stay: nothing else knows of all directions.
+                del self._steps[self._surveyed], self._changes[self._surveyed]
+
+    def survey(self, steps: Array, changes: Array) -> None:
+        """Pairs of one place (k, n), along any directions, in place of all others.
+
+        They are combined to steps that are conjugate, s_i'y_j = 0, so that B keeps them all.
+        """
+        products = steps @ changes.T
+        curvatures, mixtures = np.linalg.eigh(0.5 * (products + products.T))
+        kept = curvatures > NOISE * curvatures[-1]
+        if kept.any():
+            self._steps = list(mixtures[:, kept].T @ steps)
+            self._changes = list(mixtures[:, kept].T @ changes)
+            self._surveyed = len(self._steps)
 
     def quadratic(self, rows: Array) -> Array:
         """rows B rows', (k, k), for vectors in rows (k, n)."""
@@ -57,5 +76,8 @@ class SecantPairs:
         scale = 1.0 / np.sqrt(np.abs(np.diag(middle)))
         along *= scale[:, None]
         middle *= np.outer(scale, scale)
-        solved = np.linalg.lstsq(middle, along, rcond=1e-14)[0]
+        try:
+            solved = np.linalg.solve(middle, along)
+        except np.linalg.LinAlgError:
+            solved = np.linalg.lstsq(middle, along, rcond=1e-14)[0]
         return theta * (rows @ rows.T) - along.T @ solved

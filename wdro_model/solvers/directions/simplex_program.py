@@ -1,6 +1,6 @@
 """Convex quadratic programs over the unit simplex, by an active set that begins at a known point.
 
-    minimise <w, H w>/2 + <c, w>   over w >= 0, sum w = 1.
+minimise <w, H w>/2 + <c, w>   over w >= 0, sum w = 1.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import numpy as np
 
 from wdro_model.solvers.objective import Array
 
-RIDGE = 1e-10
+RIDGE = 1e-13
 """Added to the diagonal of H, relative to its mean: vertices may depend on each other."""
-CLOSE = 1e-10
+CLOSE = 1e-12
 """An entry comes in if it lowers the objective by more than this, relative to its gradients."""
 
 
