@@ -6,12 +6,11 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
+from tests.solvers.problems import simplex
 from wdro_model.solvers import FrankWolfe, Stop
 from wdro_model.solvers.directions.secant_pairs import SecantPairs
 from wdro_model.solvers.directions.simplex_program import simplex_minimum
 from wdro_model.solvers.objective import Point
-
-from tests.solvers.problems import simplex
 
 
 def definite(size: int, seed: int, spread: float = 3.0) -> np.ndarray:
@@ -72,7 +71,8 @@ def test_programs_over_the_simplex_agree_with_a_conic_solver(seed):
     ).solve(solver=cp.CLARABEL)
     start = rng.dirichlet(np.ones(size)) if seed < 3 else np.eye(size)[seed]
     found = simplex_minimum(matrix, linear, start)
-    assert np.all(found >= 0) and found.sum() == pytest.approx(1.0, abs=1e-12)
+    assert np.all(found >= 0)
+    assert found.sum() == pytest.approx(1.0, abs=1e-12)
     assert 0.5 * found @ matrix @ found + linear @ found == pytest.approx(best, abs=1e-7)
 
 
