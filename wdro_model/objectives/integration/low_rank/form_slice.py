@@ -323,9 +323,9 @@ class LowRankSlice:
         """
         rule, group, inner = self._rule, part.group, self._rule.anatomy.inner
         whitened, spread = part.whitened(), 0.0
-        for dual, part in zip(duals, back.reshape(len(duals), -1, *back.shape[1:])):
+        for dual, pulled in zip(duals, back.reshape(len(duals), -1, *back.shape[1:])):
             v = rule.whitening.variances(float(dual), rule.epsilon)
-            spread = spread + (group.total(part) @ whitened) * v
+            spread = spread + (group.total(pulled) @ whitened) * v
         move = rule.whitening.moves(np.asarray(spread))
         slope = slope.reshape(len(duals), -1, slope.shape[1]).sum(axis=0)
         total = group.total(slope)
