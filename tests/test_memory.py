@@ -6,6 +6,7 @@ import tracemalloc
 import warnings
 
 import cvxpy as cp
+import numpy as np
 import pytest
 
 import wdro_model as wdro
@@ -40,3 +41,30 @@ def test_no_array_of_the_size_of_the_samples_is_created(method, support, monkeyp
     assert peak < 0.9 * samples.nbytes, (
         f"{peak / 1e6:.1f} MB for data of {samples.nbytes / 1e6:.1f} MB"
     )
+
+
+@pytest.mark.parametrize("labels_apart", [False, True])
+def test_many_samples_are_integrated_in_blocks(labels_apart):
+    """Tables in one form: neither the points of all samples nor their interpolation exist."""
+    size, features = 60_000, 20
+    rng = np.random.default_rng(0)
+    data, labels = rng.standard_normal((size, features)), rng.choice([-1.0, 1.0], size)
+    data += 0.3 * labels[:, None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tracemalloc.start()
+        w = cp.Variable(features)
+        rows = wdro.UncertainParameter(features, samples=data)
+        label = wdro.UncertainParameter(samples=labels) if labels_apart else None
+        weights = {rows: 1.0, label: np.inf} if labels_apart else None
+        margin = rows @ w if label is None else label * (rows @ w)
+        problem = wdro.Problem(
+            cp.Minimize(cp.logistic(-margin)),
+            [w >= -5, w <= 5],
+            wdro.WassersteinBall(0.01, wdro.costs.SquaredEuclidean(weights=weights)),
+        )
+        problem.solve(method="smoothed", solver=FrankWolfe(gap=1e-3))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert problem.status == "optimal"
+    assert peak < 80e6, f"{peak / 1e6:.0f} MB for data of {data.nbytes / 1e6:.0f} MB"

@@ -117,6 +117,26 @@ def test_mahalanobis_cost_is_diagonal_in_its_eigenvectors(rng):
     assert one.gradient(dual) == pytest.approx(two.gradient(dual), rel=1e-10)
 
 
+def test_a_box_may_leave_coordinates_without_an_end(rng):
+    data = rng.uniform(0.2, 1.2, size=(4, 3))
+    lower, upper = np.array([0.0, -np.inf, 0.0]), np.array([np.inf, np.inf, 1.5])
+    strategy, A = build(data, wdro.supports.Box(lower, upper), epsilon=0.1, sigma=0.5)
+    x, dual = np.array([0.3, -0.6]), 0.4
+    slope = A @ x + 1
+    phi = x @ x + 0.1 * np.mean(
+        [
+            sum(
+                coordinate_integral(slope[i], row[i], dual, 1.0, 0.1, 0.5, lower[i], upper[i])
+                for i in range(3)
+            )
+            for row in data
+        ]
+    )
+    inner = strategy.slice(x, np.arange(4), STREAM)
+    assert inner.at(dual).value == pytest.approx(phi, abs=1e-8)
+    assert np.isfinite(inner.gradient(dual)).all()
+
+
 def test_frozen_coordinates_do_not_move(rng):
     data = rng.normal(size=(6, 3))
     frozen, A = build(data, weights=np.array([1.0, np.inf, 1.0]), epsilon=0.1, sigma=0.3)

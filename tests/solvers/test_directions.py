@@ -85,7 +85,7 @@ def test_open_loop_steps_approach_the_optimum(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("direction", ["blended_pairwise", "blended_conjugate"])
+@pytest.mark.parametrize("direction", ["blended_pairwise", "blended_conjugate", "blended_newton"])
 def test_trees_are_certified_to_one_in_a_million(direction, seed):
     tree, matrix, start = tree_quadratic(seed)
     objective = quadratic(matrix, np.zeros(tree.dimension))
@@ -116,6 +116,15 @@ def test_conjugate_weights_beat_pairwise_steps():
     counts = [
         solve(quadratic(matrix, np.zeros(80)), tree, start, direction=name, gap=1e-6).iterations
         for name in ("blended_conjugate", "blended_pairwise")
+    ]
+    assert counts[0] <= 0.7 * counts[1]
+
+
+def test_a_model_of_second_order_beats_conjugate_weights():
+    tree, matrix, start = tree_quadratic(0)
+    counts = [
+        solve(quadratic(matrix, np.zeros(80)), tree, start, direction=name, gap=1e-8).iterations
+        for name in ("blended_newton", "blended_conjugate")
     ]
     assert counts[0] <= 0.7 * counts[1]
 
@@ -156,7 +165,7 @@ def test_conjugate_memory_is_one_or_two():
 def test_auto_follows_the_set():
     solver = FrankWolfe()
     flows = simplex(3)
-    assert solver.direction_name(flows) == "blended_conjugate"
+    assert solver.direction_name(flows) == "blended_newton"
     flows.preferred_direction = "biconjugate"
     assert solver.direction_name(flows) == "biconjugate"
     assert FrankWolfe(step="open_loop").direction_name(flows) == "plain"
@@ -179,7 +188,7 @@ def test_a_round_set_is_solved_by_plain_steps():
 
 
 # ------------------------------------------------------------------ active set
-@pytest.mark.parametrize("direction", ["blended_pairwise", "blended_conjugate"])
+@pytest.mark.parametrize("direction", ["blended_pairwise", "blended_conjugate", "blended_newton"])
 def test_a_long_run_keeps_the_point_and_its_weights_together(direction):
     tree, matrix, start = tree_quadratic(1)
     matrix = matrix + np.diag(np.random.default_rng(5).uniform(0, 10, 80))
@@ -216,7 +225,7 @@ def test_noisy_vertices_are_recognised():
     assert len(outcome.active_set) <= 5
 
 
-@pytest.mark.parametrize("direction", ["blended_pairwise", "blended_conjugate"])
+@pytest.mark.parametrize("direction", ["blended_pairwise", "blended_conjugate", "blended_newton"])
 def test_a_path_of_radii_starts_from_the_last_active_set(direction):
     tree, matrix, start = tree_quadratic(2)
     solver = FrankWolfe(direction=direction, gap=1e-5)

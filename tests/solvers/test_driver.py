@@ -194,7 +194,13 @@ def test_ctrl_c_before_anything_is_known_is_an_interrupt():
 # ------------------------------------------------------------------ what goes in
 def test_the_start_is_not_modified():
     start = np.full(8, 1 / 8)
-    for direction in ("plain", "biconjugate", "blended_pairwise", "blended_conjugate"):
+    for direction in (
+        "plain",
+        "biconjugate",
+        "blended_pairwise",
+        "blended_conjugate",
+        "blended_newton",
+    ):
         outcome = solve(start=start, direction=direction, max_iterations=20)
         np.testing.assert_array_equal(start, np.full(8, 1 / 8))
         assert not np.shares_memory(outcome.x, start)
@@ -357,7 +363,9 @@ def test_bad_options_are_named(solver, options, message):
         solver(**options)
 
 
-@pytest.mark.parametrize("direction", ["biconjugate", "blended_pairwise", "blended_conjugate"])
+@pytest.mark.parametrize(
+    "direction", ["biconjugate", "blended_pairwise", "blended_conjugate", "blended_newton"]
+)
 def test_other_directions_move_the_dual_as_well(direction):
     outcome = FrankWolfe(direction=direction, gap=0.0, max_iterations=500).run(
         Saddle(), simplex(3), np.eye(3)[1], rng=np.random.default_rng(0), dual_bound=5.0
@@ -366,7 +374,9 @@ def test_other_directions_move_the_dual_as_well(direction):
     assert outcome.dual == pytest.approx(2.0 + outcome.x[0], abs=0.1)
 
 
-@pytest.mark.parametrize("direction", ["plain", "biconjugate", "blended_conjugate"])
+@pytest.mark.parametrize(
+    "direction", ["plain", "biconjugate", "blended_conjugate", "blended_newton"]
+)
 def test_a_loss_that_is_not_convex_ends_at_a_stationary_point(direction):
     matrix = MATRIX - 2 * np.eye(8)
     outcome = solve(quadratic(matrix, LINEAR), direction=direction, gap=1e-6)

@@ -65,6 +65,11 @@ class Smoothed:
         """Values that differ by less are the same to the smoothing: relative gaps end there."""
         return self.epsilon
 
+    @property
+    def is_exact(self) -> bool:
+        """Are differences of gradients free of Monte Carlo error?"""
+        return self.integration.exact
+
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         """F on the fixed draws of the current stage, all samples."""
         return self._point(self.integration.slice(x, np.arange(self.size), self.stream), dual)

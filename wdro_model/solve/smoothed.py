@@ -52,6 +52,8 @@ from wdro_model.solvers.dual_rules import Tracking
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import tolerance
 
+CLOSER = 0.8
+"""The gap on a cheaper objective, as a share of the tolerance, so that the other's is within it."""
 HALVINGS = 6
 """How often a start is moved half of the way to the middle of the set."""
 
@@ -171,7 +173,8 @@ def run_exactly(
     """A run without Monte Carlo error, after one on a cheaper objective where there is one."""
     earlier: list[Outcome] = []
     if (easier := surrogate(first)) is not None:
-        rough = run(easier, start, solver=within(solver, began), active_set=active)
+        closer = replace(within(solver, began), gap=CLOSER * solver.gap)
+        rough = run(easier, start, solver=closer, active_set=active)
         start, active, first.minimum = rough.x, rough.active_set, easier.minimum
         earlier.append(rough)
     interrupted = any(run.stop is Stop.INTERRUPT for run in earlier)

@@ -31,6 +31,7 @@ class Line:
     direction: d, (n,).
     longest: the longest step that stays in the set.
     dual_direction: e.
+    suggested: a step that is thought to be good; None where nothing is known.
     """
 
     def __init__(
@@ -40,12 +41,13 @@ class Line:
         direction: Array,
         longest: float = 1.0,
         dual_direction: float = 0.0,
+        suggested: float | None = None,
     ) -> None:
         self._evaluate = evaluate
         self._direction = direction
         self._dual_direction = dual_direction
         self._samples: dict[float, Sample] = {}
-        self.longest = longest
+        self.longest, self.suggested = longest, suggested
         self.start = self._sample(0.0, start)
         self.squared_length = float(direction @ direction) + dual_direction**2
 

@@ -107,10 +107,16 @@ class Loop:
         self.gradient_at = self.rules.gradient.start(self.objective, rng)
         self.step_rule = begun(self.rules.step)
         rule: Any = self.rules.direction
+
+        def gradient_at(y: Array) -> Array:
+            return self.evaluate(y, self.dual).gradient
+
         if active is not None and hasattr(rule, "resume"):
             self.direction = rule.resume(active)
         else:
-            self.direction = rule.start(self.x, lambda y: self.evaluate(y, self.dual).gradient)
+            self.direction = rule.start(self.x, gradient_at)
+        if hasattr(self.direction, "gradient_at") and getattr(self.objective, "is_exact", True):
+            self.direction.gradient_at = gradient_at
 
     @property
     def active_set(self) -> ActiveSet | None:
@@ -170,7 +176,8 @@ class Loop:
         def evaluate(s: float) -> Point:
             return self.evaluate(x + s * move.direction, rule.step(point, s))
 
-        line = Line(evaluate, point, move.direction, move.longest, rule.direction(point))
+        dual_direction = rule.direction(point)
+        line = Line(evaluate, point, move.direction, move.longest, dual_direction, move.suggested)
         step = checked_step(self.step_rule(here.state.iteration, line), self.rules.step)
         if step <= 0:
             return None

@@ -22,6 +22,10 @@ from wdro_model.solvers.line import Line, Sample
 ROUNDING = 1e-12
 """Relative error of a value below which an increase means nothing."""
 
+SUGGESTED = 0.5
+"""The tolerance of a line search whose first trial is the step of a model: Newton steps are good
+before they are exact."""
+
 
 class StepState(Protocol):
     """A step rule during one run."""
@@ -110,8 +114,9 @@ class OpenLoop:
 class LineSearch:
     """Exact line search: |phi'(s)| <= tolerance |phi'(0)|, or the longest step.
 
-    The first trial is the minimiser of the quadratic with the curvature of the last line, then
-    secants, safeguarded by a bracket. On a quadratic the second trial is the minimiser. The step
+    The first trial is the step that a direction suggests, with half of the slope as tolerance, or
+    the minimiser of the quadratic with the curvature of the last line; then secants, safeguarded by
+    a bracket. On a quadratic the second trial is the minimiser. The step
     is one of the trials, so that the objective there is known.
     """
 
@@ -147,11 +152,13 @@ class _LineSearch:
 
     def _search(self, line: Line) -> Sample:
         bracket = StepBracket(line)
-        trial = quadratic_step(line, self.curvature)
+        trial, allowed = quadratic_step(line, self.curvature), self.rule.tolerance
+        if line.suggested is not None:
+            trial, allowed = min(line.suggested, line.longest), max(allowed, SUGGESTED)
         for _ in range(self.rule.evaluations):
             here = line.at(trial)
             bracket.add(here)
-            flat = abs(here.slope) <= self.rule.tolerance * abs(line.slope)
+            flat = abs(here.slope) <= allowed * abs(line.slope)
             if bracket.low is here and (flat or trial == line.longest):
                 return here
             if flat and no_higher(here, line.start):

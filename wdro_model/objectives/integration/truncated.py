@@ -65,6 +65,17 @@ def truncated_normal(a: Array, b: Array) -> TruncatedNormal:
     return TruncatedNormal(parts[0], parts[1], parts[2], from_lower)
 
 
+def interval_log_mass(a: Array, b: Array) -> Array:
+    """log Z alone on the intervals [a, b], arrays (d,)."""
+    if np.isneginf(a).all():
+        return log_ndtr(b)
+    if np.isposinf(b).all():
+        return log_ndtr(-a)
+    found, ended = np.zeros(len(a)), np.isfinite(a) | np.isfinite(b)
+    found[ended] = truncated_normal(a[ended], b[ended]).log_mass
+    return found
+
+
 def hazard(b: Array) -> Array:
     """phi(b) / Phi(b), with full relative accuracy for b -> -inf."""
     with np.errstate(over="ignore"):

@@ -4,6 +4,7 @@ from wdro_model.solvers.directions.active_set import ActiveSet
 from wdro_model.solvers.directions.blended import BlendedConjugate, BlendedPairwise
 from wdro_model.solvers.directions.conjugate import Conjugate
 from wdro_model.solvers.directions.plain import DirectionRule, DirectionState, Move, Plain
+from wdro_model.solvers.directions.quasi_newton import BlendedNewton
 
 RULES: dict[str, DirectionRule] = {
     "plain": Plain(),
@@ -11,6 +12,7 @@ RULES: dict[str, DirectionRule] = {
     "biconjugate": Conjugate(memory=2),
     "blended_pairwise": BlendedPairwise(),
     "blended_conjugate": BlendedConjugate(),
+    "blended_newton": BlendedNewton(),
 }
 """Direction rules by name."""
 
@@ -18,6 +20,7 @@ __all__ = [
     "RULES",
     "ActiveSet",
     "BlendedConjugate",
+    "BlendedNewton",
     "BlendedPairwise",
     "Conjugate",
     "DirectionRule",

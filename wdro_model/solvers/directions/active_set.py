@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from wdro_model.solvers.directions.secant_pairs import SecantPairs
 from wdro_model.solvers.objective import Array
 
 
@@ -27,6 +28,8 @@ class ActiveSet:
                 f"{weights.sum():g} and a least weight of {weights.min():g}."
             )
         self._rows, self._shares, self._count = vertices, weights, len(weights)
+        self.pairs = SecantPairs()
+        """What the steps so far tell of the objective's curvature, for rules that ask."""
 
     @classmethod
     def at(cls, x: Array) -> ActiveSet:
@@ -35,7 +38,9 @@ class ActiveSet:
 
     def copy(self) -> ActiveSet:
         """An active set of its own arrays."""
-        return ActiveSet(self.vertices, self.weights / self.weights.sum())
+        twin = ActiveSet(self.vertices, self.weights / self.weights.sum())
+        twin.pairs = self.pairs.copy()
+        return twin
 
     def __len__(self) -> int:
         return self._count

@@ -24,6 +24,8 @@ class Move:
     longest: float = 1.0
     is_plain: bool = False
     """Does it lead to the oracle's vertex?"""
+    suggested: float | None = None
+    """A step that a model of second order thinks best."""
 
 
 class DirectionState(Protocol):

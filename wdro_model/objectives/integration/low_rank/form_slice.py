@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,6 @@ from wdro_model.objectives.integration.low_rank.draws import DrawnLaw
 from wdro_model.objectives.integration.low_rank.form_table import (
     FormTable,
     affordable_places,
-    first_table,
 )
 from wdro_model.objectives.integration.low_rank.groups import Grouped, rows_of
 from wdro_model.objectives.integration.low_rank.outer import Outer
@@ -26,7 +26,7 @@ from wdro_model.objectives.integration.low_rank.projection import (
     stacked,
     uniform_projection,
 )
-from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
+from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw, joined
 from wdro_model.solvers.objective import Array, Diagnostics
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 RESOLVED = np.array([1e-10, 1e-9, 1e-9])
 """Errors of a table: of log E exp, and of the tilted mean of t and of t^2."""
-MOST_GROUPS = 4
-"""Tables that stand for the samples of a chunk, at most."""
-
-
+BLOCK = 2**15
+"""Samples whose forms are computed at once."""
+PLACES = 2**12
+"""Places of a table whose integrals are computed at once."""
 TOGETHER = 2**14
 """Samples times duals whose points exist at once."""
 
@@ -46,7 +46,7 @@ TOGETHER = 2**14
 class Chunk:
     """Some samples at one decision and dual variable."""
 
-    group: Grouped
+    part: Part
     u: Array
     outer: Outer
     projection: Projection
@@ -59,27 +59,96 @@ class Chunk:
         return float(values.sum() if self.table is None else self.table.counts @ values)
 
 
+class Part:
+    """Some samples and their forms at one decision."""
+
+    def __init__(self, rule: LowRank, x: Array, group: Grouped, u: Array) -> None:
+        self.group, self.u = group, u
+        """u: (K, q)."""
+        self._rule, self._x = rule, x
+        self._kept: Array | None = None
+
+    def whitened(self, keep: bool = False) -> Array:
+        """The slopes of the forms in the coordinates z, for each group (G, q, d)."""
+        if self._kept is not None:
+            return self._kept
+        rule, rows = self._rule, self.group.rows
+        if len(rows) == 1:
+            slopes = rule.anatomy.inner.jacobian(self._x, rows[0])[None]
+        else:
+            slopes = rule.anatomy.inner.jacobians(self._x, rows)
+        found = rule.whitening.slopes(slopes)
+        if keep:
+            self._kept = found
+        return found
+
+    @cached_property
+    def axes(self) -> Axes:
+        """Principal axes of the slopes."""
+        slopes = self.whitened()
+        return principal_axes(slopes @ slopes.swapaxes(1, 2))
+
+    def projection(self, dual: float) -> Projection:
+        """How the forms move at a dual variable."""
+        whitening = self._rule.whitening
+        v = whitening.variances(dual, self._rule.epsilon)
+        if whitening.uniform is not None:
+            return uniform_projection(
+                self.axes, whitening.uniform, float(v[0]), whitening.dimension
+            )
+        return projection(self.whitened(), whitening.weights, v)
+
+    def outer(self, count: int = 1) -> Outer:
+        """The outer function for the samples, once for each of `count` duals."""
+        rule = self._rule
+        anatomy = rule.anatomy
+        constants = rule.joint.matrix[np.ix_(self.group.samples, anatomy.constants)]
+        return Outer(
+            function=anatomy.outer,
+            x=self._x,
+            epsilon=rule.epsilon,
+            constants=np.tile(constants, (count, 1)),
+            curvature=anatomy.curvature,
+            quadratic=anatomy.quadratic,
+            pieces=anatomy.pieces,
+            common_pieces=anatomy.common_pieces,
+        )
+
+
 class LowRankSlice:
-    """mean_k phi_k at one x."""
+    """mean_k phi_k at one x: by one table over all samples where that pays, else in parts."""
 
     def __init__(self, rule: LowRank, x: Array, samples: Array, stream: Stream) -> None:
         self._rule, self._x, self._stream = rule, np.asarray(x, dtype=float), stream
         self._samples = np.asarray(samples)
-        self._groups = [rule.groups.of(part) for part in rule.groups.chunks(self._samples)]
-        data = rule.joint.matrix
-        self._u = [
-            rule.anatomy.inner(self._x, rows_of(data, part.samples)) for part in self._groups
-        ]
+        data, count = rule.joint.matrix, len(self._samples)
+        self._u = np.empty((count, rule.anatomy.inner.count))
+        for start in range(0, count, BLOCK):
+            some = slice(start, start + BLOCK)
+            self._u[some] = rule.anatomy.inner(self._x, rows_of(data, self._samples[some]))
         self._check_finite()
-        self._slopes: Array | None = None
-        if len(self._groups) == 1:
-            self._slopes = self._whitened(0)
-        self._axes: list[Axes] | None = None
-        if rule.whitening.uniform is not None:
-            self._axes = [self._principal(i) for i in range(len(self._groups))]
         self._last: tuple[float, list[Chunk]] | None = None
-        self._tables: dict[int, FormTable] = {}
+        self._table: FormTable | None = None
         self._tabling = rule.expects_tables()
+
+    @cached_property
+    def _parts(self) -> list[Part]:
+        """The samples in parts that fit into memory."""
+        rule, parts, start = self._rule, [], 0
+        for samples in rule.groups.chunks(self._samples):
+            stop = start + len(samples)
+            parts.append(Part(rule, self._x, rule.groups.of(samples), self._u[start:stop]))
+            start = stop
+        if len(parts) == 1:
+            parts[0].whitened(keep=True)
+        return parts
+
+    @cached_property
+    def _whole(self) -> Part:
+        """All samples, for a table."""
+        part = Part(self._rule, self._x, self._rule.groups.of(self._samples), self._u)
+        part.whitened(keep=True)
+        return part
 
     def at(self, dual: float) -> DualPoint:
         rule, size = self._rule, len(self._samples)
@@ -97,20 +166,20 @@ class LowRankSlice:
 
     def gradient(self, dual: float) -> Array:
         gradient, size = np.zeros(self._rule.anatomy.inner.layout.dimension), len(self._samples)
-        for i, chunk in enumerate(self._at(dual)):
+        for chunk in self._at(dual):
             if chunk.table is not None:
-                gradient += self._tabled_gradient(i, chunk, dual)
+                gradient += self._tabled_gradient(chunk, dual)
                 continue
             shares = np.full((1, len(chunk.u)), 1.0 / size)
-            gradient += self._gradient(i, chunk, np.array([dual]), shares)
+            gradient += self._gradient(chunk, np.array([dual]), shares)
         return gradient
 
     def each(self, duals: Array) -> tuple[Array, Array]:
         """phi_k and the mean cost of each sample, (J, K) twice."""
         rule, count = self._rule, len(duals)
         log_mass, costs = [], []
-        for i in range(len(self._groups)):
-            chunk = self._chunk(i, duals)
+        for part in self._parts:
+            chunk = self._chunk(part, duals)
             found = chunk.law.log_mass
             finite = not np.isposinf(found).any()
             mean = cost_moments(chunk)[0] if finite else np.full(len(found), np.inf)
@@ -123,17 +192,17 @@ class LowRankSlice:
     def mixed_gradient(self, duals: Array, shares: Array) -> Array:
         """sum_jk shares_jk grad_x phi_k(x, l_j), for shares (J, K)."""
         gradient, start = np.zeros(self._rule.anatomy.inner.layout.dimension), 0
-        for i, group in enumerate(self._groups):
-            stop = start + len(group.samples)
-            step = max(1, TOGETHER // len(group.samples))
+        for part in self._parts:
+            stop = start + len(part.u)
+            step = max(1, TOGETHER // len(part.u))
             for first in range(0, len(duals), step):
                 some = duals[first : first + step]
-                chunk = self._chunk(i, some)
-                gradient += self._gradient(i, chunk, some, shares[first : first + step, start:stop])
+                chunk = self._chunk(part, some)
+                gradient += self._gradient(chunk, some, shares[first : first + step, start:stop])
             start = stop
         return gradient
 
-    def _gradient(self, i: int, chunk: Chunk, duals: Array, shares: Array) -> Array:
+    def _gradient(self, chunk: Chunk, duals: Array, shares: Array) -> Array:
         """sum_jk shares_jk grad_x phi_k(x, l_j) over a chunk at these duals, shares (J, K)."""
         law, owner = chunk.law, chunk.law.owner
         moved = chunk.u[owner] + forms_moved(chunk.projection, law)
@@ -142,9 +211,9 @@ class LowRankSlice:
         if not self._rule.anatomy.forms.count:
             return in_decision
         slope, back = law.total(in_forms), pulled_back(chunk, in_forms)
-        return in_decision + self._through_forms(i, chunk.group, duals, slope, back)
+        return in_decision + self._through_forms(chunk.part, duals, slope, back)
 
-    def _tabled_gradient(self, i: int, chunk: Chunk, dual: float) -> Array:
+    def _tabled_gradient(self, chunk: Chunk, dual: float) -> Array:
         """The same at one dual for a chunk of places, which stand for the samples of a table."""
         assert chunk.table is not None
         law, owner, table = chunk.law, chunk.law.owner, chunk.table
@@ -156,7 +225,7 @@ class LowRankSlice:
             return in_decision
         slope = table.at_samples(law.total(in_forms))
         back = table.at_samples(pulled_back(chunk, in_forms))
-        return in_decision + self._through_forms(i, chunk.group, np.array([dual]), slope, back)
+        return in_decision + self._through_forms(chunk.part, np.array([dual]), slope, back)
 
     def diagnostics(self, dual: float) -> Diagnostics | None:
         if self._rule.exact:
@@ -183,100 +252,68 @@ class LowRankSlice:
         """The chunks at a dual variable; kept for the next call if there is but one."""
         if self._last is not None and self._last[0] == dual:
             return self._last[1]
+        if self._tabling and (found := self._tabled(dual)) is not None:
+            self._last = (dual, [found])
+            return self._last[1]
         one = np.array([dual])
-        chunks = (self._chunk(i, one, tables=True) for i in range(len(self._groups)))
-        if len(self._groups) > 1:
+        chunks = (self._chunk(part, one) for part in self._parts)
+        if len(self._parts) > 1:
             return chunks
         self._last = (dual, list(chunks))
         return self._last[1]
 
-    def _chunk(self, i: int, duals: Array, tables: bool = False) -> Chunk:
-        """A chunk at some duals: all its samples at the first one, then at the next.
-
-        tables: places of a table may stand for the samples, at one dual.
-        """
-        rule, part, u = self._rule, self._groups[i], self._u[i]
-        anatomy, count = rule.anatomy, len(duals)
-        outer = Outer(
-            function=anatomy.outer,
-            x=self._x,
-            epsilon=rule.epsilon,
-            constants=np.tile(
-                rule.joint.matrix[np.ix_(part.samples, anatomy.constants)], (count, 1)
-            ),
-            curvature=anatomy.curvature,
-            quadratic=anatomy.quadratic,
-            pieces=anatomy.pieces,
-            common_pieces=anatomy.common_pieces,
-        )
-        several = [self._projection(i, float(dual)) for dual in duals]
-        if tables and (found := self._tabled(i, outer, several[0])) is not None:
-            return found
-        if len(part.rows) > 1:
-            several = [projected.at(part.member) for projected in several]
-        projected = several[0] if count == 1 else stacked(several, len(u))
-        u, samples = np.tile(u, (count, 1)), np.tile(part.samples, count)
+    def _chunk(self, part: Part, duals: Array) -> Chunk:
+        """A part at some duals: all its samples at the first one, then at the next."""
+        rule, group, count = self._rule, part.group, len(duals)
+        outer = part.outer(count)
+        several = [part.projection(float(dual)) for dual in duals]
+        if len(group.rows) > 1:
+            several = [projected.at(group.member) for projected in several]
+        projected = several[0] if count == 1 else stacked(several, len(part.u))
+        u, samples = np.tile(part.u, (count, 1)), np.tile(group.samples, count)
         law = rule.law(outer, u, projected.forms, samples, self._stream)
         return Chunk(part, u, outer, projected, law)
 
-    def _tabled(self, i: int, outer: Outer, projected: Projection) -> Chunk | None:
-        """The chunk by a table in the form; None where one does not pay."""
-        rule, part = self._rule, self._groups[i]
-        if not self._tabling or projected.forms.shape[-1] != 1:
+    def _tabled(self, dual: float) -> Chunk | None:
+        """All samples by a table in the form; None where one does not pay."""
+        rule, part = self._rule, self._whole
+        group, several = part.group, len(part.group.rows) > 1
+        projected = part.projection(dual)
+        if projected.forms.shape[-1] != 1:
+            self._tabling = False
             return None
-        table = self._tables.get(i)
-        if table is None:
-            if len(part.rows) > MOST_GROUPS:
-                return None
-            table = first_table(self._u[i][:, 0], part.member, len(part.rows))
+        outer = part.outer()
+        table = self._table or rule.first_table(part.u[:, 0], group.member)
         left = affordable_places(len(table.u))
         while (left := left - len(table.places)) >= 0:
             places = table.places[:, None]
-            at_places = projected.at(table.members) if len(part.rows) > 1 else projected
-            law = rule.law(outer, places, at_places.forms, part.samples, self._stream)
+            at_places = projected.at(table.members) if several else projected
+            law = joined(
+                [
+                    rule.law(
+                        outer,
+                        places[i : i + PLACES],
+                        at_places.forms[i : i + PLACES] if several else at_places.forms,
+                        group.samples[:0],
+                        self._stream,
+                    )
+                    for i in range(0, len(places), PLACES)
+                ]
+            )
             if not np.isfinite(law.log_mass).all():
                 return None
-            chunk = Chunk(part, places, outer, at_places, law, table)
             t = law.points
             moments = law.mean(np.concatenate([t, t**2], axis=1))
-            finer = table.refined(np.column_stack([law.log_mass, moments]), RESOLVED)
-            self._tables[i] = finer
-            if finer is table:
-                rule.learn(paid=True)
-                return chunk
-            table = finer
+            self._table = table.refined(np.column_stack([law.log_mass, moments]), RESOLVED)
+            if self._table is table:
+                rule.learn(paid=True, table=table)
+                return Chunk(part, places, outer, at_places, law, table)
+            table = self._table
         self._tabling = False
         rule.learn(paid=False)
         return None
 
-    def _projection(self, i: int, dual: float) -> Projection:
-        whitening = self._rule.whitening
-        v = whitening.variances(dual, self._rule.epsilon)
-        if self._axes is not None:
-            assert whitening.uniform is not None
-            return uniform_projection(
-                self._axes[i], whitening.uniform, float(v[0]), whitening.dimension
-            )
-        return projection(self._whitened(i), whitening.weights, v)
-
-    def _principal(self, i: int) -> Axes:
-        slopes = self._whitened(i)
-        return principal_axes(slopes @ slopes.swapaxes(1, 2))
-
-    def _whitened(self, i: int) -> Array:
-        """The slopes of the forms in the coordinates z, for each group (G, q, d)."""
-        if self._slopes is not None:
-            return self._slopes
-        rule, rows = self._rule, self._groups[i].rows
-        if len(rows) == 1:
-            slopes = rule.anatomy.inner.jacobian(self._x, rows[0])[None]
-        else:
-            slopes = rule.anatomy.inner.jacobians(self._x, rows)
-        return rule.whitening.slopes(slopes)
-
-    def _through_forms(
-        self, i: int, group: Grouped, duals: Array, slope: Array, back: Array
-    ) -> Array:
+    def _through_forms(self, part: Part, duals: Array, slope: Array, back: Array) -> Array:
         """sum_kj E[h_{u_j} grad_x u_j(x, zeta)] from slope = E h_u (K, q) and back, (K, q, q), what
         L^-T makes of E h_u t, where samples come once for each dual.
 
@@ -284,11 +321,11 @@ class LowRankSlice:
         sum_k E[h_{u_j}] grad_x u_j(b) + grad_x u_j(b + m_j) - grad_x u_j(b),
         m_j = sum_k E[h_{u_j} (zeta - b)].
         """
-        rule, inner = self._rule, self._rule.anatomy.inner
-        whitened, spread = self._whitened(i), 0.0
-        for dual, part in zip(duals, back.reshape(len(duals), -1, *back.shape[1:])):
+        rule, group, inner = self._rule, part.group, self._rule.anatomy.inner
+        whitened, spread = part.whitened(), 0.0
+        for dual, pulled in zip(duals, back.reshape(len(duals), -1, *back.shape[1:])):
             v = rule.whitening.variances(float(dual), rule.epsilon)
-            spread = spread + (group.total(part) @ whitened) * v
+            spread = spread + (group.total(pulled) @ whitened) * v
         move = rule.whitening.moves(np.asarray(spread))
         slope = slope.reshape(len(duals), -1, slope.shape[1]).sum(axis=0)
         total = group.total(slope)
@@ -302,13 +339,12 @@ class LowRankSlice:
         return inner.in_decision(seeds.reshape(-1, inner.count))
 
     def _check_finite(self) -> None:
-        for part, u in zip(self._groups, self._u):
-            bad = ~np.isfinite(u).all(axis=1)
-            if bad.any():
-                raise FloatingPointError(
-                    f"the loss is not finite at sample {int(part.samples[np.argmax(bad)])}; keep "
-                    "the decision inside its domain (bounds on the variables)."
-                )
+        bad = ~np.isfinite(self._u).all(axis=1)
+        if bad.any():
+            raise FloatingPointError(
+                f"the loss is not finite at sample {int(self._samples[np.argmax(bad)])}; keep "
+                "the decision inside its domain (bounds on the variables)."
+            )
 
 
 def forms_moved(projected: Projection, law: TiltedLaw) -> Array:

@@ -11,6 +11,7 @@ Panels are halved until the last Chebyshev coefficients of what is interpolated 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,9 +29,15 @@ BARYCENTRIC = np.where(np.arange(DEGREE + 1) % DEGREE == 0, 0.5, 1.0) * (
 """Weights of the interpolation at Chebyshev points of the second kind."""
 
 
+MOST_PLACES = 2**14
+"""Integrals of a table, at most."""
+BLOCK = 2**15
+"""Samples whose rows of the interpolation exist at once."""
+
+
 def affordable_places(samples: int) -> int:
     """How many integrals a table may take: hard places lie close together, and cost more each."""
-    return max(samples // 16, min(samples // 4, 160))
+    return min(max(samples // 16, min(samples // 4, 160)), MOST_PLACES)
 
 
 @dataclass(frozen=True)
@@ -57,35 +64,63 @@ class FormTable:
         """The group of each place, (J,)."""
         return np.repeat(self.group, DEGREE + 1)
 
-    @cached_property
-    def spread(self) -> sp.csr_array:
-        """P, (K, J): the interpolation from the places to the samples."""
-        panel = np.empty(len(self.u), dtype=int)
+    def spread(self, some: slice) -> sp.csr_array:
+        """P, (K, J): the interpolation from the places to some of the samples."""
+        u, member = self.u[some], self.member[some]
+        panel = np.empty(len(u), dtype=int)
         for g in np.unique(self.group):
-            own, mine = np.flatnonzero(self.group == g), self.member == g
+            own, mine = np.flatnonzero(self.group == g), member == g
             inner = self.low[own[1:]]
-            panel[mine] = own[0] + np.searchsorted(inner, self.u[mine], side="right")
+            panel[mine] = own[0] + np.searchsorted(inner, u[mine], side="right")
         middle, half = 0.5 * (self.high + self.low), 0.5 * (self.high - self.low)
-        away = ((self.u - middle[panel]) / half[panel])[:, None] - NODES
+        away = ((u - middle[panel]) / half[panel])[:, None] - NODES
         with np.errstate(divide="ignore", invalid="ignore"):
             weights = BARYCENTRIC / away
             weights /= weights.sum(axis=1, keepdims=True)
         hit = np.flatnonzero((np.abs(away) < 1e-300).any(axis=1))
         weights[hit] = np.abs(away[hit]) < 1e-300
         columns = panel[:, None] * (DEGREE + 1) + np.arange(DEGREE + 1)
-        ends = np.arange(len(self.u) + 1) * (DEGREE + 1)
-        shape = (len(self.u), len(self.places))
+        ends = np.arange(len(u) + 1) * (DEGREE + 1)
+        shape = (len(u), len(self.places))
         return sp.csr_array((weights.ravel(), columns.ravel(), ends), shape)
+
+    @cached_property
+    def blocks(self) -> list[slice]:
+        """The samples in blocks."""
+        return [slice(start, start + BLOCK) for start in range(0, len(self.u), BLOCK)]
+
+    @cached_property
+    def _only(self) -> sp.csr_array:
+        """P where there is one block."""
+        return self.spread(self.blocks[0])
+
+    def _spreads(self) -> Iterator[tuple[slice, sp.csr_array]]:
+        """P block by block; kept where there is one."""
+        if len(self.blocks) == 1:
+            yield self.blocks[0], self._only
+            return
+        for some in self.blocks:
+            yield some, self.spread(some)
 
     @cached_property
     def counts(self) -> Array:
         """c, (J,): for how many samples a place stands, of either sign."""
-        return np.asarray(self.spread.sum(axis=0)).ravel()
+        counts = np.zeros(len(self.places))
+        for _, spread in self._spreads():
+            counts += np.bincount(spread.indices, weights=spread.data, minlength=len(counts))
+        return counts
 
     def at_samples(self, values: Array) -> Array:
         """Values (J, ...) at the places, interpolated to the samples: (K, ...)."""
-        flat = self.spread @ values.reshape(len(values), -1)
-        return flat.reshape(len(self.u), *values.shape[1:])
+        flat = values.reshape(len(values), -1)
+        found = np.empty((len(self.u), flat.shape[1]))
+        for some, spread in self._spreads():
+            found[some] = spread @ flat
+        return found.reshape(len(self.u), *values.shape[1:])
+
+    def inner_ends(self) -> list[Array]:
+        """Where panels of each group meet."""
+        return [self.low[self.group == g][1:] for g in range(int(self.group.max()) + 1)]
 
     def refined(self, values: Array, allowed: Array) -> FormTable:
         """The table with panels halved that do not resolve values (J, m), itself if all do.
@@ -106,15 +141,21 @@ class FormTable:
         return FormTable(self.u, self.member, np.repeat(self.group, times), low, high)
 
 
-def first_table(u: Array, member: Array, count: int) -> FormTable:
-    """Equal panels over the forms of each group of samples."""
+def first_table(u: Array, member: Array, count: int, known: list[Array] | None = None) -> FormTable:
+    """Equal panels over the forms of each group of samples, or between known ends of panels."""
     group, low, high = [], [], []
     for g in range(count):
         mine = u[member == g]
+        if not len(mine):
+            continue
         start, stop = float(mine.min()), float(mine.max())
         slack = 1e-9 * (1.0 + abs(start) + abs(stop))
-        ends = np.linspace(start - slack, stop + slack, FIRST + 1)
-        group.append(np.full(FIRST, g))
+        start, stop = start - slack, stop + slack
+        ends = np.linspace(start, stop, FIRST + 1)
+        if known is not None and g < len(known) and len(known[g]):
+            inner = known[g][(known[g] > start + slack) & (known[g] < stop - slack)]
+            ends = np.concatenate([[start], inner, [stop]])
+        group.append(np.full(len(ends) - 1, g))
         low.append(ends[:-1])
         high.append(ends[1:])
     return FormTable(u, member, *(np.concatenate(part) for part in (group, low, high)))

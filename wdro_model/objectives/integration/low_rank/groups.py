@@ -54,9 +54,11 @@ class Grouped:
 
 
 def rows_of(matrix: Array, samples: Array) -> Array:
-    """The rows of these samples; the matrix itself, not a copy, if they are all in order."""
-    if len(samples) == len(matrix) and np.array_equal(samples, np.arange(len(matrix))):
-        return matrix
+    """The rows of these samples; a view of the matrix, not a copy, if they stand in a row."""
+    if len(samples) and samples[-1] - samples[0] == len(samples) - 1:
+        start = int(samples[0])
+        if np.array_equal(samples, np.arange(start, start + len(samples))):
+            return matrix[start : start + len(samples)]
     return matrix[samples]
 
 
@@ -72,13 +74,23 @@ class Groups:
         self._first = np.zeros(1, dtype=int)
         self._step = chunk
         if keys is not None:
+            values = joint.matrix[:, keys]
+            one = values.shape[1] == 1  # far faster than rows are
             _, self._first, group = np.unique(
-                joint.matrix[:, keys], axis=0, return_index=True, return_inverse=True
+                values.ravel() if one else values,
+                axis=None if one else 0,
+                return_index=True,
+                return_inverse=True,
             )
             self._group = np.reshape(group, -1)
             own = max(1, (1 + count) * joint.dimension)
             if len(self._first) * own > CHUNK_ENTRIES:
                 self._step = max(1, min(chunk, CHUNK_ENTRIES // own))
+
+    @property
+    def number(self) -> int:
+        """How many groups there are."""
+        return len(self._first)
 
     def chunks(self, samples: Array) -> list[Array]:
         """The samples in parts that fit into memory."""
@@ -89,7 +101,13 @@ class Groups:
         """The groups of some samples."""
         if self._group is None:
             return Grouped(samples, np.zeros(len(samples), dtype=int), self._joint.mean[None])
-        present, member = np.unique(self._group[samples], return_inverse=True)
+        if len(self._first) < len(samples):
+            # Few groups: no need to sort all samples.
+            own = self._group[samples]
+            present = np.flatnonzero(np.bincount(own, minlength=len(self._first)))
+            member = np.searchsorted(present, own)
+        else:
+            present, member = np.unique(self._group[samples], return_inverse=True)
         if len(present) == len(samples):
             order = np.arange(len(samples))
             return Grouped(samples, order, self._joint.matrix[samples], alone=True)

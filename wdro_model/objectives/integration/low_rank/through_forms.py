@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
 from wdro_model.objectives.integration.low_rank.draws import QuasiRandom, drawn_law
@@ -29,6 +31,7 @@ from wdro_model.objectives.integration.low_rank.form_anatomy import (
 )
 from wdro_model.objectives.integration.low_rank.form_laws import exact_law
 from wdro_model.objectives.integration.low_rank.form_slice import LowRankSlice
+from wdro_model.objectives.integration.low_rank.form_table import FormTable, first_table
 from wdro_model.objectives.integration.low_rank.groups import Groups
 from wdro_model.objectives.integration.low_rank.outer import Outer
 from wdro_model.objectives.integration.low_rank.projection import Whitening
@@ -37,11 +40,17 @@ from wdro_model.solvers.objective import Array
 
 __all__ = ["LowRank", "build_low_rank", "drawn_refusal", "low_rank_refusal"]
 
-LINE_CHUNK, PLANE_CHUNK, TABLE_CHUNK = 4096, 512, 32768
-"""Samples whose points exist at once, for integrals along lines, over planes and by tables."""
+MOST_TABLES = 4
+"""Groups of samples that may have tables."""
+LINE_CHUNK, PLANE_CHUNK = 4096, 512
+"""Samples whose points exist at once, for integrals along lines and over planes."""
 
 LONGEST_PAUSE = 64
 """Decisions for which no table is tried after others did not pay."""
+AFRESH = 16
+"""Tables in a row that begin with the panels of the last one: panels are halved, never joined."""
+SURROGATE_SIZE, SURROGATE_SHARE = 2**14, 8
+"""Samples from which on a run begins on some of them, one in so many."""
 
 
 def build_low_rank(model: RobustModel, scales: Any) -> LowRank:
@@ -62,28 +71,53 @@ class LowRank(Integration):
         if anatomy is None:
             raise ValueError("the loss does not see the data through a few affine forms.")
         self.anatomy, self.joint, self.epsilon, self.draws = anatomy, model.joint, epsilon, draws
+        self._model, self._sigma = model, sigma
         self.whitening = Whitening(model.cost, sigma)
         self.rank = generic_rank(model, anatomy)
         self.exact = anatomy.quadratic or self.rank <= 2
         curved = not anatomy.quadratic and anatomy.pieces is None
         self.in_one_form = curved and anatomy.forms.count == 1 and not len(anatomy.constants)
         """Does what is integrated for a sample depend on one number, its form?"""
-        self._failures = self._pause = 0
+        self._failures = self._pause = self._tables = 0
+        self._panels: list[Array] | None = None
         few = self.rank > 1 and not anatomy.quadratic
-        chunk = PLANE_CHUNK if few else TABLE_CHUNK if self.in_one_form else LINE_CHUNK
+        chunk = PLANE_CHUNK if few else LINE_CHUNK
         self.groups = Groups(model.joint, anatomy.keys, anatomy.forms.count, chunk)
+        self.in_one_form &= self.groups.number <= MOST_TABLES
         self._numbers = QuasiRandom(draws)
 
     def slice(self, x: Array, samples: Array, stream: Stream) -> LowRankSlice:
         return LowRankSlice(self, x, samples, stream)
+
+    @property
+    def rows(self) -> Array:
+        """The samples."""
+        return self.joint.matrix
+
+    def surrogate(self) -> LowRank | None:
+        """The same integral over some of the samples, where they are many."""
+        if not self.exact or self.joint.size < SURROGATE_SIZE:
+            return None
+        some = np.random.default_rng(0).choice(
+            self.joint.size, self.joint.size // SURROGATE_SHARE, replace=False
+        )
+        fewer = self._model.on_samples(np.sort(some))
+        return LowRank(fewer, epsilon=self.epsilon, sigma=self._sigma, draws=self.draws)
 
     def expects_tables(self) -> bool:
         """Is a table worth a try at the next decision? Failures in a row make for pauses."""
         self._pause -= 1
         return self.in_one_form and self._pause < 0
 
-    def learn(self, paid: bool) -> None:
-        """Remember whether a table did pay."""
+    def first_table(self, u: Array, member: Array) -> FormTable:
+        """A table to begin with: the panels of the last one, now and then a few equal ones."""
+        self._tables += 1
+        known = self._panels if self._tables % AFRESH else None
+        return first_table(u, member, self.groups.number, known)
+
+    def learn(self, paid: bool, table: FormTable | None = None) -> None:
+        """Remember whether a table did pay, and its panels."""
+        self._panels = None if table is None else table.inner_ends()
         self._failures = 0 if paid else self._failures + 1
         self._pause = 0 if paid else min(2 ** (self._failures - 1) - 1, LONGEST_PAUSE)
 

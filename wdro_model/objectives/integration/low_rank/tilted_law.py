@@ -59,6 +59,20 @@ def merged(laws: list[TiltedLaw], size: int) -> TiltedLaw:
     )
 
 
+def joined(laws: list[TiltedLaw]) -> TiltedLaw:
+    """One law of all samples from laws of consecutive ones."""
+    if len(laws) == 1:
+        return laws[0]
+    sizes = [len(law.log_mass) for law in laws]
+    starts = np.cumsum([0, *sizes[:-1]])
+    return TiltedLaw(
+        np.concatenate([law.log_mass for law in laws]),
+        np.concatenate([law.owner + start for law, start in zip(laws, starts)]),
+        np.concatenate([law.points for law in laws]),
+        np.concatenate([law.weights for law in laws]),
+    )
+
+
 def log_sum_exp(logs: Array, owner: Array, size: int) -> Array:
     """log sum exp over the entries of each owner, (size,); -inf for an owner without entries."""
     top = np.full(size, -np.inf)
