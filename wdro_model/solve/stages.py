@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.objectives.dual import DualMinimum
+from wdro_model.objectives.integration.importance.noise import whole_blocks
 from wdro_model.objectives.smoothed_risk import Moving, Smoothed
 from wdro_model.solve.recipe import FirstOrder, Recipe
 from wdro_model.solve.temperature import first_dual
@@ -120,7 +121,7 @@ def run_stages(
             if growth < 1.0:
                 stop = Stop.TIME
                 break
-            draws = min(int(np.ceil(draws * growth)), most)
+            draws = min(whole_blocks(draws * growth), most)
     except KeyboardInterrupt:
         if best is None:
             raise

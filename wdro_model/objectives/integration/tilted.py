@@ -17,7 +17,6 @@ constant for each sample, and no derivative.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -215,11 +214,7 @@ class Tilted(SampledIntegration):
         known, _ = cover(target, rows, MODES if self._keeps_modes() else 1)
         missed = missing_mass(target, rows, known, AUDIT.generator(0))
         extra = self.epsilon * float(missed.mean())
-        return replace(
-            found,
-            missed=float(np.hypot(found.missed, extra)),
-            standard_error=float(np.hypot(found.standard_error, extra)),
-        )
+        return found.worse_by(0.0, extra)
 
     def _reference_of(self, samples: Array) -> Component:
         return reference_of(self.frame, samples)
@@ -235,8 +230,7 @@ class Tilted(SampledIntegration):
             points = [noise(stream.generator(int(k)), *shape[1:]) for k in samples]
             for i, point in enumerate(points):
                 moves[i] = point.normal
-            lines = [point.along for point in points]
-            along = None if lines[0] is None else np.stack(lines)  # type: ignore[arg-type]
+            along = np.stack([point.along for point in points])
             choice = proposals.choose(np.stack([point.uniform for point in points]))
             moves = proposals.transport(choice, moves, along)
         log_ratio = self._reference_of(samples).log_density(moves) - proposals.log_density(moves)
