@@ -2,8 +2,8 @@
 
 An independent reference: nothing of the library is used, and nothing is differentiated. Particles
 drawn from the reference measure are led to exp((f - l c)/eps) through temperatures (sequential
-Monte Carlo with random walks); a mixture of Student laws is fitted to where they end, and draws
-from it give the integral. Both estimates have to agree.
+Monte Carlo with random walks); others climb by random steps from all over the support. A mixture
+of Student laws is fitted to where they end, and draws from it give the integral.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ KEPT = 0.4
 """Share of the particles that stays effective from one temperature to the next."""
 FREEDOM = 5.0
 DEFENCE = 0.1
+CLIMBERS, MODES = 256, 24
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,6 @@ class Integral:
     error: float
     cost: float
     spread: float
-    doubt: float
-    """By how much the particles disagree with the draws, in their common standard error."""
 
 
 @dataclass(frozen=True)
@@ -47,37 +46,37 @@ class Annealed:
     lower: float = -np.inf
     upper: float = np.inf
     inside: Callable[[np.ndarray], np.ndarray] | None = None
-    particles: int = 4096
+    particles: int = 1024
     draws: int = 2**16
     seed: int = 0
 
-    def minimum(self, dual: float, rounds: int = 6) -> tuple[float, float, float, float]:
-        """min over l of F by Newton steps from a guess, its error, the doubt, and the minimiser."""
-        best = (np.inf, 0.0, 0.0, dual)
+    def minimum(self, dual: float, rounds: int = 8) -> tuple[float, float, float]:
+        """min over l of F by Newton steps from a guess, its error, and the minimiser."""
+        best = (np.inf, 0.0, dual)
         dual = max(dual, 1e-8)
         for _ in range(rounds):
-            value, error, slope, curvature, doubt = self.at(dual)
+            value, error, slope, curvature = self.at(dual)
             gain = 0.5 * slope**2 / max(curvature, 1e-300)
             if value < best[0]:
-                best = (value, error, doubt, dual)
+                best = (value, error, dual)
             cost = self.radius - slope
             step = dual * (np.sqrt(max(cost, 1e-300) / self.radius) - 1)
             newton = -slope / max(curvature, 1e-300)
             if gain <= 0.5 * error or (dual < 1e-7 and slope > 0):
-                return value - (gain if dual > 1e-7 else 0.0), error, doubt, dual
+                return value - (gain if dual > 1e-7 else 0.0), error, dual
             step = newton if abs(newton) < 0.5 * dual else np.clip(step, -0.9 * dual, 3 * dual)
             dual = max(dual + step, 1e-8)
         return best
 
-    def at(self, dual: float) -> tuple[float, float, float, float, float]:
-        """F, its standard error, its derivatives in the dual, and the doubt."""
+    def at(self, dual: float) -> tuple[float, float, float, float]:
+        """F, its standard error, and its derivatives in the dual."""
         found = [self.one(k, dual) for k in range(len(self.samples))]
         size = len(found)
         value = dual * self.radius + self.epsilon * np.mean([one.log_mean for one in found])
         error = self.epsilon * np.sqrt(sum(one.error**2 for one in found)) / size
         slope = self.radius - np.mean([one.cost for one in found])
         curvature = np.mean([one.spread for one in found]) / self.epsilon
-        return value, error, slope, curvature, max(one.doubt for one in found)
+        return value, error, slope, curvature
 
     def one(self, k: int, dual: float) -> Integral:
         """The integral of one sample."""
@@ -111,9 +110,21 @@ class Annealed:
             return out
 
         moves, _ = base(self.particles)
-        cooled, heat = self._anneal(moves, gain, sigma, rng)
-        centers, roots, shares = fitted(cooled, rng)
-        count = self.draws
+        cooled = self._anneal(moves, gain, sigma, rng)
+        places = self._climb(k, gain, base, sigma, rng)
+        parts = [fitted(cooled, rng), fitted(places, rng)]
+        centers, roots, shares = (np.concatenate(arrays) for arrays in zip(*parts))
+        shares = 0.5 * shares
+        for count in (self.draws // 4, self.draws // 4, self.draws):
+            found, shares = self._weighed(
+                count, (centers, roots, shares), base, gain, sigma, np.log(high - low).sum(), rng
+            )
+        return found
+
+    def _weighed(self, count, law, base, gain, sigma, box, rng):
+        """The integral by draws of a mixture, and the shares that fit them better."""
+        centers, roots, shares = law
+        d = centers.shape[1]
         defended, log_mass = base(int(DEFENCE * count) if self.inside is None else count)
         own = count - int(DEFENCE * count)
         which = rng.choice(len(shares), own, p=shares)
@@ -121,8 +132,6 @@ class Annealed:
         g = rng.standard_normal((own, d)) * scale[:, None]
         proposed = centers[which] + np.einsum("mij,mj->mi", roots[which], g)
         every = np.concatenate([proposed, defended[: int(DEFENCE * count)]])
-        with np.errstate(divide="ignore"):
-            box = np.log(high - low).sum()
         log_base = (-0.5 * (every / sigma) ** 2 - np.log(sigma * np.sqrt(2 * np.pi))).sum(axis=1)
         log_base -= box + log_mass
         student = log_student(every, centers, roots) + np.log(shares)
@@ -140,18 +149,62 @@ class Annealed:
         costs = self.cost(every)
         expected = float(shares_w @ costs)
         found = float(top + np.log(mean))
-        return Integral(
-            found, error, expected, float(shares_w @ (costs - expected) ** 2), abs(found - heat)
-        )
+        claims = np.exp(student - logsumexp(student, axis=1)[:, None])
+        new = 0.9 * shares_w @ claims + 0.1 / len(shares)
+        spread = float(shares_w @ (costs - expected) ** 2)
+        return Integral(found, error, expected, spread), new / new.sum()
 
-    def _anneal(self, moves, gain, sigma, rng) -> tuple[np.ndarray, float]:
-        """The particles at temperature 1, and their estimate of the log of the integral."""
+    def _climb(self, k, gain, base, sigma, rng) -> np.ndarray:
+        """Points around the modes that random steps uphill reach from everywhere."""
+        row, d = self.samples[k], self.samples.shape[1]
+        near, _ = base(CLIMBERS // 2)
+        wide = np.minimum(np.maximum(self.upper - row, -1e9), 40 * sigma)
+        low = np.maximum(np.minimum(self.lower - row, 1e9), -40 * sigma)
+        far = low + rng.random((CLIMBERS // 2, d)) * (wide - low)
+        moves = np.concatenate([near, far])
+
+        def height(y: np.ndarray) -> np.ndarray:
+            return gain(y) - 0.5 * ((y / sigma) ** 2).sum(axis=1)
+
+        values = height(moves)
+        inside = np.isfinite(values)
+        moves, values = moves[inside], values[inside]
+        size = len(moves)
+        length = np.full(size, 1.0)
+        for _ in range(300):
+            some = rng.random((size, d)) < rng.choice([0.3, 0.6, 1.0], size)[:, None]
+            trial = moves + some * (length[:, None] * sigma * rng.standard_normal((size, d)))
+            trial = np.clip(trial, self.lower - row, self.upper - row)
+            found = height(trial)
+            better = found > values
+            moves[better], values[better] = trial[better], found[better]
+            length = np.clip(length * np.where(better, 1.7, 0.85), 1e-4, 30.0)
+        # One of each, then walks at the temperature itself around it.
+        kept: list[int] = []
+        for i in np.argsort(-values):
+            apart = [np.linalg.norm((moves[i] - moves[j]) / sigma) for j in kept]
+            if values[i] > values.max() - 40 and (not apart or min(apart) > 0.05):
+                kept.append(int(i))
+            if len(kept) == MODES:
+                break
+        moves, values = np.repeat(moves[kept], 64, axis=0), np.repeat(values[kept], 64)
+        length = np.full(len(moves), 0.3)
+        for _ in range(150):
+            some = rng.random(moves.shape) < 0.6
+            trial = moves + some * (length[:, None] * sigma * rng.standard_normal(moves.shape))
+            found = height(trial)
+            yes = np.log(rng.random(len(moves))) < found - values
+            moves[yes], values[yes] = trial[yes], found[yes]
+            length = np.clip(length * np.where(yes, 1.2, 0.93), 1e-4, 10.0)
+        return moves
+
+    def _anneal(self, moves, gain, sigma, rng) -> np.ndarray:
+        """The particles at temperature 1."""
         size, d = moves.shape
-        gains, total, beta = gain(moves), 0.0, 0.0
+        gains, beta = gain(moves), 0.0
         while beta < 1.0:
             step = self._step(gains, 1.0 - beta)
             logs = step * gains
-            total += float(logsumexp(logs) - np.log(size))
             beta = min(beta + step, 1.0)
             w = np.exp(logs - logs.max())
             edges = np.cumsum(w / w.sum())
@@ -163,7 +216,9 @@ class Annealed:
                 first, second = rng.integers(size, size=(2, size))
                 some = rng.random((size, d)) < rng.choice([0.3, 0.6, 1.0], size)[:, None]
                 length = 2.4 / np.sqrt(2 * np.maximum(some.sum(axis=1), 1))
-                length = length * np.exp(rng.uniform(-2.5, 0.3, size)) if turn % 3 else np.ones(size)
+                length = (
+                    length * np.exp(rng.uniform(-2.5, 0.3, size)) if turn % 3 else np.ones(size)
+                )
                 jump = some * (moves[first] - moves[second])
                 jump += 1e-4 * sigma * rng.standard_normal((size, d))
                 trial = moves + length[:, None] * jump
@@ -172,7 +227,7 @@ class Annealed:
                 change -= 0.5 * ((trial / sigma) ** 2 - (moves / sigma) ** 2).sum(axis=1)
                 yes = np.log(rng.random(size)) < change
                 moves[yes], gains[yes] = trial[yes], found[yes]
-        return moves, total
+        return moves
 
     def _step(self, gains: np.ndarray, most: float) -> float:
         """The largest step in the temperature that keeps enough of the particles."""
@@ -204,12 +259,11 @@ def fitted(points, rng, count: int = 12) -> tuple[np.ndarray, np.ndarray, np.nda
     for _ in range(15):
         label = ((z[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
         centers = np.stack(
-            [
-                z[label == j].mean(axis=0) if np.any(label == j) else c
-                for j, c in enumerate(centers)
-            ]
+            [z[label == j].mean(axis=0) if np.any(label == j) else c for j, c in enumerate(centers)]
         )
     kept = [j for j in range(len(centers)) if np.sum(label == j) > 4 * d]
+    if not kept:
+        kept, label = [0], np.zeros(size, dtype=int)
     whole = np.cov(points.T) / len(kept) ** (2 / d)
     roots, shares, places = [], [], []
     for j in kept:

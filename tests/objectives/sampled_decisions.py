@@ -93,8 +93,9 @@ def losses(rng: np.random.Generator, d: int) -> dict[str, tuple[Any, Any, float]
         ),
         "huber": (
             lambda x, z: s * cp.sum(cp.huber(z - a, 0.5)) + z @ x,
-            lambda x, z: s * np.where(np.abs(z - a) < 0.5, (z - a) ** 2, np.abs(z - a) - 0.25).sum(1)
-            + z @ x,
+            lambda x, z: (
+                s * np.where(np.abs(z - a) < 0.5, (z - a) ** 2, np.abs(z - a) - 0.25).sum(1) + z @ x
+            ),
             1,
         ),
         "pieces": (
@@ -210,8 +211,6 @@ class Verdict:
     """What the solve promises: gap and standard error."""
     truth: float
     truth_error: float
-    doubt: float
-    """Of the reference, in units of epsilon."""
     margin: float
     seconds: float
 
@@ -239,14 +238,12 @@ def judged(case: SampledDecision, time_limit: float | None = None, **settings: A
     seconds = time.perf_counter() - began
     found = problem.solution
     reference = case.reference(found.epsilon, found.sigma, **settings)
-    truth, error, doubt, _ = reference.minimum(found.dual)
+    truth, error, _ = reference.minimum(found.dual)
     promised = max(found.gap, 0.0)
     if found.diagnostics is not None:
         promised = float(np.hypot(promised, found.diagnostics.standard_error))
     margin = abs(truth - case.mean_loss())
-    return Verdict(
-        problem.status, found.value, promised, truth, error, doubt, margin, seconds
-    )
+    return Verdict(problem.status, found.value, promised, truth, error, margin, seconds)
 
 
 def main() -> None:
@@ -254,7 +251,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--limit", type=float, default=20.0)
-    parser.add_argument("--particles", type=int, default=2048)
+    parser.add_argument("--particles", type=int, default=1024)
     given = parser.parse_args()
     counts = {"right": 0, "wrong": 0, "not optimal": 0, "error": 0}
     total = 0.0
@@ -275,8 +272,8 @@ def main() -> None:
         print(
             f"{seed:4d} {case.name} [{case.integration}] {one.status}: {one.value:.6g} "
             f"({(one.value - one.truth) / max(one.margin, 1e-12):+.1e} of margin, "
-            f"{one.deviation:.1f} s.e., own {one.error:.1e} ref {one.truth_error:.1e} doubt "
-            f"{one.doubt:.2g}) {one.seconds:.1f} s {mark}",
+            f"{one.deviation:.1f} s.e., own {one.error:.1e} ref {one.truth_error:.1e}) "
+            f"{one.seconds:.1f} s {mark}",
             flush=True,
         )
     print(counts, f"{total:.0f} s")
