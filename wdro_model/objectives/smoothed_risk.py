@@ -191,5 +191,4 @@ def doubted(found: Diagnostics | None, lift: float) -> Diagnostics | None:
     """The diagnostics with a contradiction that noise does not explain as a part of the error."""
     if found is None or lift <= NOISE * found.standard_error:
         return found
-    missed = float(np.hypot(found.missed, lift))
-    return replace(found, missed=missed, standard_error=float(np.hypot(found.standard_error, lift)))
+    return found.worse_by(0.0, lift)

@@ -14,6 +14,8 @@ from wdro_model.uncertainty.sampling import GaussianSampler
 
 FEW = 0.1
 """Fewer effective draws than this share are not to be trusted."""
+HEAVY = 0.2
+"""Samples with weights of heavy tails, as a share, from which on no error is to be trusted."""
 TIMID = 0.05
 """A reference whose moves cost less than this share of the radius cannot reach its boundary."""
 FRACTION = 1e-6
@@ -27,6 +29,7 @@ def is_reliable(point: Point, gap: float, radius: float, allowed: float) -> bool
     if d is None:
         return True
     many = d.effective_size >= FEW * d.draws and d.nearest_cost <= radius
+    many &= d.heavy <= HEAVY
     return many and d.standard_error + max(gap, 0.0) <= allowed
 
 
@@ -73,6 +76,12 @@ def sampling_notes(d: Diagnostics, radius: float) -> list[str]:
             "the standard error is not known: for some samples a single one of the "
             f"{d.draws} draws carries all the weight; let integration= choose, draw more samples, "
             "or raise epsilon."
+        )
+    if d.heavy > HEAVY:
+        notes.append(
+            f"for {d.heavy:.0%} of the samples a few of the {d.draws} draws have weights far above "
+            "the others: the standard error may be larger than they tell; raise epsilon, or draw "
+            "more samples."
         )
     if d.missed > 0:
         notes.append(

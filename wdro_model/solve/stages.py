@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 from wdro_model.objectives.dual import DualMinimum
+from wdro_model.objectives.integration.importance.noise import whole_blocks
+from wdro_model.objectives.integration.inner_integral import Integration
 from wdro_model.objectives.smoothed_risk import Moving, Smoothed
+from wdro_model.solve.notes import HEAVY
 from wdro_model.solve.recipe import FirstOrder, Recipe
 from wdro_model.solve.temperature import first_dual
 from wdro_model.solvers import Outcome, Stop, Trace
@@ -18,6 +21,10 @@ from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.objective import Array, Point
 from wdro_model.solvers.outcome import State, tolerance
 
+REPORTED = 128
+"""Draws of a sample for a value that is reported, at least, where they are few numbers in all."""
+AUDITS = 3
+"""Evaluations of a decision, each with the modes that the audits before have found."""
 REPORT_STAGE = 2**62 + 1
 """Streams of random numbers from here on are for values that are reported."""
 STAGES = 6
@@ -62,6 +69,10 @@ class StageResult:
         assert d is not None
         return float(np.sqrt(max(d.standard_error**2 - d.missed**2, 0.0)))
 
+    def heavy(self) -> bool:
+        """Do the largest weights say that errors cannot be told from these draws?"""
+        return self.point.diagnostics is not None and self.point.diagnostics.heavy > HEAVY
+
     def missed(self) -> float:
         """The error that more draws do not reduce."""
         d = self.point.diagnostics
@@ -86,6 +97,7 @@ def run_stages(
     draws, active = min(solver.samples, FIRST_DRAWS), None
     most = max(draws, min(MOST_DRAWS, STAGE_ENTRIES // max(1, recipe.model.rows.size)))
     x, dual = start, first_dual(recipe.model, start)
+    known = recipe.objective(1, 0).integration
     best: StageResult | None = None
     runs: list[Outcome] = []
     stop = Stop.STALLED
@@ -93,6 +105,7 @@ def run_stages(
         for stage in range(STAGES):
             stage_began = time.perf_counter()
             objective = recipe.objective(draws, stage)
+            objective.integration.inherit(known)
             objective.minimum = DualMinimum(objective.integration.settle(x, dual), np.nan)
             standstill = Standstill(solver.gap)
             limited = within(solver, began, sum(run.iterations for run in runs))
@@ -105,12 +118,12 @@ def run_stages(
             runs.append(outcome)
             x, active = outcome.x, outcome.active_set
             dual = dual if outcome.dual is None else outcome.dual
-            best = judged(recipe, draws, outcome, dual, REPORT_STAGE + stage)
+            best, known = judged(recipe, draws, outcome, dual, REPORT_STAGE + stage, known)
             stop = outcome.stop
             wanted = tolerance(solver.gap, best.point.value, recipe.epsilon)
             left = wanted - max(best.gap, 0.0)
             allowed = max(left, HIDDEN * best.missed(), LEAST * wanted)
-            done = outcome.stop is Stop.GAP and best.error() <= allowed
+            done = outcome.stop is Stop.GAP and best.error() <= allowed and not best.heavy()
             if done or draws == most or outcome.stop not in (Stop.GAP, Stop.STALLED):
                 break
             # A stalled line search is Monte Carlo error between values and gradients.
@@ -120,7 +133,7 @@ def run_stages(
             if growth < 1.0:
                 stop = Stop.TIME
                 break
-            draws = min(int(np.ceil(draws * growth)), most)
+            draws = min(whole_blocks(draws * growth), most)
     except KeyboardInterrupt:
         if best is None:
             raise
@@ -153,19 +166,32 @@ class Standstill:
         return self.reached
 
 
-def judged(recipe: Recipe, draws: int, outcome: Outcome, dual: float, stage: int) -> StageResult:
+def judged(
+    recipe: Recipe, draws: int, outcome: Outcome, dual: float, stage: int, known: Integration
+) -> tuple[StageResult, Integration]:
     """The decision of a run, evaluated on draws that are used for nothing else.
 
     The gap in x is that of the run, whose draws fit the decision as well as these; the dual is
-    minimised again, and its residual is part of the gap.
+    minimised again, and its residual is part of the gap. Where an audit finds modes that the draws
+    miss, they are evaluated again with the modes known.
     """
-    objective = recipe.objective(draws, stage)
+    fitting = STAGE_ENTRIES // (16 * max(1, recipe.model.rows.size))
+    objective = recipe.objective(max(draws, min(REPORTED, fitting)), stage)
     assert isinstance(objective, Moving)
-    objective.minimum = DualMinimum(dual, np.nan)
-    point = audited(objective, outcome.x, objective.evaluate(outcome.x))
+    objective.integration.inherit(known)
+    for _ in range(AUDITS):
+        objective.minimum = DualMinimum(dual, np.nan)
+        plain = objective.evaluate(outcome.x)
+        point = audited(objective, outcome.x, plain)
+        assert point.dual is not None
+        assert point.diagnostics is not None
+        if point.diagnostics.missed <= HIDDEN * point.diagnostics.standard_error:
+            break
+        dual = point.dual
     assert point.dual is not None
     gap = outcome.gap + point.dual_residual
-    return StageResult(outcome.x, point, gap, point.dual, outcome.active_set)
+    found = StageResult(outcome.x, point, gap, point.dual, outcome.active_set)
+    return found, objective.integration
 
 
 def audited(objective: Smoothed, x: Array, point: Point) -> Point:

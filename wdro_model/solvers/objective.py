@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +28,13 @@ class Diagnostics:
     missed: float = 0.0
     """How much higher the value may be for modes that the draws miss, as far as that was looked
     into; part of the standard error."""
+    heavy: float = 0.0
+    """Share of the samples whose weights have so heavy a tail that they cannot tell their error."""
+
+    def worse_by(self, error: float, missed: float = 0.0) -> Diagnostics:
+        """The diagnostics with independent errors beside that of the draws."""
+        total = float(np.linalg.norm([self.standard_error, error, missed]))
+        return replace(self, standard_error=total, missed=float(np.hypot(self.missed, missed)))
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,9 @@ class Integration(ABC):
         """A cheaper strategy of nearly the same value to begin with, where there is one."""
         return None
 
+    def inherit(self, other: Integration) -> None:  # noqa: B027
+        """Take over what another one has found out about the same model."""
+
     def audited(self, found: Diagnostics, x: Array, dual: float) -> Diagnostics:
         """The diagnostics with the error of what draws may have missed, as far as it can tell."""
         return found

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import t as student
 
 from wdro_model.loss.batched import FlatPullback
 from wdro_model.objectives.dual import DualPoint
+from wdro_model.objectives.integration.importance.noise import BLOCKS, block_variance
 from wdro_model.objectives.integration.inner_integral import Given, Slice, Stream
 from wdro_model.solvers.objective import Array, Diagnostics
 
@@ -27,6 +29,8 @@ STORED_ENTRIES = 2**25
 
 LONE, LONE_SHARE = 2.0, 0.05
 """Where more than this share of the samples has a smaller effective size, no error is known."""
+TAIL, HEAVY = 20, 0.7
+"""Largest weights that tell how fast they fall, and the rate from which they are heavy."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,10 @@ class SampledIntegration(Given, ABC):
         self.refresh(x, dual)
         return dual
 
+    def support_error(self, samples: Array) -> float:
+        """Standard error of the value for the mass of the support, where that is estimated."""
+        return 0.0
+
     def forget(self) -> None:
         """Drop the stored draws of a stage."""
         self._stored = None
@@ -87,6 +95,7 @@ class SampledSlice:
     def __init__(self, rule: SampledIntegration, x: Array, samples: Array, stream: Stream) -> None:
         self._rule = rule
         self._x = x
+        self._samples = samples
         self._stream = stream
         per_chunk = max(1, CHUNK_ENTRIES // (rule.draws * max(1, rule.joint.dimension)))
         self._whole = rule.stored(stream) if len(samples) == rule.joint.size else None
@@ -153,24 +162,47 @@ class SampledSlice:
 
     def diagnostics(self, dual: float) -> Diagnostics:
         weights, _ = self.weights(dual)
-        sizes = 1.0 / np.einsum("ks,ks->k", weights, weights)
         nearest = np.where(self.forbidden, np.inf, self.costs).min(axis=1).mean()
-        return sampling_diagnostics(sizes, self._rule.draws, self._rule.epsilon, float(nearest))
+        found = sampling_diagnostics(weights, self._rule.epsilon, float(nearest))
+        return found.worse_by(self._rule.support_error(self._samples))
 
 
-def sampling_diagnostics(sizes: Array, draws: int, epsilon: float, nearest: float) -> Diagnostics:
-    """How far eps log mean_s w_s can be trusted, from the effective sizes (K,) of its draws.
+def sampling_diagnostics(weights: Array, epsilon: float, nearest: float) -> Diagnostics:
+    """How far eps log mean_s w_s can be trusted, from the normalised weights (K, S) of its draws.
 
-    Delta method: Var(log mean_s w_s) = (1/ESS - 1/S) S/(S - 1). Where one draw carries all the
-    weight it says nothing about the rest: the error is then not known, and reported as infinite.
+    The variance v of log mean_s w_s comes from independent blocks of draws, and its square root is
+    widened as Student's law is wider than a normal one; the log of a mean is v/2 too low on
+    average. Where one draw carries all the weight it says nothing about the rest: the error is then
+    not known, and reported as infinite.
     """
-    variance = (1.0 / sizes - 1.0 / draws) * draws / max(1, draws - 1)
-    error = epsilon * np.sqrt(max(0.0, float(variance.sum()))) / len(sizes)
+    size, draws = weights.shape
+    sizes = 1.0 / np.einsum("ks,ks->k", weights, weights)
+    variance = block_variance(weights)
+    freedom = size * max(1, min(BLOCKS, draws) - 1)
+    wider = student.ppf(0.975, freedom) / student.ppf(0.975, np.inf)
+    error = wider * epsilon * np.sqrt(float(variance.sum())) / size
+    bias = 0.5 * epsilon * float(variance.mean())
     blind = float(np.mean(sizes < LONE)) > LONE_SHARE
     return Diagnostics(
         draws=draws,
         effective_size=float(np.median(sizes)),
         smallest_effective_size=float(sizes.min()),
-        standard_error=float("inf") if blind else float(error),
+        standard_error=float("inf") if blind else float(np.hypot(error, bias)),
         nearest_cost=nearest,
+        heavy=heavy_share(weights),
     )
+
+
+def heavy_share(weights: Array) -> float:
+    """The share of samples whose largest weights fall like a power too slow for a variance.
+
+    Hill's estimate of k in P(w > t) ~ t^(-1/k), from the largest weights; from k = 0.7 on, errors
+    that draws tell of themselves are not to be trusted.
+    """
+    count = int(min(0.2 * weights.shape[1], 3 * np.sqrt(weights.shape[1])))
+    if count < TAIL:
+        return 0.0
+    largest = -np.partition(-weights, count, axis=1)[:, : count + 1]
+    logs = np.log(np.maximum(largest, 1e-300))
+    rate = logs[:, :-1].mean(axis=1) - logs[:, -1]
+    return float(np.mean(rate > HEAVY))

@@ -17,7 +17,6 @@ constant for each sample, and no derivative.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,10 @@ import numpy as np
 from wdro_model.loss.batched import BatchedLoss, FlatLoss
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint, minimise_dual
-from wdro_model.objectives.integration.importance.balance import balanced, widened
+from wdro_model.objectives.integration.importance.audit import missed_by
+from wdro_model.objectives.integration.importance.balance import adapted
 from wdro_model.objectives.integration.importance.frame import frame_of, reference_of
-from wdro_model.objectives.integration.importance.missing import missing_mass
-from wdro_model.objectives.integration.importance.modes import MODES, cover
+from wdro_model.objectives.integration.importance.modes import FEW, MODES, cover
 from wdro_model.objectives.integration.importance.noise import noise
 from wdro_model.objectives.integration.importance.piece_modes import piece_lines, piece_mixture
 from wdro_model.objectives.integration.importance.proposal_scales import affine_dual, typical_radius
@@ -39,6 +38,7 @@ from wdro_model.objectives.integration.inner_integral import (
     PILOT,
     Divergence,
     InfiniteSlice,
+    Integration,
     Slice,
     Stream,
     inputs,
@@ -84,6 +84,9 @@ class Tilted(SampledIntegration):
         """Do modes that were seen at other dual variables help to find those at this one?"""
         self._seen: dict[str, tuple[float, tuple[Array, ...]]] = {}
         """Modes of the last and of the least dual variable: far ones belong to small duals."""
+        self._learned: list[Array] = []
+        """Moves (r,) to modes that audits have found."""
+        self._audits = 0
         self._rejection = Rejection(self.frame, self.cost)
 
     def describe(self) -> str:
@@ -161,6 +164,7 @@ class Tilted(SampledIntegration):
     def _target(self) -> Tilt:
         assert self._at is not None
         x, dual = self._at
+        recalled = [p for _, places in self._seen.values() for p in places] if self.recalls else []
         return Tilt(
             self.loss,
             self.frame,
@@ -169,9 +173,7 @@ class Tilted(SampledIntegration):
             x=x,
             dual=dual,
             lines=piece_lines(self.pieces, x, self.joint.mean, self.frame),
-            places=tuple(p for _, places in self._seen.values() for p in places)
-            if self.recalls
-            else (),
+            places=(*self._learned, *recalled),
         )
 
     def _knows_pieces(self, target: Tilt) -> bool:
@@ -188,9 +190,9 @@ class Tilted(SampledIntegration):
         if len(samples) == self.joint.size:
             self._see(target.dual, found)
         share = DEFENCE * curved
-        if not target.quadratic or target.walled:
-            wide = widened(found, self.frame.dimension)
-            found = balanced(wide, target, samples, self._reference_of(samples))
+        few = self.frame.dimension <= FEW and self.frame.bounded and bool(curved.any())
+        if not target.quadratic or target.walled or few:
+            found = adapted(found, target, samples, self._reference_of(samples))
             share = np.full(len(samples), DEFENCE)
         elif self.frame.dimension > DEFENDED:
             share = np.zeros(len(samples))
@@ -205,20 +207,29 @@ class Tilted(SampledIntegration):
             self._seen["least"] = now
 
     def audited(self, found: Diagnostics, x: Array, dual: float) -> Diagnostics:
-        """The diagnostics at (x, dual), with an error for modes that the draws may miss."""
+        """The diagnostics at (x, dual), with an error for modes that the draws may miss.
+
+        Places where some were found are remembered: the next search begins there too.
+        """
         rows = np.unique(np.linspace(0, self.joint.size - 1, AUDITED).astype(int))
         self.refresh(x, dual)
         target = self._target()
         if self._knows_pieces(target) or not target.dimension:
             return found
-        known, _ = cover(target, rows, MODES if self._keeps_modes() else 1)
-        missed = missing_mass(target, rows, known, AUDIT.generator(0))
-        extra = self.epsilon * float(missed.mean())
-        return replace(
-            found,
-            missed=float(np.hypot(found.missed, extra)),
-            standard_error=float(np.hypot(found.standard_error, extra)),
-        )
+        generator = AUDIT.generator(self._audits)
+        missed = missed_by(self.proposals(rows), target, rows, self._reference_of(rows), generator)
+        self._audits += 1
+        self._learned += list(missed.places)
+        return found.worse_by(0.0, self.epsilon * float(missed.log_mass.mean()))
+
+    def inherit(self, other: Integration) -> None:
+        """Take over what the audits of another stage have found."""
+        if isinstance(other, Tilted):
+            self._learned, self._audits = other._learned, other._audits
+
+    def support_error(self, samples: Array) -> float:
+        variances = [self._rejection.variances.get(int(k), 0.0) for k in samples]
+        return self.epsilon * float(np.sqrt(np.sum(variances))) / max(1, len(samples))
 
     def _reference_of(self, samples: Array) -> Component:
         return reference_of(self.frame, samples)
@@ -234,8 +245,7 @@ class Tilted(SampledIntegration):
             points = [noise(stream.generator(int(k)), *shape[1:]) for k in samples]
             for i, point in enumerate(points):
                 moves[i] = point.normal
-            lines = [point.along for point in points]
-            along = None if lines[0] is None else np.stack(lines)  # type: ignore[arg-type]
+            along = np.stack([point.along for point in points])
             choice = proposals.choose(np.stack([point.uniform for point in points]))
             moves = proposals.transport(choice, moves, along)
         log_ratio = self._reference_of(samples).log_density(moves) - proposals.log_density(moves)

@@ -204,10 +204,8 @@ class Placement:
             self._mixture = defended(found, DEFENCE * curved, reference)
         found = self._mixture.of(np.searchsorted(self.owners, samples))
         points = [noise(stream.generator(int(k)), rule.draws, frame.dimension) for k in samples]
-        lines = [p.along for p in points if p.along is not None]
+        lines = np.stack([p.along for p in points])
         choice = found.choose(np.stack([p.uniform for p in points]))
-        moves = found.transport(
-            choice, np.stack([p.normal for p in points]), np.stack(lines) if lines else None
-        )
+        moves = found.transport(choice, np.stack([p.normal for p in points]), lines)
         log_ratio = reference_of(frame, samples).log_density(moves) - found.log_density(moves)
         return BlockNodes(samples, moves, log_ratio - np.log(rule.draws), None)

@@ -72,6 +72,35 @@ def curvature(
     return basis, scales
 
 
+def full_precision(
+    target: Target, owners: Array, moves: Array, deviation: Array, held: Array
+) -> Array:
+    """-diag(s) Hess h diag(s) made definite, (K, r, r); held coordinates are apart from others."""
+    size, r = moves.shape
+    units, bounds = np.eye(r), target.bounds(owners)
+    sides = None if bounds is None else (bounds[0][:, None], bounds[1][:, None])
+    hessian = np.broadcast_to(units, (size, r, r)).copy()
+    left = np.ones((size, r), dtype=bool)
+    for stride in (1.0, 0.1, 1e-3):
+        who, axis = np.nonzero(left)
+        if len(who) == 0:
+            break
+        steps = stride * deviation[:, None] * units
+        ends = [clipped(moves[:, None] + sign * steps, sides)[who, axis] for sign in (1.0, -1.0)]
+        heights, slopes = target(np.tile(owners[who], 2), np.concatenate(ends))
+        apart = ((ends[0] - ends[1]) / deviation[who]).sum(axis=1)
+        good = np.isfinite(heights).reshape(2, -1).all(axis=0) & (apart > 0)
+        up, down = slopes.reshape(2, len(who), r)
+        change = (down - up)[good] * deviation[who[good]] / apart[good, None]
+        hessian[who[good], axis[good]] = change
+        left[who[good], axis[good]] = False
+    separate = held[:, :, None] | held[:, None, :]
+    hessian = np.where(separate & (units == 0), 0.0, 0.5 * (hessian + np.swapaxes(hessian, 1, 2)))
+    values, vectors = np.linalg.eigh(hessian)
+    # Where h is flat or convex the precision is not that of a Gaussian: the deviation is bounded.
+    return (vectors * np.clip(values, 0.08, 1e4)[:, None]) @ np.swapaxes(vectors, 1, 2)
+
+
 def krylov(
     target: Target,
     owners: Array,
@@ -154,3 +183,11 @@ def unit(vectors: Array) -> Array:
 
 def clipped(moves: Array, bounds: Bounds | None) -> Array:
     return moves if bounds is None else np.clip(moves, *bounds)
+
+
+def confined(target: Target, owners: Array, moves: Array) -> Array:
+    """The moves (B, r), brought back to the support as far as its shape is known."""
+    inside = clipped(moves, target.bounds(owners))
+    if not target.walled:
+        return inside
+    return target.within_walls(owners, inside)  # type: ignore[attr-defined]

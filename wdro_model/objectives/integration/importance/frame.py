@@ -14,12 +14,20 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy import sparse
+from scipy.optimize import nnls
 
 from wdro_model.objectives.integration.importance.proposals import Component, component
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.uncertainty.supports import Polyhedron
+
+TOUCHING = 0.05
+"""Walls so many deviations away hold a mode."""
+SWEEPS = 8
+"""Rounds of projections onto the walls of a polyhedron."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,79 @@ class Frame:
         moving = gradients[:, self.moving]
         return moving if self.rotation is None else moving @ self.rotation
 
+    @cached_property
+    def walls(self) -> tuple[Array, Array]:
+        """C (m, d) and h (m,) of the supports that are polyhedra: C zeta <= h."""
+        normals, limits = [np.zeros((0, self.joint.dimension))], [np.zeros(0)]
+        for parameter, where in self.coupled:
+            if isinstance(parameter.support, Polyhedron):
+                rows = np.zeros((len(parameter.support.b), self.joint.dimension))
+                rows[:, where] = dense(parameter.support.A)
+                normals.append(rows)
+                limits.append(parameter.support.b)
+        return np.concatenate(normals), np.concatenate(limits)
+
+    def room(self, owners: Array) -> Array:
+        """A distance (B,) at which every coordinate has left the polyhedra, if they are bounded."""
+        normals, limits = self.walls
+        if not len(limits):
+            return np.zeros(len(owners))
+        slack = limits - self.joint.matrix[owners] @ normals.T
+        sizes = np.linalg.norm(self.pulled(normals), axis=1)
+        return (slack / np.maximum(sizes, 1e-300)).max(axis=1)
+
+    def within_walls(self, owners: Array, moves: Array, deviation: Array) -> Array:
+        """The moves (B, r) near the closest ones inside the polyhedra, in units of deviations."""
+        normals, limits = self.walls
+        if not len(limits):
+            return moves
+        slack = limits - self.joint.matrix[owners] @ normals.T
+        slopes = self.pulled(normals)
+        out = moves / deviation
+        corrections = np.zeros((len(limits), *moves.shape))
+        for _ in range(SWEEPS):  # Dykstra's projections
+            for i, slope in enumerate(slopes):
+                normal = slope * deviation
+                before = out + corrections[i]
+                excess = np.einsum("br,br->b", before, normal) - slack[:, i]
+                square = np.einsum("br,br->b", normal, normal)
+                step = np.maximum(excess, 0.0) / np.maximum(square, 1e-300)
+                out = before - step[:, None] * normal
+                corrections[i] = before - out
+        out = out * deviation
+        # What is left outside comes back along the way from the sample, which is inside.
+        used = out @ slopes.T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = np.where(used > slack, np.maximum(slack, 0.0) / used, 1.0)
+        return out * shares.min(axis=1, keepdims=True)
+
+    def held_by_walls(
+        self, owners: Array, moves: Array, slopes: Array, deviation: Array
+    ) -> tuple[Array, Array]:
+        """How densities with these slopes (B, r) fall from the walls that hold them.
+
+        A slope is a sum of multiples p_i >= 0 of the normals n_i of walls that touch the move: the
+        density falls like exp(-sum_i p_i s_i) with the distances s_i. Returned are the matrices
+        sum_i p_i^2 n_i n_i' (B, r, r) and steps (B, r) to where all s_i = 1/p_i, in deviations.
+        """
+        normals, limits = self.walls
+        size, r = moves.shape
+        matrices, steps = np.zeros((size, r, r)), np.zeros((size, r))
+        if not len(limits):
+            return slopes[:, :, None] * slopes[:, None, :], steps
+        slack = limits - self.joint.matrix[owners] @ normals.T - moves @ self.pulled(normals).T
+        for b in range(size):
+            scaled = self.pulled(normals) * deviation[b]
+            lengths = np.maximum(np.linalg.norm(scaled, axis=1), 1e-300)
+            touching = slack[b] < TOUCHING * lengths
+            held = scaled[touching] / lengths[touching, None]
+            price = nnls(held.T, slopes[b])[0] if touching.any() else np.zeros(0)
+            if (kept := price > 1.0).any():
+                walls = price[kept, None] * held[kept]
+                matrices[b] = walls.T @ walls
+                steps[b] = -np.linalg.pinv(walls) @ np.ones(len(walls))
+        return matrices, steps
+
     def inside(self, rows: Array) -> Array:
         """Which scenarios lie in the supports without coordinate structure."""
         accepted = np.ones(len(rows), dtype=bool)
@@ -125,6 +206,10 @@ def reference_of(frame: Frame, samples: Array) -> Component:
     bounds = frame.bounds(samples)
     shape = (1 if bounds is None else len(samples), frame.dimension)
     return component(np.zeros(shape), np.broadcast_to(np.sqrt(frame.spread), shape), bounds)
+
+
+def dense(matrix: Any) -> Array:
+    return np.asarray(matrix.toarray() if sparse.issparse(matrix) else matrix, dtype=float)
 
 
 def box_of(joint: JointSamples) -> tuple[Array, Array]:

@@ -1,22 +1,25 @@
-"""Modes of the tilted densities, found for all samples at once, and a mixture that covers them.
+"""The finder of modes: all samples at once, from global starts, and a mixture that covers them.
 
-The target of sample k is the log density h_k(y) of its moves, up to a constant; near a mode it is
-a Gaussian of variance v, corrected along a few directions by the curvature of the loss. A loss that
-is convex in the data can have several modes and an ascent settles on one of them, so ascents start
-from the sample, from the pieces of the loss and from every rise of h along a few rays.
+The target of sample k is the log density h_k(y) of its moves, up to a constant. A loss that is
+convex in the data can have many modes and an ascent settles on one of them. Ascents start from the
+sample, from the tilt of its gradient, from the pieces of the loss and from modes seen elsewhere;
+then, where the modes found so far do not explain what is seen there, from rises of h along rays,
+from the corners and the centre of the box, and from where the slopes far out point to.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
+from wdro_model.objectives.integration.importance.correlated import Correlated, correlated
 from wdro_model.objectives.integration.importance.curvature import (
     Target,
     clipped,
+    confined,
     curvature,
+    full_precision,
     krylov,
     unit,
 )
@@ -35,61 +38,136 @@ ROUNDS = 30
 """Steps of an ascent; most end after three."""
 SETTLED = 0.01
 """An ascent ends when its step is below this many deviations."""
-WINDOW = 30.0
+WINDOW = 20.0
 """Modes of a log mass so far below the best are left out."""
 FLOOR = 0.05
 """The least share of a mode in the mixture."""
-MODES = 6
+MODES = 16
 """Modes kept for each sample."""
+FEW = 8
+"""Dimensions in which modes have a full covariance."""
 NEW = np.log(1.5)
 """A mode is new if the ones before predict less than two thirds of its density."""
 STRIDES = 2.0 ** np.arange(-1, 8)
 """Points of a ray, in deviations."""
-
-
 FAR = (2.0**16, 2.0**20)
 """Distances, in deviations, at which a density that can be integrated has begun to fall."""
+SECOND = 8
+"""Ascents for each sample from places that are not explained."""
+CORNERS, OUTSIDE = 32, 16
+"""Corners of the box, and points far out in random directions, that are looked at."""
 
 
-@dataclass(frozen=True)
-class Ascents:
-    """Ends of ascents: moves (K, C, r), h (K, C), gradients (K, C, r), and which ones exist."""
+class Modes:
+    """The modes of some samples that are known, with the Gaussians around them."""
 
-    moves: Array
-    values: Array
-    gradients: Array
-    alive: Array
-    curved: Array
-    """Does the gradient of the loss change between the points looked at? (K,)"""
+    def __init__(self, target: Target, owners: Array, most: int) -> None:
+        self.target, self.owners, self.most = target, owners, most
+        self.bounds = target.bounds(owners)
+        self.components: list[Component | Correlated] = []
+        self.masses: list[Array] = []
+        """log of the integral that each component stands for, (K,); -inf where there is none."""
+
+    def expected(self, moves: Array) -> Array:
+        """The log density (K, C) that the known modes predict at moves (K, C, r)."""
+        out = np.full(moves.shape[:2], -np.inf)
+        for one, mass in zip(self.components, self.masses):
+            out = np.logaddexp(out, mass[:, None] + one.log_density(moves))
+        return out
+
+    def add(self, starts: Array, alive: Array, curved: Array | None = None) -> Array:
+        """Ascend from starts (K, C, r) where alive (K, C) and keep what is new.
+
+        curved: which targets are not Gaussian (K,), if that is known; it is returned.
+        """
+        target, rows = self.target, np.arange(len(self.owners))
+        who, which = np.nonzero(alive)
+        moves, values = starts.copy(), np.full(alive.shape, -np.inf)
+        gradients = np.zeros(starts.shape)
+        ends = ascend(target, self.owners[who], starts[who, which])
+        moves[who, which], values[who, which], gradients[who, which] = ends
+        if curved is None:
+            curved = self._bends(moves, gradients, alive)
+        covered, left = self.expected(moves), np.isfinite(values)
+        while len(self.components) < self.most:
+            score = np.where(left & (values > covered + NEW), values, -np.inf)
+            pick = score.argmax(axis=1)
+            picked = np.isfinite(score[rows, pick])
+            if not picked.any():
+                break
+            left[rows, pick] = False
+            at = moves[rows, pick]
+            one = local(target, self.owners, at, gradients[rows, pick], self.bounds, curved, picked)
+            # At the mode the target is mass * density of the component.
+            height = values[rows, pick] - one.log_density(at[:, None])[:, 0]
+            mass = np.where(picked, height, -np.inf)
+            self.components.append(one)
+            self.masses.append(mass)
+            covered = np.logaddexp(covered, mass[:, None] + one.log_density(moves))
+        return curved
+
+    def _bends(self, moves: Array, gradients: Array, alive: Array) -> Array:
+        """Does the gradient of h without -y^2/(2v), that of the loss, change along the way?"""
+        zero = np.zeros((len(self.owners), self.target.dimension))
+        variance = np.broadcast_to(self.target.variance(self.owners, zero), zero.shape)
+        slopes = (gradients + moves / variance[:, None]) * np.sqrt(variance)[:, None]
+        change = np.where(alive[:, :, None], np.abs(slopes - slopes[:, :1]), 0.0)
+        size = np.abs(slopes[:, 0]).max(axis=1, initial=0.0)
+        return change.max(axis=(1, 2), initial=0.0) > 1e-7 * (1.0 + size)
+
+    def unexplained(self, points: Array, values: Array, count: int) -> tuple[Array, Array]:
+        """Up to `count` of the points (K, P, r), high, apart, and higher than expected."""
+        zero = np.zeros((len(self.owners), self.target.dimension))
+        deviation = np.sqrt(np.broadcast_to(self.target.variance(self.owners, zero), zero.shape))
+        top = np.max(self.masses, axis=0)[:, None]
+        left = np.isfinite(values) & (values > self.expected(points) + NEW)
+        left &= values > top - 10 * WINDOW
+        scaled, rows = points / deviation[:, None], np.arange(len(self.owners))
+        starts, alive = [], []
+        for _ in range(count):
+            pick = np.where(left, values, -np.inf).argmax(axis=1)
+            starts.append(points[rows, pick])
+            alive.append(left[rows, pick])
+            place = scaled[rows, pick][:, None]
+            apart = np.maximum(1.0, 0.1 * np.linalg.norm(place, axis=2))
+            left &= np.linalg.norm(scaled - place, axis=2) > apart
+        return np.stack(starts, axis=1), np.stack(alive, axis=1)
+
+    def mixture(self) -> Mixture:
+        """The Gaussians, weighted by what they stand for."""
+        if not self.components:
+            raise Divergence
+        return mixture(self.components, np.stack(self.masses, axis=1), FLOOR, WINDOW)
 
 
 def cover(target: Target, owners: Array, modes: int = MODES) -> tuple[Mixture, Array]:
     """Mixtures around the modes of the targets, and which of the targets are not Gaussian (K,)."""
-    found = ascents(target, owners, modes)
-    bounds = target.bounds(owners)
-    kept: list[Component] = []
-    masses: list[Array] = []
-    covered = np.full(found.values.shape, -np.inf)
-    left = found.alive.copy()
-    for _ in range(modes):
-        score = np.where(left & (found.values > covered + NEW), found.values, -np.inf)
-        pick = score.argmax(axis=1)
-        picked = np.isfinite(score.max(axis=1))
-        if not picked.any():
-            break
-        rows = np.arange(len(owners))
-        left[rows, pick] = False
-        moves, gradient = found.moves[rows, pick], found.gradients[rows, pick]
-        one = local(target, owners, moves, gradient, bounds, found.curved & picked)
-        # At the mode the target is mass * density of the component.
-        at_mode = one.log_density(moves[:, None])[:, 0]
-        mass = np.where(picked, found.values[rows, pick] - at_mode, -np.inf)
-        kept.append(one)
-        masses.append(mass)
-        covered = np.logaddexp(covered, mass[:, None] + one.log_density(found.moves))
-    if not kept:
-        raise Divergence
-    return mixture(kept, np.stack(masses, axis=1), FLOOR, WINDOW), found.curved
+    found = Modes(target, owners, modes)
+    bounds, shape = found.bounds, (len(owners), target.dimension)
+    zero = np.zeros(shape)
+    value, gradient = target(owners, zero)
+    variance = np.broadcast_to(target.variance(owners, zero), shape)
+    starts = [zero, variance * gradient]
+    wide = modes > 1 and target.dimension > 0
+    if wide:
+        starts += [np.broadcast_to(start, shape) for start in target.starts(owners)]
+    alive = np.ones((len(owners), len(starts)), dtype=bool)
+    alive[:, 0] = np.isfinite(value)
+    curved = found.add(np.stack([clipped(s, bounds) for s in starts], axis=1), alive)
+    if wide and found.components:
+        deviation = np.sqrt(variance)
+        directions = rays(target, owners, zero, gradient, deviation)
+        refuse_divergence(target, owners, directions)
+        points, values = rises(target, owners, directions, value, bounds)
+        if curved.any() or np.isfinite(values).any():
+            more = corners(target, owners), outside(found, deviation)
+            seen = pointed(target, owners, np.concatenate(more, axis=1))
+            points = np.concatenate([points, seen[0]], axis=1)
+            values = np.concatenate([values, seen[1]], axis=1)
+            places, unknown = found.unexplained(points, values, SECOND)
+            if unknown.any():
+                found.add(places, unknown, curved)
+    return found.mixture(), curved
 
 
 def local(
@@ -99,7 +177,8 @@ def local(
     gradients: Array,
     bounds: Bounds | None,
     curved: Array,
-) -> Component:
+    wanted: Array,
+) -> Component | Correlated:
     """The Gaussian that osculates the targets at a mode.
 
     In the interior its center is the mode; where a bound stops the ascent, the center lies beyond
@@ -107,16 +186,52 @@ def local(
     """
     variance = target.variance(owners, moves)
     deviation = np.sqrt(np.broadcast_to(variance, moves.shape))
+    if 1 < target.dimension <= FEW and (curved.any() or target.walled):
+        return osculating(target, owners, moves, gradients, deviation, bounds, wanted)
     center = moves + variance * gradients
     free = None if bounds is None else ~reachable(center, deviation, bounds)
     settled = np.abs(deviation * gradients) < (np.inf if target.walled else 0.5)
     center = np.where(settled if free is None else settled & free, moves, center)
     basis = scales = None
+    curved = curved & wanted
     if target.walled:
         basis, scales = against_wall(deviation * gradients, free)
     elif curved.any():
         basis, scales = curvature(target, owners, moves, gradients, deviation, free, curved)
     return component(center, deviation, bounds, basis, scales)
+
+
+def osculating(
+    target: Target,
+    owners: Array,
+    moves: Array,
+    gradients: Array,
+    deviation: Array,
+    bounds: Bounds | None,
+    wanted: Array,
+) -> Correlated:
+    """The Gaussian with the precision of h at its modes, where they are wanted.
+
+    Coordinates that a bound holds are independent of the others. Along a wall the density falls
+    with the slope of h.
+    """
+    rows = np.flatnonzero(wanted)
+    precision = np.broadcast_to(np.eye(moves.shape[1]), (*moves.shape, moves.shape[1])).copy()
+    slopes = deviation * gradients
+    held = np.zeros(moves.shape, dtype=bool)
+    if bounds is not None:
+        held = ((moves <= bounds[0]) & (slopes < 0)) | ((moves >= bounds[1]) & (slopes > 0))
+    precision[rows] = full_precision(target, owners[rows], moves[rows], deviation[rows], held[rows])
+    diagonal = np.einsum("kii->ki", precision)
+    step = np.where(held, slopes / diagonal, 0.0)
+    if target.walled:
+        walls, inwards = target.frame.held_by_walls(  # type: ignore[attr-defined]
+            owners, moves, np.where(held, 0.0, slopes), deviation
+        )
+        precision += walls / 1.5**2
+        step += inwards
+    scaled = precision / (deviation[:, :, None] * deviation[:, None, :])
+    return correlated(moves + deviation * step, scaled, bounds)
 
 
 def against_wall(slopes: Array, free: Array | None) -> tuple[Array, Array]:
@@ -127,41 +242,6 @@ def against_wall(slopes: Array, free: Array | None) -> tuple[Array, Array]:
 
 
 # ------------------------------------------------------------------ ascent
-def ascents(target: Target, owners: Array, modes: int) -> Ascents:
-    """Ascents from several starts for each sample."""
-    bounds = target.bounds(owners)
-    zero = np.zeros((len(owners), target.dimension))
-    value, gradient = target(owners, zero)
-    variance = np.broadcast_to(target.variance(owners, zero), zero.shape)
-    tilt = variance * gradient
-    starts = [zero, clipped(tilt, bounds)]
-    alive = [np.isfinite(value), np.ones(len(owners), dtype=bool)]
-    curved = np.zeros(len(owners), dtype=bool)
-    if modes > 1 and target.dimension > 0:
-        for given in target.starts(owners):
-            starts.append(clipped(given, bounds))
-            alive.append(np.ones(len(owners), dtype=bool))
-        directions = rays(target, owners, zero, gradient, np.sqrt(variance))
-        refuse_divergence(target, owners, directions)
-        for start, found in rises(target, owners, directions, value, bounds):
-            starts.append(start)
-            alive.append(found)
-    count = len(starts)
-    where = np.stack(alive, axis=1)
-    moves = np.stack(starts, axis=1)
-    rows, columns = np.nonzero(where)
-    values = np.full(where.shape, -np.inf)
-    gradients = np.zeros((len(owners), count, target.dimension))
-    ends = ascend(target, owners[rows], moves[rows, columns])
-    moves[rows, columns], values[rows, columns], gradients[rows, columns] = ends
-    # The gradient of the loss is that of h without the quadratic -y^2/(2v): affine losses keep it.
-    slope = (gradients + moves / variance[:, None] - gradient[:, None]) * np.sqrt(variance)[:, None]
-    size = np.sqrt(variance) * np.abs(gradient)
-    change = np.where(where[:, :, None], np.abs(slope), 0.0).max(axis=(1, 2), initial=0.0)
-    curved |= change > 1e-7 * (1.0 + size.max(axis=1, initial=0.0))
-    return Ascents(moves, values, gradients, np.isfinite(values), curved)
-
-
 def ascend(target: Target, owners: Array, moves: Array) -> tuple[Array, Array, Array]:
     """Monotone ascents of h by scaled gradient steps within the bounds, each with its own length.
 
@@ -178,7 +258,7 @@ def ascend(target: Target, owners: Array, moves: Array) -> tuple[Array, Array, A
         who, here = owners[active], moves[active]
         variance = target.variance(who, here)
         step = length[active, None] * variance * gradients[active]
-        trial = clipped(here + step, target.bounds(who))
+        trial = confined(target, who, here + step)
         move = (trial - here) / np.sqrt(variance)
         size = np.sqrt(np.einsum("br,br->b", move, move))
         value, gradient = target(who, trial)
@@ -196,17 +276,19 @@ def ascend(target: Target, owners: Array, moves: Array) -> tuple[Array, Array, A
     return moves, values, gradients
 
 
-# ------------------------------------------------------------------ starts
+# ------------------------------------------------------------------ places to look at
 def refuse_divergence(target: Target, owners: Array, directions: list[Array]) -> None:
     """Raise a Divergence where a target still rises far out along some direction (K, r)."""
     bounds = target.bounds(owners)
-    for direction in (sign * one for one in directions for sign in (1.0, -1.0)):
-        if bounds is not None:
-            stopped = np.isfinite(np.where(direction > 0, bounds[1], bounds[0]))
-            direction = np.where(stopped, 0.0, direction)
-        near, far = (target.values(owners, stride * direction) for stride in FAR)
-        if np.any(far > near):
-            raise Divergence
+    ways = np.stack([sign * one for one in directions for sign in (1.0, -1.0)], axis=1)
+    if bounds is not None:
+        ends = [np.isfinite(side)[:, None] for side in bounds]
+        ways = np.where(np.where(ways > 0, ends[1], ends[0]), 0.0, ways)
+    points = np.stack([stride * ways for stride in FAR]).reshape(-1, target.dimension)
+    who = np.tile(np.repeat(owners, ways.shape[1]), 2)
+    near, far = target.values(who, points).reshape(2, -1)
+    if np.any(far > near):
+        raise Divergence
 
 
 def rays(
@@ -216,25 +298,19 @@ def rays(
     found = [deviation * unit(deviation * gradient)]
     directions, _ = krylov(target, owners, zero, gradient, deviation, None)
     found += [deviation * directions[:, j] for j in range(min(2, directions.shape[1]))]
-    if target.dimension <= 3:
+    if target.dimension <= FEW:
         found += [deviation * axis for axis in np.eye(target.dimension)]
-        found += [deviation * one for one in diagonals(target.dimension)]
-    else:
-        signs = np.random.default_rng(0).choice([-1.0, 1.0], (2, target.dimension))
-        found += [deviation * one for one in signs]
-    return found
-
-
-def diagonals(dimension: int) -> Array:
-    """The directions (+-1, ..., +-1), one of each opposite pair, slightly uneven."""
-    signs = np.array(list(product((1.0, -1.0), repeat=dimension)))
-    return signs[signs[:, 0] > 0] * (1.0 + 0.01 * np.arange(dimension))
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (2, target.dimension))
+    if target.dimension <= 3:
+        signs = np.array(list(product((1.0, -1.0), repeat=target.dimension)))
+        signs = signs[signs[:, 0] > 0] * (1.0 + 0.01 * np.arange(target.dimension))
+    return found + [deviation * one for one in signs]
 
 
 def rises(
     target: Target, owners: Array, directions: list[Array], value: Array, bounds: Bounds | None
-) -> list[tuple[Array, Array]]:
-    """For each ray the highest point beyond a rise of h, (K, r), and whether there is one, (K,).
+) -> tuple[Array, Array]:
+    """For each ray the highest point beyond a rise of h, (K, R, r), and h there; -inf for none.
 
     A ray along which h only falls leads to no other mode.
     """
@@ -247,6 +323,47 @@ def rises(
     values = target.values(np.repeat(owners, shape[1] * shape[2]), flat).reshape(shape)
     start = np.broadcast_to(value[:, None, None], (*shape[:2], 1))
     rising = np.isfinite(values) & (values > np.concatenate([start, values[:, :, :-1]], axis=2))
-    best = np.where(rising, values, -np.inf).argmax(axis=2)
-    rows, found = np.arange(len(owners)), np.any(rising, axis=2)
-    return [(points[rows, j, best[:, j]], found[:, j]) for j in range(shape[1])]
+    heights = np.where(rising, values, -np.inf)
+    best = heights.argmax(axis=2)[:, :, None]
+    places = np.take_along_axis(points, best[..., None], axis=2)[:, :, 0]
+    return places, np.take_along_axis(heights, best, axis=2)[:, :, 0]
+
+
+def corners(target: Target, owners: Array) -> Array:
+    """Corners and centre (K, C, r) of the support; coordinates without bounds stay."""
+    dimension = target.dimension
+    if 2**dimension <= CORNERS:
+        ends = np.array(list(product((0.0, 1.0), repeat=dimension)))
+    else:
+        ends = np.random.default_rng(3).choice([0.0, 1.0], (CORNERS, dimension))
+    return within(target, owners, np.concatenate([ends, np.full((1, dimension), 0.5)]))
+
+
+def within(target: Target, owners: Array, shares: Array) -> Array:
+    """Moves (K, C, r) at these shares (C, r) or (K, C, r) of the way across the support."""
+    room = target.room(owners) if target.walled else target.bounds(owners)  # type: ignore[attr-defined]
+    if room is None:
+        return np.zeros((len(owners), 0, target.dimension))
+    lower, upper = (np.where(np.isfinite(side), side, 0.0)[:, None] for side in room)
+    return np.asarray(lower + shares * (upper - lower))
+
+
+def outside(found: Modes, deviation: Array) -> Array:
+    """Moves (K, C, r) in random directions, beyond the modes that are known."""
+    directions = unit(np.random.default_rng(4).standard_normal((OUTSIDE, deviation.shape[1])))
+    lengths = [np.linalg.norm(c.anchor / deviation, axis=1) for c in found.components]
+    reach = 1.5 * np.max(lengths, axis=0) + 3.0
+    return (reach[:, None] * deviation)[:, None] * directions
+
+
+def pointed(target: Target, owners: Array, points: Array) -> tuple[Array, Array]:
+    """The points (K, P, r), or where a step of an ascent leads from them if that is higher; h."""
+    size, count, dimension = points.shape
+    who = np.repeat(owners, count)
+    flat = confined(target, who, points.reshape(-1, dimension))
+    values, gradients = target(who, flat)
+    moved = confined(target, who, flat + target.variance(who, flat) * gradients)
+    further = target.values(who, moved)
+    better = further > values
+    flat = np.where(better[:, None], moved, flat)
+    return flat.reshape(points.shape), np.where(better, further, values).reshape(size, count)

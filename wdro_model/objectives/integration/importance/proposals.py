@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.special import erfcx, logsumexp, ndtr
@@ -104,6 +105,28 @@ class Component:
             moves[where] = inverse_cdf(law, ndtr(given[where]))
         return np.clip(moves, lower, upper)
 
+    def rows(self, owners: Array) -> Component:
+        """Those of some of the samples."""
+
+        def part(array: Array) -> Array:
+            return array if len(array) == 1 else array[owners]
+
+        return replace(
+            self,
+            center=part(self.center),
+            deviation=part(self.deviation),
+            basis=None if self.basis is None else part(self.basis),
+            scales=None if self.scales is None else part(self.scales),
+            anchor=part(self.anchor),
+            truncated=None if self.truncated is None else part(self.truncated),
+            bounds=None if self.bounds is None else (part(self.bounds[0]), part(self.bounds[1])),
+            log_norm=part(self.log_norm),
+        )
+
+    def scaled(self, factor: float) -> Component:
+        """With all deviations multiplied."""
+        return component(self.center, factor * self.deviation, self.bounds, self.basis, self.scales)
+
 
 def component(
     center: Array,
@@ -173,7 +196,8 @@ def log_scaled_mass(a: Array, b: Array) -> Array:
 class Mixture:
     """Components with log weights (K, J), -inf where a sample does not use one."""
 
-    components: tuple[Component, ...]
+    components: tuple[Any, ...]
+    """Each a `Component` or a `Correlated`."""
     log_weights: Array
 
     def log_density(self, moves: Array) -> Array:
@@ -218,23 +242,7 @@ class Mixture:
     def of(self, owners: Array) -> Mixture:
         """The mixture of some of the samples."""
 
-        def part(array: Array) -> Array:
-            return array if len(array) == 1 else array[owners]
-
-        def rows(one: Component) -> Component:
-            return replace(
-                one,
-                center=part(one.center),
-                deviation=part(one.deviation),
-                basis=None if one.basis is None else part(one.basis),
-                scales=None if one.scales is None else part(one.scales),
-                anchor=part(one.anchor),
-                truncated=None if one.truncated is None else part(one.truncated),
-                bounds=None if one.bounds is None else (part(one.bounds[0]), part(one.bounds[1])),
-                log_norm=part(one.log_norm),
-            )
-
-        return Mixture(tuple(rows(c) for c in self.components), self.log_weights[owners])
+        return Mixture(tuple(c.rows(owners) for c in self.components), self.log_weights[owners])
 
 
 def defended(found: Mixture, share: Array, reference: Component) -> Mixture:
@@ -249,9 +257,7 @@ def defended(found: Mixture, share: Array, reference: Component) -> Mixture:
     )
 
 
-def mixture(
-    components: Sequence[Component], log_masses: Array, floor: float, window: float
-) -> Mixture:
+def mixture(components: Sequence[Any], log_masses: Array, floor: float, window: float) -> Mixture:
     """Weights proportional to the masses (K, J) that the components stand for.
 
     Components more than `window` below the best in log mass are left out; the others get at least

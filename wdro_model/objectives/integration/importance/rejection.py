@@ -29,6 +29,8 @@ class Accepted:
 
     moves: Array
     log_mass: float
+    variance: float
+    """Of the log of the share."""
 
 
 def accepted_draws(
@@ -54,22 +56,28 @@ def accepted_draws(
         good = inside(moves)
         found.append(moves[good])
         tried, accepted = tried + size, accepted + int(good.sum())
-    return Accepted(np.concatenate(found)[:count], float(np.log(accepted / tried)))
+    share = accepted / tried
+    moves = np.concatenate(found)[:count]
+    return Accepted(moves, float(np.log(share)), (1 / share - 1) / tried)
 
 
 def log_acceptance(
-    proposals: Mixture, inside: Callable[[Array], Array], generator: np.random.Generator
-) -> float:
-    """The log of the mass that a mixture gives to a set, from at least MASS_TRIES proposals."""
-    count = max(1, MASS_TRIES // 4)
+    proposals: Mixture,
+    inside: Callable[[Array], Array],
+    generator: np.random.Generator,
+    tries: int,
+) -> tuple[float, float]:
+    """The log of the mass that a mixture gives to a set, from so many proposals; its variance."""
+    count = max(1, tries // 4)
     dimension = max(1, proposals.components[0].center.shape[1])
     tried = accepted = 0
-    while tried < MASS_TRIES or (accepted < 16 and tried < 100 * MASS_TRIES):
+    while tried < tries or (accepted < 16 and tried < 100 * MASS_TRIES):
         size = max(1, min(count, ROUND_ENTRIES // dimension))
         accepted += int(inside(proposed(proposals, size, dimension, generator)).sum())
         tried += size
     # An observed sample lies in the support: half a success stands for none.
-    return float(np.log(max(accepted, 0.5) / tried))
+    share = max(accepted, 0.5) / tried
+    return float(np.log(share)), (1 / share - 1) / tried
 
 
 def proposed(
@@ -87,7 +95,9 @@ class Rejection:
     def __init__(self, frame: Frame, cost: BoundCost) -> None:
         self.frame, self.cost = frame, cost
         self.needed = bool(frame.coupled) or cost.may_forbid
-        self._log_masses: dict[int, float] = {}
+        self._log_masses: dict[tuple[int, int], tuple[float, float]] = {}
+        self.variances: dict[int, float] = {}
+        """Of the log of the masses, of the samples that were drawn last."""
 
     def draw(
         self, proposals: Mixture, samples: Array, draws: int, stream: Stream
@@ -102,8 +112,9 @@ class Rejection:
                 partial(self.allowed, int(k), priced=True),
                 stream.generator(int(k)),
             )
-            moves[i], log_mass[i] = drawn.moves, drawn.log_mass
-            log_mass[i] -= self._reference_mass(int(k))
+            known, variance = self._reference_mass(int(k), max(MASS_TRIES, 4 * draws))
+            moves[i], log_mass[i] = drawn.moves, drawn.log_mass - known
+            self.variances[int(k)] = drawn.variance + variance
         return moves, log_mass
 
     def allowed(self, k: int, moves: Array, priced: bool) -> Array:
@@ -116,13 +127,14 @@ class Rejection:
             good[good] = np.isfinite(self.cost(origins, rows[good]))
         return good
 
-    def _reference_mass(self, k: int) -> float:
-        """log of the share of the reference inside the support, for one sample; computed once."""
+    def _reference_mass(self, k: int, tries: int) -> tuple[float, float]:
+        """log of the share of the reference inside the support, for one sample, and its variance;
+        computed once."""
         if not self.frame.coupled:
-            return 0.0
-        if k not in self._log_masses:
+            return 0.0, 0.0
+        if (k, tries) not in self._log_masses:
             reference = Mixture((reference_of(self.frame, np.array([k])),), np.zeros((1, 1)))
-            self._log_masses[k] = log_acceptance(
-                reference, partial(self.allowed, k, priced=False), PILOT.generator(k)
+            self._log_masses[k, tries] = log_acceptance(
+                reference, partial(self.allowed, k, priced=False), PILOT.generator(k), tries
             )
-        return self._log_masses[k]
+        return self._log_masses[k, tries]

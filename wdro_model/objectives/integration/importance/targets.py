@@ -44,7 +44,7 @@ class Tilt:
         self.lines = lines
         """The affine pieces of the loss (`PieceLines`), where they are known."""
         self.places = places
-        """Where modes of all samples were at other dual variables, (N, r) each."""
+        """Where modes were at other dual variables, (N, r), or of another sample, (r,)."""
         self.dimension = frame.dimension
         self.walled = bool(frame.coupled)
         self.quadratic = frame.weights is not None
@@ -103,8 +103,28 @@ class Tilt:
     def bounds(self, owners: Array) -> Bounds | None:
         return self.frame.bounds(owners)
 
+    def room(self, owners: Array) -> Bounds | None:
+        """Bounds (B, r) around the support: those of the box, or about those of the polyhedra."""
+        bounds = self.bounds(owners)
+        if not self.walled:
+            return bounds
+        room = np.repeat(self.frame.room(owners)[:, None], self.dimension, axis=1)
+        return (
+            (-room, room)
+            if bounds is None
+            else (
+                np.where(np.isfinite(bounds[0]), bounds[0], -room),
+                np.where(np.isfinite(bounds[1]), bounds[1], room),
+            )
+        )
+
+    def within_walls(self, owners: Array, moves: Array) -> Array:
+        """The moves, brought back into polyhedra."""
+        deviation = np.sqrt(np.broadcast_to(self.variance(owners, moves), moves.shape))
+        return self.frame.within_walls(owners, moves, deviation)
+
     def starts(self, owners: Array) -> list[Array]:
-        found = [place[owners] for place in self.places]
+        found = [place if place.ndim == 1 else place[owners] for place in self.places]
         if self.lines is None:
             return found
         variance = self.variance(owners, np.zeros((len(owners), self.dimension)))
