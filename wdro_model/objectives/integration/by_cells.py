@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.loss.flat_vectors import FlatLoss
+from wdro_model.loss.batched import FlatLoss
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.cell_regions import CellRegion, clipped_polygon, region_of

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from wdro_model.loss.affine_pieces import pieces
-from wdro_model.loss.flat_vectors import Stacked
 from wdro_model.loss.polynomial import degree
+from wdro_model.loss.stacked import Stacked
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, Integration, Stream
