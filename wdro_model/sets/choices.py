@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -91,12 +92,16 @@ class ChoiceSet(FeasibleSet):
 
     def position(self, thing: Any) -> int:
         """The coordinate of one thing."""
-        known = {name: i for i, name in enumerate(self.names)}
+        known = self._places
         if thing not in known:
             shown = ", ".join(map(repr, self.names[:5]))
             more = ", ..." if len(self.names) > 5 else ""
             raise ValueError(f"{thing!r} is no {self.thing} of {self!r}: they are {shown}{more}.")
         return known[thing]
+
+    @cached_property
+    def _places(self) -> dict[Any, int]:
+        return {name: i for i, name in enumerate(self.names)}
 
     def constraints(self, x: Any) -> list[Any]:
         """CVXPY constraints for the hull, with what is held."""

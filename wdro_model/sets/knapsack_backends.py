@@ -1,0 +1,189 @@
+"""Knapsacks solved by dominance, OR-Tools and HiGHS."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.sets.backends import Vector
+from wdro_model.sets.held_oracle import HeldOracle, Mask, nothing_left
+from wdro_model.sets.highs_choices import HighsChoices
+from wdro_model.sets.integer_costs import rounding_slack, scaled_to_integers
+
+if TYPE_CHECKING:
+    from wdro_model.sets.knapsack import Knapsack
+
+MOST_LOADS = 500_000
+"""With more loads than this on the frontier, branch and bound takes over."""
+WHOLE_WEIGHTS = 2**30
+"""OR-Tools multiplies weights and profits: the product has 62 bits."""
+
+
+class _Packing(HeldOracle):
+    """Mandatory items are packed; the free ones that are worth it and fit are solved for."""
+
+    def __init__(self, knapsack: Knapsack) -> None:
+        self._set = knapsack
+
+    def answer(self, direction: Vector, forbidden: Mask, mandatory: Mask) -> tuple[Vector, float]:
+        weights = self._set.weights
+        room = self._set.room - float(weights[mandatory].sum())
+        if room < -1e-12 * self._set.capacity:
+            raise nothing_left(self._set, forbidden, mandatory)
+        vertex = mandatory.astype(np.float64)
+        free = (direction < 0) & (weights <= room) & ~forbidden & ~mandatory
+        vertex[free & (weights == 0)] = 1.0
+        rest = np.flatnonzero(free & (weights > 0))
+        if weights[rest].sum() <= room:
+            vertex[rest] = 1.0
+            return vertex, 0.0
+        found = self._packed(-direction[rest], weights[rest], room)
+        if found is None:
+            return HighsPacking(self._set).answer(direction, forbidden, mandatory)
+        vertex[rest[found[0]]] = 1.0
+        return vertex, found[1]
+
+    @abstractmethod
+    def _packed(self, profits: Vector, weights: Vector, room: float) -> tuple[Mask, float] | None:
+        """Which items to pack, of positive profits and weights, and the slack; None if too hard."""
+
+
+class Frontier(_Packing):
+    """All pairs (load, profit) that no other beats, item by item, in the order of profit / weight.
+
+    A pair is dropped if its profit with the fractional optimum of the items to come (Dantzig's
+    bound) does not reach a packing that is known.
+    """
+
+    def _packed(self, profits: Vector, weights: Vector, room: float) -> tuple[Mask, float] | None:
+        order = np.argsort(-(profits / weights), kind="stable")
+        found = frontier(profits[order], weights[order], room)
+        if found is None:
+            return None
+        packed = np.zeros(profits.size, dtype=bool)
+        packed[order[found]] = True
+        return packed, 0.0
+
+
+def frontier(profits: Vector, weights: Vector, room: float) -> Mask | None:
+    """Which items are packed, given by falling profit / weight; None if the frontier is too large."""
+    n = profits.size
+    ends, sums = (np.concatenate([[0.0], np.cumsum(part)]) for part in (weights, profits))
+    rates = np.append(profits / weights, 0.0)
+    known = _greedy(profits, weights, room)
+    least = float(profits[known].sum())
+    best: tuple[float, int, int] = (least, -1, -1)  # profit, item, place on the frontier
+    loads, values = np.zeros(1), np.zeros(1)
+    steps: list[tuple[np.ndarray, np.ndarray]] = []
+    for i in range(n):
+        fits = np.flatnonzero(loads + weights[i] <= room)
+        places = np.concatenate([np.arange(loads.size), fits])
+        taken = np.arange(places.size) >= loads.size
+        loads, values = loads[places] + weights[i] * taken, values[places] + profits[i] * taken
+        # By load, the better first; a pair stays if it is better than all lighter ones.
+        order = np.lexsort((-values, loads))
+        ahead = np.maximum.accumulate(values[order])
+        order = order[np.concatenate([[True], ahead[1:] > ahead[:-1]])]
+        reach = ends[i + 1] + (room - loads[order])
+        last = np.minimum(np.searchsorted(ends, reach, side="right") - 1, n)
+        bound = values[order] + sums[last] - sums[i + 1] + (reach - ends[last]) * rates[last]
+        order = order[bound > best[0] * (1.0 - 1e-10)]
+        if not order.size:
+            break
+        if order.size > MOST_LOADS:
+            return None
+        loads, values = loads[order], values[order]
+        steps.append((places[order], taken[order]))
+        top = int(np.argmax(values))
+        if values[top] > best[0]:
+            best = (float(values[top]), i, top)
+    if best[1] < 0:
+        return known
+    packed = np.zeros(n, dtype=bool)
+    place = best[2]
+    for i in range(best[1], -1, -1):
+        places, taken = steps[i]
+        packed[i], place = taken[place], int(places[place])
+    return packed
+
+
+def _greedy(profits: Vector, weights: Vector, room: float) -> Mask:
+    """Every item that still fits, in turn."""
+    packed = np.zeros(profits.size, dtype=bool)
+    for i, weight in enumerate(weights.tolist()):
+        if weight <= room:
+            packed[i] = True
+            room -= weight
+    return packed
+
+
+class HighsPacking(HighsChoices):
+    """HiGHS' branch and bound."""
+
+    def __init__(self, knapsack: Knapsack) -> None:
+        size = float(knapsack.weights.max()) or 1.0
+        row, limit = knapsack.weights[None, :] / size, np.array([knapsack.capacity / size])
+        super().__init__(knapsack, row, np.array([-np.inf]), limit, integer=True)
+
+
+class _WholePacking(_Packing):
+    """A solver of whole weights and profits."""
+
+    def __init__(self, knapsack: Knapsack) -> None:
+        super().__init__(knapsack)
+        integers, unit = scaled_to_integers(knapsack.weights, WHOLE_WEIGHTS)
+        if rounding_slack(knapsack.weights, integers, unit) > 0:
+            raise ValueError(
+                "OR-Tools takes knapsacks with whole weights, up to a common factor and 2**30; got "
+                f"weights such as {knapsack.weights[int(np.argmax(knapsack.weights))]!r}. Use "
+                "backend='frontier'."
+            )
+        self._unit = unit
+
+    def _packed(self, profits: Vector, weights: Vector, room: float) -> tuple[Mask, float]:
+        loads = np.rint(weights / self._unit).astype(np.int64)
+        most = min(int(room / self._unit * (1 + 1e-12)), int(loads.sum()))
+        integers, unit = scaled_to_integers(profits, max(2, 2**61 // (profits.size * max(most, 1))))
+        return self._solved(integers, loads, most), rounding_slack(profits, integers, unit)
+
+    @abstractmethod
+    def _solved(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
+        """Which items to pack."""
+
+
+class OrToolsPacking(_WholePacking):
+    """OR-Tools' knapsack solver."""
+
+    def _solved(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
+        from ortools.algorithms.python import knapsack_solver
+
+        kinds = knapsack_solver.SolverType
+        solver = knapsack_solver.KnapsackSolver(
+            kinds.KNAPSACK_MULTIDIMENSION_BRANCH_AND_BOUND_SOLVER, "knapsack"
+        )
+        solver.init(profits.tolist(), [loads.tolist()], [most])
+        solver.solve()
+        return np.array([solver.best_solution_contains(i) for i in range(profits.size)])
+
+
+class CpSatPacking(_WholePacking):
+    """CP-SAT."""
+
+    def _solved(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
+        from ortools.sat.python import cp_model
+
+        model = cp_model.CpModel()
+        x = [model.new_bool_var("") for _ in profits]
+        model.add(cp_model.LinearExpr.weighted_sum(x, loads.tolist()) <= most)
+        model.maximize(cp_model.LinearExpr.weighted_sum(x, profits.tolist()))
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        status = solver.solve(model)
+        if status != cp_model.OPTIMAL:
+            raise cp.error.SolverError(
+                f"CP-SAT stopped with {solver.status_name(status)} on {self._set!r}."
+            )
+        return np.array([solver.boolean_value(variable) for variable in x])
