@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ def as_names(given: Any, what: str) -> tuple[Any, ...]:
         raise ValueError(f"a set of choices needs at least one {what}, got none.")
     seen: set[Any] = set()
     for name in names:
+        if not isinstance(name, Hashable):
+            raise ValueError(f"{what}s need names that can be looked up, got {name!r}.")
         if name in seen:
             raise ValueError(f"every {what} needs a name of its own, got {name!r} twice.")
         seen.add(name)

@@ -130,11 +130,9 @@ class _RestOfTable(HeldOracle):
         rows, columns = (np.flatnonzero(vertex.sum(axis=axis) == 0) for axis in (1, 0))
         twice = shape[0] - rows.size < mandatory.sum() or shape[1] - columns.size < mandatory.sum()
         rest = np.ix_(rows, columns)
-        found = (
-            None
-            if twice
-            else self._columns(costs[rest], None if without is None else without[rest])
-        )
+        if without is not None:
+            without = without[rest]
+        found = None if twice else self._columns(costs[rest], without)
         if found is None:
             raise nothing_left(assignments, forbidden, mandatory)
         vertex[rows, columns[found[0]]] = 1.0
@@ -165,8 +163,10 @@ class _OrTools(_RestOfTable):
         allowed = np.ones((m, m), dtype=bool)  # rows beyond n take the columns that are left over
         if without is not None:
             allowed[:n] = ~without
-        # Costs are multiplied by the number of nodes inside.
-        integers, unit = scaled_to_integers(costs, LARGEST // (8 * (m + 1)))
+        if not (allowed.any(axis=1).all() and allowed.any(axis=0).all()):
+            return None  # OR-Tools would not count a node without arcs
+        # Costs are multiplied by the number of nodes inside, and prices add up over all of them.
+        integers, unit = scaled_to_integers(costs, LARGEST // (32 * (m + 1) ** 2))
         padded = np.zeros((m, m), dtype=np.int64)
         padded[:n] = integers
         rows, columns = np.nonzero(allowed)

@@ -32,7 +32,7 @@ class BoxSet(FeasibleSet):
                 f"the bounds of a Box must be numbers or arrays of one shape, got {lower!r} and "
                 f"{upper!r}."
             ) from None
-        self.shape = sides[0].shape
+        self.shape: tuple[int, ...] = sides[0].shape
         if not self.shape or not sides[0].size:
             raise ValueError(
                 f"one of the bounds of a Box must be an array, to tell its dimension, got "
@@ -40,18 +40,18 @@ class BoxSet(FeasibleSet):
             )
         for name, side in (("lower", sides[0]), ("upper", sides[1])):
             if not np.isfinite(side).all():
-                at = tuple(map(int, np.argwhere(~np.isfinite(side))[0]))
+                where = tuple(map(int, np.argwhere(~np.isfinite(side))[0]))
                 raise ValueError(
-                    f"the {name} bound of a Box must be finite, got {side[at]} at index {at}; "
+                    f"the {name} bound of a Box must be finite, got {side[where]} at {where}; "
                     "oracles need bounded sets."
                 )
-        low, high = (side.flatten() for side in sides)
+        low, high = sides[0].flatten(), sides[1].flatten()
         if np.any(low > high):
             at = int(np.flatnonzero(low > high)[0])
             raise ValueError(
                 f"a Box needs lower <= upper, got {low[at]:g} and {high[at]:g} at index {at}."
             )
-        self.dimension = low.size
+        self.dimension = int(low.size)
         self.bounds = (low, high)
 
     def minimize(

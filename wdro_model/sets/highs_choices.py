@@ -1,4 +1,4 @@
-"""A linear program over 0/1 variables that stays in HiGHS, with bounds that change with the call."""
+"""A program over 0/1 variables that stays in HiGHS; costs and bounds change with the call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HighsChoices(HeldOracle):
     """min <direction, x> over x in {0, 1}^n with row_lower <= A x <= row_upper.
 
     integer: the linear program has vertices that are not 0/1. The slack of an answer is its cost
-    less the dual bound.
+    less the dual bound, which branch and bound knows up to its tolerance.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class HighsChoices(HeldOracle):
         self._highs.passModel(self._model(size))
 
     def answer(self, direction: Vector, forbidden: Mask, mandatory: Mask) -> tuple[Vector, float]:
-        unit = float(np.abs(direction).max()) or 1.0
-        cost = direction / unit
+        unit = float(np.abs(direction).max())
+        cost = direction / (unit or 1.0)
         lower, upper = mandatory.astype(np.float64), 1.0 - forbidden
         highs, size = self._highs, self._columns.size
         highs.changeColsCost(size, self._columns, cost)
@@ -79,7 +79,7 @@ class HighsChoices(HeldOracle):
         p'b + sum_j min over the bounds of (c - A'p)_j x_j, b the side of a row that p presses on.
         """
         if self._integer:
-            return float(self._highs.getInfoValue("mip_dual_bound")[1])
+            return float(self._highs.getInfoValue("mip_dual_bound")[1]) - TOLERANCE * cost.size
         duals = np.array(solution.row_dual, dtype=np.float64)
         sides = np.where(duals > 0, self._row_lower, self._row_upper)
         duals, sides = (np.where(np.isinf(sides), 0.0, part) for part in (duals, sides))

@@ -101,10 +101,10 @@ class Knapsack(ItemSet):
         tails, heads, taken = [], [], []
         for i, weight in enumerate(self.weights):
             fits = np.flatnonzero(loads[i] + weight <= self.room)
-            for states, load, item in ((np.arange(loads[i].size), 0.0, -1), (fits, weight, i)):
+            for states, load, which in ((np.arange(loads[i].size), 0.0, -1), (fits, weight, i)):
                 tails.append(first[i] + states)
                 heads.append(first[i + 1] + np.searchsorted(loads[i + 1], loads[i][states] + load))
-                taken.append(np.full(states.size, item))
+                taken.append(np.full(states.size, which))
         tail, head, item = (np.concatenate(parts) for parts in (tails, heads, taken))
         arcs, inner = np.arange(tail.size), int(first[-2])
         ones = np.ones(arcs.size)

@@ -69,7 +69,7 @@ class Frontier(_Packing):
 
 
 def frontier(profits: Vector, weights: Vector, room: float) -> Mask | None:
-    """Which items are packed, given by falling profit / weight; None if the frontier is too large."""
+    """Which items to pack, given by falling profit / weight; None if the frontier grows large."""
     n = profits.size
     ends, sums = (np.concatenate([[0.0], np.cumsum(part)]) for part in (weights, profits))
     rates = np.append(profits / weights, 0.0)

@@ -35,7 +35,7 @@ class Subsets(ItemSet):
         mandatory: Iterable[Any] | None = None,
     ) -> None:
         super().__init__(items)
-        self.k = as_count(k, "the size k of Subsets", least=0)
+        self.k = as_count(k, "the size k of Subsets")
         if self.k > self.dimension:
             raise ValueError(
                 f"Subsets of k = {self.k} items need as many, got {self.dimension} items."
