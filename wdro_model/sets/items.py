@@ -53,7 +53,10 @@ class ItemSet(ChoiceSet):
         if not isinstance(self._oracle, HeldOracle):
             return self.minimize(direction), 0.0
         given = as_direction(direction, self.dimension)
-        return self.held_answer(given, *as_held(*self.own_bounds(), self.dimension))
+        if self.is_held:
+            return self.held_answer(given, *as_held(*self.own_bounds(), self.dimension))
+        nothing = np.zeros(self.dimension, dtype=bool)
+        return self.held_answer(given, nothing, nothing)
 
     def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
         """The choices with one item more, less or exchanged, towards x first."""

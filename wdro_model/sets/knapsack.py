@@ -60,14 +60,15 @@ class Knapsack(ItemSet):
                 f"a Knapsack needs a weight for each item, got {self.weights.size} weights and "
                 f"{self.dimension} items."
             )
-        self.room = self.capacity * (1.0 + ROUNDING)
+        whole = bool(np.all(self.weights == np.floor(self.weights)))
+        self.room = np.floor(self.capacity) if whole else self.capacity * (1.0 + ROUNDING)
         self.bounds = (np.zeros(self.dimension), (self.weights <= self.room).astype(np.float64))
         self.has_constraints = self._loads() is not None
         self.use_backend(backend)
         self.hold(forbidden, mandatory)
 
     def is_member(self, chosen: np.ndarray) -> bool:
-        return float(self.weights[chosen].sum()) <= self.room * (1.0 + ROUNDING)
+        return bool(self.weights[chosen].sum() <= self.room * (1.0 + ROUNDING))
 
     def describe(self) -> str:
         return (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import cvxpy as cp
 import numpy as np
+from numpy.typing import NDArray
 
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.held_oracle import HeldOracle, Mask, nothing_left
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST_LOADS = 500_000
 """With more loads than this on the frontier, branch and bound takes over."""
+ROUNDING = 1e-11
+"""Bounds that miss a known profit by less, relatively, are looked at."""
 WHOLE_WEIGHTS = 2**30
 """OR-Tools multiplies weights and profits: the product has 62 bits."""
 
@@ -54,28 +57,53 @@ class _Packing(HeldOracle):
 class Frontier(_Packing):
     """All pairs (load, profit) that no other beats, item by item, in the order of profit / weight.
 
-    A pair is dropped if its profit with the fractional optimum of the items to come (Dantzig's
-    bound) does not reach a packing that is known.
+    With U the fractional optimum, whose last item has the rate r = profit / weight, a packing that
+    departs from it in item j has a profit of at most U - |profit_j - r weight_j|: where this does
+    not reach a packing that is known, the item is settled. The others go through the frontier,
+    where a pair is dropped if its profit with the fractional optimum of the items to come does not
+    reach that packing.
     """
 
     def _packed(self, profits: Vector, weights: Vector, room: float) -> tuple[Mask, float] | None:
         order = np.argsort(-(profits / weights), kind="stable")
-        found = frontier(profits[order], weights[order], room)
-        if found is None:
-            return None
-        packed = np.zeros(profits.size, dtype=bool)
-        packed[order[found]] = True
-        return packed, 0.0
+        profits, weights = profits[order], weights[order]
+        known = _greedy(profits, weights, room)
+        least = float(profits[known].sum())
+        whole = int(np.searchsorted(np.cumsum(weights), room, side="right"))
+        rate = profits[whole] / weights[whole]
+        most = profits[:whole].sum() + (room - weights[:whole].sum()) * rate
+        settled = most - np.abs(profits - rate * weights) < least * (1.0 - ROUNDING)
+        inside = settled & (np.arange(order.size) < whole)
+        left = np.flatnonzero(~settled)
+        base = float(profits[inside].sum())
+        rest = room - float(weights[inside].sum())
+        best = np.empty(0, dtype=np.int64)
+        if least < most:
+            found = frontier(profits[left], weights[left], rest, least - base)
+            if found is None:
+                return None
+            best = found
+        packed = known
+        if best.size:
+            packed = inside
+            packed[left[best]] = True
+        unsorted = np.zeros(order.size, dtype=bool)
+        unsorted[order[packed]] = True
+        return unsorted, 0.0
 
 
-def frontier(profits: Vector, weights: Vector, room: float) -> Mask | None:
-    """Which items to pack, given by falling profit / weight; None if the frontier grows large."""
+def frontier(
+    profits: Vector, weights: Vector, room: float, least: float
+) -> NDArray[np.int64] | None:
+    """The packing of most profit, more than `least`; given by falling profit / weight.
+
+    No item if there is no such packing; None if the frontier grows large.
+    """
     n = profits.size
     ends, sums = (np.concatenate([[0.0], np.cumsum(part)]) for part in (weights, profits))
     rates = np.append(profits / weights, 0.0)
-    known = _greedy(profits, weights, room)
-    least = float(profits[known].sum())
-    best: tuple[float, int, int] = (least, -1, -1)  # profit, item, place on the frontier
+    margin = ROUNDING * float(sums[-1])
+    best, end = least, (-1, -1)  # the last item of the best packing, and its place
     loads, values = np.zeros(1), np.zeros(1)
     steps: list[tuple[np.ndarray, np.ndarray]] = []
     for i in range(n):
@@ -90,7 +118,7 @@ def frontier(profits: Vector, weights: Vector, room: float) -> Mask | None:
         reach = ends[i + 1] + (room - loads[order])
         last = np.minimum(np.searchsorted(ends, reach, side="right") - 1, n)
         bound = values[order] + sums[last] - sums[i + 1] + (reach - ends[last]) * rates[last]
-        order = order[bound > best[0] * (1.0 - 1e-10)]
+        order = order[bound > best - margin]
         if not order.size:
             break
         if order.size > MOST_LOADS:
@@ -98,16 +126,17 @@ def frontier(profits: Vector, weights: Vector, room: float) -> Mask | None:
         loads, values = loads[order], values[order]
         steps.append((places[order], taken[order]))
         top = int(np.argmax(values))
-        if values[top] > best[0]:
-            best = (float(values[top]), i, top)
-    if best[1] < 0:
-        return known
-    packed = np.zeros(n, dtype=bool)
-    place = best[2]
-    for i in range(best[1], -1, -1):
+        if values[top] > best:
+            best, end = float(values[top]), (i, top)
+            if best >= bound.max():
+                break
+    packed, place = [], end[1]
+    for i in range(end[0], -1, -1):
         places, taken = steps[i]
-        packed[i], place = taken[place], int(places[place])
-    return packed
+        if taken[place]:
+            packed.append(i)
+        place = int(places[place])
+    return np.array(packed, dtype=np.int64)
 
 
 def _greedy(profits: Vector, weights: Vector, room: float) -> Mask:

@@ -90,8 +90,9 @@ class _CheapestOfGroups(HeldOracle):
         short = partition.bases and np.any(np.bincount(group_of[free], minlength=count) < left)
         if np.any(left < 0) or short:
             raise nothing_left(partition, forbidden, mandatory)
-        order = np.lexsort((direction, group_of))
-        order = order[free[order]]
+        order = np.flatnonzero(free)
+        order = order[np.argsort(direction[order], kind="stable")]
+        order = order[np.argsort(group_of[order], kind="stable")]
         groups = group_of[order]
         first = np.searchsorted(groups, np.arange(count))
         place = np.arange(order.size) - first[groups]  # of an item within its group, by cost
