@@ -10,13 +10,13 @@ import numpy as np
 
 import wdro_model as wdro
 
-PEOPLE, FILMS, RANK = 20, 15, 2
+PEOPLE, FILMS, RANK = 16, 12, 1
 
 
 def main() -> None:
     rng = np.random.default_rng(0)
     truth = rng.standard_normal((PEOPLE, RANK)) @ rng.standard_normal((RANK, FILMS))
-    seen = rng.random(truth.shape) < 0.5
+    seen = rng.random(truth.shape) < 0.6
     places = np.argwhere(seen)
     ratings = truth[seen] + 0.5 * rng.standard_normal(len(places))
     # A sample is one rating: which entry it is of, and its value; only the value may move.
@@ -27,7 +27,7 @@ def main() -> None:
     X = cp.Variable(truth.shape, name="X")
     print(f"{len(places)} of {truth.size} entries seen; mean squares of errors")
     print(f"{'nuclear norm':>14}{'rank':>6}{'data':>8}{'worst':>8}{'seen':>8}{'unseen':>8}")
-    for share in (0.3, 0.5, 0.7, 0.9, 1.1):
+    for share in (0.3, 0.6, 0.9, 1.2):
         entry = wdro.UncertainParameter(truth.shape, name="entry", samples=entries)
         rating = wdro.UncertainParameter(name="rating", samples=ratings)
         problem = wdro.Problem(
