@@ -83,6 +83,27 @@ def knapsacks() -> Iterator[Case]:
             yield f"knapsack {n}, {backend} / ortools", oracle.with_backend(backend), bare
 
 
+def cp_sat_models() -> Iterator[Case]:
+    """At most 10 of 40, no two neighbours: a model of one's own."""
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    x = [model.new_bool_var(f"x{i}") for i in range(40)]
+    model.add(sum(x) <= 10)
+    for one, other in zip(x, x[1:]):
+        model.add_at_most_one([one, other])
+
+    def bare(g: np.ndarray) -> Any:
+        costs = np.rint(1e6 * g).astype(np.int64).tolist()
+        model.minimize(cp_model.LinearExpr.weighted_sum(x, costs))
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.solve(model)
+        return [solver.value(variable) for variable in x]
+
+    yield "CP-SAT, 40 variables", sets.CpSat(model, x), bare
+
+
 def matrices() -> Iterator[Case]:
     """Leading vectors, in full and by ARPACK."""
     for n in (50, 300):
@@ -132,7 +153,7 @@ def median(call: Callable[[np.ndarray], Any], directions: np.ndarray) -> float:
 def main() -> None:
     """Print the table."""
     print(f"{'oracle':38}{'median ms':>10}{'bare ms':>10}{'ratio':>8}")
-    for family in (assignments, knapsacks, matrices, formulas):
+    for family in (assignments, knapsacks, cp_sat_models, matrices, formulas):
         for name, oracle, bare in family():
             rng = np.random.default_rng(1)
             directions = rng.standard_normal((WARM_UP + CALLS, oracle.dimension))

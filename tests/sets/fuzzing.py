@@ -69,6 +69,9 @@ def agrees_when_held(points, feasible, seed=0, trials=40):
         assert is_row(vertex, left)
         rounding = 1e-9 * np.abs(direction).sum()
         assert direction @ vertex <= (left @ direction).min() + rounding
+        vertex, slack = feasible.minimize_with_slack(direction, lower, upper)
+        assert is_row(vertex, left)
+        assert direction @ vertex - slack <= (left @ direction).min() + 1e-3 * rounding
     assert infeasible < trials
 
 

@@ -69,19 +69,20 @@ class CpSat(FeasibleSet):
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
     ) -> Vector:
-        return self.minimize_within(direction, lower, upper)
+        return self.minimize_with_slack(direction, lower, upper)[0]
 
     def minimize_within(
         self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
     ) -> Vector:
-        """The same with bounds added to a copy of the model."""
+        return self.minimize_with_slack(direction, lower, upper)[0]
+
+    def minimize_with_slack(
+        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> tuple[Vector, float]:
+        """The best solution that was found, bounds added to the copy, and its slack."""
         given = as_direction(direction, self.dimension)
         assert self.bounds is not None
-        return self._answer(given, *as_interval(lower, upper, self.bounds))[0]
-
-    def minimize_with_slack(self, direction: ArrayLike) -> tuple[Vector, float]:
-        assert self.bounds is not None
-        return self._answer(as_direction(direction, self.dimension), *self.bounds)
+        return self._answer(given, *as_interval(lower, upper, self.bounds))
 
     def selected(self, x: ArrayLike, threshold: float = 0.5) -> list[Any]:
         """The names of the variables whose value exceeds the threshold."""

@@ -39,24 +39,24 @@ class ItemSet(ChoiceSet):
     def held_minimum(
         self, direction: Vector, forbidden: np.ndarray, mandatory: np.ndarray
     ) -> Vector:
-        return self.held_answer(direction, forbidden, mandatory)[0]
-
-    def held_answer(
-        self, direction: Vector, forbidden: np.ndarray, mandatory: np.ndarray
-    ) -> tuple[Vector, float]:
-        """A choice with some coordinates held, and its slack: by the backend, if it can."""
         if isinstance(self._oracle, HeldOracle):
-            return self._oracle.answer(direction, forbidden, mandatory)
-        return super().held_minimum(direction, forbidden, mandatory), 0.0
+            return self._oracle.answer(direction, forbidden, mandatory)[0]
+        return super().held_minimum(direction, forbidden, mandatory)
 
-    def minimize_with_slack(self, direction: ArrayLike) -> tuple[Vector, float]:
+    def minimize_with_slack(
+        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> tuple[Vector, float]:
+        """A choice, within bounds, and by how much at most it costs more than the best one."""
         if not isinstance(self._oracle, HeldOracle):
-            return self.minimize(direction), 0.0
+            return self.minimize(direction, lower, upper), 0.0
         given = as_direction(direction, self.dimension)
-        if self.is_held:
-            return self.held_answer(given, *as_held(*self.own_bounds(), self.dimension))
-        nothing = np.zeros(self.dimension, dtype=bool)
-        return self.held_answer(given, nothing, nothing)
+        if not self.is_held and lower is None and upper is None:
+            nothing = np.zeros(self.dimension, dtype=bool)
+            return self._oracle.answer(given, nothing, nothing)
+        own_lower, own_upper = self.own_bounds()
+        low = own_lower if lower is None else np.maximum(lower, own_lower)
+        high = own_upper if upper is None else np.minimum(upper, own_upper)
+        return self._oracle.answer(given, *as_held(low, high, self.dimension))
 
     def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
         """The choices with one item more, less or exchanged, towards x first."""
