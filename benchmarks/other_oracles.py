@@ -16,6 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def cp_sat_models() -> Iterator[Case]:
     model = cp_model.CpModel()
     x = [model.new_bool_var(f"x{i}") for i in range(40)]
     model.add(sum(x) <= 10)
-    for one, other in zip(x, x[1:]):
+    for one, other in pairwise(x):
         model.add_at_most_one([one, other])
 
     def bare(g: np.ndarray) -> Any:
