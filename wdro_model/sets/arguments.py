@@ -87,7 +87,7 @@ def as_interval(
     return low, high
 
 
-def refuse_bounds(feasible: Any) -> ValueError:
+def bounds_refused(feasible: Any) -> ValueError:
     """The error of a continuous set that takes no bounds."""
     way_out = (
         "write the bounds as constraints beside it, [In(x, set), x >= lower]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import Any
 
 import cvxpy as cp
@@ -58,8 +59,8 @@ class AssignmentSet(ItemSet):
                 f"an Assignment gives every row a column of its own, got {self.shape[0]} rows and "
                 f"{self.shape[1]} columns; exchange rows and columns."
             )
-        super().__init__([(row, column) for row in self.rows for column in self.columns])
-        self.pairs = self.names
+        self.pairs = self.items = self.names = tuple(product(self.rows, self.columns))
+        self.dimension = len(self.pairs)
         self.use_backend(backend)
         self.hold(forbidden, mandatory)
 

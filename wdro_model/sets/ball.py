@@ -8,7 +8,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wdro_model.sets.arguments import as_interval, as_positive, as_shape, refuse_bounds
+from wdro_model.sets.arguments import as_interval, as_positive, as_shape, bounds_refused
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 
@@ -73,7 +73,7 @@ class Ball(FeasibleSet):
     ) -> Vector:
         """The same within bounds, for p = inf."""
         if self.p != np.inf:
-            raise refuse_bounds(self)
+            raise bounds_refused(self)
         given = as_direction(direction, self.dimension)
         assert self.bounds is not None
         low, high = as_interval(lower, upper, self.bounds)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model.errors import blaming
-from wdro_model.sets.arguments import as_names, refuse_bounds
+from wdro_model.sets.arguments import as_names, bounds_refused
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 
@@ -60,7 +60,7 @@ class BasePolytope(FeasibleSet):
     def minimize_within(
         self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
     ) -> Vector:
-        raise refuse_bounds(self)
+        raise bounds_refused(self)
 
     def constraints(self, x: Any) -> list[Any]:
         """A constraint for each subset, for at most 10 items."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model.errors import InfeasibleError
-from wdro_model.sets.arguments import as_interval, refuse_bounds
+from wdro_model.sets.arguments import as_interval, bounds_refused
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 from wdro_model.sets.vertices import WHOLE, Value, descend, is_binary, limit_of
@@ -57,7 +57,7 @@ class Hull(FeasibleSet):
     ) -> Vector:
         """The best of the points within the bounds, where they are choices."""
         if not self.rounds:
-            raise refuse_bounds(self)
+            raise bounds_refused(self)
         given = as_direction(direction, self.dimension)
         assert self.bounds is not None
         low, high = as_interval(lower, upper, self.bounds)

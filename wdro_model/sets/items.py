@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,8 @@ class ItemSet(ChoiceSet):
             return descend(vertex, value, lambda v: self.neighbours(v, v), limit_of(value))
 
         def descents(v: Vector) -> Iterator[Vector]:
-            return (other for gain, other in self._moves(v, v - slope(v)) if gain > 0)
+            moves = self._moves(v, v - slope(v))
+            return (other for _, other in takewhile(lambda move: move[0] > 0, moves))
 
         return descend(vertex, value, descents, limit_of(value))
 

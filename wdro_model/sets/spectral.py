@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import eigh, svd
 from scipy.sparse.linalg import ArpackError, eigsh, svds
 
-from wdro_model.sets.arguments import as_count, as_positive, as_shape, refuse_bounds
+from wdro_model.sets.arguments import as_count, as_positive, as_shape, bounds_refused
 from wdro_model.sets.backends import LinearOracle, Vector, register_backend
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 
@@ -36,7 +36,7 @@ class RankOneSet(FeasibleSet):
     def minimize_within(
         self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
     ) -> Vector:
-        raise refuse_bounds(self)
+        raise bounds_refused(self)
 
     def table(self, x: ArrayLike) -> np.ndarray:
         """A point as a matrix."""
