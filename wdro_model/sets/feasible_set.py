@@ -18,6 +18,7 @@ from wdro_model.sets.backends import (
     find_backend,
     reference_solver,
 )
+from wdro_model.sets.held import as_held, minimize_by_prices
 from wdro_model.sets.vertices import Value, best_of, distance_to, is_binary, nearest_directions
 
 
@@ -59,11 +60,29 @@ class FeasibleSet(ABC):
     witness: Vector | None = None
     _oracle: LinearOracle
 
-    def minimize(self, direction: ArrayLike) -> Vector:
-        """A point of the set that minimises <direction, x>, as a fresh array (n,)."""
+    def minimize(
+        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> Vector:
+        """A point of the set that minimises <direction, x>, as a fresh array (n,).
+
+        lower, upper: bounds (n,) that it meets as well, by `minimize_within`.
+        """
+        if lower is not None or upper is not None:
+            return self.minimize_within(direction, lower, upper)
         if not hasattr(self, "_oracle"):
             self.use_backend()
         return self._oracle(as_direction(direction, self.dimension))
+
+    def minimize_within(
+        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
+    ) -> Vector:
+        """The same among the points within some bounds; an InfeasibleError if there is none.
+
+        For sets of 0/1 points, where 1 in `lower` is mandatory and 0 in `upper` forbidden: by
+        prices on `minimize`, for sets that know no better way.
+        """
+        held = as_held(lower, upper, self.dimension)
+        return minimize_by_prices(self, as_direction(direction, self.dimension), *held)
 
     def minimize_with_slack(self, direction: ArrayLike) -> tuple[Vector, float]:
         """A point of the set, and by how much at most it costs more than the minimiser.

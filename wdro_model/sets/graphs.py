@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from wdro_model.deferred import networkx as nx
 from wdro_model.sets.backends import Vector
-from wdro_model.sets.feasible_set import FeasibleSet, as_direction
+from wdro_model.sets.choices import ChoiceSet
 from wdro_model.sets.vertices import Value, limit_of
 
 
-class EdgeSet(FeasibleSet):
+class EdgeSet(ChoiceSet):
     """Subsets of the edges of a graph, as 0/1 vectors in the order of `list(graph.edges)`.
 
     Attributes
@@ -26,8 +26,7 @@ class EdgeSet(FeasibleSet):
     """
 
     has_constraints = True
-    is_polytope = True
-    rounds = True
+    thing = "edge"
 
     def __init__(self, graph: Any) -> None:
         if not isinstance(graph, nx.Graph):
@@ -49,11 +48,7 @@ class EdgeSet(FeasibleSet):
             for end in (0, 1)
         )
         self.dimension = len(self.edges)
-
-    def selected(self, x: ArrayLike, threshold: float = 0.5) -> list[Any]:
-        """The edges whose coordinate exceeds the threshold."""
-        values = as_direction(x, self.dimension, kind="x")
-        return [self.edges[e] for e in np.flatnonzero(values > threshold)]
+        self.names = self.edges
 
     def _indicator(self, edges: list[int] | NDArray[np.int64]) -> Vector:
         """The 0/1 vector of edge positions."""

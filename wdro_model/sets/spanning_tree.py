@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import cvxpy as cp
@@ -27,7 +28,14 @@ class SpanningTree(EdgeSet):
 
     default_backend = "kruskal"
 
-    def __init__(self, graph: Any, backend: str | None = None) -> None:
+    def __init__(
+        self,
+        graph: Any,
+        backend: str | None = None,
+        *,
+        forbidden: Iterable[Any] | None = None,
+        mandatory: Iterable[Any] | None = None,
+    ) -> None:
         super().__init__(graph)
         if self.is_directed:
             raise ValueError(
@@ -46,8 +54,9 @@ class SpanningTree(EdgeSet):
             raise ValueError("the graph has one node and self-loops only: its tree has no edge.")
         self.bounds = (np.zeros(self.dimension), (self.tails != self.heads).astype(np.float64))
         self.use_backend(backend)
+        self.hold(forbidden, mandatory)
 
-    def constraints(self, x: Any) -> list[Any]:
+    def _hull(self, x: Any) -> list[Any]:
         """Martin's extended formulation of the spanning tree polytope.
 
         For a root r, every tree directs each of its edges towards r, and each node but r has one
