@@ -2,27 +2,35 @@
 
 from typing import Any
 
+from wdro_model.sets.arborescence import Arborescence
 from wdro_model.sets.backends import register_backend
 from wdro_model.sets.checking import OracleError, check
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.feasible_set import FeasibleSet, In
+from wdro_model.sets.flow import Flow
+from wdro_model.sets.matching import Matching
 from wdro_model.sets.oracle import Oracle
 from wdro_model.sets.product import ProductSet
 from wdro_model.sets.shortest_path import ShortestPath
 from wdro_model.sets.spanning_tree import SpanningTree
+from wdro_model.sets.tour import Tour
 
 TrafficFlows: Any
 """The link flows of a road network; the room above that knows networks puts its set here."""
 
 __all__ = [
+    "Arborescence",
     "ConvexSet",
     "FeasibleSet",
+    "Flow",
     "In",
+    "Matching",
     "Oracle",
     "OracleError",
     "ProductSet",
     "ShortestPath",
     "SpanningTree",
+    "Tour",
     "TrafficFlows",
     "check",
     "register_backend",

@@ -34,13 +34,15 @@ class ChoiceSet(FeasibleSet):
     rounds = True
     is_held = False
     """Are some coordinates forbidden or mandatory?"""
+    _held: tuple[Array, Array]
 
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
     ) -> Vector:
-        if self.is_held or lower is not None or upper is not None:
+        if lower is not None or upper is not None:
             return self.minimize_within(direction, lower, upper)
-        return self.free_minimum(as_direction(direction, self.dimension))
+        given = as_direction(direction, self.dimension)
+        return self.held_minimum(given, *self._held) if self.is_held else self.free_minimum(given)
 
     def free_minimum(self, direction: Vector) -> Vector:
         """The answer of the backend, which sees no held coordinates."""
@@ -79,6 +81,7 @@ class ChoiceSet(FeasibleSet):
         lower, upper = (side.copy() for side in self.bounds)
         upper[without], lower[with_] = 0.0, 1.0
         self.bounds, self.is_held = (lower, upper), True
+        self._held = as_held(lower, upper, self.dimension)
         self.minimize(np.zeros(self.dimension))  # an InfeasibleError where nothing is left
 
     def positions(self, things: Iterable[Any] | None) -> np.ndarray:
