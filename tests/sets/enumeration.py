@@ -112,7 +112,7 @@ WEIGHTS = {
 
 
 def holds(rng, rows):
-    """Bounds that forbid up to three coordinates and ask for up to two, with the rows they leave."""
+    """Bounds that forbid up to three coordinates and ask for up to two, and the rows left."""
     size = rows.shape[1]
     picked = rng.permutation(size)
     low, high = np.zeros(size), np.ones(size)

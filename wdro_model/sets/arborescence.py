@@ -15,7 +15,7 @@ from wdro_model.deferred import networkx as nx
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.backends import LinearOracle, Vector, register_backend
 from wdro_model.sets.choices import Array
-from wdro_model.sets.edge_program import EdgeProgram, Row, at_least
+from wdro_model.sets.edge_program import EdgeProgram, ViolatedRow, at_least
 from wdro_model.sets.feasible_set import as_flat
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.sets.integer_costs import scaled_to_integers
@@ -91,7 +91,7 @@ class Arborescence(EdgeSet):
         except InfeasibleError:
             raise InfeasibleError(
                 f"{self!r} has no arborescence with {int(mandatory.sum())} mandatory and "
-                f"{int(forbidden.sum())} forbidden arcs as asked."
+                f"{int((forbidden & self.useful).sum())} forbidden arcs as asked."
             ) from None
 
     def describe(self) -> str:
@@ -264,6 +264,10 @@ def _cycles(parents: np.ndarray) -> np.ndarray:
 
 
 def _networkx(trees: Arborescence) -> LinearOracle:
+    """A branching of most weight, where each arc is worth more than the others' costs are apart.
+
+    NetworkX's own minimum_spanning_arborescence gives its arcs less, and then may miss it.
+    """
     arcs = np.flatnonzero(trees.useful)
     ends = list(zip(trees.tails[arcs].tolist(), trees.heads[arcs].tolist()))
 
@@ -275,8 +279,10 @@ def _networkx(trees: Arborescence) -> LinearOracle:
                 cheapest[pair] = (weight, arc)
         graph: Any = nx.DiGraph()
         graph.add_nodes_from(range(len(trees.nodes)))
-        graph.add_weighted_edges_from((*pair, found[0]) for pair, found in cheapest.items())
-        best = nx.minimum_spanning_arborescence(graph)
+        least, most = int(integers.min()), int(integers.max())
+        worth = most + (len(trees.nodes) + 1) * (most - least + 1)
+        graph.add_weighted_edges_from((*pair, worth - found[0]) for pair, found in cheapest.items())
+        best = nx.maximum_branching(graph)
         return trees._indicator([cheapest[pair][1] for pair in best.edges])
 
     return minimize
@@ -327,7 +333,7 @@ class _ByCuts:
             raise InfeasibleError("no arborescence is left.")
         return np.rint(found[:size]) + 0.0
 
-    def _violated(self, x: Vector) -> Iterator[Row]:
+    def _violated(self, x: Vector) -> Iterator[ViolatedRow]:
         """x(into S) >= 1 for sets S of nodes without a root that no arc with x > 0 leads into."""
         count = len(self._set.nodes)
         used = x > 1e-6

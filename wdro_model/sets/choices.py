@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model.errors import InfeasibleError
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 from wdro_model.sets.held import as_held, minimize_by_prices
@@ -79,6 +80,12 @@ class ChoiceSet(FeasibleSet):
                 f"the {self.thing} {self.names[both[0]]!r} is both forbidden and mandatory."
             )
         lower, upper = (side.copy() for side in self.bounds)
+        useless = with_[upper[with_] == 0.0]
+        if useless.size:
+            raise InfeasibleError(
+                f"the {self.thing} {self.names[useless[0]]!r} is mandatory, and no point of "
+                f"{self!r} has it."
+            )
         upper[without], lower[with_] = 0.0, 1.0
         self.bounds, self.is_held = (lower, upper), True
         self._held = as_held(lower, upper, self.dimension)

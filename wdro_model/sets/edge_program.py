@@ -34,7 +34,7 @@ OPTIONS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class ViolatedRow:
     """least <= <values, x[columns]> <= most."""
 
     columns: np.ndarray
@@ -48,19 +48,19 @@ class Row:
         return sum_ < self.least - 1e-6 or sum_ > self.most + 1e-6
 
 
-Violated = Callable[[Vector], Iterable[Row]]
+Violated = Callable[[Vector], Iterable[ViolatedRow]]
 
 
-def at_least(columns: np.ndarray, least: float) -> Row:
+def at_least(columns: np.ndarray, least: float) -> ViolatedRow:
     """The sum of some coordinates, given by a mask (n,), is at least so much."""
     where = np.flatnonzero(columns)
-    return Row(where, np.ones(where.size), least=least)
+    return ViolatedRow(where, np.ones(where.size), least=least)
 
 
-def at_most(columns: np.ndarray, most: float) -> Row:
+def at_most(columns: np.ndarray, most: float) -> ViolatedRow:
     """The sum of some coordinates, given by a mask (n,), is at most so much."""
     where = np.flatnonzero(columns)
-    return Row(where, np.ones(where.size), most=most)
+    return ViolatedRow(where, np.ones(where.size), most=most)
 
 
 class EdgeProgram:

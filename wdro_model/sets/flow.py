@@ -40,9 +40,10 @@ class Flow(OnGraph, FeasibleSet):
     Costs may have any sign. With whole supplies and bounds the vertices are whole (and `integral`
     is true), and a unit supply with unit capacities is a path, perhaps with cycles beside it.
 
-    Backends: "highs" (default: a linear program that stays warm), "ortools" (minimum cost flow, for
-    whole supplies and bounds; costs are rounded to some 40 bits, and the slack says what that may
-    cost), "networkx" (the same by the network simplex method, slow).
+    Backends: "highs" (a linear program that stays warm), "ortools" (minimum cost flow, for whole
+    supplies and bounds; costs are rounded to 44 bits or less on large graphs, and the slack says
+    what that may cost), "networkx" (the same by the network simplex method, slow). By default
+    "ortools" where data are whole and costs keep 32 bits, else "highs".
     """
 
     default_backend = "highs"
@@ -82,6 +83,12 @@ class Flow(OnGraph, FeasibleSet):
         self._incidence = self._as_incidence()
         self.use_backend(backend)
         self._check_feasible()
+
+    def use_backend(self, backend: str | None = None) -> None:
+        """Build the oracle of a backend; of the one that suits the data for None."""
+        if backend is None and self.integral and largest_cost(len(self.nodes)) >= 2**32:
+            backend = "ortools"
+        super().use_backend(backend)
 
     def minimize_within(
         self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
@@ -343,6 +350,11 @@ class _WholeFlows:
         raise NotImplementedError
 
 
+def largest_cost(nodes: int) -> int:
+    """The largest cost that OR-Tools takes: it multiplies by the nodes and sums in 64 bits."""
+    return min(2**44, 2**60 // (nodes + 1) ** 2)
+
+
 class _OrToolsFlows(_WholeFlows):
     name = "ortools"
 
@@ -353,8 +365,7 @@ class _OrToolsFlows(_WholeFlows):
         self._module = min_cost_flow
         self._tails, self._heads = self._tails.astype(np.int32), self._heads.astype(np.int32)
         self._nodes = np.arange(len(flows.nodes), dtype=np.int32)
-        # It multiplies costs by the number of nodes, and keeps sums of them in 64 bits.
-        self.limit = min(2**44, 2**60 // (len(flows.nodes) + 1) ** 2)
+        self.limit = largest_cost(len(flows.nodes))
         if self.limit < 2**20:
             raise ValueError(
                 f"backend 'ortools' rounds costs to integers and would keep fewer than 20 bits on "

@@ -14,7 +14,7 @@ from wdro_model.deferred import networkx as nx
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.backends import Vector, register_backend
 from wdro_model.sets.choices import Array
-from wdro_model.sets.edge_program import EdgeProgram, Row, at_most, components
+from wdro_model.sets.edge_program import EdgeProgram, ViolatedRow, at_most, components
 from wdro_model.sets.feasible_set import as_flat
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.sets.integer_costs import scaled_to_integers
@@ -160,7 +160,7 @@ class Matching(EdgeSet):
             written.append(sp.csr_array(matrix) @ flat <= np.array([row.most for row in rows]))
         return written
 
-    def _odd_rows(self) -> Iterator[Row]:
+    def _odd_rows(self) -> Iterator[ViolatedRow]:
         count = len(self.nodes)
         for size in range(3, count + 1, 2):
             for chosen in combinations(range(count), size):
@@ -168,7 +168,7 @@ class Matching(EdgeSet):
                 nodes[list(chosen)] = True
                 yield self.odd_row(nodes)
 
-    def odd_row(self, nodes: Array) -> Row:
+    def odd_row(self, nodes: Array) -> ViolatedRow:
         """x(E(S)) <= (|S| - 1)/2 for an odd set of nodes (n,)."""
         inside = nodes[self.tails] & nodes[self.heads] & self.proper
         return at_most(inside, (int(nodes.sum()) - 1) // 2)
@@ -207,7 +207,8 @@ class Matching(EdgeSet):
         Two mandatory edges that meet are an InfeasibleError.
         """
         count = len(self.nodes)
-        uses = sum(np.bincount(end[mandatory], minlength=count) for end in (self.tails, self.heads))
+        ends = np.concatenate([self.tails[mandatory], self.heads[mandatory]])
+        uses = np.bincount(ends, minlength=count)
         if np.any(uses > 1):
             node = self.nodes[int(np.argmax(uses))]
             raise InfeasibleError(
@@ -221,7 +222,8 @@ class Matching(EdgeSet):
         """The error where held edges leave no perfect matching."""
         return InfeasibleError(
             f"{self!r} has no perfect matching with {int(mandatory.sum())} mandatory and "
-            f"{int(forbidden.sum())} forbidden edges as asked; allow or leave out some."
+            f"{int((forbidden & self.proper).sum())} forbidden edges as asked; allow or leave out "
+            "some."
         )
 
 
@@ -237,26 +239,25 @@ class _ByCells:
 
     def __init__(self, matchings: Matching) -> None:
         self._set = matchings
-        self._none = np.zeros(matchings.dimension, dtype=bool)
 
     def __call__(self, direction: Vector) -> Vector:
-        return self.within(direction, self._none, self._none)
+        matchings = self._set
+        useful = matchings.proper if matchings.perfect else matchings.proper & (direction < 0)
+        return matchings._indicator(self._matched(direction, np.flatnonzero(useful)))
 
     def within(self, direction: Vector, forbidden: Array, mandatory: Array) -> Vector:
         """The best matching with some edges held."""
         matchings = self._set
-        out = matchings.held(forbidden, mandatory)
-        open_ = ~out & ~mandatory
+        useful = ~matchings.held(forbidden, mandatory)
         if not matchings.perfect:
-            open_ &= direction < 0
-        used = self._matched(direction, np.flatnonzero(open_))
-        vertex = matchings._indicator(used)
+            useful &= ~mandatory & (direction < 0)
+        vertex = matchings._indicator(self._matched(direction, np.flatnonzero(useful)))
         vertex[mandatory] = 1.0
         if matchings.perfect and 2 * int(vertex.sum()) < len(matchings.nodes):
             raise matchings.refusal(forbidden, mandatory)
         return vertex
 
-    def _matched(self, direction: Vector, edges: np.ndarray) -> list[int]:
+    def _matched(self, direction: Vector, edges: np.ndarray) -> np.ndarray:
         """The edges of a best matching among some; as large as possible, if perfect."""
         raise NotImplementedError
 
@@ -264,7 +265,7 @@ class _ByCells:
 class _NetworkxBlossoms(_ByCells):
     """Edmonds's algorithm on whole weights, where it is exact."""
 
-    def _matched(self, direction: Vector, edges: np.ndarray) -> list[int]:
+    def _matched(self, direction: Vector, edges: np.ndarray) -> np.ndarray:
         integers, _ = scaled_to_integers(direction[edges], 2**50)
         cheapest: dict[tuple[int, int], tuple[int, int]] = {}
         for edge, weight in zip(edges.tolist(), integers.tolist()):
@@ -274,7 +275,8 @@ class _NetworkxBlossoms(_ByCells):
         graph: Any = nx.Graph()
         graph.add_weighted_edges_from((u, v, -weight) for (u, v), (weight, _) in cheapest.items())
         found = nx.max_weight_matching(graph, maxcardinality=self._set.perfect)
-        return [cheapest[min(pair), max(pair)][1] for pair in found]
+        used = [cheapest[min(pair), max(pair)][1] for pair in found]
+        return np.array(used, dtype=np.int64)
 
 
 class _Assignments(_ByCells):
@@ -298,22 +300,29 @@ class _Assignments(_ByCells):
         place = np.where(side == 1, np.cumsum(side == 1), np.cumsum(side == 0)) - 1
         left = np.where(side[matchings.tails] == 0, matchings.tails, matchings.heads)
         right = np.where(side[matchings.tails] == 0, matchings.heads, matchings.tails)
-        self._rows, self._columns = place[left], place[right]
-        self._shape = (int((side == 0).sum()), int((side == 1).sum()))
+        rows = int((side == 0).sum())
+        self._shape = (rows, side.size - rows)
+        self._cells = place[left] * self._shape[1] + place[right]
+        proper_cells = self._cells[proper]
+        self._has_parallel = np.unique(proper_cells).size < proper_cells.size
+        self._edge_in = np.full(self._shape, -1)
+        self._edge_in.flat[proper_cells] = np.flatnonzero(proper)
 
-    def _matched(self, direction: Vector, edges: np.ndarray) -> list[int]:
-        # The last of parallel edges stays in its cell: the cheapest.
-        order = edges[np.argsort(-direction[edges], kind="stable")]
-        rows, columns = self._rows[order], self._columns[order]
+    def _matched(self, direction: Vector, edges: np.ndarray) -> np.ndarray:
         costs = np.full(self._shape, np.inf if self._set.perfect else 0.0)
-        costs[rows, columns] = direction[order]
-        cell = np.full(self._shape, -1)
-        cell[rows, columns] = order
+        edge_in = self._edge_in
+        if self._has_parallel:
+            # The last of parallel edges stays in its cell: the cheapest.
+            edges = edges[np.argsort(-direction[edges], kind="stable")]
+            edge_in = edge_in.copy()
+            edge_in.flat[self._cells[edges]] = edges
+        costs.flat[self._cells[edges]] = direction[edges]
         try:
-            found = cell[linear_sum_assignment(costs)]
+            rows, columns = linear_sum_assignment(costs)
         except ValueError:  # infinite costs cannot be avoided
-            return []
-        return found[found >= 0].tolist()
+            return edges[:0]
+        used = edge_in[rows, columns]
+        return used[used >= 0] if self._set.perfect else used[costs[rows, columns] < 0]
 
 
 class _ByProgram:
@@ -323,7 +332,6 @@ class _ByProgram:
         self._set = matchings
         count, upper = len(matchings.nodes), matchings.proper.astype(np.float64)
         least = np.full(count, 1.0 if matchings.perfect else 0.0)
-        self._none = np.zeros(matchings.dimension, dtype=bool)
         self._program = EdgeProgram(
             matchings.incidence(), least, np.ones(count), np.zeros(upper.size), upper
         )
@@ -344,7 +352,7 @@ class _ByProgram:
         assert found is not None
         return np.rint(found) + 0.0
 
-    def _violated(self, x: Vector) -> Iterator[Row]:
+    def _violated(self, x: Vector) -> Iterator[ViolatedRow]:
         matchings = self._set
         ends = matchings.tails, matchings.heads
         for support in (x > 1e-6, (x > 1e-6) & (x < 1.0 - 1e-6)):

@@ -139,7 +139,7 @@ class ShortestPath(EdgeSet):
         """The error where held edges leave no path."""
         parts = [
             f"{word} {self.named(edges)}"
-            for word, edges in (("without", forbidden), ("through", mandatory))
+            for word, edges in (("without", forbidden & (self._usable > 0)), ("through", mandatory))
             if edges.any()
         ]
         return InfeasibleError(

@@ -19,7 +19,7 @@ from scipy.sparse.csgraph import connected_components
 
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.choices import Array
-from wdro_model.sets.edge_program import EdgeProgram, Row
+from wdro_model.sets.edge_program import EdgeProgram, ViolatedRow
 
 if TYPE_CHECKING:
     from wdro_model.sets.shortest_path import ShortestPath
@@ -69,7 +69,7 @@ class SimplePaths:
             raise paths.refusal(forbidden, mandatory)
         return paths._indicator(self._edges[found > 0.5])
 
-    def _violated(self, y: Vector) -> Iterator[Row]:
+    def _violated(self, y: Vector) -> Iterator[ViolatedRow]:
         """For the components S of the arcs in use without the source, from the node used most."""
         count, start = len(self._set.nodes), self._set._start
         used = y > 1e-6
@@ -85,4 +85,4 @@ class SimplePaths:
             values = (inside[self._tails] & ~inside[self._heads]).astype(np.float64)
             values -= self._tails == node
             columns = np.flatnonzero(values)
-            yield Row(columns, values[columns], least=0.0)
+            yield ViolatedRow(columns, values[columns], least=0.0)

@@ -18,7 +18,7 @@ from wdro_model.sets.choices import Array
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.feasible_set import as_flat
 from wdro_model.sets.graphs import EdgeSet, exchange
-from wdro_model.sets.tree_rows import Rows, ranked
+from wdro_model.sets.tree_rows import TreeRows, ranked
 from wdro_model.sets.vertices import Value
 
 
@@ -263,5 +263,5 @@ register_backend(SpanningTree, "kruskal", _kruskal)
 register_backend(SpanningTree, "numba", _numba)
 register_backend(SpanningTree, "scipy", _scipy)
 register_backend(SpanningTree, "networkx", _networkx)
-register_backend(SpanningTree, "ortools", Rows)
+register_backend(SpanningTree, "ortools", TreeRows)
 register_backend(SpanningTree, "cvxpy", _cvxpy)

@@ -13,7 +13,7 @@ from wdro_model.deferred import networkx as nx
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.backends import Vector, register_backend
 from wdro_model.sets.choices import Array
-from wdro_model.sets.edge_program import EdgeProgram, Row, at_least, components
+from wdro_model.sets.edge_program import EdgeProgram, ViolatedRow, at_least, components
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.sets.integer_costs import rounding_slack, scaled_to_integers
 from wdro_model.sets.vertices import Value, descend, limit_of
@@ -29,8 +29,8 @@ class Tour(EdgeSet):
     Backends: "highs" (default: a linear program with the cuts around sets of nodes as they are
     violated, then branch and bound) and "ortools" (CP-SAT's circuits, costs rounded to integers).
 
-    time_limit: seconds that "ortools" may take for one call; its answer is then the best tour so
-        far, and `minimize_with_slack` says how much at most a better one would save.
+    time_limit: seconds that "ortools" may take for one call, once it knows a tour; its answer is
+        then the best so far, and `minimize_with_slack` says how much at most a better one saves.
     """
 
     default_backend = "highs"
@@ -155,7 +155,8 @@ class Tour(EdgeSet):
         """The error where held edges leave no tour."""
         return InfeasibleError(
             f"{self!r} has no tour with {int(mandatory.sum())} mandatory and "
-            f"{int(forbidden.sum())} forbidden edges as asked; allow or leave out some."
+            f"{int((forbidden & self.proper).sum())} forbidden edges as asked; allow or leave out "
+            "some."
         )
 
 
@@ -206,7 +207,7 @@ class _ByCuts(_Oracle):
             raise self._set.refusal(forbidden, mandatory)
         return np.rint(found) + 0.0
 
-    def _violated(self, x: Vector) -> Iterator[Row]:
+    def _violated(self, x: Vector) -> Iterator[ViolatedRow]:
         """x(out of S) >= 1, or x(around S) >= 2, for the components S of the edges with x > 0."""
         tours = self._set
         tails, heads = tours.tails, tours.heads
@@ -230,6 +231,7 @@ class _ByCircuits(_Oracle):
         from ortools.sat.python import cp_model
 
         self._module = cp_model
+        self._known: Vector | None = None
         # Sums of costs along a tour stay far inside 64 bits.
         self._limit = min(2**40, 2**58 // len(tours.nodes))
 
@@ -254,25 +256,37 @@ class _ByCircuits(_Oracle):
             raise tours.refusal(forbidden, mandatory)
         model.add_circuit(arcs)
         model.minimize(sum(int(costs[e]) * literal for e in edges for literal in literals[e]))
+        known = self._known
+        if known is not None and (known[forbidden].any() or not known[mandatory].all()):
+            known = None
         solver = named.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
-        if tours.time_limit is not None:
+        if tours.time_limit is not None and known is not None:
             solver.parameters.max_time_in_seconds = tours.time_limit
         status = solver.solve(model)
+        # A tour has as many edges as nodes: none costs less than that many of the cheapest.
+        bound = float(np.sort(direction[edges])[: len(tours.nodes)].sum())
         if status == named.INFEASIBLE:
             raise tours.refusal(forbidden, mandatory)
-        if status not in (named.OPTIMAL, named.FEASIBLE):
-            raise cp.error.SolverError(
-                f"CP-SAT found no tour of {tours!r}: {solver.status_name(status)}; raise "
-                "time_limit, or leave it out."
-            )
-        chosen = [e for e in edges if any(solver.boolean_value(lit) for lit in literals[e])]
-        behind = unit * max(solver.objective_value - solver.best_objective_bound, 0.0)
-        if status == named.OPTIMAL:
-            behind = 0.0
-        self.slack = behind + rounding_slack(direction, costs, unit)
-        return tours._indicator(chosen)
+        if status in (named.OPTIMAL, named.FEASIBLE):
+            chosen = [e for e in edges if any(map(solver.boolean_value, literals[e]))]
+            found = tours._indicator(chosen)
+            rounding = rounding_slack(direction, costs, unit)
+            behind = unit * (solver.objective_value - solver.best_objective_bound)
+            self.slack = 0.0 if status == named.OPTIMAL else max(behind, 0.0)
+            self.slack += rounding
+        elif known is not None:
+            found, self.slack = known.copy(), np.inf
+        else:
+            raise cp.error.SolverError(f"CP-SAT stopped with {solver.status_name(status)}.")
+        cost = float(direction @ found)
+        if known is not None and float(direction @ known) < cost:
+            self.slack -= cost - float(direction @ known)
+            found, cost = known.copy(), float(direction @ known)
+        self.slack = min(max(self.slack, 0.0), cost - bound)
+        self._known = found.copy()
+        return found
 
 
 register_backend(Tour, "highs", _ByCuts)

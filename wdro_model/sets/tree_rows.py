@@ -37,7 +37,7 @@ def ranked(weights: Vector) -> Vector:
     return ranks
 
 
-class Rows:
+class TreeRows:
     """GLOP on the rows so far, which stay for the calls that follow.
 
     A row is written on the edges inside S, or as x(E - E(S)) >= n - |S|, whichever are fewer. With
