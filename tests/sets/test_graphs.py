@@ -103,3 +103,41 @@ def test_traffic_refuses_bounds_on_its_flows():
     flows = sets.TrafficFlows(sioux_falls())
     with pytest.raises(ValueError, match=r"cannot be minimised within bounds .* use sets\.Flow"):
         flows.minimize(np.ones(flows.dimension), upper=np.ones(flows.dimension))
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_neighbours_of_a_path_avoid_one_of_its_edges(directed):
+    graph = nx.grid_2d_graph(3, 3)
+    if directed:
+        graph = nx.DiGraph((u, v) for u, v in graph.edges)
+    paths = sets.ShortestPath(graph, (0, 0), (2, 2), mandatory=[((0, 0), (0, 1))])
+    path = paths.minimize(np.ones(paths.dimension))
+    mandatory = paths.position(((0, 0), (0, 1)))
+    near = list(paths.neighbours(path, path))
+    left = [edge for edge in np.flatnonzero(path) if edge != mandatory]
+    assert len(near) == len(left) == 3
+    for edge, other in zip(left, near):
+        assert paths.is_vertex(other)
+        assert other[edge] == 0
+        assert other[mandatory] == 1
+
+
+def test_neighbours_of_a_tree_differ_in_one_edge():
+    trees = sets.SpanningTree(nx.complete_graph(5), forbidden=[(0, 1)], mandatory=[(3, 4)])
+    tree = trees.minimize(np.arange(10.0))
+    x = np.random.default_rng(0).uniform(0, 1, 10)
+    near = list(trees.neighbours(tree, x))
+    assert near
+    assert all(trees.is_vertex(other) and np.abs(other - tree).sum() == 2 for other in near)
+    apart = [np.sum((other - x) ** 2) for other in near]
+    assert apart == sorted(apart)
+
+
+@pytest.mark.parametrize("chosen", every_set()[1:5:3], ids=lambda s: type(s).__name__)
+def test_rounding_ends_where_no_neighbour_improves(chosen):
+    rng = np.random.default_rng(1)
+    matrix = rng.standard_normal((chosen.dimension, chosen.dimension))
+    found = chosen.round(rng.uniform(0, 1, chosen.dimension), lambda v: float(v @ matrix @ v))
+    assert chosen.is_vertex(found)
+    for other in chosen.neighbours(found, found):
+        assert found @ matrix @ found <= other @ matrix @ other

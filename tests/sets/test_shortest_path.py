@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import wdro_model as wdro
 from tests.sets.enumeration import WEIGHTS, agrees_with_enumeration, all_paths, holds
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets import Flow, ShortestPath, check
@@ -294,3 +295,29 @@ def test_a_negative_cycle_comes_with_two_ways_out():
     assert weights @ path == 3.0
     flow = Flow(graph, {"s": 1, "t": -1}, capacity=1).minimize(weights)
     assert weights @ flow <= 3.0
+
+
+def test_a_loss_with_a_slope_below_zero_on_a_graph_with_cycles():
+    graph = nx.DiGraph([("s", "a"), ("a", "b"), ("b", "a"), ("b", "t"), ("s", "b"), ("a", "t")])
+    rng = np.random.default_rng(0)
+    samples = rng.uniform(1, 2, (20, graph.number_of_edges()))
+
+    def problem(feasible):
+        x = cp.Variable(feasible.dimension)
+        time = wdro.UncertainParameter(feasible.dimension, samples=samples)
+        late = cp.square(time @ x - 6.0)  # as near to an appointment as can be
+        ball = wdro.WassersteinBall(radius=0.01)
+        return wdro.Problem(cp.Minimize(late), [wdro.In(x, feasible)], ambiguity=ball)
+
+    with pytest.raises(ValueError, match=r"backend='highs' .* sets\.Flow"):
+        problem(ShortestPath(graph, "s", "t")).solve(method="smoothed")
+    simple = problem(ShortestPath(graph, "s", "t", backend="highs"))
+    simple.solve(method="erm")
+    paths = all_paths(graph, "s", "t")
+    hull = cp.Variable(len(paths), nonneg=True)
+    mean = cp.sum_squares(samples @ (paths.T @ hull) - 6.0) / len(samples)
+    best = cp.Problem(cp.Minimize(mean), [cp.sum(hull) == 1]).solve(solver=cp.CLARABEL)
+    assert simple.value == pytest.approx(best, rel=1e-3)
+    cycles = problem(Flow(graph, {"s": 1, "t": -1}, capacity=1))
+    cycles.solve(method="erm")
+    assert cycles.value <= simple.value + 1e-6

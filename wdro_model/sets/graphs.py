@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wdro_model.deferred import networkx as nx
+from wdro_model.errors import InfeasibleError
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.choices import Array, ChoiceSet
 from wdro_model.sets.feasible_set import as_direction
-from wdro_model.sets.vertices import Value, limit_of
+from wdro_model.sets.vertices import Value, descend, limit_of, nearest_directions
+
+DETOURS = 50
+"""Neighbours of a vertex that are looked for by calls of the oracle."""
 
 
 class OnGraph:
@@ -95,6 +100,29 @@ class EdgeSet(OnGraph, ChoiceSet):
         """The oracle's answer, with what it says of it in `slack`, if it does."""
         vertex = self.minimize(direction, lower, upper)
         return vertex, float(getattr(self._oracle, "slack", 0.0))
+
+    def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
+        """The nearest choices without one of the vertex's edges, those first that x has least of.
+
+        `DETOURS` of them, each by a call of the oracle.
+        """
+        lower, upper = self.own_bounds()
+        near, _ = nearest_directions(vertex, self.nonnegative_directions)
+        free = np.flatnonzero((vertex > 0.5) & (lower == 0.0))
+        for edge in free[np.argsort(x[free], kind="stable")][:DETOURS].tolist():
+            without = upper.copy()
+            without[edge] = 0.0
+            with suppress(InfeasibleError):
+                yield self.minimize(near, None, without)
+
+    def _improved(self, vertex: Vector, value: Value) -> Vector:
+        """A choice that no neighbour improves, or the best one at the search's limit."""
+        slope = getattr(value, "gradient", None)
+
+        def near(v: Vector) -> Iterator[Vector]:
+            return self.neighbours(v, v if slope is None else v - slope(v))
+
+        return descend(vertex, value, near, limit_of(value))
 
     def _is_discrete(self, vertex: Vector) -> bool:
         """Is it a choice within what is held?"""

@@ -18,7 +18,6 @@ from wdro_model.sets.edge_program import EdgeProgram, ViolatedRow, at_most, comp
 from wdro_model.sets.feasible_set import as_flat
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.sets.integer_costs import scaled_to_integers
-from wdro_model.sets.vertices import Value, descend, limit_of
 
 ENUMERATED = 12
 """Up to so many nodes the rows of all odd sets are written out."""
@@ -125,15 +124,6 @@ class Matching(EdgeSet):
                 fewer = vertex.copy()
                 fewer[e] = 0.0
                 yield fewer
-
-    def _improved(self, vertex: Vector, value: Value) -> Vector:
-        """A matching that no neighbour improves, or the search's limit."""
-        slope = getattr(value, "gradient", None)
-
-        def near(v: Vector) -> Iterator[Vector]:
-            return self.neighbours(v, v if slope is None else v - slope(v))
-
-        return descend(vertex, value, near, limit_of(value))
 
     def _hull(self, x: Any) -> list[Any]:
         """At most one edge at each node (one, if perfect), and in general

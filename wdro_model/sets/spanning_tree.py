@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import cvxpy as cp
@@ -17,7 +17,7 @@ from wdro_model.sets.backends import LinearOracle, Vector, register_backend
 from wdro_model.sets.choices import Array
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.feasible_set import as_flat
-from wdro_model.sets.graphs import EdgeSet, exchange
+from wdro_model.sets.graphs import EdgeSet, exchange, exchanges
 from wdro_model.sets.tree_rows import TreeRows, ranked
 from wdro_model.sets.vertices import Value
 
@@ -125,6 +125,16 @@ class SpanningTree(EdgeSet):
         parent = list(range(len(self.nodes)))
         joined = _join(parent, chosen.tolist(), self.tails.tolist(), self.heads.tolist())
         return len(joined) == chosen.size == len(self.nodes) - 1
+
+    def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
+        """The trees with one edge exchanged, those first that are nearest to x."""
+        swaps = exchanges(vertex, self.tails, self.heads)
+        if self.is_held:
+            swaps = swaps[~(self._held[0] | self._held[1])[swaps].any(axis=1)]
+        for entering, leaving in swaps[np.argsort(x[swaps[:, 1]] - x[swaps[:, 0]], kind="stable")]:
+            other = vertex.copy()
+            other[entering], other[leaving] = 1.0, 0.0
+            yield other
 
     def _improved(self, vertex: Vector, value: Value) -> Vector:
         """A tree that no exchange of one edge improves."""

@@ -16,7 +16,6 @@ from wdro_model.sets.choices import Array
 from wdro_model.sets.edge_program import EdgeProgram, ViolatedRow, at_least, components
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.sets.integer_costs import rounding_slack, scaled_to_integers
-from wdro_model.sets.vertices import Value, descend, limit_of
 
 
 class Tour(EdgeSet):
@@ -70,8 +69,9 @@ class Tour(EdgeSet):
         return [self.nodes[i] for i in self._order(vertex)]
 
     def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
-        """Tours of an undirected graph with one of its stretches turned round (2-opt)."""
+        """Tours with one stretch turned round (2-opt); the nearest ones, on a directed graph."""
         if self.is_directed:
+            yield from super().neighbours(vertex, x)
             return
         lower, upper = self.own_bounds()
         between: dict[tuple[int, int], list[int]] = {}
@@ -94,10 +94,6 @@ class Tour(EdgeSet):
                     moved[[used[i], used[j]]] = 0.0
                     moved[[new[0][0], new[1][0]]] = 1.0
                     yield moved
-
-    def _improved(self, vertex: Vector, value: Value) -> Vector:
-        """A tour that no stretch turned round improves, or the search's limit."""
-        return descend(vertex, value, lambda v: self.neighbours(v, v), limit_of(value))
 
     def _is_discrete(self, vertex: Vector) -> bool:
         """Is it a tour?"""
