@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sets.enumeration import all_paths
-from wdro_model.sets import ShortestPath, check
+import wdro_model as wdro
+from tests.sets.enumeration import WEIGHTS, agrees_with_enumeration, all_paths, holds
+from wdro_model.errors import InfeasibleError
+from wdro_model.sets import Flow, ShortestPath, check
 
-BACKENDS = ShortestPath.backends()
+BACKENDS = ("scipy", "networkx", "ortools", "cvxpy")
 
 
 def graphs():
@@ -201,3 +203,121 @@ def test_describe_says_what_kind_of_graph_it_is():
     assert "an acyclic directed graph" in ShortestPath(*graphs()["acyclic"]).describe()
     assert "in a directed graph" in ShortestPath(*graphs()["directed with cycles"]).describe()
     assert "an undirected graph" in ShortestPath(*graphs()["grid"]).describe()
+
+
+def test_the_list_of_backends():
+    assert ShortestPath.backends() == (*BACKENDS, "highs")
+
+
+@pytest.mark.parametrize("name", graphs())
+def test_branch_and_bound_takes_weights_of_any_sign(name):
+    graph, source, target = graphs()[name]
+    oracle = ShortestPath(graph, source, target, backend="highs")
+    assert not oracle.nonnegative_directions
+    paths = all_paths(graph, source, target)
+    assert agrees_with_enumeration(oracle, paths, np.random.default_rng(3), tries=3)
+    assert check(oracle, directions=12).passed
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "highs"])
+@pytest.mark.parametrize("seed", range(3))
+def test_held_arcs_of_an_acyclic_graph(seed, backend):
+    rng = np.random.default_rng(seed)
+    pairs = [(i, j) for i in range(6) for j in range(i + 1, 6)]
+    graph = nx.MultiDiGraph([(0, 1), (1, 2), (2, 5)])
+    graph.add_edges_from(pairs[k] for k in rng.integers(0, len(pairs), 12))
+    graph.add_edges_from([(7, 0), (5, 8)])
+    oracle = ShortestPath(graph, 0, 5, backend=backend)
+    assert agrees_with_enumeration(oracle, all_paths(graph, 0, 5), rng)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["grid", "directed with cycles", "undirected with parallel edges"])
+def test_held_edges_of_a_graph_with_cycles(name, backend):
+    graph, source, target = graphs()[name]
+    oracle, rows = ShortestPath(graph, source, target, backend), all_paths(graph, source, target)
+    rng = np.random.default_rng(4)
+    for kind in ("positive", "zero", "huge"):
+        weights = np.abs(WEIGHTS[kind](rng, oracle.dimension))
+        for _ in range(6):
+            low, high, kept = holds(rng, rows)
+            try:
+                path = oracle.minimize(weights, low, high)
+            except InfeasibleError:
+                assert not kept.size
+                continue
+            assert (kept == path).all(axis=1).any()
+            assert weights @ path == pytest.approx((kept @ weights).min(), rel=1e-6)
+
+
+def test_forbidden_and_mandatory_arcs_are_part_of_the_set():
+    graph = nx.DiGraph((i, j) for i in range(5) for j in range(i + 1, 5))
+    oracle = ShortestPath(graph, 0, 4, forbidden=[(1, 2)], mandatory=[(2, 3)])
+    paths = {tuple(oracle.selected(oracle.minimize(g))) for g in np.eye(10) - np.eye(10)[::-1]}
+    assert all((2, 3) in path and (1, 2) not in path for path in paths)
+    assert check(oracle, directions=15).passed
+    x = cp.Variable(oracle.dimension)
+    assert oracle.contains(oracle.minimize(np.ones(oracle.dimension)))
+    assert len(oracle.constraints(x)) > len(ShortestPath(graph, 0, 4).constraints(x))
+
+
+def test_a_mandatory_edge_beside_cycles_has_no_cvxpy_form():
+    graph = nx.grid_2d_graph(3, 3)
+    free = ShortestPath(graph, (0, 0), (2, 2))
+    oracle = ShortestPath(graph, (0, 0), (2, 2), mandatory=[((0, 1), (0, 2))])
+    assert free.has_constraints
+    assert not oracle.has_constraints
+    with pytest.raises(NotImplementedError, match="go round cycles beside their path"):
+        oracle.constraints(cp.Variable(oracle.dimension))
+    assert check(oracle, directions=8).passed
+
+
+def test_held_edges_that_leave_no_path_are_refused():
+    graph = nx.DiGraph([("s", "a"), ("s", "b"), ("a", "t"), ("b", "t"), ("t", "u")])
+    with pytest.raises(
+        InfeasibleError, match=r"from 's' to 't' through \('s', 'a'\), \('s', 'b'\)"
+    ):
+        ShortestPath(graph, "s", "t", mandatory=[("s", "a"), ("s", "b")])
+    with pytest.raises(InfeasibleError, match=r"without \('s', 'a'\), \('s', 'b'\); allow"):
+        ShortestPath(graph, "s", "t", forbidden=[("s", "a"), ("s", "b")])
+    with pytest.raises(InfeasibleError, match=r"edge \('t', 'u'\) is mandatory, and no point"):
+        ShortestPath(graph, "s", "t", mandatory=[("t", "u")])
+
+
+def test_a_negative_cycle_comes_with_two_ways_out():
+    graph = nx.DiGraph([("s", "a"), ("a", "b"), ("b", "a"), ("b", "t")])
+    weights = np.array([{("b", "a"): -2.0}.get(edge, 1.0) for edge in graph.edges])
+    with pytest.raises(
+        ValueError, match=r"backend='highs' .* sets.Flow\(graph, \{'s': 1, 't': -1\}"
+    ):
+        ShortestPath(graph, "s", "t").minimize(weights)
+    path = ShortestPath(graph, "s", "t", backend="highs").minimize(weights)
+    assert weights @ path == 3.0
+    flow = Flow(graph, {"s": 1, "t": -1}, capacity=1).minimize(weights)
+    assert weights @ flow <= 3.0
+
+
+def test_a_loss_with_a_slope_below_zero_on_a_graph_with_cycles():
+    graph = nx.DiGraph([("s", "a"), ("a", "b"), ("b", "a"), ("b", "t"), ("s", "b"), ("a", "t")])
+    rng = np.random.default_rng(0)
+    samples = rng.uniform(1, 2, (20, graph.number_of_edges()))
+
+    def problem(feasible):
+        x = cp.Variable(feasible.dimension)
+        time = wdro.UncertainParameter(feasible.dimension, samples=samples)
+        late = cp.square(time @ x - 6.0)  # as near to an appointment as can be
+        ball = wdro.WassersteinBall(radius=0.01)
+        return wdro.Problem(cp.Minimize(late), [wdro.In(x, feasible)], ambiguity=ball)
+
+    with pytest.raises(ValueError, match=r"backend='highs' .* sets\.Flow"):
+        problem(ShortestPath(graph, "s", "t")).solve(method="smoothed")
+    simple = problem(ShortestPath(graph, "s", "t", backend="highs"))
+    simple.solve(method="erm")
+    paths = all_paths(graph, "s", "t")
+    hull = cp.Variable(len(paths), nonneg=True)
+    mean = cp.sum_squares(samples @ (paths.T @ hull) - 6.0) / len(samples)
+    best = cp.Problem(cp.Minimize(mean), [cp.sum(hull) == 1]).solve(solver=cp.CLARABEL)
+    assert simple.value == pytest.approx(best, rel=1e-3)
+    cycles = problem(Flow(graph, {"s": 1, "t": -1}, capacity=1))
+    cycles.solve(method="erm")
+    assert cycles.value <= simple.value + 1e-6

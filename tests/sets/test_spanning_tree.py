@@ -1,4 +1,5 @@
 import pickle
+from importlib.util import find_spec
 
 import cvxpy as cp
 import networkx as nx
@@ -7,10 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sets.enumeration import all_trees
+from tests.sets.enumeration import agrees_with_enumeration, all_trees
+from wdro_model.errors import InfeasibleError
 from wdro_model.sets import SpanningTree, check
+from wdro_model.sets.tree_rows import violated_sets
 
-BACKENDS = SpanningTree.backends()
+BACKENDS = [
+    name for name in SpanningTree.backends() if name != "numba" or find_spec("numba") is not None
+]
 
 
 def graphs():
@@ -176,3 +181,89 @@ def test_describe_names_the_size_and_the_backend():
     text = SpanningTree(nx.complete_graph(4), backend="networkx").describe()
     assert "4 nodes and 6 edges" in text
     assert "networkx" in text
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["complete", "parallel edges and a loop", "barbell"])
+def test_held_edges_give_the_best_of_the_trees_that_are_left(name, backend):
+    graph = graphs()[name]
+    oracle = SpanningTree(graph, backend=backend)
+    assert agrees_with_enumeration(oracle, all_trees(graph), np.random.default_rng(5))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_that_differ_in_their_last_digits_are_told_apart(backend):
+    weights = np.array([1.0, 1.0 + 1e-15, 1.0 - 1e-15])
+    tree = SpanningTree(nx.cycle_graph(3), backend=backend).minimize(weights)
+    np.testing.assert_array_equal(tree, [1.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_forbidden_and_mandatory_edges_are_part_of_the_set(backend):
+    graph = nx.complete_graph(5)
+    trees = all_trees(graph)
+    oracle = SpanningTree(graph, backend=backend, forbidden=[(0, 1), (2, 3)], mandatory=[(0, 4)])
+    out, in_ = oracle.positions([(0, 1), (2, 3)]), oracle.positions([(0, 4)])
+    kept = trees[(trees[:, out] == 0).all(axis=1) & (trees[:, in_] == 1).all(axis=1)]
+    rng = np.random.default_rng(2)
+    for _ in range(5):
+        weights = rng.standard_normal(oracle.dimension)
+        assert weights @ oracle.minimize(weights) == pytest.approx((kept @ weights).min())
+    assert check(oracle, directions=10).passed
+    twin = pickle.loads(pickle.dumps(oracle))
+    np.testing.assert_array_equal(twin.minimize(weights), oracle.minimize(weights))
+
+
+def test_exchanges_leave_held_edges_alone():
+    oracle = SpanningTree(nx.complete_graph(5), forbidden=[(0, 1)], mandatory=[(3, 4)])
+    target = np.zeros(oracle.dimension)
+    target[oracle.position((0, 1))] = 9.0
+    target[oracle.position((3, 4))] = -9.0
+    found = oracle.round(np.full(oracle.dimension, 0.4), lambda v: float(np.sum((v - target) ** 2)))
+    assert found[oracle.position((0, 1))] == 0
+    assert found[oracle.position((3, 4))] == 1
+    assert oracle.is_vertex(found)
+
+
+def test_held_edges_that_leave_no_tree_are_refused():
+    graph = nx.Graph([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")])
+    with pytest.raises(
+        InfeasibleError, match=r"without its forbidden edges .* \('c', 'd'\); allow"
+    ):
+        SpanningTree(graph, forbidden=[("c", "d")])
+    with pytest.raises(InfeasibleError, match="some of them close a cycle; leave one"):
+        SpanningTree(graph, mandatory=[("a", "b"), ("b", "c"), ("a", "c")])
+    with pytest.raises(ValueError, match=r"\('a', 'x'\) is no edge of"):
+        SpanningTree(graph, forbidden=[("a", "x")])
+    with pytest.raises(ValueError, match="both forbidden and mandatory"):
+        SpanningTree(graph, forbidden=[("a", "b")], mandatory=[("a", "b")])
+
+
+def test_rows_that_were_found_stay_right_over_many_calls():
+    graph = nx.gnm_random_graph(12, 40, seed=2)
+    oracle = SpanningTree(graph, backend="ortools")
+    reference, rng = oracle.with_backend("kruskal"), np.random.default_rng(0)
+    for _ in range(60):
+        weights = rng.standard_normal(oracle.dimension)
+        assert weights @ oracle.minimize(weights) == pytest.approx(
+            weights @ reference.minimize(weights)
+        )
+
+
+def test_fractional_points_outside_the_hull_violate_a_row():
+    graph = nx.complete_graph(6)
+    edges = list(graph.edges)
+    tails, heads = (np.array(side) for side in zip(*edges))
+    rng, found = np.random.default_rng(1), 0
+    oracle = SpanningTree(graph)
+    for _ in range(40):
+        x = rng.dirichlet(np.full(len(edges), 0.3)) * 5
+        x = np.minimum(x, 1.0)
+        x *= 5 / x.sum()
+        sets = list(violated_sets(x, tails, heads, 6))
+        for nodes in sets:
+            assert x[nodes[tails] & nodes[heads]].sum() > nodes.sum() - 1
+        inside = x.max() <= 1.0 and oracle.contains(x)
+        assert bool(sets) != inside or x.max() > 1.0
+        found += bool(sets)
+    assert found

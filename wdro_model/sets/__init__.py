@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from wdro_model.sets.arborescence import Arborescence
 from wdro_model.sets.assignments import AssignmentSet as Assignment
 from wdro_model.sets.backends import register_backend
 from wdro_model.sets.ball import Ball
@@ -11,8 +12,10 @@ from wdro_model.sets.checking import OracleError, check
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.cp_sat import CpSat
 from wdro_model.sets.feasible_set import FeasibleSet, In
+from wdro_model.sets.flow import Flow
 from wdro_model.sets.hull import Hull
 from wdro_model.sets.knapsack import Knapsack
+from wdro_model.sets.matching import Matching
 from wdro_model.sets.matroid import Matroid
 from wdro_model.sets.oracle import Oracle
 from wdro_model.sets.partition import Partition
@@ -22,11 +25,13 @@ from wdro_model.sets.simplex import Simplex
 from wdro_model.sets.spanning_tree import SpanningTree
 from wdro_model.sets.spectral import NuclearBall, Spectraplex
 from wdro_model.sets.subsets import Subsets
+from wdro_model.sets.tour import Tour
 
 TrafficFlows: Any
 """The link flows of a road network; the room above that knows networks puts its set here."""
 
 __all__ = [
+    "Arborescence",
     "Assignment",
     "Ball",
     "BasePolytope",
@@ -34,9 +39,11 @@ __all__ = [
     "ConvexSet",
     "CpSat",
     "FeasibleSet",
+    "Flow",
     "Hull",
     "In",
     "Knapsack",
+    "Matching",
     "Matroid",
     "NuclearBall",
     "Oracle",
@@ -48,6 +55,7 @@ __all__ = [
     "SpanningTree",
     "Spectraplex",
     "Subsets",
+    "Tour",
     "TrafficFlows",
     "check",
     "register_backend",

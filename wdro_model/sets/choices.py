@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model.errors import InfeasibleError
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 from wdro_model.sets.held import as_held, minimize_by_prices
@@ -35,13 +36,15 @@ class ChoiceSet(FeasibleSet):
     rounds = True
     is_held = False
     """Are some coordinates forbidden or mandatory?"""
+    _held: tuple[Array, Array]
 
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
     ) -> Vector:
-        if self.is_held or lower is not None or upper is not None:
+        if lower is not None or upper is not None:
             return self.minimize_within(direction, lower, upper)
-        return self.free_minimum(as_direction(direction, self.dimension))
+        given = as_direction(direction, self.dimension)
+        return self.held_minimum(given, *self._held) if self.is_held else self.free_minimum(given)
 
     def free_minimum(self, direction: Vector) -> Vector:
         """The answer of the backend, which sees no held coordinates."""
@@ -78,8 +81,15 @@ class ChoiceSet(FeasibleSet):
                 f"the {self.thing} {self.names[both[0]]!r} is both forbidden and mandatory."
             )
         lower, upper = (side.copy() for side in self.bounds)
+        useless = with_[upper[with_] == 0.0]
+        if useless.size:
+            raise InfeasibleError(
+                f"the {self.thing} {self.names[useless[0]]!r} is mandatory, and no point of "
+                f"{self!r} has it."
+            )
         upper[without], lower[with_] = 0.0, 1.0
         self.bounds, self.is_held = (lower, upper), True
+        self._held = as_held(lower, upper, self.dimension)
         self.minimize(np.zeros(self.dimension))  # an InfeasibleError where nothing is left
 
     def positions(self, things: Iterable[Any] | None) -> np.ndarray:

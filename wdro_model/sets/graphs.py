@@ -1,54 +1,149 @@
-"""Sets whose coordinates are the edges of a NetworkX graph, and the exchanges of trees in it."""
+"""Sets whose coordinates are the edges of a NetworkX graph, drawn; exchanges of trees in it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from wdro_model.deferred import networkx as nx
+from wdro_model.errors import InfeasibleError
 from wdro_model.sets.backends import Vector
-from wdro_model.sets.choices import ChoiceSet
-from wdro_model.sets.vertices import Value, limit_of
+from wdro_model.sets.choices import Array, ChoiceSet
+from wdro_model.sets.feasible_set import as_direction
+from wdro_model.sets.vertices import Value, descend, limit_of, nearest_directions
+
+DETOURS = 50
+"""Neighbours of a vertex that are looked for by calls of the oracle."""
 
 
-class EdgeSet(ChoiceSet):
-    """Subsets of the edges of a graph, as 0/1 vectors in the order of `list(graph.edges)`.
+class OnGraph:
+    """What sets on the edges of a graph know of it; coordinate e of x is `edges[e]`.
 
     Attributes
     ----------
     nodes: the nodes, in the graph's order; node i is `nodes[i]`.
-    edges: the edges (u, v), or (u, v, key) in a multigraph; coordinate e of x is `edges[e]`.
+    edges: the edges (u, v), or (u, v, key) in a multigraph, in the order of `list(graph.edges)`.
     tails, heads: the two ends of each edge, as positions in `nodes`.
     is_directed: may an edge only be followed from its tail to its head?
+    places: where each node is drawn, from its attribute "pos" or a name that is a pair of numbers;
+        None if the graph does not say.
     """
 
-    has_constraints = True
-    thing = "edge"
+    nodes: tuple[Any, ...]
+    edges: tuple[Any, ...]
+    tails: NDArray[np.int64]
+    heads: NDArray[np.int64]
+    is_directed: bool
+    places: dict[Any, tuple[float, float]] | None
+    dimension: int
 
-    def __init__(self, graph: Any) -> None:
+    def read_graph(self, graph: Any) -> None:
+        """Take over nodes and edges; a ValueError where there is no graph or no edge."""
         if not isinstance(graph, nx.Graph):
             raise ValueError(
                 f"{type(self).__name__} takes a networkx graph, got {type(graph).__name__}; "
                 "build one with networkx.Graph(list_of_edges)."
             )
-        self.nodes: tuple[Any, ...] = tuple(graph.nodes)
-        self.edges: tuple[Any, ...] = tuple(graph.edges)
+        self.nodes, self.edges = tuple(graph.nodes), tuple(graph.edges)
         if not self.edges:
             raise ValueError(
                 f"{type(self).__name__} needs a graph with edges, got {len(self.nodes)} nodes and "
                 "no edge."
             )
-        self.is_directed: bool = graph.is_directed()
+        self.is_directed = graph.is_directed()
         self._position = {node: i for i, node in enumerate(self.nodes)}
         self.tails, self.heads = (
             np.array([self._position[edge[end]] for edge in self.edges], dtype=np.int64)
             for end in (0, 1)
         )
         self.dimension = len(self.edges)
+        self.places = _places(graph)
+
+    def plot(self, x: ArrayLike, path: Any = None, axes: Any = None) -> Any:
+        """Draw the graph with the edges of x as wide as their coordinates; returns the axes.
+
+        path: where to save the picture; axes: Matplotlib's to draw on, new ones by default.
+        """
+        return draw(self, as_direction(x, self.dimension, kind="x"), path, axes)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.nodes)} nodes, {len(self.edges)} edges)"
+
+
+class EdgeSet(OnGraph, ChoiceSet):
+    """Subsets of the edges of a graph, as 0/1 vectors in the order of `list(graph.edges)`.
+
+    An oracle with a method `within(direction, forbidden, mandatory)` is asked for the best choice
+    with some edges held; others are given prices.
+    """
+
+    has_constraints = True
+    thing = "edge"
+
+    def __init__(self, graph: Any) -> None:
+        self.read_graph(graph)
         self.names = self.edges
+
+    def held_minimum(self, direction: Vector, forbidden: Array, mandatory: Array) -> Vector:
+        within = getattr(self._oracle, "within", None)
+        if within is None:
+            return super().held_minimum(direction, forbidden, mandatory)
+        return within(direction, forbidden, mandatory)
+
+    def minimize_with_slack(
+        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> tuple[Vector, float]:
+        """The oracle's answer, with what it says of it in `slack`, if it does."""
+        vertex = self.minimize(direction, lower, upper)
+        return vertex, float(getattr(self._oracle, "slack", 0.0))
+
+    def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
+        """The nearest choices without one of the vertex's edges, those first that x has least of.
+
+        `DETOURS` of them, each by a call of the oracle.
+        """
+        lower, upper = self.own_bounds()
+        near, _ = nearest_directions(vertex, self.nonnegative_directions)
+        free = np.flatnonzero((vertex > 0.5) & (lower == 0.0))
+        for edge in free[np.argsort(x[free], kind="stable")][:DETOURS].tolist():
+            without = upper.copy()
+            without[edge] = 0.0
+            with suppress(InfeasibleError):
+                yield self.minimize(near, None, without)
+
+    def _improved(self, vertex: Vector, value: Value) -> Vector:
+        """A choice that no neighbour improves, or the best one at the search's limit."""
+        slope = getattr(value, "gradient", None)
+
+        def near(v: Vector) -> Iterator[Vector]:
+            return self.neighbours(v, v if slope is None else v - slope(v))
+
+        return descend(vertex, value, near, limit_of(value))
+
+    def _is_discrete(self, vertex: Vector) -> bool:
+        """Is it a choice within what is held?"""
+        lower, upper = self.own_bounds()
+        whole = np.rint(vertex)
+        within = (lower <= whole).all() and (whole <= upper).all()
+        return bool(within) and super()._is_discrete(vertex)
+
+    def refuse_directed(self) -> None:
+        """A ValueError for a directed graph."""
+        if self.is_directed:
+            raise ValueError(
+                f"{type(self).__name__} takes an undirected graph, got a directed one; "
+                "graph.to_undirected() forgets the directions."
+            )
+
+    def named(self, edges: Array) -> str:
+        """Some edges (m,) as a message lists them."""
+        where = np.flatnonzero(edges)
+        more = f" and {where.size - 5} more" if where.size > 5 else ""
+        return ", ".join(repr(self.edges[e]) for e in where[:5]) + more
 
     def _indicator(self, edges: list[int] | NDArray[np.int64]) -> Vector:
         """The 0/1 vector of edge positions."""
@@ -56,13 +151,85 @@ class EdgeSet(ChoiceSet):
         vertex[edges] = 1.0
         return vertex
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.nodes)} nodes, {len(self.edges)} edges)"
+
+# ------------------------------------------------------------------ pictures
+VISIBLE = 1e-3
+"""Coordinates up to this, relative to the largest, are drawn as zero."""
+LABELLED = 40
+"""Graphs with more nodes are drawn without names."""
+
+
+def draw(graph: OnGraph, x: Vector, path: Any = None, axes: Any = None) -> Any:
+    """The graph with every edge as wide as |x_e|, relative to the largest; on Matplotlib's axes.
+
+    Edges at zero are thin and grey. Where the graph says nothing of places, a spring layout with a
+    fixed seed finds some.
+    """
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise ImportError(
+            "plot needs Matplotlib, which is not installed: pip install 'wdro_model[plot]'."
+        ) from None
+    drawn: Any = nx.DiGraph() if graph.is_directed else nx.Graph()
+    drawn.add_nodes_from(graph.nodes)
+    drawn.add_edges_from(edge[:2] for edge in graph.edges)
+    places = graph.places or nx.spring_layout(drawn, seed=0)
+    own = axes is None
+    if axes is None:
+        _, axes = plt.subplots(figsize=(6, 6))
+    size = np.abs(x) / (np.abs(x).max() or 1.0)
+    order = np.argsort(size, kind="stable")
+    for width, chosen, colour in (
+        (np.full(order.size, 0.6), size[order] <= VISIBLE, "0.8"),
+        (0.8 + 3.2 * size[order], size[order] > VISIBLE, "tab:blue"),
+    ):
+        nx.draw_networkx_edges(
+            drawn,
+            places,
+            edgelist=[graph.edges[e][:2] for e in order[chosen]],
+            width=width[chosen].tolist(),
+            edge_color=colour,
+            ax=axes,
+        )
+    small = len(graph.nodes) <= LABELLED
+    nx.draw_networkx_nodes(
+        drawn, places, node_size=220 if small else 20, node_color="white", edgecolors="0.3", ax=axes
+    )
+    if small:
+        nx.draw_networkx_labels(drawn, places, font_size=8, ax=axes)
+    axes.set_axis_off()
+    if path is not None:
+        axes.figure.savefig(path, dpi=150, bbox_inches="tight")
+        if own:
+            plt.close(axes.figure)
+    return axes
+
+
+def _places(graph: Any) -> dict[Any, tuple[float, float]] | None:
+    """The nodes' attributes "pos", or their names where these are pairs of numbers."""
+    found = {}
+    for node, given in graph.nodes(data="pos"):
+        where = node if given is None else given
+        try:
+            across, up = (float(part) for part in where)
+        except (TypeError, ValueError):
+            return None
+        found[node] = (across, up)
+    return found
 
 
 # ------------------------------------------------------------------ trees
-def exchange(tree: Vector, value: Value, tails: NDArray[np.int64], heads: NDArray) -> Vector:
+def exchange(
+    tree: Vector,
+    value: Value,
+    tails: NDArray[np.int64],
+    heads: NDArray,
+    held: Array | None = None,
+) -> Vector:
     """A tree that no exchange of one edge improves, reached from the given one.
+
+    held: the edges (m,) that neither enter nor leave.
 
     The exchanges of a tree put in one edge and take out one of the cycle that it closes. The first
     that improves is made, until none does. With a convex value, v + e_in - e_out has at least the
@@ -75,6 +242,8 @@ def exchange(tree: Vector, value: Value, tails: NDArray[np.int64], heads: NDArra
     last = 0
     while True:
         swaps = exchanges(best, tails, heads)
+        if held is not None:
+            swaps = swaps[~held[swaps].any(axis=1)]
         if not swaps.size:
             return best
         if gradient is None:

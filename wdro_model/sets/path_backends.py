@@ -130,7 +130,7 @@ def with_ortools(paths: ShortestPath) -> LinearOracle:
 def with_cvxpy(paths: ShortestPath) -> LinearOracle:
     """The flow as a linear program."""
     x = cp.Variable(paths.dimension)
-    flows = ConvexSet(paths.constraints(x), x)
+    flows = ConvexSet(paths._flows(x), x)
 
     def minimize(direction: Vector) -> Vector:
         return paths._path_in(np.flatnonzero(flows.minimize(direction) > 1e-6).tolist())

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
 
 from wdro_model.deferred import networkx as nx
+from wdro_model.errors import InfeasibleError
 from wdro_model.sets.backends import Vector, register_backend
-from wdro_model.sets.feasible_set import as_direction, as_flat
+from wdro_model.sets.choices import Array
+from wdro_model.sets.feasible_set import as_flat
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.sets.path_backends import (
     NegativeCycle,
@@ -25,6 +27,7 @@ from wdro_model.sets.path_backends import (
     with_ortools,
     with_scipy,
 )
+from wdro_model.sets.simple_paths import SimplePaths
 
 
 class ShortestPath(EdgeSet):
@@ -35,16 +38,31 @@ class ShortestPath(EdgeSet):
     (never on acyclic graphs). A refusal names the edge or the cycle.
 
     Backends: "scipy" (default: Dijkstra on arrays built once), "networkx", "ortools" (minimum cost
-    flow, weights rounded to integers), "cvxpy" (a linear program, through HiGHS). A backend is
-    given nonnegative weights: negative ones are first reduced by node potentials.
+    flow, weights rounded to integers), "cvxpy" (a linear program, through HiGHS). These are given
+    nonnegative weights: negative ones are first reduced by node potentials. "highs" (branch and
+    bound) takes weights of any sign on any graph, a hard problem where there are cycles.
+
+    Some edges may be `forbidden`, others `mandatory`. On acyclic graphs this is as fast as without:
+    a path through an arc uses none that passes it by. On others mandatory edges take branch and
+    bound, whatever the backend.
 
     Edges that lie on no walk from source to target without returning to either end (self-loops,
     dead ends of a directed graph) are zero in every path and their weights do not matter.
     """
 
     default_backend = "scipy"
+    _program: SimplePaths | None = None
 
-    def __init__(self, graph: Any, source: Any, target: Any, backend: str | None = None) -> None:
+    def __init__(
+        self,
+        graph: Any,
+        source: Any,
+        target: Any,
+        backend: str | None = None,
+        *,
+        forbidden: Iterable[Any] | None = None,
+        mandatory: Iterable[Any] | None = None,
+    ) -> None:
         super().__init__(graph)
         self.source, self.target = source, target
         for role, node in (("source", source), ("target", target)):
@@ -64,25 +82,111 @@ class ShortestPath(EdgeSet):
         self._start, self._end = self._position[source], self._position[target]
         self._set_arcs()
         self._order = topological_arcs(self.arc_tails, self.arc_heads) if self.is_directed else None
-        self.nonnegative_directions = self._order is None
         self._usable = np.zeros(self.dimension)
         self._usable[self.arc_edges] = 1.0
         self.bounds = (np.zeros(self.dimension), self._usable)
+        self._ranks = self._topological_ranks()
         self.use_backend(backend)
+        self.hold(forbidden, mandatory)
 
-    def minimize(self, direction: ArrayLike) -> Vector:
+    def use_backend(self, backend: str | None = None) -> None:
+        """Build the oracle of a backend, and say which directions it takes."""
+        super().use_backend(backend)
+        self._any_sign = isinstance(self._oracle, SimplePaths)
+        self.nonnegative_directions = self._order is None and not self._any_sign
+        self._say_form()
+
+    def hold(self, forbidden: Iterable[Any] | None, mandatory: Iterable[Any] | None) -> None:
+        """Forbid some of the edges and ask for others, by their names."""
+        super().hold(forbidden, mandatory)
+        self._say_form()
+
+    def _say_form(self) -> None:
+        """With cycles, the CVXPY form has them beside the paths: is that as good?"""
+        asks = self.is_held and bool(self._held[1].any())
+        self.has_constraints = self._order is not None or not (self._any_sign or asks)
+
+    def free_minimum(self, direction: Vector) -> Vector:
         """The path of least total weight, as a fresh 0/1 vector."""
-        return self._oracle(self._nonnegative(as_direction(direction, self.dimension)))
+        return self._oracle(direction if self._any_sign else self._nonnegative(direction))
 
-    def constraints(self, x: Any) -> list[Any]:
+    def held_minimum(self, direction: Vector, forbidden: Array, mandatory: Array) -> Vector:
+        """The best path with some edges held.
+
+        Forbidden edges get a price above that of any path. On an acyclic graph, a path through the
+        arc (u, v) uses no other arc (a, b) with rank a < rank v and rank b > rank u, in topological
+        order; and a path that uses none of them has no other way past u than (u, v).
+        """
+        if self._any_sign:
+            return super().held_minimum(direction, forbidden, mandatory)
+        if self._ranks is None and mandatory.any():
+            return self._simple_paths().within(direction, forbidden, mandatory)
+        out = forbidden.copy()
+        if self._ranks is not None:
+            at, to = self._ranks[self.tails], self._ranks[self.heads]
+            for arc in np.flatnonzero(mandatory).tolist():
+                beside = (at < to[arc]) & (to > at[arc])
+                beside[arc] = False
+                out |= beside
+        out[mandatory & (self._usable == 0)] = True
+        price = 4.0 * len(self.nodes) * float(np.abs(direction).max()) or 1.0
+        path = self.free_minimum(np.where(out, price, direction))
+        if path[out].any() or not path[mandatory].all():
+            raise self.refusal(forbidden, mandatory)
+        return path
+
+    def refusal(self, forbidden: Array, mandatory: Array) -> InfeasibleError:
+        """The error where held edges leave no path."""
+        parts = [
+            f"{word} {self.named(edges)}"
+            for word, edges in (("without", forbidden & (self._usable > 0)), ("through", mandatory))
+            if edges.any()
+        ]
+        return InfeasibleError(
+            f"no path leads from {self.source!r} to {self.target!r} {' and '.join(parts)}; allow "
+            "or leave out some of these edges."
+        )
+
+    def _simple_paths(self) -> SimplePaths:
+        """The program for mandatory edges, kept for the calls that follow."""
+        if self._program is None:
+            self._program = SimplePaths(self)
+        return self._program
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_program": None}
+
+    def _topological_ranks(self) -> np.ndarray | None:
+        """The place of each node in an order along the arcs; None with cycles.
+
+        Nodes on no path come last: their arcs are not used.
+        """
+        if self._order is None:
+            return None
+        ranks = np.full(len(self.nodes), len(self.nodes))
+        met = dict.fromkeys(self.arc_tails[self._order].tolist())
+        ranks[list(met)] = np.arange(len(met))
+        ranks[self._end] = len(met)
+        return ranks
+
+    def _hull(self, x: Any) -> list[Any]:
         """Flow conservation for one unit from source to target, 0 <= x <= 1.
 
         With y the flow on arcs (two per undirected edge) and N the node-arc incidence matrix:
         N y = 1 at the source, -1 at the target, 0 elsewhere, and x_e the sum of y over the arcs of
         e. On acyclic graphs this is the convex hull of the paths. On graphs with cycles it is the
         hull plus circulations, which cost nothing less in nonnegative directions: minima of linear
-        functions with nonnegative slopes are the same.
+        functions with nonnegative slopes are the same. Where slopes may be negative or edges are
+        mandatory there is no form.
         """
+        if not self.has_constraints:
+            raise NotImplementedError(
+                f"{self!r} has no CVXPY form: on a graph with cycles, flows with negative weights "
+                "or mandatory edges go round cycles beside their path; use sets.Flow if they may."
+            )
+        return self._flows(x)
+
+    def _flows(self, x: Any) -> list[Any]:
         arcs, count = np.arange(self.arc_edges.size), len(self.nodes)
         ones = np.ones(arcs.size)
         leaves = sp.csr_array((ones, (self.arc_tails, arcs)), shape=(count, arcs.size))
@@ -140,7 +244,8 @@ class ShortestPath(EdgeSet):
             raise ValueError(
                 f"edge {self.edges[edge]!r} has the negative weight {direction[edge]:g}: shortest "
                 "paths in an undirected graph need nonnegative weights, since an edge could be "
-                "followed back and forth; direct the graph or keep the loss increasing in x."
+                "followed back and forth; direct the graph, keep the loss increasing in x, or use "
+                "backend='highs' for the best simple path."
             )
         reduced = np.zeros(self.dimension)
         reduced[self.arc_edges] = reduced_weights(
@@ -158,7 +263,9 @@ class ShortestPath(EdgeSet):
             cycle = " -> ".join(repr(self.nodes[node]) for node in found.nodes)
             raise ValueError(
                 f"the cycle {cycle} has the negative weight {found.weight:g}: paths that go round "
-                "it get shorter without end; use an acyclic graph or nonnegative weights."
+                "it get shorter without end; use an acyclic graph or nonnegative weights, "
+                f"backend='highs' for the best simple path, or sets.Flow(graph, "
+                f"{{{self.source!r}: 1, {self.target!r}: -1}}, capacity=1) for flows with cycles."
             ) from None
 
     def _is_discrete(self, vertex: Vector) -> bool:
@@ -173,12 +280,11 @@ class ShortestPath(EdgeSet):
 
     def _path_in(self, edges: list[int]) -> Vector:
         """A path that uses only the given edges (a solver's support, perhaps with cycles)."""
-        chosen = set(edges)
         leaving: dict[int, list[tuple[int, int]]] = {}
-        arcs = zip(self.arc_edges.tolist(), self.arc_tails.tolist(), self.arc_heads.tolist())
-        for edge, tail, head in arcs:
-            if edge in chosen:
-                leaving.setdefault(tail, []).append((edge, head))
+        where = np.flatnonzero(np.isin(self.arc_edges, edges))
+        ends = (part[where].tolist() for part in (self.arc_edges, self.arc_tails, self.arc_heads))
+        for edge, tail, head in zip(*ends):
+            leaving.setdefault(tail, []).append((edge, head))
         came_by: dict[int, tuple[int, int]] = {self._start: (-1, -1)}
         queue = deque([self._start])
         while queue and self._end not in came_by:
@@ -203,3 +309,4 @@ register_backend(ShortestPath, "scipy", with_scipy)
 register_backend(ShortestPath, "networkx", with_networkx)
 register_backend(ShortestPath, "ortools", with_ortools)
 register_backend(ShortestPath, "cvxpy", with_cvxpy)
+register_backend(ShortestPath, "highs", SimplePaths)

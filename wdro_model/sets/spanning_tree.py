@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import minimum_spanning_tree
 
 from wdro_model.deferred import networkx as nx
+from wdro_model.errors import InfeasibleError
 from wdro_model.sets.backends import LinearOracle, Vector, register_backend
+from wdro_model.sets.choices import Array
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.feasible_set import as_flat
-from wdro_model.sets.graphs import EdgeSet, exchange
+from wdro_model.sets.graphs import EdgeSet, exchange, exchanges
+from wdro_model.sets.tree_rows import TreeRows, ranked
 from wdro_model.sets.vertices import Value
 
 
 class SpanningTree(EdgeSet):
     """The spanning trees of a connected graph: x_e = 1 for the n - 1 edges of a tree.
 
-    Weights of any sign, parallel edges and self-loops (never in a tree) are allowed. Backends:
-    "kruskal" (default, O(m log m)), "networkx", and two linear programs over the extended
-    formulation, "ortools" and "cvxpy", which are there to be compared with.
+    Weights of any sign, parallel edges and self-loops (never in a tree) are allowed. Some edges may
+    be `forbidden`, others `mandatory`, by their names.
+
+    Backends: "kruskal" (default, O(m log m)), "numba" (the same, compiled), "scipy", "networkx",
+    and two linear programs to compare with: "ortools" (GLOP, with the rows x(E(S)) <= |S| - 1 that
+    were violated so far) and "cvxpy" (the extended formulation).
+
+    A cheapest tree depends on the order of the weights alone, not on their sizes. Held edges are
+    therefore moved to the ends of that order, and solvers with tolerances are given ranks: all
+    different, the tree is the only optimum, and no weight is too small.
     """
 
     default_backend = "kruskal"
@@ -37,11 +48,7 @@ class SpanningTree(EdgeSet):
         mandatory: Iterable[Any] | None = None,
     ) -> None:
         super().__init__(graph)
-        if self.is_directed:
-            raise ValueError(
-                "SpanningTree takes an undirected graph, got a directed one; "
-                "graph.to_undirected() forgets the directions."
-            )
+        self.refuse_directed()
         components = list(nx.connected_components(graph))
         if len(components) > 1:
             here, there = (min(group, key=self._position.__getitem__) for group in components[:2])
@@ -119,9 +126,40 @@ class SpanningTree(EdgeSet):
         joined = _join(parent, chosen.tolist(), self.tails.tolist(), self.heads.tolist())
         return len(joined) == chosen.size == len(self.nodes) - 1
 
+    def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
+        """The trees with one edge exchanged, those first that are nearest to x."""
+        swaps = exchanges(vertex, self.tails, self.heads)
+        if self.is_held:
+            swaps = swaps[~(self._held[0] | self._held[1])[swaps].any(axis=1)]
+        for entering, leaving in swaps[np.argsort(x[swaps[:, 1]] - x[swaps[:, 0]], kind="stable")]:
+            other = vertex.copy()
+            other[entering], other[leaving] = 1.0, 0.0
+            yield other
+
     def _improved(self, vertex: Vector, value: Value) -> Vector:
         """A tree that no exchange of one edge improves."""
-        return exchange(vertex, value, self.tails, self.heads)
+        held = self._held[0] | self._held[1] if self.is_held else None
+        return exchange(vertex, value, self.tails, self.heads, held)
+
+    def held_minimum(self, direction: Vector, forbidden: Array, mandatory: Array) -> Vector:
+        """The best tree with the mandatory edges first in order and the forbidden ones last."""
+        least, most = float(direction.min()), float(direction.max())
+        beyond = max(1.0, abs(least), abs(most))
+        weights = direction.copy()
+        weights[forbidden], weights[mandatory] = most + beyond, least - beyond
+        tree = self.free_minimum(weights)
+        if tree[forbidden].any():
+            raise InfeasibleError(
+                f"{self!r} has no tree without its forbidden edges ({self.named(forbidden)}): they "
+                f"cut the graph in two at {self.edges[int(np.argmax(tree * forbidden))]!r}; allow "
+                "one of them."
+            )
+        if not tree[mandatory].all():
+            raise InfeasibleError(
+                f"{self!r} has no tree with all of its mandatory edges "
+                f"({self.named(mandatory)}): some of them close a cycle; leave one of them out."
+            )
+        return tree
 
     def _tree(self, x: Vector) -> Vector:
         """A solver's answer rounded to a tree, refused if it is not one."""
@@ -180,49 +218,60 @@ def _networkx(trees: SpanningTree) -> LinearOracle:
     return minimize
 
 
-def _ortools(trees: SpanningTree) -> LinearOracle:
-    from ortools.linear_solver import pywraplp
-
-    solver = pywraplp.Solver.CreateSolver("GLOP")
-    infinity = solver.infinity()
-    ends = [(e, int(trees.tails[e]), int(trees.heads[e])) for e in trees.proper.tolist()]
-    x = {edge: solver.NumVar(0.0, 1.0, "") for edge, _, _ in ends}
-    for root in trees._roots().tolist():
-        out = [
-            solver.Constraint(float(node != root), float(node != root))
-            for node in range(len(trees.nodes))
-        ]
-        for edge, tail, head in ends:
-            forward, backward = solver.NumVar(0, infinity, ""), solver.NumVar(0, infinity, "")
-            out[tail].SetCoefficient(forward, 1.0)
-            out[head].SetCoefficient(backward, 1.0)
-            split = solver.Constraint(0.0, 0.0)
-            for variable, sign in ((forward, 1.0), (backward, 1.0), (x[edge], -1.0)):
-                split.SetCoefficient(variable, sign)
-    objective = solver.Objective()
-    objective.SetMinimization()
+def _scipy(trees: SpanningTree) -> LinearOracle:
+    """SciPy's on the ranks of the weights, counted from 1: it takes zeros for missing edges."""
+    count, proper = len(trees.nodes), trees.proper
+    tails, heads = trees.tails[proper], trees.heads[proper]
+    low, high = np.minimum(tails, heads), np.maximum(tails, heads)
+    by_pair = np.lexsort((high, low))
+    low, high = low[by_pair], high[by_pair]
+    starts = np.flatnonzero(np.append(True, (np.diff(low) != 0) | (np.diff(high) != 0)))
+    indptr = np.searchsorted(low[starts], np.arange(count + 1)).astype(np.int32)
+    weights, indices = np.zeros(starts.size), high[starts].astype(np.int32)
+    graph = sp.csr_array((weights, indices, indptr), shape=(count, count))
+    edges = proper[by_pair]
+    has_parallel = starts.size < edges.size
 
     def minimize(direction: Vector) -> Vector:
-        scale = np.abs(direction).max() or 1.0
-        for edge, variable in x.items():
-            objective.SetCoefficient(variable, float(direction[edge] / scale))
-        status = solver.Solve()
-        if status != pywraplp.Solver.OPTIMAL:
-            raise cp.error.SolverError(f"GLOP stopped with status {status} on the spanning tree.")
-        point = np.zeros(trees.dimension)
-        point[list(x)] = [variable.solution_value() for variable in x.values()]
-        return trees._tree(point)
+        order = np.argsort(direction[edges], kind="stable")
+        ranks = np.empty(order.size)
+        ranks[order] = np.arange(1, order.size + 1)
+        graph.data[:] = np.minimum.reduceat(ranks, starts) if has_parallel else ranks
+        found = minimum_spanning_tree(graph).data
+        return trees._indicator(edges[order[found.astype(np.int64) - 1]])
+
+    return minimize
+
+
+def _numba(trees: SpanningTree) -> LinearOracle:
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        raise ImportError(
+            "backend 'numba' needs Numba, which is not installed: pip install 'wdro_model[fast]', "
+            "or use backend='kruskal'."
+        ) from None
+    from wdro_model.sets.tree_kernel import join
+
+    tails, heads, count = trees.tails, trees.heads, len(trees.nodes)
+
+    def minimize(direction: Vector) -> Vector:
+        tree = np.zeros(trees.dimension)
+        join(np.argsort(direction, kind="stable"), tails, heads, count, tree)
+        return tree
 
     return minimize
 
 
 def _cvxpy(trees: SpanningTree) -> LinearOracle:
     x = cp.Variable(trees.dimension)
-    polytope = ConvexSet(trees.constraints(x), x)
-    return lambda direction: trees._tree(polytope.minimize(direction))
+    polytope = ConvexSet(trees._hull(x), x)
+    return lambda direction: trees._tree(polytope.minimize(ranked(direction)))
 
 
 register_backend(SpanningTree, "kruskal", _kruskal)
+register_backend(SpanningTree, "numba", _numba)
+register_backend(SpanningTree, "scipy", _scipy)
 register_backend(SpanningTree, "networkx", _networkx)
-register_backend(SpanningTree, "ortools", _ortools)
+register_backend(SpanningTree, "ortools", TreeRows)
 register_backend(SpanningTree, "cvxpy", _cvxpy)

@@ -69,8 +69,15 @@ class TrafficFlows(FeasibleSet):
         self.threads = _as_threads(threads)
         self.use_backend(backend)
 
-    def minimize(self, direction: ArrayLike) -> Vector:
+    def minimize(
+        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> Vector:
         """The all-or-nothing assignment for the given weights of the arcs, as a fresh array."""
+        if lower is not None or upper is not None:
+            raise ValueError(
+                f"{self!r} cannot be minimised within bounds on the flows of its arcs: its oracle "
+                "sends all trips along shortest paths; use sets.Flow for capacities."
+            )
         weights = np.asarray(direction, dtype=np.float64)
         if weights.shape == (self.dimension,):
             least, largest = np.minimum.reduce(weights), np.maximum.reduce(weights)

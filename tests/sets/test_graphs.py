@@ -1,0 +1,143 @@
+"""Pictures of decisions on graphs, and bounds on sets of one's own."""
+
+import sys
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from wdro_model import sets
+from wdro_model.errors import InfeasibleError
+
+
+def every_set():
+    grid = nx.grid_2d_graph(3, 3)
+    arcs = nx.DiGraph([("s", "a"), ("a", "t"), ("s", "t")])
+    return [
+        sets.SpanningTree(grid),
+        sets.ShortestPath(grid, (0, 0), (2, 2)),
+        sets.Matching(nx.MultiGraph([(0, 1), (0, 1), (1, 2), (2, 2)])),
+        sets.Flow(arcs, {"s": 1, "t": -1}),
+        sets.Arborescence(arcs),
+        sets.Tour(nx.complete_graph(50)),
+    ]
+
+
+@pytest.mark.parametrize("chosen", every_set(), ids=lambda s: type(s).__name__)
+def test_a_decision_is_drawn(chosen, tmp_path):
+    pytest.importorskip("matplotlib").use("Agg")
+    vertex = chosen.minimize(np.arange(chosen.dimension, dtype=float))
+    target = tmp_path / "decision.png"
+    axes = chosen.plot(0.5 * vertex, target)
+    assert target.stat().st_size > 0
+    assert axes.get_figure() is not None
+    with pytest.raises(ValueError, match="x must have shape"):
+        chosen.plot(np.ones(chosen.dimension + 1))
+
+
+def test_edges_are_as_wide_as_their_coordinates():
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("Agg")
+    figure, axes = plt.subplots()
+    tree = sets.SpanningTree(nx.cycle_graph(4))
+    assert tree.plot([1.0, 0.5, 0.0, 1.0], axes=axes) is axes
+    lines = [c for c in axes.collections if hasattr(c, "get_segments")]
+    widths = np.concatenate(
+        [np.broadcast_to(c.get_linewidths(), len(c.get_segments())) for c in lines]
+    )
+    assert sorted(widths) == pytest.approx([0.6, 2.4, 4.0, 4.0])
+    plt.close(figure)
+
+
+def test_nodes_stand_where_the_graph_says():
+    assert sets.SpanningTree(nx.grid_2d_graph(2, 2)).places[(1, 0)] == (1.0, 0.0)
+    placed = nx.path_graph(3)
+    nx.set_node_attributes(placed, {i: (i, 2 * i) for i in range(3)}, "pos")
+    assert sets.SpanningTree(placed).places[2] == (2.0, 4.0)
+    assert sets.SpanningTree(nx.path_graph(3)).places is None
+
+
+def test_without_matplotlib_the_way_out_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match=r"pip install 'wdro_model\[plot\]'"):
+        sets.SpanningTree(nx.path_graph(3)).plot([1, 1])
+
+
+def cheapest_two(direction):
+    vertex = np.zeros(5)
+    vertex[np.argsort(direction)[:2]] = 1.0
+    return vertex
+
+
+def test_an_oracle_of_ones_own_keeps_to_bounds():
+    pairs = sets.Oracle(cheapest_two, 5, integral=True)
+    direction = np.array([1.0, 2, 3, 4, 5])
+    lower, upper = np.array([0, 0, 0, 0, 1.0]), np.array([0, 1, 1, 1, 1.0])
+    np.testing.assert_array_equal(pairs.minimize(direction, lower, upper), [0, 1, 0, 0, 1])
+    with pytest.raises(InfeasibleError, match="3 mandatory"):
+        pairs.minimize(direction, [1, 1, 1, 0, 0])
+
+
+def test_the_slack_of_an_oracle_is_the_same_within_bounds():
+    def near(direction):
+        vertex = cheapest_two(direction)
+        return vertex, float(direction @ vertex) - 0.25
+
+    pairs = sets.Oracle(near, 5, integral=True)
+    vertex, slack = pairs.minimize_with_slack(np.arange(5.0), None, [0, 1, 1, 1, 1])
+    np.testing.assert_array_equal(vertex, [0, 1, 1, 0, 0])
+    assert slack == pytest.approx(0.25)
+
+
+def test_bounds_of_a_product_reach_its_blocks():
+    tree, pairs = sets.SpanningTree(nx.cycle_graph(3)), sets.Oracle(cheapest_two, 5)
+    both = sets.ProductSet([tree, pairs])
+    upper = np.array([0, 1, 1, 0, 1, 1, 1, 1.0])
+    point = both.minimize(np.array([0, 1, 2, 0, 1, 2, 3, 4.0]), None, upper)
+    np.testing.assert_array_equal(point, [0, 1, 1, 0, 1, 1, 0, 0])
+
+
+def test_traffic_refuses_bounds_on_its_flows():
+    from wdro_model.datasets import sioux_falls
+
+    flows = sets.TrafficFlows(sioux_falls())
+    with pytest.raises(ValueError, match=r"cannot be minimised within bounds .* use sets\.Flow"):
+        flows.minimize(np.ones(flows.dimension), upper=np.ones(flows.dimension))
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_neighbours_of_a_path_avoid_one_of_its_edges(directed):
+    graph = nx.grid_2d_graph(3, 3)
+    if directed:
+        graph = nx.DiGraph((u, v) for u, v in graph.edges)
+    paths = sets.ShortestPath(graph, (0, 0), (2, 2), mandatory=[((0, 0), (0, 1))])
+    path = paths.minimize(np.ones(paths.dimension))
+    mandatory = paths.position(((0, 0), (0, 1)))
+    near = list(paths.neighbours(path, path))
+    left = [edge for edge in np.flatnonzero(path) if edge != mandatory]
+    assert len(near) == len(left) == 3
+    for edge, other in zip(left, near):
+        assert paths.is_vertex(other)
+        assert other[edge] == 0
+        assert other[mandatory] == 1
+
+
+def test_neighbours_of_a_tree_differ_in_one_edge():
+    trees = sets.SpanningTree(nx.complete_graph(5), forbidden=[(0, 1)], mandatory=[(3, 4)])
+    tree = trees.minimize(np.arange(10.0))
+    x = np.random.default_rng(0).uniform(0, 1, 10)
+    near = list(trees.neighbours(tree, x))
+    assert near
+    assert all(trees.is_vertex(other) and np.abs(other - tree).sum() == 2 for other in near)
+    apart = [np.sum((other - x) ** 2) for other in near]
+    assert apart == sorted(apart)
+
+
+@pytest.mark.parametrize("chosen", every_set()[1:5:3], ids=lambda s: type(s).__name__)
+def test_rounding_ends_where_no_neighbour_improves(chosen):
+    rng = np.random.default_rng(1)
+    matrix = rng.standard_normal((chosen.dimension, chosen.dimension))
+    found = chosen.round(rng.uniform(0, 1, chosen.dimension), lambda v: float(v @ matrix @ v))
+    assert chosen.is_vertex(found)
+    for other in chosen.neighbours(found, found):
+        assert found @ matrix @ found <= other @ matrix @ other

@@ -1,0 +1,165 @@
+import pickle
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from tests.sets.enumeration import agrees_with_enumeration, all_tours
+from wdro_model.errors import InfeasibleError
+from wdro_model.sets import Tour, check
+
+BACKENDS = Tour.backends()
+
+
+def graphs():
+    """Directed or not, parallel edges, loops, few tours."""
+    parallel = nx.MultiGraph(nx.complete_graph(5))
+    parallel.add_edges_from([(0, 1), (0, 1), (2, 2)])
+    prism = nx.circular_ladder_graph(4)
+    return {
+        "triangle": nx.cycle_graph(3),
+        "complete": nx.complete_graph(6),
+        "parallel edges and a loop": parallel,
+        "prism": prism,
+        "there and back": nx.DiGraph([("a", "b"), ("b", "a")]),
+        "directed": nx.complete_graph(5, nx.DiGraph),
+    }
+
+
+def held_karp(weights, count):
+    """The least cost of a directed tour, by dynamic programming over subsets."""
+    best = {(1 << k, k): weights[0, k] for k in range(1, count)}
+    for size in range(2, count):
+        for subset in range(1, 1 << count):
+            if subset & 1 or subset.bit_count() != size:
+                continue
+            for last in range(1, count):
+                if subset >> last & 1:
+                    before = subset & ~(1 << last)
+                    best[subset, last] = min(
+                        best[before, k] + weights[k, last]
+                        for k in range(1, count)
+                        if before >> k & 1
+                    )
+    everything = (1 << count) - 2
+    return min(best[everything, k] + weights[k, 0] for k in range(1, count))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", graphs())
+def test_every_backend_finds_the_best_of_all_tours(name, backend):
+    graph = graphs()[name]
+    rows, oracle = all_tours(graph), Tour(graph, backend)
+    assert agrees_with_enumeration(oracle, rows, np.random.default_rng(0), tries=2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("directed", [False, True])
+def test_against_dynamic_programming(directed, backend):
+    count, rng = 9, np.random.default_rng(1)
+    matrix = rng.uniform(0, 1, (count, count))
+    matrix = matrix if directed else matrix + matrix.T
+    graph = nx.complete_graph(count, nx.DiGraph if directed else nx.Graph)
+    oracle = Tour(graph, backend)
+    weights = np.array([matrix[edge] for edge in oracle.edges])
+    assert weights @ oracle.minimize(weights) == pytest.approx(held_karp(matrix, count))
+
+
+def test_points_on_a_circle_are_met_in_turn():
+    angles = np.random.default_rng(2).permutation(12) * 2 * np.pi / 12
+    points = np.column_stack([np.cos(angles), np.sin(angles)])
+    oracle = Tour(nx.complete_graph(12))
+    tour = oracle.minimize([np.linalg.norm(points[u] - points[v]) for u, v in oracle.edges])
+    met = angles[oracle.order(tour)]
+    steps = np.diff(np.append(met, met[0])) % (2 * np.pi)
+    assert np.ptp(steps) < 1e-9
+    assert oracle.order(tour)[0] == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_check_passes(backend):
+    assert check(Tour(graphs()["complete"], backend), directions=10).passed
+    assert check(Tour(graphs()["directed"], backend, forbidden=[(0, 1)]), directions=8).passed
+
+
+def test_a_time_limit_gives_a_tour_and_a_slack_that_holds():
+    rng = np.random.default_rng(0)
+    graph = nx.complete_graph(30)
+    hurried = Tour(graph, "ortools", time_limit=0.2)
+    weights = rng.uniform(0, 1, hurried.dimension)
+    tour, slack = hurried.minimize_with_slack(weights)
+    assert hurried.is_vertex(tour)
+    exact = Tour(graph).minimize(weights)
+    assert weights @ exact <= weights @ tour + 1e-9
+    assert weights @ tour - slack <= weights @ exact + 1e-9
+
+
+def test_whole_costs_have_no_slack():
+    oracle = Tour(nx.complete_graph(6), "ortools")
+    _, slack = oracle.minimize_with_slack(np.arange(15.0))
+    assert slack == 0.0
+    _, slack = oracle.minimize_with_slack(np.random.default_rng(0).uniform(0, 1, 15))
+    assert 0 < slack < 1e-10
+
+
+def test_rounding_ends_where_no_turn_improves():
+    graph, rng = nx.complete_graph(6), np.random.default_rng(4)
+    rows, oracle = all_tours(graph), Tour(graph, forbidden=[(0, 1)], mandatory=[(2, 3)])
+    for _ in range(3):
+        matrix = rng.standard_normal((15, 15))
+        found = oracle.round(rng.uniform(0, 1, 15), lambda v, a=matrix: float(v @ a @ v))
+        near = list(oracle.neighbours(found, found))
+        for tour in (found, *near):
+            assert (rows == tour).all(axis=1).any()
+            assert tour[oracle.position((0, 1))] == 0
+            assert tour[oracle.position((2, 3))] == 1
+        assert all(found @ matrix @ found <= other @ matrix @ other for other in near)
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (nx.path_graph(2), "at least 3 nodes, got 2"),
+        (nx.path_graph(4), "node 0 has too few neighbours"),
+        (nx.DiGraph([(0, 1), (1, 2)]), "node 0 has too few neighbours"),
+        (nx.disjoint_union(nx.cycle_graph(3), nx.cycle_graph(3)), "it is not connected"),
+        (nx.complete_bipartite_graph(2, 3), "no cycle passes its 5 nodes once each"),
+        (nx.petersen_graph(), "no cycle passes its 10 nodes once each"),
+        (nx.empty_graph(4), "no edge"),
+    ],
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_graphs_without_a_tour_are_refused(graph, message, backend):
+    with pytest.raises(ValueError, match=message):
+        Tour(graph, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_held_edges_that_leave_no_tour_are_refused(backend):
+    with pytest.raises(InfeasibleError, match="no tour with 3 mandatory and 0 forbidden edges"):
+        Tour(nx.complete_graph(5), backend, mandatory=[(0, 1), (1, 2), (0, 2)])
+    with pytest.raises(InfeasibleError, match="no tour with 0 mandatory and 1 forbidden edges"):
+        Tour(nx.cycle_graph(5), backend, forbidden=[(0, 1)])
+
+
+def test_bad_time_limits_are_refused():
+    with pytest.raises(ValueError, match="positive number of seconds, got 0"):
+        Tour(nx.cycle_graph(4), "ortools", time_limit=0)
+    with pytest.raises(ValueError, match="time_limit is for backend='ortools'"):
+        Tour(nx.cycle_graph(4), time_limit=1.0)
+
+
+def test_there_is_no_cvxpy_form():
+    oracle = Tour(nx.complete_graph(4))
+    assert not oracle.has_constraints
+    with pytest.raises(NotImplementedError, match="has no CVXPY form"):
+        oracle.constraints(None)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_it_can_be_sent_to_another_process(backend):
+    oracle = Tour(nx.complete_graph(5), backend, forbidden=[(0, 1)])
+    twin = pickle.loads(pickle.dumps(oracle))
+    weights = np.random.default_rng(0).standard_normal(10)
+    np.testing.assert_array_equal(twin.minimize(weights), oracle.minimize(weights))
+    assert f"minimised by {backend}" in twin.describe()
