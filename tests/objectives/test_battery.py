@@ -1,4 +1,4 @@
-"""More than three hundred random smoothed models with a fixed decision, against independent quadrature."""
+"""Over three hundred random smoothed models, decision fixed, against independent quadrature."""
 
 import warnings
 
