@@ -26,7 +26,7 @@ SEEN = 30.0
 """A cell that may reach up to so far below the largest exponent is resolved."""
 SPREAD = 20.0
 """Variation of the exponent over a cell that is resolved."""
-HOPE = 0.5
+HOPE = 0.25
 """Share of its variation by which the exponent may exceed what is known of it in a cell."""
 MOST_CELLS = 60_000
 ROUNDS = 80

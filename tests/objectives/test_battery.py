@@ -1,4 +1,4 @@
-"""Three hundred random smoothed models with a fixed decision, against independent quadrature."""
+"""Over three hundred random smoothed models, decision fixed, against independent quadrature."""
 
 import warnings
 
@@ -7,7 +7,10 @@ import pytest
 import wdro_model as wdro
 from tests.objectives.battery import RIGHT, SHORT, described, draw, solved, truth, verdict
 
-MODELS = [draw(seed) for seed in range(345)]
+LONG = {0, 13, 29, 36, 40, 64, 70, 83, 85, 87, 88, 97, 100, 101, 111, 137, 142, 169, 193, 200, 208}
+LONG |= {214, 223, 233, 236, 242, 248, 270, 277, 293, 295, 342, 351, 356, 362, 368, 379, 388, 398}
+"""Seeds that take more than a second and are right: benchmarks/battery.py has them."""
+MODELS = [draw(seed) for seed in range(400) if seed not in LONG]
 OUTGROWN = {model.seed for model in MODELS if model.outgrows()}
 FINITE = [model for model in MODELS if model.seed not in OUTGROWN]
 INFINITE = [model for model in MODELS if model.seed in OUTGROWN]
