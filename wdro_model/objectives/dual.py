@@ -14,6 +14,9 @@ import numpy as np
 COARSE = 1e-6
 """Relative error of the root of the transport cost that secants have to reach."""
 
+FAR_AWAY = 1e30
+"""Duals so many times the first guess (or one) are taken for infinite."""
+
 SLOW = 0.1
 """A Newton step leaves less than this share of the residual."""
 
@@ -60,7 +63,7 @@ def minimise_dual(
     root is replaced by the geometric mean of the bracket; an earlier minimiser as `start` saves
     most of the work. The first step changes it by a factor `trust` at most, squared for the next.
     """
-    ceiling = min(bound, 1e30)
+    ceiling = min(bound, FAR_AWAY * max(1.0, start or 0.0))
     if start == 0.0 and floor == 0.0:
         point = phi(0.0)
         if -point.slope <= radius:

@@ -92,8 +92,16 @@ def run_empirical(model: RobustModel, options: Options) -> Array:
     if model.size > ENOUGH and not model.affine_in_data:  # else their mean is all that matters
         some = np.random.default_rng(0).choice(model.size, ENOUGH, replace=False)
         still = still.on_samples(np.sort(some))
-    hull = FrankWolfe(gap=1e-3) if model.feasible.is_integer else None
-    return _decision(still, plan(still, "erm", hull), options)
+    frank_wolfe = FrankWolfe(gap=ROUGH, max_iterations=ROUGH_STEPS)
+    hull = frank_wolfe if model.feasible.is_integer else None
+    chosen = plan(still, "erm", hull)
+    try:
+        return _decision(still, chosen, options)
+    except SolverError:
+        if not isinstance(chosen.solver, Conic):
+            raise
+        # Numbers that a conic solver gives up on, as exponentials have.
+        return _decision(still, plan(still, "erm", frank_wolfe), options)
 
 
 def _decision(model: RobustModel, chosen: Plan, options: Options) -> Array:
