@@ -147,9 +147,11 @@ def low_rank_detour(model: RobustModel) -> str | None:
 
 
 def norms_detour(model: RobustModel) -> str | None:
-    """Few samples in the plane: cells are faster than a mixture, but for affine losses."""
-    if cells_refusal(model) is not None or model.affine_in_data or model.size > FEW_SAMPLES:
+    """Few samples in the plane: cells are faster than a mixture of quadratures."""
+    if cells_refusal(model) is not None or model.size > FEW_SAMPLES:
         return None
+    if model.structure is not None and model.structure.pieces is not None:
+        return None  # affine pieces have closed forms
     return "for a few samples in a plane a mixture is a detour"
 
 

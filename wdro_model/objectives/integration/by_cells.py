@@ -167,7 +167,6 @@ class CellSlice:
     def __init__(self, rule: ByCells, x: Array, samples: Array) -> None:
         self._rule, self._x, self._samples = rule, x, samples
         known = rule.memory.of(samples)
-        self._anew = not known
         self._integral = CellIntegral(
             Tilting(rule, x), rule.region, rule.deviation, samples, rule.tolerance, known
         )
@@ -192,7 +191,7 @@ class CellSlice:
         rule, found = self._rule, self._integral.at(dual)
         if found.diverges:
             raise FloatingPointError("the smoothed objective is infinite here: it has no gradient.")
-        rule.memory.keep(self._integral.kept(), self._anew)
+        rule.memory.keep(self._integral.kept(), self._integral.anew)
         rule.dual = dual
         cell, node = np.nonzero(found.weights > LIVELY)
         weights = found.weights[cell, node] / len(self._samples)

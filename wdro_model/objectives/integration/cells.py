@@ -148,6 +148,8 @@ class CellIntegral:
     ) -> None:
         self.integrand, self.region, self.samples = integrand, region, samples
         self.tolerance = tolerance
+        self.anew = not known
+        """Are there no cells of another decision to begin with?"""
         self._deviation = deviation
         self._rule = cell_rule(region.dimension)
         self._mesh = self._rule.mesh()

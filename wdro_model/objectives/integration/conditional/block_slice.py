@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
+from wdro_model.objectives.integration.conditional.block_cells import BlockCellSlice
 from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral, Slopes
-from wdro_model.objectives.integration.conditional.block_lines import LineSlice
 from wdro_model.objectives.integration.conditional.marginal import evaluated, scenarios
 from wdro_model.objectives.integration.conditional.placement import TOLERATED, Placement
 from wdro_model.objectives.integration.conditional.scouts import Scouts
@@ -64,11 +64,11 @@ class ConditionalSlice:
             self._known = infinite(placement.dual)
 
     def _divide(self) -> None:
-        """Leave the samples to lines that no grid around their modes resolves."""
+        """Leave the samples to cells that no grid around their modes resolves."""
         rule, x, given = self._rule, self._x, self._given
         hard = rule.unresolved[given]
         self._samples, left = given[~hard], given[hard]
-        self._lines = LineSlice(rule, x, left) if len(left) else None
+        self._cells = BlockCellSlice(rule, x, left) if len(left) else None
         kept = rule.exact and Scouts.fit(rule, len(self._samples), KEPT_ENTRIES)
         kept &= len(self._samples) > 0
         self._scouts = Scouts(rule, x, self._samples, self._placement) if kept else None
@@ -108,9 +108,9 @@ class ConditionalSlice:
     # -------------------------------------------------------------- at one dual variable
     def at(self, dual: float) -> DualPoint:
         point = self._adapted(dual).point
-        if self._lines is None:
+        if self._cells is None:
             return point
-        other, share = self._lines.at(dual), len(self._samples) / len(self._given)
+        other, share = self._cells.at(dual), len(self._samples) / len(self._given)
         if share == 0.0:
             return other
         parts = (
@@ -214,9 +214,9 @@ class ConditionalSlice:
         self._placement.reached(self._x, dual)
         self._placement.settled = True
         gradient = np.zeros(rule.loss.dimension)
-        if self._lines is not None:
+        if self._cells is not None:
             share = 1 - len(self._samples) / len(self._given)
-            gradient += share * self._lines.gradient(dual)
+            gradient += share * self._cells.gradient(dual)
         # Backwards: what the loss computed for the last part may still be known to it.
         for k in reversed(range(len(self._parts))):
             part = self._parts[k]

@@ -5,11 +5,11 @@ With zeta = (zeta_A, zeta_C), f affine in zeta_A given zeta_C, at each node s of
     f = f(x, (xi_A, s)) + <B_ks, zeta_A - xi_A>,
     phi_k = eps log sum_s w_ks exp(( f(x, (xi_A, s)) - l c_C(xi_k, s) )/eps + log E_A[...] ),
 
-with E_A in closed form (`block_integral`). One coordinate in C is integrated by adaptive panels,
-and so are two, line within line, where f may have kinks in them (`block_lines`). Where f is smooth
-in two coordinates, the nodes are the points of a trapezoidal rule in normal scores around each mode
-of the density of zeta_C (`block_modes`, `block_nodes`), and samples whose density they fail to
-resolve are left to lines. In more coordinates they are draws.
+with E_A in closed form (`block_integral`). One coordinate in C is integrated by adaptive cells, and
+so are two where f may have kinks in them (`block_cells`). Where f is smooth in two coordinates, the
+nodes are the points of a trapezoidal rule in normal scores around each mode of the density of
+zeta_C (`block_modes`, `block_nodes`), and samples whose density they fail to resolve are left to
+cells. In more coordinates they are draws.
 
 On a grid the dual variable needs no further evaluation of the loss, unless it moves so far that the
 nodes no longer cover the density: they then follow the modes (`placement`), which changes the
@@ -25,6 +25,7 @@ are therefore followed, and looked for where they may come up (`scouts`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,11 @@ import numpy as np
 from wdro_model.loss.batched import FlatLoss
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint, minimise_dual
+from wdro_model.objectives.integration.cell_regions import CellRegion, region_of
+from wdro_model.objectives.integration.cells import CellMemory, normal_log_masses
 from wdro_model.objectives.integration.conditional.affine_block import affine_block
+from wdro_model.objectives.integration.conditional.block_cells import BlockCellSlice
 from wdro_model.objectives.integration.conditional.block_integral import AffineBlock
-from wdro_model.objectives.integration.conditional.block_lines import LineSlice
 from wdro_model.objectives.integration.conditional.block_nodes import COARSE, BlockNodes, Grid, fine
 from wdro_model.objectives.integration.conditional.block_slice import ConditionalSlice
 from wdro_model.objectives.integration.conditional.placement import Placement
@@ -104,15 +107,16 @@ class Conditional(Given):
         self.in_block = Columns.within(joint, affine, self.block.frame)
         self.in_others = Columns.within(joint, self.others, self.frame)
         self.exact = self.frame.dimension <= 2
-        self.lines = grid is None and (self.frame.dimension == 1 or (kinked and self.exact))
-        self.lines &= self.frame.dimension > 0
-        """Are the integrals over C taken by lines, not on a grid around the modes?"""
+        self.adaptive = grid is None and (self.frame.dimension == 1 or (kinked and self.exact))
+        self.adaptive &= self.frame.dimension > 0
+        """Are the integrals over C taken by cells, not on a grid around the modes?"""
         self.falls_back = grid is None and self.exact
-        """Are samples left to lines that a grid does not resolve?"""
+        """Are samples left to cells that a grid does not resolve?"""
         self.unresolved = np.zeros(joint.size, dtype=bool)
         """The samples for which that was seen."""
         self._dual: float | None = None
-        """The dual variable that lines were last asked for."""
+        """The dual variable that cells were last asked for."""
+        self.memory = CellMemory()
         self._places: list[Placement] = []
         """BlockNodes of the decisions looked at last, the latest first."""
         self._easier: Conditional | None = None
@@ -130,10 +134,20 @@ class Conditional(Given):
         """The samples, (N, d)."""
         return self.joint.matrix
 
+    @cached_property
+    def region(self) -> CellRegion:
+        """Where the moves of block C may go, around each sample."""
+        return region_of(self.frame, self.cost)
+
+    @cached_property
+    def reference(self) -> Array:
+        """The log of the mass of the reference there, (N,)."""
+        return normal_log_masses(self.region)
+
     @property
     def dual(self) -> float | None:
         """The dual variable that the nodes stand for; None before there are any."""
-        if self.lines:
+        if self.adaptive:
             return self._dual
         return self._places[0].dual if self._places else None
 
@@ -155,25 +169,25 @@ class Conditional(Given):
         return self._easier
 
     def reached(self, dual: float) -> None:
-        """Remember the dual variable that lines were found to end at."""
+        """Remember the dual variable that cells were found to end at."""
         self._dual = dual
 
     def refresh(self, x: Array, dual: float) -> None:
         """Put the nodes where the density of the block C is, at this decision and dual."""
-        if self.lines:
+        if self.adaptive:
             self._dual = dual
             return
         placement = Placement(self, np.arange(self.joint.size))
         placement.place(x, dual)
         self._places = [placement]
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> ConditionalSlice | LineSlice:
+    def slice(self, x: Array, samples: Array, stream: Stream) -> ConditionalSlice | BlockCellSlice:
         """The inner integral at x, on the nodes of the last refresh where they fit."""
-        if self.lines:
+        if self.adaptive:
             if self._dual is None:
                 known = self._easier.dual if self._easier is not None else None
                 self._dual = known or self._typical_dual(x)
-            return LineSlice(self, x, samples)
+            return BlockCellSlice(self, x, samples)
         if not self._places and self._easier is not None and self._easier.dual is not None:
             self.refresh(x, self._easier.dual)
         if not self._places and self.exact:
@@ -215,8 +229,8 @@ class Conditional(Given):
         stream = Stream(0, 2**63 - 1)
 
         def adapted(at: float) -> DualPoint:
-            if self.lines:
-                return LineSlice(self, x, rows).at(at)
+            if self.adaptive:
+                return BlockCellSlice(self, x, rows).at(at)
             if not self.exact:
                 some.place(x, at)
             return ConditionalSlice(self, x, rows, stream, some).at(at)
