@@ -1,4 +1,4 @@
-"""Processor seconds of smoothed solves with norms as ground costs: four losses, three norms, R^d and a box.
+"""Processor seconds of smoothed solves with norms as ground costs, on R^d and on a box.
 
     python benchmarks/norm_costs.py [loss ...]
 

@@ -216,14 +216,14 @@ def test_a_maximum_along_one_direction_in_three_coordinates():
     loss = cp.maximum(z @ x, 0.1 - 2 * (z @ x))
     model = wdro.Problem(cp.Minimize(loss), [x >= -2, x <= 2], ball)._model
     rule = choose(model, None).build(model, Scales(epsilon, sigma, 1))
-    axis = np.linspace(-12, 12, 321)
+    axis = np.linspace(-9, 9, 151)
     y = np.stack(np.meshgrid(*[axis] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
     form = (data[0] + sigma * y) @ decision
     logs = np.maximum(form, 0.1 - 2 * form) - dual * np.abs(sigma * y).max(1)
     logs = logs / epsilon - 0.5 * (y**2).sum(1)
     log_mass = logsumexp(logs) + 3 * np.log((axis[1] - axis[0]) / np.sqrt(2 * np.pi))
     point = rule.slice(decision, np.arange(1), Stream(0)).at(dual)
-    assert point.value == pytest.approx(epsilon * log_mass, abs=2e-4 * epsilon)
+    assert point.value == pytest.approx(epsilon * log_mass, abs=5e-4 * epsilon)
 
 
 def test_separate_terms_on_a_box_with_the_euclidean_norm():
