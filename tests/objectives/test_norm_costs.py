@@ -257,7 +257,6 @@ SLOPES = [
     ("logistic", 2, False),
     ("distances", 2, True),
     ("pieces", 1, False),
-    ("pieces", np.inf, False),
     ("hinge", np.inf, False),
     ("newsvendor", 2, False),
     ("newsvendor", 2, True),
