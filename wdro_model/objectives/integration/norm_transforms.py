@@ -31,8 +31,6 @@ SMALL = 1e-4
 """Half-widths under which a normal density is flat on its interval."""
 LIVELY = 1e-10
 """Components of a smaller probability are left out off the real axis."""
-FEW = 2
-"""Coordinates in a form up to which its law given the largest move is far from smooth."""
 FAR = 25.0
 """Slopes beyond this are those of an asymptotic series."""
 REACH = 11.0
@@ -345,12 +343,6 @@ class LengthOfMoves(Mixture):
 
 class LargestOfMoves(Mixture):
     """p = inf: given c = s, one move sits at an end of [-s, s]/rho, the others lie between."""
-
-    def __init__(self, b: Array, rho: Array, hints: dict[int, Any] | None = None) -> None:
-        super().__init__(b, rho, hints)
-        if np.count_nonzero(b) <= FEW:
-            # The law of v given s has corners, which move with s across the kinks.
-            self.step, self.coarsest = 0.12, 0.2
 
     def _component(self, points: Array, theta: Array) -> tuple[Any, Array]:
         found = self._inside(np.exp(points), theta[:, None])
