@@ -5,6 +5,8 @@ from __future__ import annotations
 import cvxpy as cp
 import numpy as np
 import pytest
+from scipy.special import logsumexp
+from scipy.stats import norm
 
 import wdro_model as wdro
 from tests.objectives.fixed_decisions import FixedDecision
@@ -140,6 +142,90 @@ def test_losses_through_one_form_with_the_euclidean_norm(loss):
     check(fixed(8, loss, 2, boxed=False, weighted=True, d=2), "norms")
 
 
+@pytest.mark.parametrize("p", [1, np.inf])
+@pytest.mark.parametrize("loss", ["hinge", "pieces"])
+def test_maxima_along_one_direction_with_norms_that_are_not_round(loss, p):
+    check(fixed(8, loss, p, boxed=False, weighted=True, d=2), "norms")
+
+
+@pytest.mark.parametrize("boxed", [False, True])
+@pytest.mark.parametrize("p", [2, np.inf])
+@pytest.mark.parametrize("seed", [0, 3])
+def test_newsvendors_with_a_norm_that_couples_the_coordinates(seed, p, boxed):
+    check(fixed(seed, "newsvendor", p, boxed, weighted=seed == 0, d=2), "norms")
+
+
+TEN = {
+    "cvar": (
+        lambda x, z: 0.1 + cp.pos(-z @ x - 0.1) / 0.2,
+        lambda x, z: 0.1 + np.maximum(-z @ x - 0.1, 0) / 0.2,
+    ),
+    "pieces": (
+        lambda x, z: cp.maximum(-z @ x, 0.2 - 2 * (z @ x), 0.5 * (z @ x) - 0.1),
+        lambda x, z: np.max([-z @ x, 0.2 - 2 * (z @ x), 0.5 * (z @ x) - 0.1], axis=0),
+    ),
+    "newsvendor": (
+        lambda x, z: cp.sum(cp.maximum(z - x, 0.4 * (x - z))),
+        lambda x, z: np.maximum(z - x, 0.4 * (x - z)).sum(1),
+    ),
+}
+
+
+@pytest.mark.parametrize("p", [1, 2, np.inf])
+@pytest.mark.parametrize(
+    ("loss", "boxed"), [*((name, False) for name in TEN), ("newsvendor", True)]
+)
+def test_ten_coordinates_agree_with_long_plain_monte_carlo(loss, boxed, p):
+    rng = np.random.default_rng(7)
+    d, size, epsilon, sigma, dual = 10, 3, 0.6, 0.3, 0.8
+    data, decision = rng.uniform(-0.6, 0.6, (size, d)), rng.dirichlet(np.ones(d))
+    decision[3] = 0.0
+    expression, plain = TEN[loss]
+    x = cp.Variable(d)
+    support = wdro.supports.Box(-0.8, 0.8) if boxed else None
+    z = wdro.UncertainParameter(d, samples=data, support=support)
+    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(p))
+    model = wdro.Problem(cp.Minimize(expression(x, z)), [x >= 0, x <= 1], ball)._model
+    rule = choose(model, None).build(model, Scales(epsilon, sigma, 1))
+    assert rule.exact
+    point = rule.slice(decision, np.arange(size), Stream(0)).at(dual)
+    values, costs, variance = [], [], 0.0
+    for row in data:
+        moves = sigma * rng.standard_normal((1_000_000, d))
+        if boxed:
+            low, high = norm.cdf((-0.8 - row) / sigma), norm.cdf((0.8 - row) / sigma)
+            moves = sigma * norm.ppf(low + (high - low) * rng.uniform(size=moves.shape))
+        lengths = NORMS[p](moves)
+        weights = np.exp((plain(decision, row + moves) - dual * lengths) / epsilon)
+        values.append(epsilon * np.log(weights.mean()))
+        costs.append(weights @ lengths / weights.sum())
+        variance += (epsilon * weights.std() / weights.mean()) ** 2 / len(weights)
+    error = np.sqrt(variance) / size
+    assert error < 2e-3
+    assert point.value == pytest.approx(np.mean(values), abs=4 * error)
+    assert -point.slope == pytest.approx(np.mean(costs), rel=1e-2)
+
+
+def test_a_maximum_along_one_direction_in_three_coordinates():
+    """The largest move of three coordinates, summed over a fine grid of all moves."""
+    data, decision = np.array([[0.3, -0.2, 0.1]]), np.array([0.7, 0.0, -1.1])
+    epsilon, sigma, dual = 0.3, np.array([0.5, 0.3, 0.4]), 0.9
+    x = cp.Variable(3)
+    z = wdro.UncertainParameter(3, samples=data)
+    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(np.inf))
+    loss = cp.maximum(z @ x, 0.1 - 2 * (z @ x))
+    model = wdro.Problem(cp.Minimize(loss), [x >= -2, x <= 2], ball)._model
+    rule = choose(model, None).build(model, Scales(epsilon, sigma, 1))
+    axis = np.linspace(-9, 9, 151)
+    y = np.stack(np.meshgrid(*[axis] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
+    form = (data[0] + sigma * y) @ decision
+    logs = np.maximum(form, 0.1 - 2 * form) - dual * np.abs(sigma * y).max(1)
+    logs = logs / epsilon - 0.5 * (y**2).sum(1)
+    log_mass = logsumexp(logs) + 3 * np.log((axis[1] - axis[0]) / np.sqrt(2 * np.pi))
+    point = rule.slice(decision, np.arange(1), Stream(0)).at(dual)
+    assert point.value == pytest.approx(epsilon * log_mass, abs=5e-4 * epsilon)
+
+
 def test_separate_terms_on_a_box_with_the_euclidean_norm():
     check(fixed(3, "distances", 2, boxed=True, weighted=True, d=2), "norms")
 
@@ -170,6 +256,12 @@ SLOPES = [
     ("pieces", 2, False),
     ("logistic", 2, False),
     ("distances", 2, True),
+    ("pieces", 1, False),
+    ("hinge", np.inf, False),
+    ("newsvendor", 2, False),
+    ("newsvendor", 2, True),
+    ("newsvendor", np.inf, False),
+    ("newsvendor", np.inf, True),
 ]
 
 
@@ -208,5 +300,8 @@ def test_what_the_mixtures_refuse_and_why():
     assert refusal(model(z @ x, np.inf)) is None
     assert refusal(model(cp.pos(z @ x), 2)) is None
     assert "p = 2 or inf" in refusal(model(z @ x, 3))
-    assert "not affine" in refusal(model(cp.pos(z @ x), np.inf))
+    assert refusal(model(cp.pos(z @ x), 1)) is None
+    assert refusal(model(cp.pos(z @ x), np.inf)) is None
+    assert refusal(model(cp.sum(cp.abs(z - x)), np.inf)) is None
+    assert "not affine" in refusal(model(cp.logistic(z @ x), np.inf))
     assert "draws" in refusal(model(cp.log_sum_exp(cp.multiply(z, 1 + x)), 2))

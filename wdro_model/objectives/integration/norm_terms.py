@@ -21,7 +21,6 @@ from scipy.special import log_ndtr
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
-from wdro_model.objectives.integration.low_rank.piecewise import normal_interval
 from wdro_model.objectives.integration.norms import (
     CUT,
     LAST,
@@ -33,16 +32,21 @@ from wdro_model.objectives.integration.norms import (
 from wdro_model.objectives.integration.separable.by_terms import Separable, separable_refusal
 from wdro_model.objectives.integration.separable.term_anatomy import PIECEWISE, separate
 from wdro_model.objectives.integration.separable.term_slice import SeparableSlice
+from wdro_model.objectives.integration.truncated import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array
 
 SMALLEST = 1e-6
 """A dual variable under which the cost of the reference is this share of eps is taken for 0."""
-LIVELY = 1e-8
+LIVELY = 1e-7
 """Components of a smaller probability say nothing about the gradient."""
 CLOSE = 1e-5
 """The share of the mass up to which the last coefficients of a panel may go."""
 NARROWEST = 1e-6
 """Panels are not cut beyond this width."""
+NO_MORE = 80.0
+"""A lower end at which the exponent of the density is so much smaller cuts nothing off."""
+QUIET = 1e-11
+"""Panels of a smaller share of the mass are not worth their nodes at the next decision."""
 REACH = 11.0
 """Moves beyond so many standard deviations have no mass."""
 
@@ -78,6 +82,8 @@ class NormTerms(Integration):
         deviation = np.sqrt(self.terms.spread)
         self.rho = np.asarray(model.cost.coordinate_scales)[where] * deviation
         self.mixture = MIXTURES[float(model.cost.exponent)]  # type: ignore[arg-type]
+        self.places: tuple[Array, ...] | None = None
+        """Panels of all samples that did at the last decision."""
 
     def slice(self, x: Array, samples: Array, stream: Stream) -> NormTermsSlice:
         return NormTermsSlice(self, x, samples, stream)
@@ -119,12 +125,14 @@ class MixedTerms:
 class SegmentMixture(ABC):
     """Products over D lines of functions exp(a_q + b_q z), low_q <= z <= high_q, z ~ N(0, 1).
 
-    parts: a, b, low, high, (K, D, Q) each; ends: intervals of log s to begin with, by sample.
+    parts: a, b, low, high, (K, D, Q) each; places: owner and ends of panels to begin with.
     """
 
-    def __init__(self, parts: tuple[Array, ...], rho: Array) -> None:
+    def __init__(
+        self, parts: tuple[Array, ...], rho: Array, places: tuple[Array, ...] | None = None
+    ) -> None:
         self.a, self.slopes, self.low, self.high = parts
-        self.rho, self.size = rho, len(parts[0])
+        self.rho, self.size, self._places = rho, len(parts[0]), places
         self._panels: TermPanels | None = None
         self._last: tuple[float, MixedTerms] | None = None
 
@@ -150,11 +158,23 @@ class SegmentMixture(ABC):
 
     def logs(self, owner: Array, points: Array) -> Array:
         """Of each segment at log s: (M, D, Q)."""
+        return self._integrated(owner, points)[0]
+
+    def means(self, owner: Array, points: Array) -> tuple[Array, Array]:
+        """The logarithms, and the mean of z on each segment, (M, D, Q) twice."""
+        logs, variance, low, high, between = self._integrated(owner, points)
+        with np.errstate(under="ignore", over="ignore", invalid="ignore"):
+            ends = [np.exp(-0.5 * side**2 - HALF_LOG_2PI - between) for side in (low, high)]
+            mean = self.slopes[owner] * variance + np.sqrt(variance) * (ends[0] - ends[1])
+        return logs, np.clip(mean, self.low[owner], self.high[owner])
+
+    def _integrated(self, owner: Array, points: Array) -> tuple[Array, ...]:
         variance, low, high = self.seen(owner, points)
         root, slopes = np.sqrt(variance), self.slopes[owner]
         low, high = ((side - slopes * variance) / root for side in (low, high))
+        between = _log_normal_between(low, high)
         top = self.a[owner] + 0.5 * slopes**2 * variance + 0.5 * np.log(variance)
-        return top + _log_normal_between(low, high)
+        return top + between, variance, low, high, between
 
     def mixed(self, rate: float) -> MixedTerms:
         """The mixture at a rate: panels are kept, and cut where it is not resolved."""
@@ -177,8 +197,9 @@ class SegmentMixture(ABC):
                 break
             panels = self._cut(panels, rough)
         self._panels = panels
+        self.places = _worth_keeping(panels, mass / total[panels.owner])
         shares = (density * WEIGHTS / total[panels.owner][:, None]).ravel()
-        used = shares > LIVELY / 100
+        used = shares > LIVELY * 1e-5
         found = MixedTerms(
             np.repeat(panels.owner, len(NODES))[used],
             panels.points.ravel()[used],
@@ -192,6 +213,8 @@ class SegmentMixture(ABC):
         """Panels over all that may have mass; those that are known are kept."""
         low, high = self.range(rate)
         known = self._panels
+        if known is None and self._places is not None:
+            known = self._computed(*self._places)
         if known is None:
             ends = np.linspace(low, high, 2 + int((high - low) / WIDEST))
             owner = np.repeat(np.arange(self.size), len(ends) - 1)
@@ -202,9 +225,9 @@ class SegmentMixture(ABC):
             sides.append((low, stop))
         if high > (start := float(known.right.max())) + 1e-9:
             sides.append((start, high))
-        for ends in sides:
+        for side in sides:
             every = np.arange(self.size)
-            more = self._computed(every, *(np.full(self.size, end) for end in ends))
+            more = self._computed(every, *(np.full(self.size, end) for end in side))
             known = _joined(known, more)
         return known
 
@@ -232,6 +255,16 @@ class SegmentMixture(ABC):
         empty = TermPanels(owner, left, right, np.zeros(0))
         logs = self.logs(np.repeat(owner, len(NODES)), empty.points.ravel())
         return replace(empty, logs=_log_sum(logs).sum(axis=1).reshape(len(owner), -1))
+
+
+def _worth_keeping(panels: TermPanels, share: Array) -> tuple[Array, Array, Array]:
+    """Owner and ends of the panels, neighbours without mass being one."""
+    owner, left, right = panels.owner, panels.left, panels.right
+    empty = share < QUIET
+    merges = empty[1:] & empty[:-1] & (owner[1:] == owner[:-1])
+    first = np.flatnonzero(np.r_[True, ~merges])
+    last = np.flatnonzero(np.r_[~merges, True])
+    return owner[first], left[first], right[last]
 
 
 def _joined(one: TermPanels, other: TermPanels) -> TermPanels:
@@ -317,7 +350,9 @@ class NormTermsSlice(SeparableSlice):
         parts, eps = rule.terms.parts, rule.terms.epsilon
         self._lines = self._along(rule.terms.lines[PIECEWISE], 0.0)
         segments = np.broadcast_arrays(*self._segments_along(self._lines))
-        self._mixture = rule.mixture(tuple(segments), rule.rho)
+        whole = len(self._samples) == rule.terms.joint.size
+        self._mixture = rule.mixture(tuple(segments), rule.rho, rule.places if whole else None)
+        self._norm_rule = rule if whole else None
         constant = parts.affine(self._x, self._rows)[:, 0]
         constant = constant + parts.still(self._x, self._rows).sum(axis=1)
         self._constant = constant / eps - rule.terms.reference(self._samples)
@@ -329,6 +364,8 @@ class NormTermsSlice(SeparableSlice):
     def at(self, dual: float) -> DualPoint:
         eps, rate = self._rule.epsilon, self._rate(dual)
         found = self._mixture.mixed(rate)
+        if self._norm_rule is not None:
+            self._norm_rule.places = self._mixture.places
         cost, square = self._mixture.costs(rate, found)
         spread = np.maximum(square - cost**2, 0.0)
         value = eps * float((found.log_mass + self._constant).mean())
@@ -363,20 +400,12 @@ class NormTermsSlice(SeparableSlice):
         mixture, found = self._mixture, self._mixture.mixed(rate)
         used = found.shares > LIVELY
         owner, points, shares = found.owner[used], found.points[used], found.shares[used]
-        logs = mixture.logs(owner, points)
+        logs, mean = mixture.means(owner, points)
         with np.errstate(under="ignore"):
             weights = np.exp(logs - _log_sum(logs)[..., None]) * shares[:, None, None]
-        variance, low, high = mixture.seen(owner, points)
-        parts = np.broadcast_arrays(np.sqrt(variance), mixture.slopes[owner], low, high, weights)
-        chosen = np.nonzero(weights > LIVELY)
-        root, slope, low, high = (part[chosen] for part in parts[:4])
-        lever = np.zeros(weights.shape)
-        center = normal_interval(low / root, high / root, slope * root)
-        lever[chosen] = weights[chosen] * root * center.mean
-        sums = np.zeros((2, mixture.size, *weights.shape[1:]))
-        np.add.at(sums[0], owner, weights)
-        np.add.at(sums[1], owner, lever)
-        return sums[0], sums[1]
+        lever = np.where(weights > 0, weights * mean, 0.0)
+        first = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
+        return np.add.reduceat(weights, first), np.add.reduceat(lever, first)
 
 
 def beside(owner: Array, width: Array, lively: Array) -> Array:
@@ -389,18 +418,26 @@ def beside(owner: Array, width: Array, lively: Array) -> Array:
 
 
 def _log_sum(logs: Array) -> Array:
-    """log sum exp over the last axis."""
-    top = logs.max(axis=-1)
+    """log sum exp over the last axis, which is short."""
+    parts = [logs[..., q] for q in range(logs.shape[-1])]
+    if len(parts) == 1:
+        return parts[0]
+    top = parts[0]
+    for part in parts[1:]:
+        top = np.maximum(top, part)
     shift = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(under="ignore", divide="ignore"):
-        return shift + np.log(np.exp(logs - shift[..., None]).sum(axis=-1))
+        return shift + np.log(sum(np.exp(part - shift) for part in parts))
 
 
 def _log_normal_between(low: Array, high: Array) -> Array:
     """log P(low <= t <= high), t ~ N(0, 1); -inf where low >= high."""
     flip = low + high > 0
     low, high = np.where(flip, -high, low), np.where(flip, -low, high)
-    with np.errstate(invalid="ignore", divide="ignore", under="ignore"):
-        top = log_ndtr(high)
-        found = top + np.log(-np.expm1(log_ndtr(low) - top))
-    return np.where(low < high, found, -np.inf)
+    found = log_ndtr(high)
+    with np.errstate(invalid="ignore", over="ignore"):
+        both = np.nonzero(low * low - np.minimum(high, 0.0) ** 2 < NO_MORE)
+    with np.errstate(divide="ignore", under="ignore", invalid="ignore"):
+        found[both] += np.log(-np.expm1(log_ndtr(low[both]) - found[both]))
+    found[low >= high] = -np.inf
+    return found
