@@ -57,7 +57,7 @@ class DrawnLaw(TiltedLaw):
     """Variance of log_mass, from independent blocks of draws."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class FormDensity:
     """g as a target of the finder of modes."""
 
@@ -109,7 +109,7 @@ def drawn_law(outer: Outer, u: Array, L: Array, normal: Array) -> DrawnLaw:
     number = np.concatenate([np.tile(np.arange(draws), len(o) // draws) for o in owners])
     sums = np.bincount(owner * draws + number, weights, size * draws).reshape(size, draws)
     total = sums.sum(axis=1)
-    sums /= total[:, None]
+    sums = sums / total[:, None]
     return DrawnLaw(
         top + np.log(total),
         owner,
