@@ -158,9 +158,14 @@ class Annealed:
         """Points around the modes that random steps uphill reach from everywhere."""
         row, d = self.samples[k], self.samples.shape[1]
         near, _ = base(CLIMBERS // 2)
-        wide = np.minimum(np.maximum(self.upper - row, -1e9), 40 * sigma)
-        low = np.maximum(np.minimum(self.lower - row, 1e9), -40 * sigma)
-        far = low + rng.random((CLIMBERS // 2, d)) * (wide - low)
+        far = 40 * sigma * rng.uniform(-1, 1, (CLIMBERS // 2, d))
+        if np.isfinite(self.upper):
+            share = rng.random(far.shape)
+            ends = rng.random(far.shape) < 0.5
+            share = np.where(ends, np.round(share), share)
+            far = self.lower - row + share * (self.upper - self.lower)
+        elif self.inside is not None:
+            far = -row + rng.uniform(-1, 1, far.shape)
         moves = np.concatenate([near, far])
 
         def height(y: np.ndarray) -> np.ndarray:

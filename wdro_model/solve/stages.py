@@ -11,7 +11,7 @@ import numpy as np
 
 from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.integration.importance.noise import whole_blocks
-from wdro_model.objectives.integration.inner_integral import Integration
+from wdro_model.objectives.integration.inner_integral import Integration, OutOfTime
 from wdro_model.objectives.smoothed_risk import Moving, Smoothed
 from wdro_model.solve.notes import HEAVY
 from wdro_model.solve.recipe import FirstOrder, Recipe
@@ -98,6 +98,7 @@ def run_stages(
     most = max(draws, min(MOST_DRAWS, STAGE_ENTRIES // max(1, recipe.model.rows.size)))
     x, dual = start, first_dual(recipe.model, start)
     known = recipe.objective(1, 0).integration
+    deadline = np.inf if solver.time_limit is None else began + solver.time_limit
     best: StageResult | None = None
     runs: list[Outcome] = []
     stop = Stop.STALLED
@@ -106,6 +107,7 @@ def run_stages(
             stage_began = time.perf_counter()
             objective = recipe.objective(draws, stage)
             objective.integration.inherit(known)
+            objective.integration.deadline = deadline
             objective.minimum = DualMinimum(objective.integration.settle(x, dual), np.nan)
             standstill = Standstill(solver.gap)
             limited = within(solver, began, sum(run.iterations for run in runs))
@@ -115,9 +117,12 @@ def run_stages(
             outcome = run(objective, x, solver=limited, active_set=active)
             if outcome.stop is Stop.CALLBACK and standstill.reached:
                 outcome = replace(outcome, stop=Stop.STALLED)
+            if outcome.stop is Stop.INTERRUPT and time.perf_counter() > deadline:
+                outcome = replace(outcome, stop=Stop.TIME)
             runs.append(outcome)
             x, active = outcome.x, outcome.active_set
             dual = dual if outcome.dual is None else outcome.dual
+            known.deadline = deadline
             best, known = judged(recipe, draws, outcome, dual, REPORT_STAGE + stage, known)
             stop = outcome.stop
             wanted = tolerance(solver.gap, best.point.value, recipe.epsilon)
@@ -134,6 +139,9 @@ def run_stages(
                 stop = Stop.TIME
                 break
             draws = min(whole_blocks(draws * growth), most)
+    except OutOfTime:
+        stop = Stop.TIME
+        best = best or hurried(recipe, x, dual, active)
     except KeyboardInterrupt:
         if best is None:
             raise
@@ -179,6 +187,7 @@ def judged(
     objective = recipe.objective(max(draws, min(REPORTED, fitting)), stage)
     assert isinstance(objective, Moving)
     objective.integration.inherit(known)
+    objective.integration.deadline = known.deadline
     for _ in range(AUDITS):
         objective.minimum = DualMinimum(dual, np.nan)
         plain = objective.evaluate(outcome.x)
@@ -192,6 +201,12 @@ def judged(
     gap = outcome.gap + point.dual_residual
     found = StageResult(outcome.x, point, gap, point.dual, outcome.active_set)
     return found, objective.integration
+
+
+def hurried(recipe: Recipe, x: Array, dual: float, active: ActiveSet | None) -> StageResult:
+    """A decision whose evaluation took too long: one look at the dual that is known, no gap."""
+    point = recipe.objective(FIRST_DRAWS, REPORT_STAGE).evaluate(x, dual)
+    return StageResult(x, point, np.inf, dual, active)
 
 
 def audited(objective: Smoothed, x: Array, point: Point) -> Point:

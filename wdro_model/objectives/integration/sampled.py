@@ -105,6 +105,7 @@ class SampledSlice:
         self._pullback: FlatPullback | None = None
         losses, costs, ratios = [], [], []
         for chunk in self._chunks:
+            rule.check_time()
             drawn = self._draw(chunk)
             values, pullback = rule.loss(x, drawn.rows)
             losses.append(values.reshape(len(chunk), rule.draws).copy())

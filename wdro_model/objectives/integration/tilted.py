@@ -27,8 +27,8 @@ from wdro_model.objectives.dual import DualPoint, minimise_dual
 from wdro_model.objectives.integration.importance.audit import missed_by
 from wdro_model.objectives.integration.importance.balance import adapted
 from wdro_model.objectives.integration.importance.frame import frame_of, reference_of
-from wdro_model.objectives.integration.importance.modes import FEW, MODES, cover
-from wdro_model.objectives.integration.importance.noise import noise
+from wdro_model.objectives.integration.importance.modes import MODES, cover
+from wdro_model.objectives.integration.importance.noise import Noise, noise
 from wdro_model.objectives.integration.importance.piece_modes import piece_lines, piece_mixture
 from wdro_model.objectives.integration.importance.proposal_scales import affine_dual, typical_radius
 from wdro_model.objectives.integration.importance.proposals import Component, Mixture, defended
@@ -49,6 +49,8 @@ from wdro_model.solvers.objective import Array, Diagnostics
 KEPT_ENTRIES = 2**24
 """Proposals of all samples are kept up to this many numbers, and found again for each use beyond
 (with one mode for each sample)."""
+KEPT_NOISE = 2**22
+"""Random numbers are kept up to so many."""
 DEFENCE = 0.05
 """Share of the reference in the mixture, where the target is not known to be Gaussian."""
 DEFENDED = 8
@@ -87,6 +89,7 @@ class Tilted(SampledIntegration):
         self._learned: list[Array] = []
         """Moves (r,) to modes that audits have found."""
         self._audits = 0
+        self._numbers: tuple[tuple[Stream, int, bytes], Noise] | None = None
         self._rejection = Rejection(self.frame, self.cost)
 
     def describe(self) -> str:
@@ -190,8 +193,7 @@ class Tilted(SampledIntegration):
         if len(samples) == self.joint.size:
             self._see(target.dual, found)
         share = DEFENCE * curved
-        few = self.frame.dimension <= FEW and self.frame.bounded and bool(curved.any())
-        if not target.quadratic or target.walled or few:
+        if not target.quadratic or target.walled:
             found = adapted(found, target, samples, self._reference_of(samples))
             share = np.full(len(samples), DEFENCE)
         elif self.frame.dimension > DEFENDED:
@@ -235,19 +237,32 @@ class Tilted(SampledIntegration):
         return reference_of(self.frame, samples)
 
     # -------------------------------------------------------------- draws
+    def _noise(self, samples: Array, stream: Stream) -> Noise:
+        """The random numbers (K, S, ...) of these samples; kept for the next proposals."""
+        key = (stream, self.draws, samples.tobytes())
+        if self._numbers is not None and self._numbers[0] == key:
+            return self._numbers[1]
+        each = [noise(stream.generator(int(k)), self.draws, self.frame.dimension) for k in samples]
+        found = Noise(
+            np.stack([one.normal for one in each]),
+            np.stack([one.along for one in each]),
+            np.stack([one.uniform for one in each]),
+        )
+        if found.normal.size <= KEPT_NOISE:
+            self._numbers = (key, found)
+        return found
+
     def draw(self, samples: Array, stream: Stream) -> Draws:
         proposals = self.proposals(samples)
         shape = (len(samples), self.draws, self.frame.dimension)
         if self._rejection.needed:
             moves, log_mass = self._rejection.draw(proposals, samples, self.draws, stream)
         else:
-            moves, log_mass = np.empty(shape), np.zeros(len(samples))
-            points = [noise(stream.generator(int(k)), *shape[1:]) for k in samples]
-            for i, point in enumerate(points):
-                moves[i] = point.normal
-            along = np.stack([point.along for point in points])
-            choice = proposals.choose(np.stack([point.uniform for point in points]))
-            moves = proposals.transport(choice, moves, along)
+            log_mass = np.zeros(len(samples))
+            points = self._noise(samples, stream)
+            moves = proposals.transport(
+                proposals.choose(points.uniform), points.normal, points.along
+            )
         log_ratio = self._reference_of(samples).log_density(moves) - proposals.log_density(moves)
         log_ratio += log_mass[:, None]
         owners = np.repeat(samples, self.draws)

@@ -98,7 +98,7 @@ def full_precision(
     hessian = np.where(separate & (units == 0), 0.0, 0.5 * (hessian + np.swapaxes(hessian, 1, 2)))
     values, vectors = np.linalg.eigh(hessian)
     # Where h is flat or convex the precision is not that of a Gaussian: the deviation is bounded.
-    return (vectors * np.clip(values, 0.08, 1e4)[:, None]) @ np.swapaxes(vectors, 1, 2)
+    return (vectors * np.clip(values, 0.02, 1e4)[:, None]) @ np.swapaxes(vectors, 1, 2)
 
 
 def krylov(

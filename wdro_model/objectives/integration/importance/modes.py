@@ -64,6 +64,8 @@ class Modes:
     def __init__(self, target: Target, owners: Array, most: int) -> None:
         self.target, self.owners, self.most = target, owners, most
         self.bounds = target.bounds(owners)
+        self.curved = np.zeros(len(owners), dtype=bool)
+        """Which of the targets are not Gaussian, (K,)."""
         self.components: list[Component | Correlated] = []
         self.masses: list[Array] = []
         """log of the integral that each component stands for, (K,); -inf where there is none."""
@@ -75,10 +77,10 @@ class Modes:
             out = np.logaddexp(out, mass[:, None] + one.log_density(moves))
         return out
 
-    def add(self, starts: Array, alive: Array, curved: Array | None = None) -> Array:
+    def add(self, starts: Array, alive: Array, origin: Array) -> None:
         """Ascend from starts (K, C, r) where alive (K, C) and keep what is new.
 
-        curved: which targets are not Gaussian (K,), if that is known; it is returned.
+        origin: the gradient of h at no move, (K, r).
         """
         target, rows = self.target, np.arange(len(self.owners))
         who, which = np.nonzero(alive)
@@ -86,8 +88,7 @@ class Modes:
         gradients = np.zeros(starts.shape)
         ends = ascend(target, self.owners[who], starts[who, which])
         moves[who, which], values[who, which], gradients[who, which] = ends
-        if curved is None:
-            curved = self._bends(moves, gradients, alive)
+        self.curved |= self._bends(moves, gradients, alive, origin)
         covered, left = self.expected(moves), np.isfinite(values)
         while len(self.components) < self.most:
             score = np.where(left & (values > covered + NEW), values, -np.inf)
@@ -97,22 +98,24 @@ class Modes:
                 break
             left[rows, pick] = False
             at = moves[rows, pick]
-            one = local(target, self.owners, at, gradients[rows, pick], self.bounds, curved, picked)
+            one = local(
+                target, self.owners, at, gradients[rows, pick], self.bounds, self.curved, picked
+            )
             # At the mode the target is mass * density of the component.
             height = values[rows, pick] - one.log_density(at[:, None])[:, 0]
             mass = np.where(picked, height, -np.inf)
             self.components.append(one)
             self.masses.append(mass)
             covered = np.logaddexp(covered, mass[:, None] + one.log_density(moves))
-        return curved
 
-    def _bends(self, moves: Array, gradients: Array, alive: Array) -> Array:
+    def _bends(self, moves: Array, gradients: Array, alive: Array, origin: Array) -> Array:
         """Does the gradient of h without -y^2/(2v), that of the loss, change along the way?"""
         zero = np.zeros((len(self.owners), self.target.dimension))
         variance = np.broadcast_to(self.target.variance(self.owners, zero), zero.shape)
         slopes = (gradients + moves / variance[:, None]) * np.sqrt(variance)[:, None]
-        change = np.where(alive[:, :, None], np.abs(slopes - slopes[:, :1]), 0.0)
-        size = np.abs(slopes[:, 0]).max(axis=1, initial=0.0)
+        first = origin * np.sqrt(variance)
+        change = np.where(alive[:, :, None], np.abs(slopes - first[:, None]), 0.0)
+        size = np.abs(first).max(axis=1, initial=0.0)
         return change.max(axis=(1, 2), initial=0.0) > 1e-7 * (1.0 + size)
 
     def unexplained(self, points: Array, values: Array, count: int) -> tuple[Array, Array]:
@@ -133,15 +136,21 @@ class Modes:
             left &= np.linalg.norm(scaled - place, axis=2) > apart
         return np.stack(starts, axis=1), np.stack(alive, axis=1)
 
-    def mixture(self) -> Mixture:
+    def mixture(self, floor: float = FLOOR, window: float = WINDOW) -> Mixture:
         """The Gaussians, weighted by what they stand for."""
         if not self.components:
             raise Divergence
-        return mixture(self.components, np.stack(self.masses, axis=1), FLOOR, WINDOW)
+        return mixture(self.components, np.stack(self.masses, axis=1), floor, window)
 
 
 def cover(target: Target, owners: Array, modes: int = MODES) -> tuple[Mixture, Array]:
     """Mixtures around the modes of the targets, and which of the targets are not Gaussian (K,)."""
+    found = find(target, owners, modes)
+    return found.mixture(), found.curved
+
+
+def find(target: Target, owners: Array, modes: int = MODES) -> Modes:
+    """The modes of the targets."""
     found = Modes(target, owners, modes)
     bounds, shape = found.bounds, (len(owners), target.dimension)
     zero = np.zeros(shape)
@@ -153,21 +162,21 @@ def cover(target: Target, owners: Array, modes: int = MODES) -> tuple[Mixture, A
         starts += [np.broadcast_to(start, shape) for start in target.starts(owners)]
     alive = np.ones((len(owners), len(starts)), dtype=bool)
     alive[:, 0] = np.isfinite(value)
-    curved = found.add(np.stack([clipped(s, bounds) for s in starts], axis=1), alive)
+    found.add(np.stack([clipped(s, bounds) for s in starts], axis=1), alive, gradient)
     if wide and found.components:
         deviation = np.sqrt(variance)
         directions = rays(target, owners, zero, gradient, deviation)
         refuse_divergence(target, owners, directions)
         points, values = rises(target, owners, directions, value, bounds)
-        if curved.any() or np.isfinite(values).any():
+        if found.curved.any() or np.isfinite(values).any():
             more = corners(target, owners), outside(found, deviation)
             seen = pointed(target, owners, np.concatenate(more, axis=1))
             points = np.concatenate([points, seen[0]], axis=1)
             values = np.concatenate([values, seen[1]], axis=1)
             places, unknown = found.unexplained(points, values, SECOND)
             if unknown.any():
-                found.add(places, unknown, curved)
-    return found.mixture(), curved
+                found.add(places, unknown, gradient)
+    return found
 
 
 def local(

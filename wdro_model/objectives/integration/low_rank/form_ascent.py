@@ -25,7 +25,8 @@ class FormTarget:
 
     def __call__(self, owner: Array, t: Array) -> Array:
         """g at points t (M, r) of the samples owner (M,); +inf for NaN."""
-        values = self.outer(owner, self.forms(owner, t)) - 0.5 * np.einsum("mr,mr->m", t, t)
+        with np.errstate(invalid="ignore"):
+            values = self.outer(owner, self.forms(owner, t)) - 0.5 * np.einsum("mr,mr->m", t, t)
         return np.where(np.isnan(values), np.inf, values)
 
     def gradient(self, owner: Array, t: Array) -> Array:
