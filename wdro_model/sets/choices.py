@@ -52,10 +52,16 @@ class ChoiceSet(FeasibleSet):
     def minimize_within(
         self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
     ) -> Vector:
+        forbidden, mandatory = as_held(lower, upper, self.dimension)
         own_lower, own_upper = self.own_bounds()
-        low = own_lower if lower is None else np.maximum(lower, own_lower)
-        high = own_upper if upper is None else np.minimum(upper, own_upper)
-        forbidden, mandatory = as_held(low, high, self.dimension)
+        forbidden |= own_upper < 1.0
+        mandatory |= own_lower > 0.0
+        both = forbidden & mandatory
+        if both.any():
+            raise InfeasibleError(
+                f"the {self.thing} {self.names[int(np.argmax(both))]!r} of {self!r} is both "
+                "forbidden and mandatory."
+            )
         return self.held_minimum(as_direction(direction, self.dimension), forbidden, mandatory)
 
     def held_minimum(self, direction: Vector, forbidden: Array, mandatory: Array) -> Vector:

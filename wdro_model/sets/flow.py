@@ -138,12 +138,6 @@ class Flow(OnGraph, FeasibleSet):
             f"{len(self.edges)} edges, minimised by {self.backend}"
         )
 
-    def reset(self) -> None:
-        """Forget the basis of the last call."""
-        forget = getattr(self._oracle, "reset", None)
-        if forget is not None:
-            forget()
-
     def _near(self, x: Vector) -> list[Vector]:
         """The nearest whole flow among those that differ from x by less than 1 on each edge.
 
@@ -334,6 +328,7 @@ class _WholeFlows:
         """The cheapest flow between some bounds; whole ones give the same flows."""
         low, high = np.ceil(lower - WHOLE), np.floor(upper + WHOLE)
         if not (is_whole(lower) and is_whole(upper)):
+            self.slack = 0.0
             return _ByProgram(self._set).within(direction, lower, upper)
         costs, unit = scaled_to_integers(direction, self.limit)
         self.slack = rounding_slack(direction, costs, unit, high - low)

@@ -63,6 +63,12 @@ class OnGraph:
         self.dimension = len(self.edges)
         self.places = _places(graph)
 
+    def reset(self) -> None:
+        """Forget what earlier calls left in the oracle, such as a basis or rows."""
+        forget = getattr(getattr(self, "_oracle", None), "reset", None)
+        if forget is not None:
+            forget()
+
     def plot(self, x: ArrayLike, path: Any = None, axes: Any = None) -> Any:
         """Draw the graph with the edges of x as wide as their coordinates; returns the axes.
 

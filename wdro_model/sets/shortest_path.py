@@ -135,6 +135,11 @@ class ShortestPath(EdgeSet):
             raise self.refusal(forbidden, mandatory)
         return path
 
+    def reset(self) -> None:
+        """Forget what earlier calls left behind."""
+        super().reset()
+        self._program = None
+
     def refusal(self, forbidden: Array, mandatory: Array) -> InfeasibleError:
         """The error where held edges leave no path."""
         parts = [
