@@ -165,3 +165,16 @@ def test_bounds_of_the_wrong_shape_are_refused():
     held = sets.SpanningTree(nx.cycle_graph(3), forbidden=[(0, 1)])
     with pytest.raises(InfeasibleError, match=r"edge \(0, 1\) of .* both forbidden and mandatory"):
         held.minimize(np.ones(3), lower=[1, 0, 0])
+
+
+def test_an_edge_without_direction_is_named_from_either_end():
+    tree = sets.SpanningTree(nx.cycle_graph(4), mandatory=[(2, 1)], forbidden=[(3, 0)])
+    assert tree.minimize(np.zeros(4))[tree.position((1, 2))] == 1
+    assert "4 edges (1 forbidden, 1 mandatory), minimised by kruskal" in tree.describe()
+    assert tree.position((2, 1)) == tree.position((1, 2))
+    parallel = sets.SpanningTree(nx.MultiGraph([(0, 1), (0, 1)]))
+    assert parallel.position((1, 0, 1)) == 1
+    with pytest.raises(ValueError, match=r"\(1, 0\) is no arc of .* they are \(0, 1\)"):
+        sets.Arborescence(nx.DiGraph([(0, 1)]), forbidden=[(1, 0)])
+    with pytest.raises(ValueError, match="given as a list of names, got 5"):
+        sets.SpanningTree(nx.cycle_graph(4), forbidden=5)

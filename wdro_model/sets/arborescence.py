@@ -100,7 +100,7 @@ class Arborescence(EdgeSet):
         where = "any root" if self.root is None else f"root {self.root!r}"
         return (
             f"spanning arborescences from {where} in a graph with {len(self.nodes)} nodes and "
-            f"{len(self.edges)} arcs, minimised by {self.backend}"
+            f"{len(self.edges)} arcs{self.held_in_words()}, minimised by {self.backend}"
         )
 
     def _hull(self, x: Any) -> list[Any]:

@@ -36,6 +36,7 @@ class ChoiceSet(FeasibleSet):
     is_held = False
     """Are some coordinates forbidden or mandatory?"""
     _held: tuple[Array, Array]
+    _asked = (0, 0)
 
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
@@ -68,6 +69,12 @@ class ChoiceSet(FeasibleSet):
         """The best choice with some coordinates (n,) forbidden and mandatory; by prices."""
         return minimize_by_prices(self, direction, forbidden, mandatory)
 
+    def held_in_words(self) -> str:
+        """ " (2 forbidden, 1 mandatory)", for a description; nothing if nothing is."""
+        words = ("forbidden", "mandatory")
+        said = [f"{count} {word}" for count, word in zip(self._asked, words) if count]
+        return f" ({', '.join(said)})" if said else ""
+
     def own_bounds(self) -> tuple[Vector, Vector]:
         """The bounds that say what is forbidden and mandatory."""
         assert self.bounds is not None
@@ -80,6 +87,7 @@ class ChoiceSet(FeasibleSet):
         without, with_ = (self.positions(given) for given in (forbidden, mandatory))
         if not without.size and not with_.size:
             return
+        self._asked = (np.unique(without).size, np.unique(with_).size)
         both = np.intersect1d(without, with_)
         if both.size:
             raise ValueError(
@@ -103,16 +111,24 @@ class ChoiceSet(FeasibleSet):
             return np.zeros(0, dtype=np.int64)
         if isinstance(things, str) or not isinstance(things, Iterable):
             raise ValueError(f"{self.thing}s are given as a list of names, got {things!r}.")
-        return np.array([self.position(thing) for thing in things], dtype=np.int64)
+        known, found = self.coordinates(), []
+        for thing in things:
+            if thing not in known:
+                shown = ", ".join(map(repr, self.names[:5]))
+                more = ", ..." if len(self.names) > 5 else ""
+                raise ValueError(
+                    f"{thing!r} is no {self.thing} of {self!r}: they are {shown}{more}."
+                )
+            found.append(known[thing])
+        return np.array(found, dtype=np.int64)
 
     def position(self, thing: Any) -> int:
         """The coordinate of one thing."""
-        known = {name: i for i, name in enumerate(self.names)}
-        if thing not in known:
-            shown = ", ".join(map(repr, self.names[:5]))
-            more = ", ..." if len(self.names) > 5 else ""
-            raise ValueError(f"{thing!r} is no {self.thing} of {self!r}: they are {shown}{more}.")
-        return known[thing]
+        return int(self.positions([thing])[0])
+
+    def coordinates(self) -> dict[Any, int]:
+        """The coordinate of every name."""
+        return {name: i for i, name in enumerate(self.names)}
 
     def constraints(self, x: Any) -> list[Any]:
         """CVXPY constraints for the hull, with what is held."""

@@ -87,8 +87,8 @@ class Matching(EdgeSet):
         """The set in one line."""
         kind = "perfect matchings" if self.perfect else "matchings"
         return (
-            f"{kind} of a graph with {len(self.nodes)} nodes and {len(self.edges)} edges, "
-            f"minimised by {self.backend}"
+            f"{kind} of a graph with {len(self.nodes)} nodes and {len(self.edges)} edges"
+            f"{self.held_in_words()}, minimised by {self.backend}"
         )
 
     def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:

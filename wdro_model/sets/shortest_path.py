@@ -216,7 +216,7 @@ class ShortestPath(EdgeSet):
             kind = "a directed graph" if self._order is None else "an acyclic directed graph"
         return (
             f"paths from {self.source!r} to {self.target!r} in {kind} with {len(self.nodes)} nodes "
-            f"and {len(self.edges)} edges, minimised by {self.backend}"
+            f"and {len(self.edges)} edges{self.held_in_words()}, minimised by {self.backend}"
         )
 
     def _set_arcs(self) -> None:

@@ -59,8 +59,8 @@ class Tour(EdgeSet):
         """The set in one line."""
         kind = "directed tours" if self.is_directed else "tours"
         return (
-            f"{kind} of a graph with {len(self.nodes)} nodes and {len(self.edges)} edges, "
-            f"minimised by {self.backend}"
+            f"{kind} of a graph with {len(self.nodes)} nodes and {len(self.edges)} edges"
+            f"{self.held_in_words()}, minimised by {self.backend}"
         )
 
     def order(self, x: Any) -> list[Any]:
