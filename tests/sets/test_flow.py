@@ -132,6 +132,8 @@ def test_forms_of_supply_and_capacity():
     by_mapping = Flow(graph, {"a": 2, "c": -2}, {("a", "b"): 1, ("b", "c"): 0})
     assert by_name.selected(by_name.minimize([0, 0, 1])) == {("a", "c"): 2.0}
     assert by_mapping.selected(by_mapping.minimize([0, 0, 1])) == {("a", "c"): 2.0}
+    through = Flow(graph, "supply", "room", mandatory=[("a", "b")])
+    assert through.selected(through.minimize([1, 1, 0]))[("a", "b")] == 1.0
     # Acyclic: no edge carries more than all there is.
     np.testing.assert_array_equal(by_mapping.bounds[1], [1, 2, 0])
 
@@ -175,6 +177,7 @@ def test_rounding_gives_the_nearest_whole_flow(backend):
         ({"lower": 3}, r"edge \(0, 1\) must carry at least 3 and at most 2"),
         ({"supply": {0: 8, 2: -8}}, r"no flow meets the supply .*only 50% of it"),
         ({"forbidden": [(0, 1), (0, 2)]}, "no flow meets the supply"),
+        ({"forbidden": [(0, 1)], "mandatory": [(0, 1)]}, "at least 1 and at most 0"),
         ({"forbidden": [(1, 0)]}, "is no edge of"),
     ],
 )

@@ -141,3 +141,40 @@ def test_rounding_ends_where_no_neighbour_improves(chosen):
     assert chosen.is_vertex(found)
     for other in chosen.neighbours(found, found):
         assert found @ matrix @ found <= other @ matrix @ other
+
+
+@pytest.mark.parametrize("backend", ["ortools", "highs"])
+def test_a_run_can_be_repeated_after_a_reset(backend):
+    graph = nx.complete_graph(8)
+    chosen = (sets.SpanningTree if backend == "ortools" else sets.Matching)(graph, backend=backend)
+    rng = np.random.default_rng(0)
+    directions = rng.integers(-2, 3, (12, chosen.dimension)).astype(float)
+    runs = []
+    for _ in range(2):
+        chosen.reset()
+        runs.append([chosen.minimize(direction) for direction in directions])
+    np.testing.assert_array_equal(*runs)
+
+
+def test_bounds_of_the_wrong_shape_are_refused():
+    tree = sets.SpanningTree(nx.cycle_graph(3))
+    with pytest.raises(ValueError, match=r"upper must have shape \(3,\), got \(2,\)"):
+        tree.minimize(np.ones(3), upper=np.ones(2))
+    with pytest.raises(InfeasibleError, match=r"no choice lies between the bounds 1 and 0 of"):
+        tree.minimize(np.ones(3), lower=[1, 0, 0], upper=[0, 1, 1])
+    held = sets.SpanningTree(nx.cycle_graph(3), forbidden=[(0, 1)])
+    with pytest.raises(InfeasibleError, match=r"edge \(0, 1\) of .* both forbidden and mandatory"):
+        held.minimize(np.ones(3), lower=[1, 0, 0])
+
+
+def test_an_edge_without_direction_is_named_from_either_end():
+    tree = sets.SpanningTree(nx.cycle_graph(4), mandatory=[(2, 1)], forbidden=[(3, 0)])
+    assert tree.minimize(np.zeros(4))[tree.position((1, 2))] == 1
+    assert "4 edges (1 forbidden, 1 mandatory), minimised by kruskal" in tree.describe()
+    assert tree.position((2, 1)) == tree.position((1, 2))
+    parallel = sets.SpanningTree(nx.MultiGraph([(0, 1), (0, 1)]))
+    assert parallel.position((1, 0, 1)) == 1
+    with pytest.raises(ValueError, match=r"\(1, 0\) is no arc of .* they are \(0, 1\)"):
+        sets.Arborescence(nx.DiGraph([(0, 1)]), forbidden=[(1, 0)])
+    with pytest.raises(ValueError, match="given as a list of names, got 5"):
+        sets.SpanningTree(nx.cycle_graph(4), forbidden=5)

@@ -65,6 +65,28 @@ def test_against_dynamic_programming(directed, backend):
     assert weights @ oracle.minimize(weights) == pytest.approx(held_karp(matrix, count))
 
 
+BURMA14 = """16.47 96.10, 16.47 94.44, 20.09 92.54, 22.39 93.37, 25.23 97.24, 22.00 96.05,
+20.47 97.02, 17.20 96.29, 16.30 97.38, 14.05 98.12, 16.53 97.38, 21.52 95.59, 19.41 97.13,
+20.09 94.55"""
+
+
+def kilometres(here, there):
+    """TSPLIB's distances on the globe (GEO), from degrees and minutes."""
+    (lat, long), (lat2, long2) = (
+        [np.pi * (int(v) + 5 * (v - int(v)) / 3) / 180 for v in point] for point in (here, there)
+    )
+    q1, q2, q3 = np.cos(long - long2), np.cos(lat - lat2), np.cos(lat + lat2)
+    return int(6378.388 * np.arccos(0.5 * ((1 + q1) * q2 - (1 - q1) * q3)) + 1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_published_optimum_of_burma14(backend):
+    places = [tuple(map(float, pair.split())) for pair in BURMA14.split(",")]
+    oracle = Tour(nx.complete_graph(14), backend)
+    weights = np.array([kilometres(places[u], places[v]) for u, v in oracle.edges], dtype=float)
+    assert weights @ oracle.minimize(weights) == 3323
+
+
 def test_points_on_a_circle_are_met_in_turn():
     angles = np.random.default_rng(2).permutation(12) * 2 * np.pi / 12
     points = np.column_stack([np.cos(angles), np.sin(angles)])

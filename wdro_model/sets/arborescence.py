@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any
 
 import cvxpy as cp
@@ -28,8 +29,8 @@ class Arborescence(EdgeSet):
     loops, and arcs into the root, are in no arborescence. Some arcs may be `forbidden`, others
     `mandatory`.
 
-    Backends: "edmonds" (default: Chu, Liu and Edmonds on arrays), "networkx", "highs" (a linear
-    program with the cuts x(into S) >= 1 as they are violated).
+    Backends: "edmonds" (default: O(m log^2 m)), "networkx", "highs" (a linear program with the cuts
+    x(into S) >= 1 as they are violated).
     """
 
     default_backend = "edmonds"
@@ -99,7 +100,7 @@ class Arborescence(EdgeSet):
         where = "any root" if self.root is None else f"root {self.root!r}"
         return (
             f"spanning arborescences from {where} in a graph with {len(self.nodes)} nodes and "
-            f"{len(self.edges)} arcs, minimised by {self.backend}"
+            f"{len(self.edges)} arcs{self.held_in_words()}, minimised by {self.backend}"
         )
 
     def _hull(self, x: Any) -> list[Any]:
@@ -175,7 +176,7 @@ class Arborescence(EdgeSet):
 
 # ------------------------------------------------------------------ Chu, Liu and Edmonds
 def _edmonds(trees: Arborescence) -> LinearOracle:
-    """On arrays: each node takes its cheapest arc, cycles are contracted, and so on.
+    """Chu, Liu and Edmonds: each node takes its cheapest arc, cycles become nodes, and so on.
 
     Any root: another one with an arc to every node, dear enough to be used once.
     """
@@ -200,67 +201,104 @@ def _edmonds(trees: Arborescence) -> LinearOracle:
     return minimize
 
 
-@dataclass(frozen=True)
-class Contracted:
-    """Cycles that became nodes.
+class Groups:
+    """Sets of nodes that are joined, and parted again in the opposite order (a union-find)."""
 
-    taken: the arc of its cycle into each node, -1 for nodes on none; heads: {arc: node into which
-    it led} for the arcs that were left.
-    """
+    def __init__(self, count: int) -> None:
+        self._parent = [-1] * count  # less the size, for the one that stands for its group
+        self.joined: list[tuple[int, int]] = []
 
-    taken: list[int]
-    heads: dict[int, int]
+    def find(self, node: int) -> int:
+        """The node that stands for the group of a node."""
+        while self._parent[node] >= 0:
+            node = self._parent[node]
+        return node
+
+    def join(self, one: int, other: int) -> None:
+        """Make one group of two different ones."""
+        one, other = self.find(one), self.find(other)
+        if self._parent[one] > self._parent[other]:
+            one, other = other, one
+        self.joined.append((other, self._parent[other]))
+        self._parent[one] += self._parent[other]
+        self._parent[other] = one
+
+    def part(self, when: int) -> None:
+        """Undo all but the first `when` joins."""
+        while len(self.joined) > when:
+            other, size = self.joined.pop()
+            self._parent[self._parent[other]] -= size
+            self._parent[other] = size
+
+
+@dataclass
+class Waiting:
+    """The arcs into a node as a heap of (key, arc); their weights are key + shift."""
+
+    heap: list[tuple[float, int]]
+    shift: float = 0.0
+
+    def cheapest(self) -> int:
+        """Take the cheapest arc out, and its weight off all the others."""
+        key, arc = heappop(self.heap)
+        self.shift = -key
+        return arc
+
+    def with_(self, other: Waiting) -> Waiting:
+        """Both heaps in one, the smaller poured into the larger."""
+        small, large = sorted((self, other), key=lambda waiting: len(waiting.heap))
+        change = small.shift - large.shift
+        for key, arc in small.heap:
+            heappush(large.heap, (key + change, arc))
+        return large
 
 
 def cheapest_arborescence(
     weights: Vector, tails: np.ndarray, heads: np.ndarray, root: int, count: int
 ) -> np.ndarray:
-    """The positions of the arcs of a cheapest arborescence; every node can be reached."""
-    arcs, levels = np.arange(weights.size), []
-    while True:
-        # The last one written stays: the cheapest arc into each node.
-        order = np.argsort(-weights, kind="stable")
-        best = np.full(count, -1)
-        best[heads[order]] = order
-        best[root] = -1
-        cycle = _cycles(np.where(best >= 0, tails[best], -1))
-        inner = cycle >= 0
-        if not inner.any():
-            break
-        # An arc into a cycle costs what it adds to the one that it replaces.
-        label = np.where(inner, cycle, cycle.max() + np.cumsum(~inner))
-        into = inner[heads]
-        weights = np.where(into, weights - weights[best[heads]], weights)
-        kept = label[tails] != label[heads]
-        left = dict(zip(arcs[kept].tolist(), heads[kept].tolist()))
-        levels.append(Contracted(np.where(inner, arcs[best], -1).tolist(), left))
-        arcs, weights = arcs[kept], weights[kept]
-        tails, heads = label[tails[kept]], label[heads[kept]]
-        root, count = int(label[root]), int(label.max()) + 1
-    chosen = set(arcs[best[best >= 0]].tolist())
-    for level in reversed(levels):
-        entered = {level.heads[arc] for arc in chosen}
-        chosen.update(
-            arc for node, arc in enumerate(level.taken) if arc >= 0 and node not in entered
-        )
-    return np.array(sorted(chosen), dtype=np.int64)
+    """The positions of the arcs of a cheapest arborescence; every node can be reached.
 
-
-def _cycles(parents: np.ndarray) -> np.ndarray:
-    """The number of the cycle that each node is on, -1 for none; parents (n,), -1 for the root."""
-    above = parents.tolist()
-    seen, cycle, found = [-1] * len(above), [-1] * len(above), 0
-    for start in range(len(above)):
-        node = start
-        while node >= 0 and seen[node] < 0:
-            seen[node] = start
-            node = above[node]
-        if node >= 0 and seen[node] == start and cycle[node] < 0:
-            while cycle[node] < 0:
-                cycle[node] = found
-                node = above[node]
-            found += 1
-    return np.array(cycle)
+    From each node a path grows backwards along cheapest arcs (Gabow, Galil, Spencer and Tarjan).
+    Where it meets itself the nodes of the cycle become one, and an arc into it costs what it adds
+    to the arc that it replaces. At the end cycles are opened again, the last one first, each at the
+    node at which an arc enters it.
+    """
+    waiting = [Waiting([]) for _ in range(count)]
+    order = np.argsort(weights, kind="stable")
+    for arc, key, head in zip(order.tolist(), weights[order].tolist(), heads[order].tolist()):
+        waiting[head].heap.append((key, arc))  # in ascending order, which is a heap
+    tail_of, head_of, groups = tails.tolist(), heads.tolist(), Groups(count)
+    reached_from = [-1] * count
+    reached_from[root] = root
+    into, cycles = [-1] * count, []
+    for start in range(count):
+        node = groups.find(start)
+        path: list[int] = []
+        taken: list[int] = []
+        while reached_from[node] < 0:
+            reached_from[node] = start
+            path.append(node)
+            taken.append(waiting[node].cheapest())
+            node = groups.find(tail_of[taken[-1]])
+            if reached_from[node] == start:
+                first, when = path.index(node), len(groups.joined)
+                arcs = waiting[node]
+                for other in path[first + 1 :]:
+                    arcs = arcs.with_(waiting[other])
+                    groups.join(node, other)
+                node = groups.find(node)
+                cycles.append((node, when, taken[first:]))
+                del path[first:], taken[first:]
+                waiting[node], reached_from[node] = arcs, -1
+        for arc in taken:
+            into[groups.find(head_of[arc])] = arc
+    for node, when, taken in reversed(cycles):
+        groups.part(when)
+        entering = into[node]
+        for arc in (*taken, entering):
+            into[groups.find(head_of[arc])] = arc
+    into[root] = -1
+    return np.array([arc for arc in into if arc >= 0], dtype=np.int64)
 
 
 def _networkx(trees: Arborescence) -> LinearOracle:
@@ -332,6 +370,10 @@ class _ByCuts:
         if found is None:
             raise InfeasibleError("no arborescence is left.")
         return np.rint(found[:size]) + 0.0
+
+    def reset(self) -> None:
+        """Forget the cuts that were found."""
+        self._program.reset()
 
     def _violated(self, x: Vector) -> Iterator[ViolatedRow]:
         """x(into S) >= 1 for sets S of nodes without a root that no arc with x > 0 leads into."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,7 @@ class ChoiceSet(FeasibleSet):
     is_held = False
     """Are some coordinates forbidden or mandatory?"""
     _held: tuple[Array, Array]
+    _asked = (0, 0)
 
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
@@ -53,15 +53,27 @@ class ChoiceSet(FeasibleSet):
     def minimize_within(
         self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
     ) -> Vector:
+        forbidden, mandatory = as_held(lower, upper, self.dimension)
         own_lower, own_upper = self.own_bounds()
-        low = own_lower if lower is None else np.maximum(lower, own_lower)
-        high = own_upper if upper is None else np.minimum(upper, own_upper)
-        forbidden, mandatory = as_held(low, high, self.dimension)
+        forbidden |= own_upper < 1.0
+        mandatory |= own_lower > 0.0
+        both = forbidden & mandatory
+        if both.any():
+            raise InfeasibleError(
+                f"the {self.thing} {self.names[int(np.argmax(both))]!r} of {self!r} is both "
+                "forbidden and mandatory."
+            )
         return self.held_minimum(as_direction(direction, self.dimension), forbidden, mandatory)
 
     def held_minimum(self, direction: Vector, forbidden: Array, mandatory: Array) -> Vector:
         """The best choice with some coordinates (n,) forbidden and mandatory; by prices."""
         return minimize_by_prices(self, direction, forbidden, mandatory)
+
+    def held_in_words(self) -> str:
+        """ " (2 forbidden, 1 mandatory)", for a description; nothing if nothing is."""
+        words = ("forbidden", "mandatory")
+        said = [f"{count} {word}" for count, word in zip(self._asked, words) if count]
+        return f" ({', '.join(said)})" if said else ""
 
     def own_bounds(self) -> tuple[Vector, Vector]:
         """The bounds that say what is forbidden and mandatory."""
@@ -75,6 +87,7 @@ class ChoiceSet(FeasibleSet):
         without, with_ = (self.positions(given) for given in (forbidden, mandatory))
         if not without.size and not with_.size:
             return
+        self._asked = (np.unique(without).size, np.unique(with_).size)
         both = np.intersect1d(without, with_)
         if both.size:
             raise ValueError(
@@ -98,19 +111,23 @@ class ChoiceSet(FeasibleSet):
             return np.zeros(0, dtype=np.int64)
         if isinstance(things, str) or not isinstance(things, Iterable):
             raise ValueError(f"{self.thing}s are given as a list of names, got {things!r}.")
-        return np.array([self.position(thing) for thing in things], dtype=np.int64)
+        known, found = self.coordinates(), []
+        for thing in things:
+            if thing not in known:
+                shown = ", ".join(map(repr, self.names[:5]))
+                more = ", ..." if len(self.names) > 5 else ""
+                raise ValueError(
+                    f"{thing!r} is no {self.thing} of {self!r}: they are {shown}{more}."
+                )
+            found.append(known[thing])
+        return np.array(found, dtype=np.int64)
 
     def position(self, thing: Any) -> int:
         """The coordinate of one thing."""
-        known = self._places
-        if thing not in known:
-            shown = ", ".join(map(repr, self.names[:5]))
-            more = ", ..." if len(self.names) > 5 else ""
-            raise ValueError(f"{thing!r} is no {self.thing} of {self!r}: they are {shown}{more}.")
-        return known[thing]
+        return int(self.positions([thing])[0])
 
-    @cached_property
-    def _places(self) -> dict[Any, int]:
+    def coordinates(self) -> dict[Any, int]:
+        """The coordinate of every name."""
         return {name: i for i, name in enumerate(self.names)}
 
     def constraints(self, x: Any) -> list[Any]:

@@ -35,7 +35,7 @@ class Flow(OnGraph, FeasibleSet):
         edge attribute. Without one (or infinite), an acyclic graph has the total supply; on a graph
         with cycles flows would have no bound.
     lower: what an edge carries at least, in the same forms; 0 by default.
-    forbidden: edges that carry nothing.
+    forbidden, mandatory: edges that carry nothing, and edges that carry at least 1.
 
     Costs may have any sign. With whole supplies and bounds the vertices are whole (and `integral`
     is true), and a unit supply with unit capacities is a path, perhaps with cycles beside it.
@@ -58,6 +58,7 @@ class Flow(OnGraph, FeasibleSet):
         *,
         lower: Amounts = 0.0,
         forbidden: Iterable[Any] | None = None,
+        mandatory: Iterable[Any] | None = None,
     ) -> None:
         self.read_graph(graph)
         if not self.is_directed:
@@ -70,6 +71,8 @@ class Flow(OnGraph, FeasibleSet):
         most = self._as_amounts(graph, np.inf if capacity is None else capacity, "capacity")
         most[self._positions(forbidden)] = 0.0
         most = self._bounded(graph, most)
+        asked = self._positions(mandatory)
+        least[asked] = np.maximum(least[asked], 1.0)
         crossed = np.flatnonzero(least > most)
         if crossed.size:
             at = int(crossed[0])
@@ -137,12 +140,6 @@ class Flow(OnGraph, FeasibleSet):
             f"flows of {total:g} in all through a graph with {len(self.nodes)} nodes and "
             f"{len(self.edges)} edges, minimised by {self.backend}"
         )
-
-    def reset(self) -> None:
-        """Forget the basis of the last call."""
-        forget = getattr(self._oracle, "reset", None)
-        if forget is not None:
-            forget()
 
     def _near(self, x: Vector) -> list[Vector]:
         """The nearest whole flow among those that differ from x by less than 1 on each edge.
@@ -239,7 +236,7 @@ class Flow(OnGraph, FeasibleSet):
         return np.where(free, self.supply[self.supply > 0].sum(), most)
 
     def _positions(self, edges: Iterable[Any] | None) -> np.ndarray:
-        known = {edge: i for i, edge in enumerate(self.edges)}
+        known = self.coordinates()
         found = []
         for edge in edges or ():
             if edge not in known:
@@ -334,6 +331,7 @@ class _WholeFlows:
         """The cheapest flow between some bounds; whole ones give the same flows."""
         low, high = np.ceil(lower - WHOLE), np.floor(upper + WHOLE)
         if not (is_whole(lower) and is_whole(upper)):
+            self.slack = 0.0
             return _ByProgram(self._set).within(direction, lower, upper)
         costs, unit = scaled_to_integers(direction, self.limit)
         self.slack = rounding_slack(direction, costs, unit, high - low)

@@ -63,6 +63,20 @@ class OnGraph:
         self.dimension = len(self.edges)
         self.places = _places(graph)
 
+    def coordinates(self) -> dict[Any, int]:
+        """The coordinate of every edge; without directions, also from its other end."""
+        known = {edge: i for i, edge in enumerate(self.edges)}
+        if not self.is_directed:
+            for i, (tail, head, *key) in enumerate(self.edges):
+                known.setdefault((head, tail, *key), i)
+        return known
+
+    def reset(self) -> None:
+        """Forget what earlier calls left in the oracle, such as a basis or rows."""
+        forget = getattr(getattr(self, "_oracle", None), "reset", None)
+        if forget is not None:
+            forget()
+
     def plot(self, x: ArrayLike, path: Any = None, axes: Any = None) -> Any:
         """Draw the graph with the edges of x as wide as their coordinates; returns the axes.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import combinations
 from typing import Any
 
@@ -19,6 +20,8 @@ from wdro_model.sets.feasible_set import as_flat
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.sets.integer_costs import scaled_to_integers
 
+DENSE = 4_000_000
+"""Up to so many pairs of nodes of the two sides an assignment is solved on a full matrix."""
 ENUMERATED = 12
 """Up to so many nodes the rows of all odd sets are written out."""
 SMALL = 20
@@ -33,8 +36,8 @@ class Matching(EdgeSet):
 
     Backends: "scipy" (an assignment, for bipartite graphs), "highs" (a linear program with the rows
     of odd sets as they are violated, then branch and bound), "networkx" (Edmonds's blossoms, with
-    weights rounded to 50 bits). By default "scipy" where the graph is bipartite, else "networkx" up
-    to 20 nodes and "highs" beyond.
+    weights rounded to 50 bits). By default "scipy" where the graph is bipartite and its sides are
+    not too large for a full matrix, else "networkx" up to 20 nodes and "highs" beyond.
 
     The hull has a CVXPY form on bipartite graphs (at most one edge, or one, at each node) and on
     graphs of at most 12 nodes. Beyond, it has a row for each odd set of nodes, too many to write.
@@ -57,19 +60,20 @@ class Matching(EdgeSet):
         self.proper = self.tails != self.heads
         if not self.proper.any():
             raise ValueError("the graph has self-loops only, which are in no matching.")
-        if self.perfect:
-            self._check_perfect(graph)
         self.bounds = (np.zeros(self.dimension), self.proper.astype(np.float64))
         self.is_bipartite: bool = nx.is_bipartite(_without_loops(graph))
         self.has_constraints = self.is_bipartite or len(self.nodes) <= ENUMERATED
         self.use_backend(backend)
+        if self.perfect:
+            self._check_perfect(graph)
         self.hold(forbidden, mandatory)
 
     def use_backend(self, backend: str | None = None) -> None:
         """Build the oracle of a backend; of the one that suits the graph for None."""
         if backend is None:
-            small = len(self.nodes) <= SMALL
-            backend = "scipy" if self.is_bipartite else "networkx" if small else "highs"
+            count = len(self.nodes)
+            assigned = self.is_bipartite and count * count <= 4 * DENSE
+            backend = "scipy" if assigned else "networkx" if count <= SMALL else "highs"
         super().use_backend(backend)
 
     def incidence(self) -> Any:
@@ -83,8 +87,8 @@ class Matching(EdgeSet):
         """The set in one line."""
         kind = "perfect matchings" if self.perfect else "matchings"
         return (
-            f"{kind} of a graph with {len(self.nodes)} nodes and {len(self.edges)} edges, "
-            f"minimised by {self.backend}"
+            f"{kind} of a graph with {len(self.nodes)} nodes and {len(self.edges)} edges"
+            f"{self.held_in_words()}, minimised by {self.backend}"
         )
 
     def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
@@ -184,12 +188,14 @@ class Matching(EdgeSet):
                 f"the graph has {count} nodes, an odd number, and no perfect matching; leave one "
                 "out, or use perfect=False."
             )
+        with suppress(InfeasibleError):
+            if 2 * self.free_minimum(np.zeros(self.dimension)).sum() == count:
+                return
         matched = 2 * len(nx.max_weight_matching(_without_loops(graph), maxcardinality=True))
-        if matched < count:
-            raise ValueError(
-                f"the graph has no perfect matching: at most {matched} of its {count} nodes can be "
-                "matched; add edges, or use perfect=False."
-            )
+        raise ValueError(
+            f"the graph has no perfect matching: at most {matched} of its {count} nodes can be "
+            "matched; add edges, or use perfect=False."
+        )
 
     def held(self, forbidden: Array, mandatory: Array) -> Array:
         """The edges (m,) that cannot be used: forbidden, loops, and those that meet mandatory ones.
@@ -327,7 +333,8 @@ class _ByProgram:
         )
 
     def __call__(self, direction: Vector) -> Vector:
-        return self._answer(self._program.choose(direction, self._violated))
+        none = np.zeros(direction.size, dtype=bool)
+        return self.within(direction, none, none)
 
     def within(self, direction: Vector, forbidden: Array, mandatory: Array) -> Vector:
         """The best matching with some edges held."""
@@ -336,11 +343,11 @@ class _ByProgram:
         found = self._program.choose(direction, self._violated, lower, upper)
         if found is None:
             raise self._set.refusal(forbidden, mandatory)
-        return self._answer(found)
-
-    def _answer(self, found: Vector | None) -> Vector:
-        assert found is not None
         return np.rint(found) + 0.0
+
+    def reset(self) -> None:
+        """Forget the rows that were found."""
+        self._program.reset()
 
     def _violated(self, x: Vector) -> Iterator[ViolatedRow]:
         matchings = self._set

@@ -135,6 +135,11 @@ class ShortestPath(EdgeSet):
             raise self.refusal(forbidden, mandatory)
         return path
 
+    def reset(self) -> None:
+        """Forget what earlier calls left behind."""
+        super().reset()
+        self._program = None
+
     def refusal(self, forbidden: Array, mandatory: Array) -> InfeasibleError:
         """The error where held edges leave no path."""
         parts = [
@@ -211,7 +216,7 @@ class ShortestPath(EdgeSet):
             kind = "a directed graph" if self._order is None else "an acyclic directed graph"
         return (
             f"paths from {self.source!r} to {self.target!r} in {kind} with {len(self.nodes)} nodes "
-            f"and {len(self.edges)} edges, minimised by {self.backend}"
+            f"and {len(self.edges)} edges{self.held_in_words()}, minimised by {self.backend}"
         )
 
     def _set_arcs(self) -> None:

@@ -69,6 +69,10 @@ class SimplePaths:
             raise paths.refusal(forbidden, mandatory)
         return paths._indicator(self._edges[found > 0.5])
 
+    def reset(self) -> None:
+        """Forget the rows that were found."""
+        self._program.reset()
+
     def _violated(self, y: Vector) -> Iterator[ViolatedRow]:
         """For the components S of the arcs in use without the source, from the node used most."""
         count, start = len(self._set.nodes), self._set._start

@@ -97,8 +97,8 @@ class SpanningTree(EdgeSet):
     def describe(self) -> str:
         """The set in one line."""
         return (
-            f"spanning trees of a graph with {len(self.nodes)} nodes and {len(self.edges)} edges, "
-            f"minimised by {self.backend}"
+            f"spanning trees of a graph with {len(self.nodes)} nodes and {len(self.edges)} edges"
+            f"{self.held_in_words()}, minimised by {self.backend}"
         )
 
     def _roots(self) -> NDArray[np.int64]:

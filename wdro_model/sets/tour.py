@@ -59,8 +59,8 @@ class Tour(EdgeSet):
         """The set in one line."""
         kind = "directed tours" if self.is_directed else "tours"
         return (
-            f"{kind} of a graph with {len(self.nodes)} nodes and {len(self.edges)} edges, "
-            f"minimised by {self.backend}"
+            f"{kind} of a graph with {len(self.nodes)} nodes and {len(self.edges)} edges"
+            f"{self.held_in_words()}, minimised by {self.backend}"
         )
 
     def order(self, x: Any) -> list[Any]:
@@ -203,6 +203,10 @@ class _ByCuts(_Oracle):
             raise self._set.refusal(forbidden, mandatory)
         return np.rint(found) + 0.0
 
+    def reset(self) -> None:
+        """Forget the cuts that were found."""
+        self._program.reset()
+
     def _violated(self, x: Vector) -> Iterator[ViolatedRow]:
         """x(out of S) >= 1, or x(around S) >= 2, for the components S of the edges with x > 0."""
         tours = self._set
@@ -230,6 +234,10 @@ class _ByCircuits(_Oracle):
         self._known: Vector | None = None
         # Sums of costs along a tour stay far inside 64 bits.
         self._limit = min(2**40, 2**58 // len(tours.nodes))
+
+    def reset(self) -> None:
+        """Forget the last tour."""
+        self._known = None
 
     def within(self, direction: Vector, forbidden: Array, mandatory: Array) -> Vector:
         tours, named = self._set, self._module

@@ -26,8 +26,6 @@ LEVELS = 8
 """Levels t whose components are tried, from above."""
 KEPT = 2
 """Rows for each node that are kept from call to call."""
-WHOLE_UNITS = 10**8
-"""What a flow of 1 is in integers, where violated rows are looked for by maximum flows."""
 
 
 def ranked(weights: Vector) -> Vector:
@@ -69,6 +67,10 @@ class TreeRows:
             self._write([nodes for nodes in self._rows if self._binds(nodes, x)])
         point[self._edges] = x
         return self._trees._tree(point)
+
+    def reset(self) -> None:
+        """Forget the rows that were found."""
+        self._write([])
 
     def _write(self, rows: list[np.ndarray]) -> None:
         """The program with x(E) = n - 1, an edge at every node, and some rows."""
@@ -146,16 +148,17 @@ def _by_flows(x: Vector, tails: np.ndarray, heads: np.ndarray, count: int) -> It
     size = x.size
     source, sink = size + count, size + count + 1
     e = np.arange(size)
-    whole = np.rint(WHOLE_UNITS * x).astype(np.int32)
+    unit = min(10**8, 2**30 // count)  # what a flow of 1 is: sums stay inside 32 bits
+    whole = np.rint(unit * x).astype(np.int32)
     rows = np.concatenate([np.full(size, source), e, e, size + np.arange(count)])
     columns = np.concatenate([e, size + tails, size + heads, np.full(count, sink)])
-    price = np.full(count, WHOLE_UNITS, dtype=np.int32)
+    price = np.full(count, unit, dtype=np.int32)
     for root in range(count):
         price[root] = 0
         values = np.concatenate([whole, whole, whole, price]).astype(np.int32)
         graph = sp.csr_array((values, (rows, columns)), shape=(sink + 1, sink + 1))
         flow = maximum_flow(graph, source, sink)
-        if whole.sum(dtype=np.int64) - flow.flow_value > VIOLATED * WHOLE_UNITS:
+        if whole.sum(dtype=np.int64) > flow.flow_value:
             left = graph - flow.flow
             left.data[left.data < 0] = 0
             left.eliminate_zeros()
@@ -163,5 +166,6 @@ def _by_flows(x: Vector, tails: np.ndarray, heads: np.ndarray, count: int) -> It
             nodes = np.zeros(count, dtype=bool)
             nodes[reached[(reached >= size) & (reached < source)] - size] = True
             nodes[root] = True
-            yield nodes
-        price[root] = WHOLE_UNITS
+            if x[nodes[tails] & nodes[heads]].sum() > nodes.sum() - 1.0 + VIOLATED:
+                yield nodes
+        price[root] = unit
