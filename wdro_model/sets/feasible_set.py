@@ -84,13 +84,17 @@ class FeasibleSet(ABC):
         held = as_held(lower, upper, self.dimension)
         return minimize_by_prices(self, as_direction(direction, self.dimension), *held)
 
-    def minimize_with_slack(self, direction: ArrayLike) -> tuple[Vector, float]:
+    def minimize_with_slack(
+        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> tuple[Vector, float]:
         """A point of the set, and by how much at most it costs more than the minimiser.
 
         The slack is 0 where the oracle is exact; one that knows a lower bound only returns the
         cost of its point less the bound.
         """
-        return self.minimize(direction), 0.0
+        if lower is None and upper is None:
+            return self.minimize(direction), 0.0
+        return self.minimize_within(direction, lower, upper), 0.0
 
     def vertex(self, direction: ArrayLike) -> Vector:
         """The answer of `minimize`, counted in `calls`; kept as a witness against later ones."""

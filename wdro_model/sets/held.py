@@ -49,14 +49,29 @@ def minimize_by_prices(
     choices: FeasibleSet, direction: Vector, forbidden: np.ndarray, mandatory: np.ndarray
 ) -> Vector:
     """A 0/1 point of the set that minimises <direction, x> with some coordinates held."""
+    free = getattr(choices, "free_minimum", choices.minimize)
+    vertex = free(priced(choices, direction, forbidden, mandatory))
+    check_held(choices, vertex, forbidden, mandatory)
+    return vertex
+
+
+def priced(
+    choices: FeasibleSet, direction: Vector, forbidden: np.ndarray, mandatory: np.ndarray
+) -> Vector:
+    """The direction with a price on what is forbidden, and a reward for what is mandatory."""
     if choices.nonnegative_directions and mandatory.any():
         raise ValueError(
             f"{choices!r} takes nonnegative directions only, so it cannot be made to choose a "
             "coordinate; hold coordinates at 0, or write minimize_within(direction, lower, upper)."
         )
-    price = 1.0 + 2.0 * float(np.abs(direction).sum())
-    free = getattr(choices, "free_minimum", choices.minimize)
-    vertex = free(direction + price * forbidden - price * mandatory)
+    price = 4.0 * float(np.abs(direction).sum()) or 1.0
+    return direction + price * forbidden - price * mandatory
+
+
+def check_held(
+    choices: FeasibleSet, vertex: Vector, forbidden: np.ndarray, mandatory: np.ndarray
+) -> None:
+    """Raise an InfeasibleError if a minimiser under prices breaks what is held."""
     if not is_binary(vertex):
         raise ValueError(
             f"coordinates of {choices!r} cannot be held: its points are not choices with entries 0 "
@@ -69,4 +84,3 @@ def minimize_by_prices(
             f"{int(forbidden.sum())} forbidden coordinates as asked (coordinate "
             f"{int(np.flatnonzero(broken)[0])} stands in the way)."
         )
-    return vertex

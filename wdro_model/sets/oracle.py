@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from wdro_model.errors import blaming
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
+from wdro_model.sets.held import as_held, check_held, priced
 from wdro_model.sets.vertices import is_whole
 
 
@@ -70,13 +71,35 @@ class Oracle(FeasibleSet):
         self._cvxpy_form = constraints
         self.bounds = None if bounds is None else self._as_bounds(bounds)
 
-    def minimize(self, direction: ArrayLike) -> Vector:
-        """The function's vertex, checked."""
-        return self.minimize_with_slack(direction)[0]
+    def minimize(
+        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> Vector:
+        """The function's vertex, checked; within bounds by prices, for vertices of 0 and 1."""
+        return self.minimize_with_slack(direction, lower, upper)[0]
 
-    def minimize_with_slack(self, direction: ArrayLike) -> tuple[Vector, float]:
-        """The function's vertex, and how far its cost is above the function's bound."""
-        given = self._within_domain(as_direction(direction, self.dimension))
+    def minimize_within(
+        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
+    ) -> Vector:
+        return self.minimize_with_slack(direction, lower, upper)[0]
+
+    def minimize_with_slack(
+        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> tuple[Vector, float]:
+        """The function's vertex, and how far its cost is above the function's bound.
+
+        Prices move the costs of all points within the bounds by the same: the slack stays.
+        """
+        given = as_direction(direction, self.dimension)
+        if lower is None and upper is None:
+            return self._asked(given)
+        held = as_held(lower, upper, self.dimension)
+        vertex, slack = self._asked(priced(self, given, *held))
+        check_held(self, vertex, *held)
+        return vertex, slack
+
+    def _asked(self, direction: Vector) -> tuple[Vector, float]:
+        """The function's vertex for a direction, and its slack."""
+        given = self._within_domain(direction)
         with blaming(f"the oracle {self.name!r}"):
             answer, bound = self._lmo(given.reshape(self.shape).copy()), None
         if has_bound(answer):

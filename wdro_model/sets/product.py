@@ -53,12 +53,26 @@ class ProductSet(FeasibleSet):
         self.preferred_direction = preferred.pop() if len(preferred) == 1 else None
         self.use_backend()
 
-    def minimize_with_slack(self, direction: ArrayLike) -> tuple[Vector, float]:
+    def minimize_within(
+        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
+    ) -> Vector:
+        """The blocks' points, each within its part of the bounds."""
+        return self.minimize_with_slack(direction, lower, upper)[0]
+
+    def minimize_with_slack(
+        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> tuple[Vector, float]:
         """The blocks' points together, and the sum of their slacks."""
         given = as_direction(direction, self.dimension)
+        sides = {
+            side: np.asarray(values, dtype=np.float64)
+            for side, values in (("lower", lower), ("upper", upper))
+            if values is not None
+        }
         vertex, total = np.empty(given.size), 0.0
         for block, where in self.blocks:
-            vertex[where], slack = block.minimize_with_slack(given[where])
+            bounds = {side: values[where] for side, values in sides.items()}
+            vertex[where], slack = block.minimize_with_slack(given[where], **bounds)
             total += slack
         return vertex, total
 

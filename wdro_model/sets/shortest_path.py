@@ -8,11 +8,10 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
 
 from wdro_model.deferred import networkx as nx
 from wdro_model.sets.backends import Vector, register_backend
-from wdro_model.sets.feasible_set import as_direction, as_flat
+from wdro_model.sets.feasible_set import as_flat
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.sets.path_backends import (
     NegativeCycle,
@@ -70,9 +69,9 @@ class ShortestPath(EdgeSet):
         self.bounds = (np.zeros(self.dimension), self._usable)
         self.use_backend(backend)
 
-    def minimize(self, direction: ArrayLike) -> Vector:
+    def free_minimum(self, direction: Vector) -> Vector:
         """The path of least total weight, as a fresh 0/1 vector."""
-        return self._oracle(self._nonnegative(as_direction(direction, self.dimension)))
+        return self._oracle(self._nonnegative(direction))
 
     def constraints(self, x: Any) -> list[Any]:
         """Flow conservation for one unit from source to target, 0 <= x <= 1.
