@@ -23,10 +23,11 @@ from wdro_model.solve.program_nodes import ProgramNodes
 from wdro_model.solve.same_choice import same_choice_note
 from wdro_model.solvers import BranchAndBound, Stop
 from wdro_model.solvers.branch_and_bound import NodeRelaxations, TreeSearch
-from wdro_model.solvers.hull_nodes import HullNodes, as_quadratic
+from wdro_model.solvers.hull_nodes import HullNodes
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import tolerance
 from wdro_model.solvers.parametric import BottleneckRisk, ChoiceRisk, ParametricSearch
+from wdro_model.solvers.quadratic_nodes import QuadraticNodes, as_quadratic
 from wdro_model.solvers.trace import Trace
 
 LARGEST = 1500
@@ -131,8 +132,7 @@ def nodes_of(model: Model, chosen: Plan, solver: BranchAndBound) -> NodeRelaxati
         objective = chosen.objective()
         quadratic = _quadratic(model, objective)
         if quadratic is not None:
-            judge = _Judge(quadratic, convex=False)
-            return HullNodes(oracle, quadratic.strengthened(), judge, solver.gap)
+            return QuadraticNodes(oracle, quadratic, solver.gap)
         if objective.convex and model.feasible.has_oracle_sets:
             return HullNodes(oracle, objective, _Judge(objective), solver.gap)
     if chosen.written is not None:
@@ -178,12 +178,13 @@ def _quadratic(model: Model, objective: Any) -> Any | None:
 
 
 class _Judge:
-    """The value of a decision, with its gradient where it is convex."""
+    """The value of a decision by a convex objective, with its gradient."""
 
-    def __init__(self, objective: Any, convex: bool = True) -> None:
+    def __init__(self, objective: Any) -> None:
         self._objective = objective
-        if convex:
-            self.gradient = lambda x: np.asarray(objective.evaluate(x).gradient)
+
+    def gradient(self, x: Array) -> Array:
+        return np.asarray(self._objective.evaluate(x).gradient)
 
     def __call__(self, x: Array) -> float:
         return float(self._objective.evaluate(x).value)

@@ -2,7 +2,8 @@
 
 At 0/1 points x_i^2 = x_i. Where the loss is affine in the data the adversary adds phi(<w, x>) to
 the mean loss of a choice x, or to x' M x a multiple of <1, x>. If <w, x> is the same for all of
-them (equal weights, and trees, assignments, perfect matchings or k-subsets) the robust choice is ERM's.
+them (equal weights, and trees, assignments, perfect matchings or k-subsets) the robust choice is
+that of ERM.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ from wdro_model.solvers.parametric import ChoiceRisk
 
 SAME = 1e-9
 IDLE = (
-    "the adversary adds the same to every integer decision (they all have the same {what}): the "
-    "robust choice is ERM's. weights='standardize' on the cost, or weights of your own, make a "
-    "difference; so does a mixture of choices, over the convex hull"
+    "the adversary adds the same to every integer decision (they all have the same number of "
+    "ones): the robust choice is ERM's. weights='standardize' on the cost, or weights of your own, "
+    "make a difference; so does a mixture of choices, over the convex hull"
 )
 
 
 def same_choice_note(model: Model, found: Counterpart | None) -> str | None:
-    """Why the radius cannot change an integer decision; None where it can, or is not known."""
+    """Why the radius cannot change an integer decision; None where it can, or is not known.
+
+    Two calls of the oracle tell, and only equal weights are asked about.
+    """
     if found is None or not isinstance(model, RobustModel) or not chooses(model):
         return None
     spread = _spread(model, found)
-    if spread is None or not _is_constant(model.feasible.oracle(), spread):
+    if spread is None or np.ptp(spread) > SAME * abs(spread[0]):
         return None
-    used = spread[spread != 0]
-    equal = used.size == spread.size and np.ptp(used) <= SAME * abs(used[0])
-    return IDLE.format(what="number of ones" if equal else "weight")
+    return IDLE if _is_constant(model.feasible.oracle(), spread) else None
 
 
 def chooses(model: Model) -> bool:

@@ -130,6 +130,7 @@ class TreeSearch:
         self.closed = np.inf
         """The least bound of the nodes that are closed."""
         self.trace = Trace()
+        self.gains = BranchingGains(nodes.discrete.size)
 
     @property
     def bound(self) -> float:
@@ -180,12 +181,12 @@ class TreeSearch:
         limit = self.solver.time_limit
         return None if limit is None else limit - (time.perf_counter() - self.began)
 
-    def _look(self, lower: Array, upper: Array, memory: Any, known: float) -> None:
+    def _look(self, lower: Array, upper: Array, memory: Any, known: float) -> float:
         """Bound a node, try what it suggests, keep it if it may hold something better."""
         found = self.nodes.relaxed(lower, upper, memory, self.cutoff, self._seconds())
         self.count += 1
         if found is None:
-            return
+            return np.inf
         if found.bound < known:
             found = Relaxed(known, found.x, found.memory)
         before = self.value
@@ -194,9 +195,10 @@ class TreeSearch:
             self._try(found, improved=True)
         if found.bound >= self.cutoff:
             self.closed = min(self.closed, found.bound)
-            return
+            return found.bound
         item = _Node(lower, upper, found)
         heapq.heappush(self.open, (found.bound, next(self._order), item))
+        return found.bound
 
     def _try(self, found: Relaxed, improved: bool) -> None:
         for x in self.nodes.candidates(found, self.count, improved):
@@ -208,7 +210,7 @@ class TreeSearch:
             self.value, self.best = value, decision
 
     def _split(self, node: _Node) -> None:
-        at = branching_coordinate(node.found.x, node.lower, node.upper, self.nodes.discrete)
+        at = self.gains.coordinate(node.found.x, node.lower, node.upper, self.nodes.discrete)
         if at is None:  # one decision is left, if the set has it
             fixed = np.where(self.nodes.discrete, node.lower, node.found.x)
             if self.nodes.has(fixed):
@@ -218,8 +220,11 @@ class TreeSearch:
         below = min(np.floor(x + WHOLE), node.upper[at] - 1.0)
         down, up = node.upper.copy(), node.lower.copy()
         down[at], up[at] = below, below + 1.0
-        self._look(node.lower, down, node.found.memory, node.found.bound)
-        self._look(up, node.upper, node.found.memory, node.found.bound)
+        known, share = node.found.bound, min(max(x - below, WHOLE), 1.0 - WHOLE)
+        below_bound = self._look(node.lower, down, node.found.memory, known)
+        above_bound = self._look(up, node.upper, node.found.memory, known)
+        self.gains.note(at, 0, below_bound - known, share)
+        self.gains.note(at, 1, above_bound - known, 1.0 - share)
 
     def _show(self, table: _Table, bound: float, last: bool = False) -> None:
         seconds = time.perf_counter() - self.began
@@ -229,16 +234,42 @@ class TreeSearch:
         table.show(record, bound, len(self.open), last)
 
 
-def branching_coordinate(x: Array, lower: Array, upper: Array, discrete: Array) -> int | None:
-    """The most fractional integer coordinate that is not fixed; None if all are."""
-    free = np.flatnonzero(discrete & (lower < upper))
-    if not free.size:
-        return None
-    away = np.abs(x[free] - np.rint(x[free]))
-    if away.max() <= WHOLE:
-        inside = (x[free] > lower[free] + WHOLE) & (x[free] < upper[free] - WHOLE)
-        return int(free[int(np.argmax(inside + (x[free] > 0.5)))])
-    return int(free[int(np.argmax(away))])
+class BranchingGains:
+    """What splitting at each coordinate has gained, and where to split next.
+
+    The bound of a child rises by about its coordinate's mean gain for a unit of its move, so that
+    the coordinate with the largest product of both children's gains is taken: pseudo-costs.
+    Coordinates that were not tried count as the average of those that were.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.total, self.count = np.zeros((2, size)), np.zeros((2, size))
+
+    def note(self, at: int, side: int, gain: float, move: float) -> None:
+        """A child below (0) or above (1) has gained so much for so long a move."""
+        if np.isfinite(gain):
+            self.total[side, at] += gain / move
+            self.count[side, at] += 1
+
+    def coordinate(self, x: Array, lower: Array, upper: Array, discrete: Array) -> int | None:
+        """The integer coordinate to split at; None if all are fixed."""
+        free = np.flatnonzero(discrete & (lower < upper))
+        if not free.size:
+            return None
+        part = x[free] - np.floor(x[free] + WHOLE)
+        if np.minimum(part, 1.0 - part).max() <= WHOLE:  # the relaxation is not sharp
+            return int(free[int(np.argmax(x[free] > lower[free] + 0.5))])
+        known = self.count[:, free] > 0
+        seen = self.count.sum(axis=1)
+        average = self.total.sum(axis=1) / np.maximum(seen, 1.0)
+        average = np.where(seen > 0, average, 1.0)
+        rate = np.where(
+            known, self.total[:, free] / np.maximum(self.count[:, free], 1.0), average[:, None]
+        )
+        least = 1e-6 * max(float(average.max()), 1e-300)
+        score = np.maximum(rate[0] * part, least) * np.maximum(rate[1] * (1.0 - part), least)
+        score[np.minimum(part, 1.0 - part) <= WHOLE] = -1.0
+        return int(free[int(np.argmax(score))])
 
 
 class _Table:
