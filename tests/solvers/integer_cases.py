@@ -1,7 +1,7 @@
 """Small integer problems with all their decisions: trees, paths, assignments, subsets, knapsacks.
 
-`choices(kind, rng)` gives a set and all its points; `risks(...)` the worst-case risk of every one of
-them, by formulas that are written out here, from the data.
+`choices(kind, rng)` gives a set and all its points; a case has the worst-case risk of every one of
+them, by formulas that are written out here.
 """
 
 from itertools import combinations, permutations, product
@@ -133,9 +133,7 @@ class Case:
         rate = 1 / (1 - LEVEL)
         if self.cost.startswith("norm"):
             worst = sorted(losses)[int(np.floor(LEVEL * len(losses))) :]
-            kept = min(
-                t + np.maximum(losses - t, 0).mean() * rate for t in [*losses, *worst]
-            )
+            kept = min(t + np.maximum(losses - t, 0).mean() * rate for t in [*losses, *worst])
             return kept + self.radius * rate * norm
 
         def at(price):

@@ -58,7 +58,7 @@ def run_integer(model: Model, chosen: Plan, solver: BranchAndBound, options: Opt
         iterations=found.nodes,
         oracle_calls=_calls(oracle) - asked,
         gap=max(0.0, found.value - found.bound),
-        lower_bound=found.bound,
+        lower_bound=found.bound if np.isfinite(found.bound) else None,
         trace=found.trace,
         notes=() if idle is None else (f"{idle}.",),
         **evaluations(model, found.x, robust),

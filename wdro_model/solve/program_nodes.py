@@ -18,7 +18,7 @@ from wdro_model.errors import InfeasibleError
 from wdro_model.model import Model
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.over_columns import ColumnModel, mean_slope
-from wdro_model.solvers import Simplicial
+from wdro_model.solvers import Simplicial, Stop
 from wdro_model.solvers.branch_and_bound import Relaxed
 from wdro_model.solvers.column_master import VertexColumns
 from wdro_model.solvers.hull_nodes import SHARE, within
@@ -60,6 +60,8 @@ class ProgramNodes:
             )
         except InfeasibleError:
             return None
+        if run.stop is Stop.INTERRUPT:
+            raise KeyboardInterrupt  # the search keeps what it has
         for k, (known, begun) in enumerate(zip(run.columns, start)):
             fresh = np.arange(len(begun), len(known))
             if fresh.size:
@@ -126,6 +128,10 @@ class ProgramNodes:
         far = np.abs(pool.points - x[where]).sum(axis=1)
         return [np.rint(pool.points[i]) for i in np.argsort(far, kind="stable")[:HEAVY]]
 
+    def known(self) -> Iterator[Array]:
+        if self.pool and all(pool is not None for pool in self.pool) and not self._loose:
+            yield from self._rounded(np.zeros(self.discrete.size))
+
     def completed(self, x: Array) -> tuple[float, Array]:
         """The best decision with the integers of x, and its value; infinite if there is none."""
         key = np.rint(x[self.discrete]).tobytes()
@@ -149,6 +155,8 @@ class ProgramNodes:
             )
         except (InfeasibleError, SolverError):
             return np.inf, x
+        if run.stop is Stop.INTERRUPT:
+            raise KeyboardInterrupt
         return unit * run.value, np.where(self.discrete, x, run.x)
 
     def has(self, x: Array) -> bool:

@@ -88,6 +88,10 @@ class NodeRelaxations(Protocol):
         """The value of the integers of x, and the best decision with them."""
         ...
 
+    def known(self) -> Iterable[Array]:
+        """Integer decisions that are at hand, after an interrupt."""
+        ...
+
     def has(self, x: Array) -> bool:
         """Is there a decision with the integers of x?"""
         ...
@@ -159,6 +163,8 @@ class TreeSearch:
                     self._split(heapq.heappop(self.open)[2])
                 bound = self.bound
             except KeyboardInterrupt:
+                for x in self.nodes.known():
+                    self._take(x)
                 if not self.best.size:
                     raise
                 stop = Stop.INTERRUPT

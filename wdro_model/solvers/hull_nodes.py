@@ -15,7 +15,7 @@ from wdro_model.solvers.branch_and_bound import Relaxed
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.frank_wolfe import FrankWolfe
 from wdro_model.solvers.objective import Array
-from wdro_model.solvers.outcome import State
+from wdro_model.solvers.outcome import State, Stop
 
 SHARE = 0.1
 """A node is split once its own gap is this share of what the incumbent leaves open."""
@@ -49,6 +49,7 @@ class HullNodes:
             active = self._start(held, lower, upper, memory)
         except InfeasibleError:
             return None
+        self._vertices = self._vertices or [active.vertices[0].copy()]
         enough = Enough(cutoff)
         solver = FrankWolfe(
             gap=SHARE * self.gap,
@@ -60,6 +61,8 @@ class HullNodes:
         run = solver.run(
             self.objective, held, None, rng=self._rng, active_set=active, progress=False
         )
+        if run.stop is Stop.INTERRUPT:
+            raise KeyboardInterrupt  # the search keeps what it has
         left = run.active_set or ActiveSet.at(run.x)
         heavy = np.argsort(-left.weights, kind="stable")[:TRIED]
         self._vertices = [left.vertices[k] for k in heavy]
@@ -87,6 +90,9 @@ class HullNodes:
         if improved or count % SEARCHED == 0:
             best = min(self._vertices, key=self.value)
             return [self.feasible.round(best, judged, [best])]
+        return [np.rint(v) for v in self._vertices]
+
+    def known(self) -> list[Array]:
         return [np.rint(v) for v in self._vertices]
 
     def completed(self, x: Array) -> tuple[float, Array]:

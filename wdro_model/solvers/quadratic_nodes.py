@@ -139,6 +139,9 @@ class QuadraticNodes(HullNodes):
         known, self._early = self._early, []
         return [*known, *super().candidates(found, count, improved)]
 
+    def known(self) -> list[Array]:
+        return [*self._early, *super().known()]
+
     def _best_value(self, found: Relaxed) -> float:
         """The value of a 0/1 point near the relaxation, which is kept as a candidate."""
         self._early = [self.feasible.round(found.x, self.judge, self._vertices)]
