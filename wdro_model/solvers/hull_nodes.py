@@ -49,7 +49,7 @@ class HullNodes:
             active = self._start(held, lower, upper, memory)
         except InfeasibleError:
             return None
-        self._vertices = self._vertices or [active.vertices[0].copy()]
+        self._vertices = self._vertices or [active.vertex(0).copy()]
         enough = Enough(cutoff)
         solver = FrankWolfe(
             gap=SHARE * self.gap,
@@ -65,7 +65,7 @@ class HullNodes:
             raise KeyboardInterrupt  # the search keeps what it has
         left = run.active_set or ActiveSet.at(run.x)
         heavy = np.argsort(-left.weights, kind="stable")[:TRIED]
-        self._vertices = [left.vertices[k] for k in heavy]
+        self._vertices = [left.vertex(int(k)) for k in heavy]
         return Relaxed(max(run.lower_bound, enough.bound), run.x, left)
 
     def _start(
@@ -75,11 +75,11 @@ class HullNodes:
         if memory is None:
             x = held.minimize(np.ones(held.dimension))
             return ActiveSet.at(held.minimize(self.objective.evaluate(x).gradient))
-        inside = np.all((memory.vertices >= lower - 0.5) & (memory.vertices <= upper + 0.5), axis=1)
+        inside = inside_of(memory, lower, upper)
         mass = float(memory.weights[inside].sum())
         if mass <= 0:
             return ActiveSet.at(held.minimize(self.objective.evaluate(memory.x).gradient))
-        return ActiveSet(memory.vertices[inside], memory.weights[inside] / mass)
+        return memory.some(inside, memory.weights[inside] / mass)
 
     def candidates(self, found: Relaxed, count: int, improved: bool) -> Iterable[Array]:
         """Vertices of the node; at the first, and after a better one, also what is next to them."""
@@ -138,6 +138,13 @@ class Enough:
         if self.bound >= self.cutoff:
             return True
         return np.isfinite(self.cutoff) and state.gap <= SHARE * (self.cutoff - self.bound)
+
+
+def inside_of(known: ActiveSet, lower: Array, upper: Array) -> Array:
+    """Which 0/1 vertices have the ones that are mandatory and none that is forbidden."""
+    mandatory, forbidden = (lower > 0.5).astype(float), (upper < 0.5).astype(float)
+    has, hits = known.matrix @ mandatory, known.matrix @ forbidden
+    return np.flatnonzero((has >= mandatory.sum() - 0.5) & (hits <= 0.5))
 
 
 def within(feasible: FeasibleSet, lower: Array, upper: Array) -> FeasibleSet:
