@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ class _SparseRows:
         self.dimension = int(rows.shape[1])
         ends = rows.indptr
         self._parts = [
-            (rows.indices[a:b].astype(np.int32), rows.data[a:b]) for a, b in zip(ends, ends[1:])
+            (rows.indices[a:b].astype(np.int32), rows.data[a:b]) for a, b in pairwise(ends)
         ]
         self._matrix: sp.csr_array | None = None
 
