@@ -141,12 +141,20 @@ def test_oracle_set_cannot_be_intersected():
         wdro.Problem(cp.Minimize(xi @ x), [wdro.In(x, items), x[0] <= 0.5])
 
 
-def test_boolean_variable_in_an_oracle_set():
-    tree = wdro.sets.SpanningTree(nx.complete_graph(3))
-    x = cp.Variable(3, name="x", boolean=True)
+def test_boolean_variable_in_a_set_of_other_numbers():
+    halves = wdro.sets.Oracle(lambda g: np.where(g > 0, 0.0, 0.5), 3, name="halves")
+    twos = wdro.sets.Oracle(lambda g: np.where(g > 1, 0.0, 2.0), 3, name="twos", integral=True)
     xi = wdro.UncertainParameter(3, samples=DATA)
-    with pytest.raises(ValueError, match=r"'x'.*boolean.*convex hull"):
-        wdro.Problem(cp.Minimize(xi @ x), [wdro.In(x, tree)])
+    x = cp.Variable(3, name="x", boolean=True)
+    with pytest.raises(ValueError, match=r"'x' is declared boolean.*twos.*other entries than 0"):
+        wdro.Problem(cp.Minimize(xi @ x), [wdro.In(x, twos)])
+    y = cp.Variable(3, name="y", integer=True)
+    free = wdro.sets.Oracle(halves.minimize, 3, name="free", integral=False)
+    with pytest.raises(ValueError, match=r"'y' is declared integer.*free.*Leave the attribute out"):
+        wdro.Problem(cp.Minimize(xi @ y), [wdro.In(y, free)])
+    problem = wdro.Problem(cp.Minimize(cp.square(xi @ y)), [wdro.In(y, twos)])
+    with pytest.raises(ValueError, match=r"'y'.*not known to be 0 and 1.*boolean=True.*relax"):
+        problem.solve(method="erm")
 
 
 def test_uncertain_constraint():

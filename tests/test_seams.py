@@ -186,11 +186,13 @@ def back(t, line):
 @pytest.mark.parametrize("cost", [wdro.costs.Norm(1), wdro.costs.Norm("inf")])
 @pytest.mark.filterwarnings("ignore::wdro_model.SamplingWarning")
 def test_a_time_limit_does_not_change_the_method(cost):
-    """The exact counterpart is not smooth, and the set has no conic form."""
+    """The exact counterpart is not smooth, and the set has no conic form: by its vertices."""
     x, z = cp.Variable(3), wdro.UncertainParameter(3, samples=DATA)
     simplex = wdro.sets.Oracle(lambda d: np.eye(3)[np.argmin(d)], 3, bounds=(0, 1))
     problem = wdro.Problem(
         cp.Minimize(z @ x), [wdro.In(x, simplex)], wdro.WassersteinBall(0.1, cost)
     )
-    problem.solve(time_limit=2.0)
-    assert problem.solution.method == "smoothed"
+    value = problem.solve()
+    assert problem.solution.method == "exact"
+    assert problem.solve(time_limit=2.0) == pytest.approx(value)
+    assert problem.solution.method == "exact"

@@ -116,9 +116,9 @@ class Problem:
         ----------
         method : "auto", "erm", "exact" or "smoothed"
             "auto" is exact where a reformulation is known, smoothed otherwise.
-        solver : FrankWolfe, MomentumFrankWolfe or Conic, optional
+        solver : FrankWolfe, MomentumFrankWolfe, Conic, Simplicial or BranchAndBound, optional
         time_limit : float, optional
-            Seconds, for the Frank-Wolfe methods.
+            Seconds, for all but conic solvers.
         epsilon, sigma : float, optional
             Smoothing temperature and standard deviation of the reference Gaussian.
         integration, dual : str, optional
@@ -127,12 +127,14 @@ class Problem:
             Random numbers depend on it alone; nothing global is touched.
         start : dict {variable: value} or Solution, optional
             Where a Frank-Wolfe method begins; a point of the feasible set.
+        relax : bool
+            Minimise over the convex hull of the feasible points where variables are integer.
         verbose, progress : bool
             Print a table; show a bar on a terminal.
         """
         checked, time_limit = Options.of(options), check_time_limit(time_limit)
         model, method = self._current_model(), checked.method(method, self.radius)
-        chosen = plan(model, method, check_solver(solver))
+        chosen = plan(model, method, check_solver(solver), checked.relax)
         chosen = replace(chosen, solver=with_time_limit(chosen.solver, time_limit))
         self.value = self.status = self.solution = self._decided = None
         with model.feasible.layout.holding():  # a solve that fails leaves the variables alone
@@ -149,7 +151,8 @@ class Problem:
         """What would be solved, how, and why: loss, data, ball, feasible set, formula, solver."""
         checked = Options.of(options)
         model, method = self._current_model(), checked.method(method, self.radius)
-        return explain(model, plan(model, method, check_solver(solver)), checked, self.solution)
+        chosen = plan(model, method, check_solver(solver), checked.relax)
+        return explain(model, chosen, checked, self.solution)
 
     # -------------------------------------------------------------- evaluating
     def losses(self, scenarios: Any = None, decision: Any = None) -> np.ndarray:

@@ -330,7 +330,7 @@ def test_integers_under_constraints_are_improved_one_by_one(seed):
 
 
 def test_the_way_over_the_hull_is_offered_where_no_solver_takes_the_integers(monkeypatch):
-    """Each call that a message offers works, and round() finds the optimum after it."""
+    """Each call that a message of a conic solver offers works, and round() finds the optimum."""
     monkeypatch.setattr("wdro_model.solvers.cone_solver.MIXED_INTEGER", ("HIGHS",))
     samples = np.random.default_rng(0).normal(1, 1, size=(10, 5))
     every = np.array([v for v in product([0.0, 1.0], repeat=5) if sum(v) == 2])
@@ -347,7 +347,9 @@ def test_the_way_over_the_hull_is_offered_where_no_solver_takes_the_integers(mon
         )
         offered = rf"solve\({call}, solver=wdro_model\.solvers\.FrankWolfe\(\)\).*round\(\)"
         with pytest.raises(ValueError, match=offered):
-            problem.solve()
+            problem.solve(solver=wdro.solvers.Conic())
+        assert problem.solve() == pytest.approx(best, rel=1e-3)
+        assert y.value.tolist() in every.tolist()
         problem.solve(method=call.split("'")[1], solver=FrankWolfe())
         assert problem.round().value == pytest.approx(best, rel=1e-5)
 

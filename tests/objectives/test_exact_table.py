@@ -143,9 +143,8 @@ def test_integer_decisions_go_to_a_mixed_integer_solver():
     assert float(x.value) == pytest.approx(int(np.argmin(choices)))
 
 
-def test_integer_decisions_with_cones_and_no_solver_for_them_say_so():
-    if {"SCIP", "MOSEK", "GUROBI", "XPRESS", "CPLEX", "COPT"} & set(cp.installed_solvers()):
-        pytest.skip("a mixed-integer conic solver is installed")
+def test_integer_decisions_with_cones_need_no_solver_for_them(monkeypatch):
+    monkeypatch.setattr("wdro_model.solvers.cone_solver.MIXED_INTEGER", ("HIGHS",))
     z = wdro.UncertainParameter(2, samples=np.random.default_rng(0).normal(size=(5, 2)))
     x = cp.Variable(2, boolean=True)
     problem = wdro.Problem(
@@ -153,8 +152,12 @@ def test_integer_decisions_with_cones_and_no_solver_for_them_say_so():
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        value = problem.solve(method="exact")
+        assert problem.status == "optimal"
         with pytest.raises(ValueError, match=r"mixed-integer .* Norm\(1\)"):
-            problem.solve(method="exact")
+            problem.solve(method="exact", solver=wdro.solvers.Conic())
+    choices = [problem.robust_value({x: row}) for row in np.eye(2)]
+    assert value == pytest.approx(min(choices), rel=1e-5)
 
 
 def test_entries_are_named_in_the_explanation():
@@ -204,15 +207,18 @@ def test_a_support_known_by_a_predicate_is_refused():
         problem.solve(method="exact")
 
 
-def test_an_oracle_set_without_a_conic_form_is_refused_where_nothing_is_smooth():
+def test_an_oracle_set_without_a_conic_form_is_solved_by_its_vertices():
     box = wdro.sets.Oracle(lambda direction: np.where(direction > 0, 0.0, 1.0), dimension=2)
-    z = wdro.UncertainParameter(2, samples=np.random.default_rng(0).normal(size=(5, 2)))
+    z = wdro.UncertainParameter(2, samples=np.random.default_rng(0).normal(1, 1, size=(5, 2)))
     x = cp.Variable(2)
-    problem = wdro.Problem(
-        cp.Minimize(cp.pos(x @ z)), [wdro.In(x, box)], ambiguity=wdro.WassersteinBall(0.1)
-    )
+    loss, ball = cp.maximum(1 - x @ z, 2 * (x @ z - 1)), wdro.WassersteinBall(0.1)
+    problem = wdro.Problem(cp.Minimize(loss), [wdro.In(x, box)], ambiguity=ball)
+    value = problem.solve(method="exact")
+    same = wdro.Problem(cp.Minimize(loss), [x >= 0, x <= 1], ambiguity=ball)
+    assert value == pytest.approx(same.solve(method="exact"), rel=1e-4)
+    assert "simplicial" in problem.solution.solver
     with pytest.raises(NoReformulationError, match="not smooth and needs a conic solver"):
-        problem.solve(method="exact")
+        problem.solve(method="exact", solver=wdro.solvers.Conic())
 
 
 def test_frank_wolfe_on_a_euclidean_norm_cost_agrees_with_the_conic_solver():

@@ -27,6 +27,8 @@ MEAN, ROBUST, SMOOTHED = (
 )
 FEW = 40
 """Evaluations that a search may take of a criterion without a closed form."""
+LONG, SOME = 2000, 300
+"""The same for decisions of more coordinates than this, and a smooth criterion."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,13 @@ def criterion_of(model: Model, solution: Solution | None, x: Array) -> Criterion
     """
     averaged = model.radius == 0 or (solution is not None and solution.method == "erm")
     if averaged or not isinstance(model, RobustModel):
-        return of_objective(MEAN, "erm", empirical_with_convexity(model))
+        mean = empirical_with_convexity(model)
+        return of_objective(MEAN, "erm", mean, most=most_of(model))
     if not exact.has_counterpart(model):
         return smoothed_risk(model, solution, x)
     found = exact.counterpart(model)
     if found.has_objective(model):
-        return of_objective(ROBUST, "exact", found.objective(model))
+        return of_objective(ROBUST, "exact", found.objective(model), most=most_of(model))
     return Criterion(
         ROBUST,
         "exact",
@@ -91,6 +94,11 @@ def of_objective(name: str, method: str, objective: Any, **details: Any) -> Crit
         objective.convex,
         **details,
     )
+
+
+def most_of(model: Model) -> int | None:
+    """Evaluations that a search may take of a smooth criterion: fewer for long decisions."""
+    return None if model.loss.dimension <= LONG else SOME
 
 
 def smoothed_risk(model: RobustModel, solution: Solution | None, x: Array) -> Criterion:

@@ -15,12 +15,15 @@ from cvxpy.error import SolverError
 from wdro_model.evaluation.criteria import Criterion, criterion_of
 from wdro_model.loss import BatchedLoss, CallableLoss
 from wdro_model.model import Model, RobustModel, compiled
+from wdro_model.objectives.exact.at_choices import linear_risk, risk_at_choices
 from wdro_model.sets.cone_program import twin_of
 from wdro_model.sets.feasible_set import FeasibleSet, In
 from wdro_model.sets.vertices import best_of, descend
 from wdro_model.solve import STAGES, plan
 from wdro_model.solve.certify import Solution, evaluations
+from wdro_model.solve.same_choice import chooses
 from wdro_model.solvers.objective import Array
+from wdro_model.solvers.parametric import BottleneckRisk, ChoiceRisk, ParametricSearch
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem
@@ -105,11 +108,15 @@ def rounded_solution(problem: Problem, solution: Solution) -> tuple[Solution, fl
 def rounded(model: Model, x: Array, solution: Solution | None) -> tuple[Rounded, Array]:
     """The best of x itself, if it is discrete, of vertices near x and of those reached from them.
 
-    Where a part of the decision is continuous it is solved again for each discrete part.
+    Where a part of the decision is continuous it is solved again for each discrete part. Where the
+    criterion is concave at 0/1 points, the best of all is found by a search along one parameter.
     """
     oracle = model.feasible.oracle()
     oracle.check_rounds()
     criterion = criterion_of(model, solution, x)
+    known = best_choice(model, criterion)
+    if known is not None:
+        return known.rounded(model, criterion, x), known.x
     candidates = list(discrete_points(oracle, x, solution, criterion))
     discrete = oracle.discrete_coordinates()
     if discrete.all():
@@ -128,6 +135,44 @@ def rounded(model: Model, x: Array, solution: Solution | None) -> tuple[Rounded,
     return found, best
 
 
+@dataclass(frozen=True)
+class BestChoice:
+    """A 0/1 point and a lower bound on the criterion at all of them."""
+
+    x: Array
+    lower_bound: float
+
+    def rounded(self, model: Model, criterion: Criterion, x: Array) -> Rounded:
+        """The point in place of a fractional one."""
+        value = criterion(self.x)
+        return Rounded(
+            decision=model.feasible.layout.split(self.x),
+            criterion=criterion.name,
+            value=value,
+            fractional_value=criterion(x),
+            lower_bound=min(self.lower_bound, value),
+        )
+
+
+def best_choice(model: Model, criterion: Criterion) -> BestChoice | None:
+    """The best 0/1 point, where the criterion is concave at such points; None elsewhere."""
+    if not chooses(model):
+        return None
+    risk: ChoiceRisk | BottleneckRisk | None = None
+    if criterion.method == "erm":
+        risk = linear_risk(model)
+    elif criterion.method == "exact" and isinstance(model, RobustModel):
+        risk = risk_at_choices(model)
+    oracle = model.feasible.oracle()
+    if risk is None or (oracle.nonnegative_directions and bool(np.any(risk.costs < 0))):
+        return None
+    found = ParametricSearch(oracle, risk).run() if isinstance(risk, ChoiceRisk) else None
+    if found is None:
+        assert isinstance(risk, BottleneckRisk)
+        found = risk.search(oracle)
+    return BestChoice(found.x, found.lower_bound)
+
+
 def discrete_points(
     oracle: FeasibleSet, x: Array, solution: Solution | None, criterion: Criterion
 ) -> Iterator[Array]:
@@ -135,11 +180,13 @@ def discrete_points(
     if solution is not None and oracle.is_vertex(x):
         yield x
     yield oracle.minimize(criterion.slope(x))
-    if solution is None or solution.vertices is None or solution.weights is None:
+    active = None if solution is None else solution.active_set
+    if active is None:
         return
-    for k in np.argsort(-solution.weights, kind="stable")[: criterion.most or VERTICES]:
-        if oracle.is_vertex(solution.vertices[k]):
-            yield solution.vertices[k]
+    for k in np.argsort(-active.weights, kind="stable")[: criterion.most or VERTICES]:
+        vertex = active.vertex(int(k))
+        if oracle.is_vertex(vertex):
+            yield vertex
 
 
 def best_completed(

@@ -16,9 +16,10 @@ import numpy as np
 
 from wdro_model.errors import InfeasibleError
 from wdro_model.loss.batched import Layout
-from wdro_model.sets.convex import ConvexSet
+from wdro_model.sets.convex import ConvexSet, boolean_entries, integer_entries
 from wdro_model.sets.feasible_set import FeasibleSet, In
 from wdro_model.sets.product import ProductSet
+from wdro_model.sets.vertices import is_binary
 
 LEVELS: tuple[Callable[[Any], float], ...] = (lambda v: 1.0 / v.size, lambda v: 0.0, lambda v: 1.0)
 """Levels of a variable at which simplices, cones and boxes have a point."""
@@ -53,6 +54,42 @@ class Feasible:
     def is_integer(self) -> bool:
         """Are some variables integer or boolean?"""
         return any(has_integers(v) for v in self.layout.variables)
+
+    @property
+    def discrete(self) -> np.ndarray:
+        """Which coordinates of the flat decision are integers, (n,)."""
+        mask = np.zeros(self.layout.dimension, dtype=bool)
+        members = {m.variable for m in self.memberships}
+        for variable, where in self.layout.slices.items():
+            if has_integers(variable):
+                mask[where] = True if variable in members else integer_entries(variable)
+        return mask
+
+    @property
+    def is_binary(self) -> bool:
+        """Are all coordinates 0 or 1?"""
+        lower, upper = self.bounds()
+        return bool(np.all(self.discrete & (lower >= 0) & (upper <= 1)))
+
+    def oracle_blocks(self) -> list[tuple[FeasibleSet, np.ndarray]]:
+        """The sets of variables that nothing else constrains, and their coordinates."""
+        shared = self._shared()
+        return [
+            (m.set, np.r_[self.layout.slices[m.variable]])
+            for m in self.memberships
+            if m.variable not in shared
+        ]
+
+    def other_constraints(self) -> list[Any]:
+        """CVXPY constraints for all the other variables."""
+        shared = self._shared()
+        forms = [
+            c
+            for m in self.memberships
+            if m.variable in shared
+            for c in m.set.constraints(m.variable)
+        ]
+        return [*self.constraints, *forms]
 
     def conic_constraints(self) -> list[Any]:
         """The feasible set as CVXPY constraints, oracle sets by their CVXPY form."""
@@ -96,6 +133,8 @@ class Feasible:
                 lower[where] = 0.0
             if variable.is_nonpos():
                 upper[where] = 0.0
+            boolean = np.r_[where][boolean_entries(variable)]
+            lower[boolean], upper[boolean] = 0.0, 1.0
         for member in self.memberships:
             if member.set.bounds is not None:
                 where = self.layout.slices[member.variable]
@@ -117,12 +156,6 @@ class Feasible:
     def _compile(self) -> FeasibleSet:
         shared = self._shared()
         alone = [m for m in self.memberships if m.variable not in shared]
-        forms = [
-            c
-            for m in self.memberships
-            if m.variable in shared
-            for c in m.set.constraints(m.variable)
-        ]
         taken = {m.variable for m in alone}
         rest = [v for v in self.layout.variables if v not in taken]
         blocks: list[tuple[FeasibleSet, slice | np.ndarray]] = [
@@ -130,7 +163,7 @@ class Feasible:
         ]
         if rest:
             where = np.concatenate([np.r_[self.layout.slices[v]] for v in rest])
-            blocks.append((ConvexSet([*self.constraints, *forms], rest), where))
+            blocks.append((ConvexSet(self.other_constraints(), rest), where))
         if len(blocks) == 1:
             return blocks[0][0]
         return ProductSet(blocks)
@@ -150,11 +183,7 @@ class Feasible:
         for member in self.memberships:
             name = member.variable.name()
             if has_integers(member.variable):
-                raise ValueError(
-                    f"the variable {name!r} is declared integer or boolean and lies in "
-                    f"{member.set.describe()}; decisions over an oracle set live in its convex "
-                    "hull: leave the attribute out."
-                )
+                refuse_continuous(member)
             if member.variable in shared and not member.set.has_constraints:
                 declared = [k for k, v in member.variable.attributes.items() if v]
                 asked = f" (declared {', '.join(declared)})" if adds_bounds(member) else ""
@@ -198,11 +227,32 @@ def has_integers(variable: cp.Variable) -> bool:
     return any(bool(variable.attributes.get(name)) for name in ("boolean", "integer"))
 
 
+def refuse_continuous(member: In) -> None:
+    """An integer variable in a set whose points are no integers is an error."""
+    declared = np.any(boolean_entries(member.variable))
+    if declared and not is_binary(member.set.minimize(np.ones(member.set.dimension))):
+        raise ValueError(
+            f"the variable {member.variable.name()!r} is declared boolean and lies in "
+            f"{member.set.describe()}, whose points have other entries than 0 and 1; declare it "
+            "integer=True, or leave the attribute out."
+        )
+    try:
+        member.set.check_rounds()
+    except ValueError as error:
+        raise ValueError(
+            f"the variable {member.variable.name()!r} is declared integer or boolean and lies in "
+            f"{member.set.describe()}, whose points are not: {error} Leave the attribute out."
+        ) from None
+
+
 def adds_bounds(member: In) -> bool:
     """Do the variable's own attributes ask for more than its set already ensures?"""
     asked = {
         k: v for k, v in member.variable.attributes.items() if v is not None and v is not False
     }
+    # What an oracle chooses among is discrete already.
+    asked.pop("boolean", None)
+    asked.pop("integer", None)
     lower, upper = (-np.inf, np.inf) if member.set.bounds is None else member.set.bounds
     if np.all(np.asarray(lower) >= 0):
         asked.pop("nonneg", None)

@@ -145,7 +145,7 @@ class ConvexSet(FeasibleSet):
 
     def discrete_coordinates(self) -> np.ndarray:
         """Which entries of x belong to integer or boolean variables, (n,)."""
-        return np.concatenate([_integer_entries(variable) for variable in self.variables])
+        return np.concatenate([integer_entries(variable) for variable in self.variables])
 
     def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
         """The nearest points in which an integer entry differs, or one is up and another down.
@@ -324,9 +324,14 @@ def _entries(variable: Any, kind: str) -> np.ndarray:
     return mask
 
 
-def _integer_entries(variable: Any) -> np.ndarray:
+def integer_entries(variable: Any) -> np.ndarray:
     """Which entries of the variable are whole numbers, flattened in row-major order."""
     return (_entries(variable, "boolean") | _entries(variable, "integer")).ravel()
+
+
+def boolean_entries(variable: Any) -> np.ndarray:
+    """Which entries of the variable are 0 or 1, flattened in row-major order."""
+    return _entries(variable, "boolean").ravel()
 
 
 def _unit_bounds(variable: Any, twin: Any) -> list[Any]:

@@ -1,7 +1,8 @@
 """The pipeline of a solve, in the order it runs.
 
 options (what is asked for), plan (what is minimised, by which solver), units (numbers of order
-one), conic or first_order or smoothed (the run), certify (what is reported), explain (in words).
+one), conic or first_order or smoothed or over_columns or integer (the run), certify (what is
+reported), explain (in words).
 """
 
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from typing import Any
 from wdro_model.solve.certify import Solution
 from wdro_model.solve.conic import run_conic
 from wdro_model.solve.first_order import run_first_order
+from wdro_model.solve.integer import run_integer
 from wdro_model.solve.options import Options
+from wdro_model.solve.over_columns import run_simplicial
 from wdro_model.solve.plan import METHODS, Plan, plan
 from wdro_model.solve.smoothed import run_smoothed
 
@@ -21,5 +24,7 @@ STAGES: dict[str, Callable[[Any, Plan, Any, Options], Solution]] = {
     "conic": run_conic,
     "first_order": run_first_order,
     "smoothed": run_smoothed,
+    "simplicial": run_simplicial,
+    "integer": run_integer,
 }
 """What runs a plan: a function of the model, the plan, its solver and the options."""

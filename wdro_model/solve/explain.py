@@ -6,10 +6,12 @@ from wdro_model.errors import UnknownToCost
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.calibration import KAPPA, default_sigma
 from wdro_model.solve.certify import Solution
+from wdro_model.solve.integer import choice_risk
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
 from wdro_model.solve.recipe import choose_integration, dual_rule
-from wdro_model.solvers import Conic
+from wdro_model.solve.same_choice import same_choice_note
+from wdro_model.solvers import BranchAndBound, Conic, FrankWolfe, MomentumFrankWolfe
 
 
 def explain(model: Model, chosen: Plan, options: Options, solution: Solution | None) -> str:
@@ -54,14 +56,24 @@ def plan_rows(model: Model, chosen: Plan) -> list[tuple[str, str]]:
     rows = [("method", chosen.method), ("minimises", chosen.formula)]
     if isinstance(chosen.solver, Conic):
         rows.append(("solver", chosen.solver.describe()))
-        if model.feasible.is_integer:
-            rows.append(("", "integer variables: a mixed-integer program"))
     else:
         rows.append(("solver", chosen.solver.describe(model.feasible.oracle())))
-        if model.feasible.is_integer:
-            rows.append(("", "integer variables: over the convex hull of the feasible points"))
+    if model.feasible.is_integer:
+        rows.append(("", f"integer variables: {integer_text(model, chosen)}"))
     rows += [("because", reason) for reason in chosen.reasons]
-    return rows
+    idle = same_choice_note(model, chosen.counterpart)
+    return rows if idle is None else [*rows, ("integers", idle)]
+
+
+def integer_text(model: Model, chosen: Plan) -> str:
+    """What becomes of integer variables."""
+    if isinstance(chosen.solver, Conic):
+        return "a mixed-integer program"
+    if not isinstance(chosen.solver, BranchAndBound):
+        return "over the convex hull of the feasible points"
+    if choice_risk(model, chosen) is not None:
+        return "no branching, a search along one parameter finds the best choice"
+    return "one decision, with a proven gap"
 
 
 def smoothing_rows(
@@ -74,7 +86,7 @@ def smoothing_rows(
         epsilon = f"{KAPPA:g} / (2 d) times what the adversary gains at the ERM decision"
         epsilon += f" = {solved.epsilon:.4g}" if solved is not None else ""
     sigma = f"{options.sigma} (given)" if options.sigma is not None else _default_sigma(model)
-    assert not isinstance(chosen.solver, Conic)
+    assert isinstance(chosen.solver, FrankWolfe | MomentumFrankWolfe)
     strategy = choose_integration(model, chosen.solver, options)
     dual = dual_rule(chosen.solver, options)
     meaning = {

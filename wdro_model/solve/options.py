@@ -11,7 +11,7 @@ import numpy as np
 
 from wdro_model.errors import unknown_name
 from wdro_model.objectives.integration import STRATEGIES
-from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe, Solver
+from wdro_model.solvers import Conic, Solver
 from wdro_model.solvers.frank_wolfe import check_positive
 
 DUALS = ("exact", "vertex")
@@ -27,6 +27,7 @@ class Options:
     dual: str | None = None
     seed: int = 0
     start: Any = None
+    relax: bool = False
     verbose: bool = False
     progress: bool = True
 
@@ -52,7 +53,7 @@ class Options:
             check_positive("epsilon", self.epsilon)
         if self.sigma is not None:
             check_sigma(self.sigma)
-        for name in ("verbose", "progress"):
+        for name in ("relax", "verbose", "progress"):
             if not isinstance(getattr(self, name), (bool, np.bool_)):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
         if self.integration is not None and self.integration not in STRATEGIES:
@@ -86,8 +87,9 @@ def check_solver(solver: Any) -> Solver | None:
     if isinstance(solver, str) and solver.upper() in installed:
         return Conic(solver)
     raise ValueError(
-        f"solver must be FrankWolfe(...), MomentumFrankWolfe(...), Conic(...) or the name of a "
-        f"CVXPY solver (installed: {', '.join(installed)}), got {solver!r}."
+        "solver must be FrankWolfe(...), MomentumFrankWolfe(...), Simplicial(...), "
+        "BranchAndBound(...), Conic(...) or the name of a CVXPY solver "
+        f"(installed: {', '.join(installed)}), got {solver!r}."
     )
 
 
@@ -106,7 +108,7 @@ def check_time_limit(seconds: Any) -> float | None:
 
 
 def with_time_limit(solver: Solver, seconds: float | None) -> Solver:
-    """A Frank-Wolfe solver with a time limit."""
-    if seconds is None or not isinstance(solver, FrankWolfe | MomentumFrankWolfe):
+    """A solver of the library's own with a time limit."""
+    if seconds is None or isinstance(solver, Conic):
         return solver
     return replace(solver, time_limit=seconds)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
+
+import cvxpy as cp
 
 from wdro_model.errors import NoReformulationError, unknown_name
 from wdro_model.loss.expressions import substitute
@@ -18,11 +21,20 @@ from wdro_model.objectives import exact
 from wdro_model.objectives.convexity import LARGEST, hessian_of_quadratic, is_positive_semidefinite
 from wdro_model.objectives.empirical import Empirical, Program, empirical_program
 from wdro_model.objectives.exact import Counterpart
-from wdro_model.solvers import Conic, FrankWolfe, Solver
+from wdro_model.solvers import BranchAndBound, Conic, FrankWolfe, Simplicial, Solver, cone_solver
 from wdro_model.solvers.objective import Objective
 
 SMALL = 2**17
 """Numbers of data that a program may hold to be written while planning."""
+LARGE_FORM = 5000
+"""Sets whose CVXPY form has more variables of its own are left to their oracle."""
+LINEAR = (
+    cp.constraints.Inequality,
+    cp.constraints.Equality,
+    cp.constraints.NonPos,
+    cp.constraints.Zero,
+    cp.constraints.NonNeg,
+)
 UNKNOWN_ATOM = "the loss has an atom that CVXPY's solvers do not know"
 NOT_CONVEX = "the objective is not convex by CVXPY's rules"
 
@@ -57,8 +69,8 @@ class Plan:
     @property
     def stage(self) -> str:
         """The stage of the pipeline that runs it."""
-        if self.solver.is_conic:
-            return "conic"
+        if self.solver.stage is not None:
+            return self.solver.stage
         return "smoothed" if self.objective is None else "first_order"
 
     def because(self, reason: str) -> Plan:
@@ -66,30 +78,33 @@ class Plan:
         return replace(self, reasons=(reason, *self.reasons))
 
 
-def plan(model: Model, method: str, solver: Solver | None) -> Plan:
-    """Choose what to minimise and how."""
+def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) -> Plan:
+    """Choose what to minimise and how.
+
+    relax: over the convex hull of the feasible points, where variables are integer.
+    """
     if method not in METHODS:
         raise ValueError(unknown_name("method", method, METHODS))
-    return METHODS[method](model, solver)
+    return METHODS[method](model, solver, relax)
 
 
-def automatic(model: Model, solver: Solver | None) -> Plan:
+def automatic(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     """Exact where a counterpart is known, smoothed otherwise, ERM where nothing is robust."""
     if not isinstance(model, RobustModel):
-        return erm(model, solver).because("nothing is uncertain")
+        return erm(model, solver, relax).because("nothing is uncertain")
     if not model.has_ball:
-        return erm(model, solver).because("no ambiguity set was given")
+        return erm(model, solver, relax).because("no ambiguity set was given")
     if model.radius == 0:
-        return erm(model, solver).because("the radius is 0")
+        return erm(model, solver, relax).because("the radius is 0")
     if solver is not None and solver.is_stochastic:
-        return smoothed(model, solver).because("a stochastic solver was given")
+        return smoothed(model, solver, relax).because("a stochastic solver was given")
     try:
-        return exactly(model, solver).because("an exact counterpart is known")
+        return exactly(model, solver, relax).because("an exact counterpart is known")
     except NoReformulationError as error:
-        return smoothed(model, solver).because(error.reason)
+        return smoothed(model, solver, relax).because(error.reason)
 
 
-def erm(model: Model, solver: Solver | None) -> Plan:
+def erm(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     """The mean loss over the samples."""
     uncertain = model.is_uncertain
     formula = f"mean of f(x, xi_k), N = {model.size}" if uncertain else "f(x)"
@@ -99,10 +114,11 @@ def erm(model: Model, solver: Solver | None) -> Plan:
         Plan("erm", Conic(), formula, (), objective=lambda: empirical_with_convexity(model)),
         solver,
         Written(empirical_program, by_sample),
+        relax,
     )
 
 
-def exactly(model: Model, solver: Solver | None) -> Plan:
+def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     """The worst-case risk over the ball, by a formula."""
     robust = _needs_ball(model, "exact")
     if solver is not None and solver.is_stochastic:
@@ -111,7 +127,9 @@ def exactly(model: Model, solver: Solver | None) -> Plan:
             "no sampling; use solver=FrankWolfe() or Conic(), or method='smoothed'."
         )
     if model.radius == 0:
-        return replace(erm(model, solver), method="exact").because("the radius is 0: this is ERM")
+        return replace(erm(model, solver, relax), method="exact").because(
+            "the radius is 0: this is ERM"
+        )
     found = exact.counterpart(robust)
     smooth = found.has_objective(robust)
     return _with_solver(
@@ -126,6 +144,7 @@ def exactly(model: Model, solver: Solver | None) -> Plan:
         ),
         solver,
         Written(exact_program, found.writes_samples(robust)),
+        relax,
     )
 
 
@@ -135,16 +154,24 @@ def exact_program(model: Model) -> Program | None:
     return exact.program_of(model)
 
 
-def smoothed(model: Model, solver: Solver | None) -> Plan:
+def smoothed(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     """The entropic approximation of the worst-case risk."""
     _needs_ball(model, "smoothed")
     if model.radius == 0:
         kept = None if solver is not None and solver.is_stochastic else solver
-        return replace(erm(model, kept), method="smoothed").because("the radius is 0: this is ERM")
+        return replace(erm(model, kept, relax), method="smoothed").because(
+            "the radius is 0: this is ERM"
+        )
     if solver is not None and solver.is_conic:
         raise ValueError(
             "the smoothed objective has no conic form; use solver=FrankWolfe(...) or "
             "MomentumFrankWolfe(...), or method='exact'."
+        )
+    if isinstance(solver, BranchAndBound | Simplicial):
+        raise ValueError(
+            f"the smoothed objective has no conic form and no bounds for {type(solver).__name__}; "
+            "solve over the convex hull with solver=FrankWolfe(...) and then call round(), or use "
+            "method='exact' or method='erm'."
         )
     formula = (
         "F(x, l) = l radius + epsilon mean_k log E exp((f(x, zeta) - l c(xi_k, zeta))/epsilon)"
@@ -152,7 +179,7 @@ def smoothed(model: Model, solver: Solver | None) -> Plan:
     return Plan("smoothed", solver or FrankWolfe(), formula, ())
 
 
-METHODS: dict[str, Callable[[Model, Solver | None], Plan]] = {
+METHODS: dict[str, Callable[[Model, Solver | None, bool], Plan]] = {
     "auto": automatic,
     "erm": erm,
     "exact": exactly,
@@ -180,12 +207,26 @@ def empirical_with_convexity(model: Model) -> Empirical:
 
 
 # ------------------------------------------------------------------ conic, or Frank-Wolfe
-def _with_solver(model: Model, draft: Plan, solver: Solver | None, written: Written) -> Plan:
+def _with_solver(
+    model: Model, draft: Plan, solver: Solver | None, written: Written, relax: bool
+) -> Plan:
     """A conic program for CVXPY constraints, Frank-Wolfe for oracles, or what the user says."""
+    if isinstance(solver, BranchAndBound):
+        return _integer(model, draft, solver, written)
+    if isinstance(solver, Simplicial):
+        return _by_columns(model, draft, solver, written)
     if solver is not None and not solver.is_conic:
         return replace(_smooth(draft), solver=solver, reasons=("solver given",))
-    if solver is None and draft.objective is not None and model.feasible.has_oracle_sets:
-        return replace(draft, solver=FrankWolfe(), reasons=("the feasible set has an oracle",))
+    if solver is None and model.feasible.is_integer:
+        if relax:
+            return _over_the_hull(model, draft, written)
+        if _needs_branching(model, draft, written):
+            return _integer(model, draft, BranchAndBound(), written)
+    if solver is None and model.feasible.has_oracle_sets:
+        if _asks_for_columns(model, draft, written):
+            return _by_columns(model, draft, Simplicial(), written)
+        if draft.objective is not None:
+            return replace(draft, solver=FrankWolfe(), reasons=("the feasible set has an oracle",))
     obstacle, checked = _obstacle(model, draft, written)
     if obstacle is None:
         reason = "convex by CVXPY's rules, over CVXPY constraints"
@@ -201,6 +242,93 @@ def _with_solver(model: Model, draft: Plan, solver: Solver | None, written: Writ
     return replace(draft, solver=FrankWolfe(), reasons=(reason,))
 
 
+# ------------------------------------------------------------------ vertices and conic programs
+def _by_columns(model: Model, draft: Plan, solver: Simplicial, written: Written) -> Plan:
+    """A conic program over the vertices of oracle sets."""
+    obstacle, checked = _obstacle(model, draft, written, columns=True)
+    if obstacle is not None:
+        raise ValueError(f"{obstacle}, which Simplicial asks for; use solver=FrankWolfe() instead.")
+    reason = "not smooth, and the feasible set has an oracle"
+    return replace(draft, solver=solver, reasons=(reason,), written=checked)
+
+
+def _asks_for_columns(model: Model, draft: Plan, written: Written) -> bool:
+    """Is the objective a program that is not smooth, over sets best known by their oracles?"""
+    if draft.objective is None:
+        return not _has_small_form(model) and _is_written(model, draft, written)
+    return _has_kinks(model, draft) and _is_written(model, draft, written)
+
+
+def _is_written(model: Model, draft: Plan, written: Written) -> bool:
+    return _obstacle(model, draft, written, columns=True)[0] is None
+
+
+def _has_kinks(model: Model, draft: Plan) -> bool:
+    """Is the mean loss a maximum of several pieces, which Frank-Wolfe cannot follow?"""
+    pieces = model.structure.pieces
+    return draft.counterpart is None and pieces is not None and len(pieces) > 1
+
+
+def _has_small_form(model: Model) -> bool:
+    """Are all oracle sets given by CVXPY constraints on few numbers?"""
+    if not model.feasible.has_conic_form:
+        return False
+    known = {v.id for v in model.feasible.layout.variables}
+    found = {v.id: v for c in model.feasible.conic_constraints() for v in c.variables()}
+    return sum(v.size for v in found.values() if v.id not in known) <= LARGE_FORM
+
+
+# ------------------------------------------------------------------ integers
+def _needs_branching(model: Model, draft: Plan, written: Written) -> bool:
+    """Do oracle sets, cones or a missing program keep the model from a mixed-integer solver?"""
+    if model.feasible.has_oracle_sets:
+        return True
+    obstacle, checked = _obstacle(model, draft, written)
+    if obstacle is not None:
+        return True
+    known = checked.known if checked.known is not None else _on_one_sample(model, written)  # type: ignore[arg-type]
+    if known is None or takes_integer_cones():
+        return False
+    return not is_piecewise_linear(known, model.feasible.constraints)
+
+
+def _integer(model: Model, draft: Plan, solver: BranchAndBound, written: Written) -> Plan:
+    """Branch and bound, or what does without it."""
+    if not model.feasible.is_integer:
+        raise ValueError(
+            "BranchAndBound is for integer decisions, and no variable is integer or boolean; "
+            "declare cp.Variable(n, boolean=True), or use solver=FrankWolfe() or Conic()."
+        )
+    obstacle, checked = _obstacle(model, draft, written, columns=True)
+    reason = "integer variables, and no installed solver takes the program"
+    if model.feasible.has_oracle_sets:
+        reason = "integer variables over an oracle"
+    known = checked if obstacle is None else None
+    return replace(draft, solver=solver, reasons=(reason,), written=known)
+
+
+def _over_the_hull(model: Model, draft: Plan, written: Written) -> Plan:
+    """The convex hull of the integer points, by its oracle."""
+    reason = "relax=True: over the convex hull of the integer points"
+    if draft.objective is not None and not _has_kinks(model, draft):
+        return replace(draft, solver=FrankWolfe(), reasons=(reason,))
+    return _by_columns(model, draft, Simplicial(), written).because(reason)
+
+
+def takes_integer_cones() -> bool:
+    """Is a solver for mixed-integer programs with cones installed?"""
+    return any(name in cp.installed_solvers() for name in cone_solver.MIXED_INTEGER[1:])
+
+
+def is_piecewise_linear(program: Program, constraints: list[Any]) -> bool:
+    """Is a program linear but for maxima, so that integers make a mixed-integer linear one?"""
+    written = [*program.constraints, *(c for c in constraints if hasattr(c, "args"))]
+    linear = all(
+        isinstance(c, LINEAR) and all(argument.is_pwl() for argument in c.args) for c in written
+    )
+    return linear and program.expression.is_pwl()
+
+
 def _smooth(draft: Plan) -> Plan:
     if draft.objective is None:
         raise ValueError(
@@ -210,9 +338,14 @@ def _smooth(draft: Plan) -> Plan:
     return draft
 
 
-def _obstacle(model: Model, draft: Plan, written: Written) -> tuple[str | None, Written]:
-    """Why there is no conic program, None if there is one; and how it is written."""
-    if not model.feasible.has_conic_form:
+def _obstacle(
+    model: Model, draft: Plan, written: Written, columns: bool = False
+) -> tuple[str | None, Written]:
+    """Why there is no conic program, None if there is one; and how it is written.
+
+    columns: sets that are known by their oracle alone are no obstacle.
+    """
+    if not columns and not model.feasible.has_conic_form:
         return (
             f"the objective ({draft.formula}) is not smooth and needs a conic solver, but the "
             "feasible set has no CVXPY form (an oracle set without constraints=)"

@@ -26,7 +26,7 @@ from wdro_model.solve.first_order import first_order_outcome
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan, plan
 from wdro_model.solve.recipe import FirstOrder, Recipe
-from wdro_model.solvers import Conic, FrankWolfe, Stop
+from wdro_model.solvers import Conic, FrankWolfe, Simplicial, Stop
 from wdro_model.solvers.objective import Array
 
 LARGEST_PROGRAM = 2**17
@@ -95,6 +95,8 @@ def run_empirical(model: RobustModel, options: Options) -> Array:
     frank_wolfe = FrankWolfe(gap=ROUGH, max_iterations=ROUGH_STEPS)
     hull = frank_wolfe if model.feasible.is_integer else None
     chosen = plan(still, "erm", hull)
+    if isinstance(chosen.solver, Simplicial):
+        chosen = replace(chosen, solver=FrankWolfe())
     try:
         return _decision(still, chosen, options)
     except SolverError:
@@ -110,6 +112,7 @@ def _decision(model: RobustModel, chosen: Plan, options: Options) -> Array:
     with model.feasible.holding():
         if isinstance(chosen.solver, Conic):
             return conic_answer(model, chosen, chosen.solver)[1]
+        assert isinstance(chosen.solver, FrankWolfe)
         outcome = first_order_outcome(model, chosen, chosen.solver, quiet)[1]
     if outcome.stop is Stop.INTERRUPT:
         raise KeyboardInterrupt  # half a run is no decision
@@ -133,6 +136,8 @@ def run_exact(model: RobustModel, options: Options) -> Array | None:
         return None
     try:
         chosen = plan(model, "exact", None)
+        if chosen.objective is None and not isinstance(chosen.solver, Conic):
+            return None
         if not isinstance(chosen.solver, Conic):
             rough = FrankWolfe(gap=ROUGH, max_iterations=ROUGH_STEPS)
             return _decision(model, replace(chosen, solver=rough), options)

@@ -1,5 +1,6 @@
-"""How a model is solved: two Frank-Wolfe methods on one driver, and conic solvers by CVXPY."""
+"""How a model is solved: Frank-Wolfe on one driver, conic solvers, vertices and both, trees."""
 
+from wdro_model.solvers.branch_and_bound import BranchAndBound
 from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.directions import (
     ActiveSet,
@@ -10,10 +11,11 @@ from wdro_model.solvers.directions import (
 )
 from wdro_model.solvers.frank_wolfe import FrankWolfe, MomentumFrankWolfe
 from wdro_model.solvers.outcome import Outcome, State, Stop
+from wdro_model.solvers.simplicial import Simplicial
 from wdro_model.solvers.steps import Adaptive, LineSearch, OpenLoop, register_step
 from wdro_model.solvers.trace import Record, Trace
 
-Solver = Conic | FrankWolfe | MomentumFrankWolfe
+Solver = Conic | FrankWolfe | MomentumFrankWolfe | Simplicial | BranchAndBound
 """What `solve(solver=...)` takes."""
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "Adaptive",
     "BlendedConjugate",
     "BlendedPairwise",
+    "BranchAndBound",
     "Conic",
     "Conjugate",
     "FrankWolfe",
@@ -30,6 +33,7 @@ __all__ = [
     "Outcome",
     "Plain",
     "Record",
+    "Simplicial",
     "Solver",
     "State",
     "Stop",

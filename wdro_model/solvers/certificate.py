@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from wdro_model.errors import InexactOracleError
 from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
@@ -57,15 +59,20 @@ def _certificate(feasible: FeasibleSet, x: Array, gradient: Array) -> Certificat
     return found
 
 
-def refuse_beaten(feasible: FeasibleSet, found: Certificate, gradient: Array, known: Array) -> None:
-    """An error where an earlier vertex of the oracle, a row of `known`, beats its answer."""
+def refuse_beaten(feasible: FeasibleSet, found: Certificate, gradient: Array, known: Any) -> None:
+    """An error where an earlier vertex of the oracle, a row of `known`, beats its answer.
+
+    known: an array (k, n), or a sparse matrix.
+    """
     if isinstance(feasible, ProductSet):
         for (block, where), part in zip(feasible.blocks, found.parts):
             refuse_beaten(block, part, gradient[where], known[:, where])
         return
-    costs = (known - found.vertex) @ gradient
+    costs = known @ gradient - float(found.vertex @ gradient)
     best = int(costs.argmin())
-    refuse_negative(feasible, float(costs[best]) + found.slack, known[best], found.vertex, gradient)
+    point = known[[best]]
+    point = point.toarray()[0] if sp.issparse(point) else point[0]
+    refuse_negative(feasible, float(costs[best]) + found.slack, point, found.vertex, gradient)
 
 
 def refuse_negative(

@@ -60,6 +60,7 @@ class Conic:
 
     is_conic: ClassVar[bool] = True
     is_stochastic: ClassVar[bool] = False
+    stage: ClassVar[str | None] = "conic"
 
     def __post_init__(self) -> None:
         if not isinstance(self.options, Mapping):

@@ -49,6 +49,8 @@ class FrankWolfe:
 
     is_conic: ClassVar[bool] = False
     is_stochastic: ClassVar[bool] = False
+    stage: ClassVar[str | None] = None
+    """The stage of a solve that runs it; None where the objective decides."""
 
     def __post_init__(self) -> None:
         if self.dual_bound is not None:
@@ -167,6 +169,8 @@ class MomentumFrankWolfe:
 
     is_conic: ClassVar[bool] = False
     is_stochastic: ClassVar[bool] = True
+    stage: ClassVar[str | None] = None
+    """The stage of a solve that runs it; None where the objective decides."""
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)

@@ -149,12 +149,10 @@ class Loop:
         state, limits = here.state, self.limits
         allowed = tolerance(limits.gap, state.value, getattr(self.objective, "scale", 0.0))
         if self.rules.gradient.certified and state.gap <= allowed:
-            known = [] if self.active_set is None else [self.active_set.vertices]
+            known = [] if self.active_set is None else [self.active_set.matrix]
             known += [] if self.feasible.witness is None else [self.feasible.witness[None]]
-            if known:
-                refuse_beaten(
-                    self.feasible, here.certificate, state.gradient, np.concatenate(known)
-                )
+            for some in known:
+                refuse_beaten(self.feasible, here.certificate, state.gradient, some)
             return Stop.GAP
         if limits.seconds is not None and state.time >= limits.seconds:
             return Stop.TIME

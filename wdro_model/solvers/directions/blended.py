@@ -78,14 +78,14 @@ class _Blended:
         self._steps = 0
 
     def propose(self, x: Array, gradient: Array, vertex: Array, gap: float) -> Move:
-        scores = self.active.vertices @ gradient
+        scores = self.active.matrix @ gradient
         away, local = int(scores.argmax()), int(scores.argmin())
         self._known = self._find(vertex, scores, float(gradient @ vertex))
         if away == local or scores[away] - scores[local] < gap:
             return self.retreat(x, vertex)
         self._pending = self._shift(scores, away, local)
-        rows = self.active.vertices[self._pending.where]
-        return Move(self._pending.change @ rows, self._pending.longest)
+        rows = self.active.matrix[self._pending.where]
+        return Move(np.asarray(self._pending.change @ rows), self._pending.longest)
 
     def retreat(self, x: Array, vertex: Array) -> Move:
         self._pending = vertex
@@ -133,7 +133,7 @@ class _Blended:
         margin = self.SAME * max(abs(score), float(np.abs(scores).max()))
         distance = self.SAME * float(np.abs(vertex).max())
         for index in np.flatnonzero(scores <= score + margin):
-            if np.abs(self.active.vertices[index] - vertex).max() <= distance:
+            if np.abs(self.active.vertex(int(index)) - vertex).max() <= distance:
                 return int(index)
         return None
 

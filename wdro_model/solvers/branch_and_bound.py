@@ -1,0 +1,324 @@
+"""Branch and bound: integer decisions with a proven gap, over any relaxation that gives bounds.
+
+Best first: the node with the least bound is split at its most fractional coordinate, into the
+decisions below and those above. A node whose bound is no better than the best integer decision so
+far is closed. What a relaxation is, and where integer decisions come from, is up to the nodes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from tqdm import tqdm
+
+from wdro_model.sets.feasible_set import FeasibleSet
+from wdro_model.solvers.frank_wolfe import check_count, check_positive, check_time
+from wdro_model.solvers.objective import Array
+from wdro_model.solvers.outcome import Stop, relative_gap, tolerance
+from wdro_model.solvers.trace import Record, Trace, next_milestone
+
+WHOLE = 1e-6
+"""Entries this close to an integer are that integer."""
+
+
+@dataclass(frozen=True)
+class BranchAndBound:
+    """Integer decisions by branch and bound: the best one so far, and how much better any can be.
+
+    Losses that are affine in the data and in the decision need none of it: at 0/1 points their
+    worst-case risk is minimised by a search along one parameter.
+    """
+
+    gap: float = 1e-3
+    """Stop when value - lower bound is at most this fraction of |value|."""
+    time_limit: float | None = None
+    """Seconds."""
+    node_limit: int = 10_000
+    """Nodes that are looked at, at most."""
+
+    is_conic: ClassVar[bool] = False
+    is_stochastic: ClassVar[bool] = False
+    stage: ClassVar[str | None] = "integer"
+
+    def __post_init__(self) -> None:
+        check_positive("gap", self.gap, zero=True)
+        check_time(self.time_limit)
+        check_count("node_limit", self.node_limit)
+
+    def describe(self, feasible: FeasibleSet | None = None) -> str:
+        return f"branch and bound, relative gap {self.gap:g}, at most {self.node_limit} nodes"
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """The relaxation of a node."""
+
+    bound: float
+    """No decision of the node has a smaller value."""
+    x: Array
+    """A decision that comes near it, fractional as a rule."""
+    memory: Any = None
+    """What the relaxations of its children begin with."""
+
+
+class NodeRelaxations(Protocol):
+    """The relaxations of nodes, given by bounds on the flat decision."""
+
+    discrete: Array
+    """Which coordinates are integers, (n,)."""
+
+    def relaxed(
+        self, lower: Array, upper: Array, memory: Any, cutoff: float, seconds: float | None
+    ) -> Relaxed | None:
+        """Bound the node; None where it is empty. A bound above the cutoff need not be sharp."""
+        ...
+
+    def candidates(self, found: Relaxed, count: int, improved: bool) -> Iterable[Array]:
+        """Integer decisions to try after a node; count: the nodes so far."""
+        ...
+
+    def completed(self, x: Array) -> tuple[float, Array]:
+        """The value of the integers of x, and the best decision with them."""
+        ...
+
+    def known(self) -> Iterable[Array]:
+        """Integer decisions that are at hand, after an interrupt."""
+        ...
+
+    def has(self, x: Array) -> bool:
+        """Is there a decision with the integers of x?"""
+        ...
+
+
+@dataclass(frozen=True)
+class IntegerOutcome:
+    """The best integer decision of a search."""
+
+    x: Array
+    value: float
+    lower_bound: float
+    stop: Stop
+    nodes: int
+    trace: Trace
+
+    @property
+    def gap(self) -> float:
+        return max(0.0, self.value - self.lower_bound)
+
+
+@dataclass(frozen=True)
+class _Node:
+    lower: Array
+    upper: Array
+    found: Relaxed
+
+
+class TreeSearch:
+    """One run of branch and bound."""
+
+    def __init__(
+        self, nodes: NodeRelaxations, solver: BranchAndBound, began: float | None = None
+    ) -> None:
+        self.nodes, self.solver = nodes, solver
+        self.began = time.perf_counter() if began is None else began
+        self.best, self.value = np.zeros(0), np.inf
+        self.count, self._order = 0, itertools.count()
+        self.open: list[tuple[float, int, _Node]] = []
+        self.closed = np.inf
+        """The least bound of the nodes that are closed."""
+        self.trace = Trace()
+        self.gains = BranchingGains(nodes.discrete.size)
+
+    @property
+    def bound(self) -> float:
+        """No integer decision has a smaller value."""
+        return min(self.open[0][0] if self.open else np.inf, self.closed, self.value)
+
+    @property
+    def cutoff(self) -> float:
+        """Nodes with this bound are not worth a look."""
+        return self.value - tolerance(self.solver.gap, self.value) if self.best.size else np.inf
+
+    def run(
+        self, lower: Array, upper: Array, *, verbose: bool = False, progress: bool = True
+    ) -> IntegerOutcome | None:
+        """Search between bounds; None where no integer decision was found."""
+        stop, bound = Stop.GAP, -np.inf
+        with _Table(verbose, progress) as table:
+            try:
+                self._look(lower, upper, None, -np.inf)
+                while self.open and self.open[0][0] < self.cutoff:
+                    bound = self.bound
+                    self._show(table, bound)
+                    stop = self._limit() or Stop.GAP
+                    if stop is not Stop.GAP:
+                        break
+                    self._split(heapq.heappop(self.open)[2])
+                bound = self.bound
+            except KeyboardInterrupt:
+                for x in self.nodes.known():
+                    self._take(x)
+                if not self.best.size:
+                    raise
+                stop = Stop.INTERRUPT
+            self._show(table, bound, last=True)
+            table.end(stop.value)
+        if not self.best.size:
+            return None
+        return IntegerOutcome(
+            self.best, self.value, min(bound, self.value), stop, self.count, self.trace
+        )
+
+    def _limit(self) -> Stop | None:
+        if self.count >= self.solver.node_limit:
+            return Stop.ITERATIONS
+        left = self._seconds()
+        return Stop.TIME if left is not None and left <= 0 else None
+
+    def _seconds(self) -> float | None:
+        """What is left of the time."""
+        limit = self.solver.time_limit
+        return None if limit is None else limit - (time.perf_counter() - self.began)
+
+    def _look(self, lower: Array, upper: Array, memory: Any, known: float) -> float:
+        """Bound a node, try what it suggests, keep it if it may hold something better."""
+        found = self.nodes.relaxed(lower, upper, memory, self.cutoff, self._seconds())
+        self.count += 1
+        if found is None:
+            return np.inf
+        if found.bound < known:
+            found = Relaxed(known, found.x, found.memory)
+        before = self.value
+        self._try(found, improved=False)
+        if self.value < before:
+            self._try(found, improved=True)
+        if found.bound >= self.cutoff:
+            self.closed = min(self.closed, found.bound)
+            return found.bound
+        item = _Node(lower, upper, found)
+        heapq.heappush(self.open, (found.bound, next(self._order), item))
+        return found.bound
+
+    def _try(self, found: Relaxed, improved: bool) -> None:
+        for x in self.nodes.candidates(found, self.count, improved):
+            self._take(x)
+
+    def _take(self, x: Array) -> None:
+        value, decision = self.nodes.completed(x)
+        if value < self.value:
+            self.value, self.best = value, decision
+
+    def _split(self, node: _Node) -> None:
+        at = self.gains.coordinate(node.found.x, node.lower, node.upper, self.nodes.discrete)
+        if at is None:  # one decision is left, if the set has it
+            fixed = np.where(self.nodes.discrete, node.lower, node.found.x)
+            if self.nodes.has(fixed):
+                self._take(fixed)
+            return
+        x = float(np.clip(node.found.x[at], node.lower[at], node.upper[at]))
+        below = min(np.floor(x + WHOLE), node.upper[at] - 1.0)
+        down, up = node.upper.copy(), node.lower.copy()
+        down[at], up[at] = below, below + 1.0
+        known, share = node.found.bound, min(max(x - below, WHOLE), 1.0 - WHOLE)
+        below_bound = self._look(node.lower, down, node.found.memory, known)
+        above_bound = self._look(up, node.upper, node.found.memory, known)
+        self.gains.note(at, 0, below_bound - known, share)
+        self.gains.note(at, 1, above_bound - known, 1.0 - share)
+
+    def _show(self, table: _Table, bound: float, last: bool = False) -> None:
+        seconds = time.perf_counter() - self.began
+        gap = self.value - bound
+        record = Record(self.count, seconds, self.value, gap, np.nan, np.nan, self.count)
+        self.trace.records.append(record)
+        table.show(record, bound, len(self.open), last)
+
+
+class BranchingGains:
+    """What splitting at each coordinate has gained, and where to split next.
+
+    The bound of a child rises by about its coordinate's mean gain for a unit of its move, so that
+    the coordinate with the largest product of both children's gains is taken: pseudo-costs.
+    Coordinates that were not tried count as the average of those that were.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.total, self.count = np.zeros((2, size)), np.zeros((2, size))
+
+    def note(self, at: int, side: int, gain: float, move: float) -> None:
+        """A child below (0) or above (1) has gained so much for so long a move."""
+        if np.isfinite(gain):
+            self.total[side, at] += gain / move
+            self.count[side, at] += 1
+
+    def coordinate(self, x: Array, lower: Array, upper: Array, discrete: Array) -> int | None:
+        """The integer coordinate to split at; None if all are fixed."""
+        free = np.flatnonzero(discrete & (lower < upper))
+        if not free.size:
+            return None
+        part = x[free] - np.floor(x[free] + WHOLE)
+        if np.minimum(part, 1.0 - part).max() <= WHOLE:  # the relaxation is not sharp
+            return int(free[int(np.argmax(x[free] > lower[free] + 0.5))])
+        known = self.count[:, free] > 0
+        seen = self.count.sum(axis=1)
+        average = self.total.sum(axis=1) / np.maximum(seen, 1.0)
+        average = np.where(seen > 0, average, 1.0)
+        rate = np.where(
+            known, self.total[:, free] / np.maximum(self.count[:, free], 1.0), average[:, None]
+        )
+        least = 1e-6 * max(float(average.max()), 1e-300)
+        score = np.maximum(rate[0] * part, least) * np.maximum(rate[1] * (1.0 - part), least)
+        score[np.minimum(part, 1.0 - part) <= WHOLE] = -1.0
+        return int(free[int(np.argmax(score))])
+
+
+class _Table:
+    """The verbose table, or a progress bar."""
+
+    HEADER = f"{'nodes':>9} {'open':>7} {'incumbent':>14} {'bound':>14} {'gap':>9} {'seconds':>8}"
+
+    def __init__(self, verbose: bool, progress: bool) -> None:
+        self.verbose, self._next, self._shown = verbose, 0, False
+        self._bar = tqdm(
+            desc="branch and bound",
+            unit="node",
+            file=sys.stderr,
+            delay=3.0,
+            leave=False,
+            disable=None if progress and not verbose else True,
+        )
+
+    def __enter__(self) -> _Table:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def show(self, record: Record, bound: float, waiting: int, last: bool) -> None:
+        """One line at nodes 1, 2, 5, 10, 20, 50, ... and at the last."""
+        share = relative_gap(record.gap, record.value) if np.isfinite(record.value) else np.inf
+        if not self.verbose:
+            if not self._bar.disable:
+                self._bar.set_postfix_str(f"gap {share:.1e}", refresh=False)
+                self._bar.update(record.iteration - self._bar.n)
+            return
+        if not self._shown:
+            print(self.HEADER)
+            self._shown = True
+        if record.iteration >= self._next or last:
+            self._next = next_milestone(record.iteration)
+            print(
+                f"{record.iteration:9d} {waiting:7d} {record.value:14.7g} {bound:14.7g} "
+                f"{share:9.1e} {record.time:8.2f}"
+            )
+
+    def end(self, reason: str) -> None:
+        """Under the table: why the search ended."""
+        if self.verbose:
+            print(f"stopped: {reason}")
