@@ -13,15 +13,17 @@ from wdro_model.errors import unknown_name
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers import directions, dual_rules, gradients
 from wdro_model.solvers.directions import ActiveSet, DirectionRule
+from wdro_model.solvers.directions.active_set import LONG
 from wdro_model.solvers.driver import Limits, Rules, run
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import Outcome, State
 from wdro_model.solvers.steps import STEPS, OpenLoop, StepRule, check_step, looks_along, shown
 
 Callback = Callable[[State], bool | None]
-ON_POLYTOPES = "blended_newton"
-"""The direction of "auto" on polytopes: a half to a twentieth of the iterations of conjugate ones,
-which take a half to a fifth of those of pairwise steps."""
+ON_POLYTOPES, ON_LONG_ONES = "blended_newton", "blended_conjugate"
+"""The direction of "auto" on polytopes: Newton ones take a half to a twentieth of the iterations of
+conjugate ones, which take a half to a fifth of those of pairwise steps. Where vertices are kept
+sparse, conjugate ones need no dense copies of them."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class FrankWolfe:
     direction: str | DirectionRule = "auto"
     """"plain", "conjugate", "biconjugate", "blended_pairwise", "blended_conjugate",
     "blended_newton", a rule, or "auto": what the set prefers (flows: biconjugate), else blended
-    Newton directions on polytopes and plain ones elsewhere."""
+    Newton directions on polytopes (conjugate ones in thousands of dimensions) and plain ones
+    elsewhere."""
     step: str | StepRule = "line_search"
     """"line_search", "adaptive", "open_loop" (2/(t+2)), or a rule such as `OpenLoop(offset=7)`."""
     samples: int = 100
@@ -92,7 +95,9 @@ class FrankWolfe:
             return "plain"
         preferred = feasible.preferred_direction
         if preferred is None:
-            return ON_POLYTOPES if feasible.is_polytope else "plain"
+            if not feasible.is_polytope:
+                return "plain"
+            return ON_POLYTOPES if feasible.dimension < LONG else ON_LONG_ONES
         if preferred not in directions.RULES:
             raise ValueError(unknown_name("preferred_direction", preferred, directions.RULES))
         return str(preferred)
