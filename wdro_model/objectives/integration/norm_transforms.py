@@ -38,7 +38,7 @@ REACH = 11.0
 
 
 @dataclass(frozen=True)
-class Tilted:
+class TiltedForm:
     """The law tilted by real theta (R,)."""
 
     log_mass: Array
@@ -80,7 +80,7 @@ class FormLaw(ABC):
         self.b, self.rho, self.hints = b, rho, {} if hints is None else hints
 
     @abstractmethod
-    def tilted(self, rate: float, tilts: Array) -> Tilted:
+    def tilted(self, rate: float, tilts: Array) -> TiltedForm:
         """At real theta, for the cost at the rate a > 0."""
 
     @abstractmethod
@@ -95,9 +95,9 @@ class SumOfMoves(FormLaw):
     E [exp(q z); z > 0] = g(q) = exp(q^2/2) Phi(q), g' = q g + 1/sqrt(2 pi), g'' = g + q g'.
     """
 
-    def tilted(self, rate: float, tilts: Array) -> Tilted:
+    def tilted(self, rate: float, tilts: Array) -> TiltedForm:
         found = self._product(rate, np.asarray(tilts, dtype=float))
-        return Tilted(
+        return TiltedForm(
             found.log_mass,
             found.moves @ self.b,
             found.cost,
@@ -193,7 +193,7 @@ class Window:
     """The logarithms of that part of the terms, (R, n)."""
 
 
-class Mixture(FormLaw):
+class FormMixture(FormLaw):
     """A mixture over a parameter s > 0; the density of log s has one mode."""
 
     step, coarsest = 0.36, 0.6
@@ -245,7 +245,7 @@ class Mixture(FormLaw):
         self.hints[len(tilts)] = (judged.mean, judged.deviation)
         return window, judged.shares, judged.log_mass
 
-    def _judged(self, window: Window, rate: float) -> Judged:
+    def _judged(self, window: Window, rate: float) -> JudgedMoves:
         logs = window.logs + self._weight(rate, window.points)
         step = window.points[:, 1] - window.points[:, 0]
         top = logs.max(axis=1)
@@ -264,7 +264,9 @@ class Mixture(FormLaw):
         centred = ~edge & resolved
         good = centred & (falls > CUT).all(axis=0)
         log_mass = top + np.log(total) + np.log(step)
-        return Judged(good, centred, falls, mean + window.points[:, 0], deviation, shares, log_mass)
+        return JudgedMoves(
+            good, centred, falls, mean + window.points[:, 0], deviation, shares, log_mass
+        )
 
     def _scan(self, rate: float, tilts: Array) -> tuple[Array, Array]:
         """Places of the modes, and widths to begin with."""
@@ -277,7 +279,7 @@ class Mixture(FormLaw):
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedMoves:
     """Whether steps do for a rate, and where better ones are."""
 
     good: Array
@@ -290,7 +292,7 @@ class Judged:
     log_mass: Array
 
 
-class LengthOfMoves(Mixture):
+class LengthOfMoves(FormMixture):
     """p = 2: with s the precision that a squared cost adds, z_i ~ N(0, 1/(1 + 2 s rho_i^2))."""
 
     def _component(self, points: Array, theta: Array) -> tuple[Any, Array]:
@@ -309,13 +311,13 @@ class LengthOfMoves(Mixture):
         high = max(2 * np.log(rate), -2 * np.log(self.rho.min())) + 2 * CUT
         return np.log(0.25 * rate**2 / most) - 1.0, np.full(len(tilts), high)
 
-    def tilted(self, rate: float, tilts: Array) -> Tilted:
+    def tilted(self, rate: float, tilts: Array) -> TiltedForm:
         window, shares, log_mass = self.window(rate, tilts)
         v, spread = window.known
         mean = shares * spread
         # E_s c^2, with the mean move theta v b; E c is 2 s/a times that.
         weighted = v @ self.rho**2 + tilts[:, None] ** 2 * (v**2 @ (self.rho * self.b) ** 2)
-        return Tilted(
+        return TiltedForm(
             log_mass,
             tilts * mean.sum(axis=1),
             (shares * weighted * np.exp(window.points)).sum(axis=1) * (2.0 / rate),
@@ -341,7 +343,7 @@ class LengthOfMoves(Mixture):
         )
 
 
-class LargestOfMoves(Mixture):
+class LargestOfMoves(FormMixture):
     """p = inf: given c = s, one move sits at an end of [-s, s]/rho, the others lie between."""
 
     def _component(self, points: Array, theta: Array) -> tuple[Any, Array]:
@@ -359,13 +361,13 @@ class LargestOfMoves(Mixture):
         high = np.log((self.rho * (steep + REACH)).max(axis=1))
         return np.minimum(low, high - 1.0), high
 
-    def tilted(self, rate: float, tilts: Array) -> Tilted:
+    def tilted(self, rate: float, tilts: Array) -> TiltedForm:
         window, shares, log_mass = self.window(rate, tilts)
         s, found = np.exp(window.points), window.known
         with np.errstate(divide="ignore", invalid="ignore"):
             inverse = np.where(shares > 0, shares / found.rate, 0.0)
         moves = (inverse[:, None] @ found.flows)[:, 0]
-        return Tilted(
+        return TiltedForm(
             log_mass,
             moves @ self.b,
             (shares * s).sum(axis=1),

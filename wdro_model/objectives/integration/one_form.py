@@ -30,7 +30,7 @@ from wdro_model.objectives.integration.inner_integral import EMPIRICAL, Integrat
 from wdro_model.objectives.integration.low_rank.form_anatomy import everywhere
 from wdro_model.objectives.integration.low_rank.groups import rows_of
 from wdro_model.objectives.integration.low_rank.piecewise import envelope
-from wdro_model.objectives.integration.norm_transforms import LAWS, Tilted, Transformed
+from wdro_model.objectives.integration.norm_transforms import LAWS, TiltedForm, Transformed
 from wdro_model.solvers.objective import Array
 
 PIECES = 16
@@ -147,7 +147,7 @@ class TiltedPieces:
     """The integrals of all pieces over their intervals, divided by exp(top); (K, P, 4)."""
 
     top: Array
-    whole: Tilted
+    whole: TiltedForm
     sizes: Array
     """exp(f_kj/eps) m(beta_j) / exp(top), (K, P)."""
     parts: Array
@@ -252,7 +252,7 @@ class OneFormSlice:
         return found
 
     def _crossing(
-        self, rate: float, meeting: Meeting, which: int, top: Array, whole: Tilted
+        self, rate: float, meeting: Meeting, which: int, top: Array, whole: TiltedForm
     ) -> Crossing | None:
         """What the two pieces lose to each other in the samples where they meet."""
         lower, upper, met = meeting.lower, meeting.upper, meeting.samples
