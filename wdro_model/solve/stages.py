@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from wdro_model.objectives.dual import DualMinimum
-from wdro_model.objectives.smoothed_risk import Moving, Smoothed
+from wdro_model.objectives.smoothed_risk import Smoothed
+from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.recipe import FirstOrder, Recipe
 from wdro_model.solve.temperature import first_dual
 from wdro_model.solvers import Outcome, Stop, Trace
+from wdro_model.solvers.certificate import certificate
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.objective import Array, Point
 from wdro_model.solvers.outcome import State, tolerance
@@ -23,6 +25,8 @@ REPORT_STAGE = 2**62 + 1
 STAGES = 6
 FIRST_DRAWS = 20
 """Draws that fit each point need not be many to begin with."""
+MORE = 4
+"""Times as many draws judge a decision that may have fitted those of its run."""
 SHARE = 0.5
 """Of the tolerance, for the gap of a stage; the standard error has the rest."""
 LEAST = 0.1
@@ -75,6 +79,8 @@ def run_stages(
     start: Array,
     run: Callable[..., Outcome],
     began: float,
+    oracle: FeasibleSet,
+    moving: bool,
 ) -> Result:
     """Runs on random numbers that are fixed for a stage, each judged on others.
 
@@ -82,8 +88,10 @@ def run_stages(
     were used for nothing else. It is all over when the gap and the standard error are together
     within the tolerance, or at a limit; otherwise the next stage goes on from there with more
     draws.
+
+    moving: draws are made for each decision and its dual.
     """
-    draws, active = min(solver.samples, FIRST_DRAWS), None
+    draws, active = min(solver.samples, FIRST_DRAWS) if moving else solver.samples, None
     most = max(draws, min(MOST_DRAWS, STAGE_ENTRIES // max(1, recipe.model.rows.size)))
     x, dual = start, first_dual(recipe.model, start)
     best: StageResult | None = None
@@ -105,16 +113,19 @@ def run_stages(
             runs.append(outcome)
             x, active = outcome.x, outcome.active_set
             dual = dual if outcome.dual is None else outcome.dual
-            best = judged(recipe, draws, outcome, dual, REPORT_STAGE + stage)
+            best = judged(
+                recipe, draws, outcome, dual, REPORT_STAGE + stage, None if moving else oracle
+            )
             stop = outcome.stop
             wanted = tolerance(solver.gap, best.point.value, recipe.epsilon)
             left = wanted - max(best.gap, 0.0)
             allowed = max(left, HIDDEN * best.missed(), LEAST * wanted)
-            done = outcome.stop is Stop.GAP and best.error() <= allowed
+            close = moving or best.gap <= wanted
+            done = outcome.stop is Stop.GAP and best.error() <= allowed and close
             if done or draws == most or outcome.stop not in (Stop.GAP, Stop.STALLED):
                 break
             # A stalled line search is Monte Carlo error between values and gradients.
-            least = 4.0 if outcome.stop is Stop.STALLED else 1.5
+            least = 4.0 if outcome.stop is Stop.STALLED or not close else 1.5
             growth = float(np.clip(1.2 * (best.error() / max(allowed, 1e-300)) ** 2, least, 16.0))
             growth = min(growth, room_for(solver.time_limit, began, stage_began))
             if growth < 1.0:
@@ -153,18 +164,31 @@ class Standstill:
         return self.reached
 
 
-def judged(recipe: Recipe, draws: int, outcome: Outcome, dual: float, stage: int) -> StageResult:
+def judged(
+    recipe: Recipe,
+    draws: int,
+    outcome: Outcome,
+    dual: float,
+    stage: int,
+    oracle: FeasibleSet | None,
+) -> StageResult:
     """The decision of a run, evaluated on draws that are used for nothing else.
 
-    The gap in x is that of the run, whose draws fit the decision as well as these; the dual is
-    minimised again, and its residual is part of the gap.
+    Where draws are made for each decision, the gap in x is that of the run, whose draws fit the
+    decision as well as these. Others may have been fitted by the decision: the gap is taken on the
+    new ones, of which there are more. The dual is minimised again, and its residual is part of the
+    gap.
+
+    oracle: for the gap on the new draws; None takes that of the run.
     """
-    objective = recipe.objective(draws, stage)
-    assert isinstance(objective, Moving)
+    objective = recipe.objective(draws if oracle is None else MORE * draws, stage)
     objective.minimum = DualMinimum(dual, np.nan)
     point = audited(objective, outcome.x, objective.evaluate(outcome.x))
     assert point.dual is not None
-    gap = outcome.gap + point.dual_residual
+    gap = outcome.gap
+    if oracle is not None:
+        gap = certificate(oracle, outcome.x, point.gradient).gap
+    gap += point.dual_residual
     return StageResult(outcome.x, point, gap, point.dual, outcome.active_set)
 
 

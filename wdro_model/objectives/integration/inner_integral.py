@@ -90,6 +90,8 @@ class Integration(ABC):
     """Free of Monte Carlo error?"""
     adapts = False
     """Are its draws made for one decision and one dual?"""
+    refines = False
+    """Do more draws make it as good as wanted, whatever the decision?"""
     begins = VERTEX
     """Where a run begins that has no start."""
 
