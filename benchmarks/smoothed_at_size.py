@@ -124,7 +124,7 @@ def tree(nodes: int, edges: int, gap: float) -> tuple[np.ndarray, Callable]:
 
 
 def three_forms(size: int) -> tuple[np.ndarray, Callable]:
-    """A maximum of four affine functions of the data on a box of decisions: rank three."""
+    """A smooth maximum of three affine forms of the data and zero: rank three."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((size, 8))
 

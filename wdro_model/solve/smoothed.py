@@ -86,8 +86,9 @@ def run_smoothed(
         result = run_exactly(
             first, solver, start, run, began, warm_active_set(model, options.start)
         )
-    elif first.integration.adapts and bound is None:
-        result = run_stages(recipe, solver, start, run, began)
+    elif (first.integration.adapts or first.integration.refines) and bound is None:
+        moving = first.integration.adapts
+        result = run_stages(recipe, solver, start, run, began, oracle, moving)
     else:
         outcome = run(first, start, within(solver, began))
         result = judge(recipe, solver.samples, oracle, outcome, bound)
@@ -211,7 +212,8 @@ def judge(
     """A run on its own draws, judged by a full evaluation on others."""
     final = recipe.objective(recipe.report_draws(draws), REPORT_STAGE)
     x, dual = outcome.x, outcome.dual
-    if bound is None and (final.integration.exact or final.integration.adapts):
+    rule = final.integration
+    if bound is None and (rule.exact or rule.adapts or rule.refines):
         # The dual of the last batch is not that of all samples.
         final.minimum = None if dual is None else DualMinimum(dual, np.nan)
         dual = None

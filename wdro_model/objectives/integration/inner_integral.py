@@ -97,6 +97,8 @@ class Integration(ABC):
     """Are its draws made for one decision and one dual?"""
     deadline = np.inf
     """When an evaluation is to be given up, on the clock of `time.perf_counter`."""
+    refines = False
+    """Do more draws make it as good as wanted, whatever the decision?"""
     begins = VERTEX
     """Where a run begins that has no start."""
 

@@ -44,6 +44,8 @@ MOST_TABLES = 4
 """Groups of samples that may have tables."""
 LINE_CHUNK, PLANE_CHUNK = 4096, 512
 """Samples whose points exist at once, for integrals along lines and over planes."""
+DRAWN_POINTS = 2**17
+"""Draws that exist at once."""
 
 LONGEST_PAUSE = 64
 """Decisions for which no table is tried after others did not pay."""
@@ -75,6 +77,7 @@ class LowRank(Integration):
         self.whitening = Whitening(model.cost, sigma)
         self.rank = generic_rank(model, anatomy)
         self.exact = anatomy.quadratic or self.rank <= 2
+        self.refines = not self.exact
         curved = not anatomy.quadratic and anatomy.pieces is None
         self.in_one_form = curved and anatomy.forms.count == 1 and not len(anatomy.constants)
         """Does what is integrated for a sample depend on one number, its form?"""
@@ -82,6 +85,8 @@ class LowRank(Integration):
         self._panels: list[Array] | None = None
         few = self.rank > 1 and not anatomy.quadratic
         chunk = PLANE_CHUNK if few else LINE_CHUNK
+        if not self.exact:
+            chunk = max(1, min(chunk, DRAWN_POINTS // draws))
         self.groups = Groups(model.joint, anatomy.keys, anatomy.forms.count, chunk)
         self.in_one_form &= self.groups.number <= MOST_TABLES
         self._numbers = QuasiRandom(draws)
