@@ -40,7 +40,7 @@ from wdro_model.uncertainty.supports import Polyhedron
 FINE, COARSE = {1: 1e-9, 2: 3e-6}, 1e-3
 """Estimated relative errors of the integrals over one and over two coordinates, and of those to
 begin with. The estimate is that of the embedded rule: the error itself is smaller by far."""
-MOST_SAMPLES = {1: 5000, 2: 300}
+MOST_SAMPLES = {1: 3000, 2: 200}
 """More samples, with one or two coordinates, are left to draws."""
 LIVELY = 1e-14
 """A smaller weight has no part in the gradient."""

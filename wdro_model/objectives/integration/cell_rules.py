@@ -34,7 +34,7 @@ class CellRule:
     excess: Array
     """Weights of the higher rule minus those of the embedded one, (n,)."""
     between: Array
-    """Values between the nodes and at the ends from those at the nodes, (m, n)."""
+    """Values at the nodes, between them and at the ends, from those at the nodes, (m, n)."""
     last: Array
     """The last two Legendre coefficients, (2, n)."""
 
@@ -70,14 +70,18 @@ class CellRule:
         n, m = len(self.nodes), len(self.between)
         both = np.concatenate([self.between, self.last]).T
         lines = logs.reshape(-1, n) @ both
-        found = lines[:, :m].max(axis=1) if self.dimension == 1 else None
-        slack = np.abs(lines[:, m:]).sum(axis=1)
-        if found is None:
-            slack = slack.reshape(-1, n).max(axis=1)
-            finer = lines[:, :m].reshape(-1, n, m).transpose(0, 2, 1).reshape(-1, n) @ both
-            found = finer[:, :m].max(axis=1).reshape(-1, m).max(axis=1)
-            slack += np.abs(finer[:, m:]).sum(axis=1).reshape(-1, m).max(axis=1)
-        return found + CAUTION * slack
+        finer, slack = lines[:, :m], np.abs(lines[:, m:]).sum(axis=1)
+        if self.dimension == 1:
+            return finer.max(axis=1) + _peak(finer, finer.argmax(axis=1)) + CAUTION * slack
+        slack = slack.reshape(-1, n).max(axis=1)
+        across = finer.reshape(-1, n, m).transpose(0, 2, 1).reshape(-1, n) @ both
+        slack += np.abs(across[:, m:]).sum(axis=1).reshape(-1, m).max(axis=1)
+        plane = across[:, :m].reshape(-1, m, m)  # second axis, first axis
+        flat = plane.reshape(-1, m * m)
+        second, first = np.divmod(flat.argmax(axis=1), m)
+        cell = np.arange(len(plane))
+        peak = _peak(plane[cell, second], first) + _peak(plane[cell, :, first], second)
+        return flat[cell, second * m + first] + peak + CAUTION * slack
 
     def ranges(self, logs: Array) -> Array:
         """How much functions vary along lines in each axis, (C, r)."""
@@ -86,6 +90,15 @@ class CellRule:
         parts = [np.ptp(cube, axis=1 + i) for i in range(self.dimension)]
         lines = n ** (self.dimension - 1)
         return np.stack([part.reshape(len(logs), lines).max(axis=1) for part in parts], axis=1)
+
+
+def _peak(lines: Array, at: Array) -> Array:
+    """How much higher parabolas through the highest points of lines and their neighbours may be."""
+    row, last = np.arange(len(lines)), lines.shape[1] - 1
+    inner = (at > 0) & (at < last)
+    at = np.clip(at, 1, last - 1)
+    bend = np.abs(lines[row, at - 1] - 2 * lines[row, at] + lines[row, at + 1])
+    return np.where(inner, 0.25 * bend, 0.0)
 
 
 @cache
@@ -102,7 +115,7 @@ def cell_rule(dimension: int) -> CellRule:
     high = np.linalg.solve(vander.T, moments)
     excess = high.copy()
     excess[1::2] -= low
-    ends = np.concatenate([[-1.0], 0.5 * (nodes[1:] + nodes[:-1]), [1.0]])
+    ends = np.sort(np.concatenate([[-1.0, 1.0], nodes, 0.5 * (nodes[1:] + nodes[:-1])]))
     coefficients = np.linalg.inv(vander)
     between = legendre.legvander(ends, n - 1) @ coefficients
     return CellRule(
