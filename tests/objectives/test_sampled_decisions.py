@@ -10,6 +10,8 @@ import pytest
 
 from tests.objectives.annealed import Annealed
 from tests.objectives.sampled_decisions import judged, random_decision
+from wdro_model.objectives.integration import Scales, Stream
+from wdro_model.objectives.integration.tilted import build_tilted
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -25,11 +27,15 @@ def test_a_value_called_optimal_is_right(seed):
 
 
 def test_a_far_corner_of_the_box_is_not_missed():
-    """The loss grows like exp: a hundredth of the mass in the far corner doubles the margin."""
-    case = random_decision(11)
-    found = judged(case, time_limit=4.0, draws=2**14)
-    assert found.truth - case.mean_loss() > 0.11
-    assert found.value == pytest.approx(found.truth, abs=4 * found.error + 0.01 * found.margin)
+    """The loss grows like exp: at this price of transport all of the mass is in the far corner."""
+    case, epsilon, sigma, dual = random_decision(11), 9e-4, 0.01, 1.0
+    rule = build_tilted(case.problem()._model, Scales(epsilon, sigma, 256))
+    rule.refresh(case.decision, dual)
+    inner = rule.slice(case.decision, np.arange(1), Stream(0))
+    truth = case.reference(epsilon, sigma).one(0, dual)
+    assert truth.cost > 6
+    assert inner.at(dual).value == pytest.approx(epsilon * truth.log_mean, rel=1e-3)
+    assert -inner.at(dual).slope == pytest.approx(truth.cost, rel=1e-3)
 
 
 def test_the_particles_agree_with_a_gaussian_integral():
