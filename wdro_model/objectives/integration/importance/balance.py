@@ -24,6 +24,8 @@ PILOT_DRAWS = 128
 ROUNDS = 20
 WIDER = 1.25
 """Of the variance, for components that are fitted to draws."""
+TAILS = (1.5, 2.5)
+"""Deviations of wider components, in those of the fitted ones: costs of order 1 have long tails."""
 ENOUGH = 4.0
 """Effective pilot draws for each dimension from which on they tell a covariance."""
 
@@ -106,7 +108,7 @@ def adapted(found: Mixture, target: Tilt, samples: Array, reference: Any) -> Mix
     drawn = pilot(found, target, samples, reference)
     if all(isinstance(c, Correlated) for c in found.components):
         fit = fitted(found, drawn)
-        wide = together([found, fit, scaled(fit, np.exp(0.8 / np.sqrt(target.dimension)))])
+        wide = together([found, fit, *(scaled(fit, factor) for factor in TAILS)])
     else:
         wide = widened(found, target.dimension)
     return balanced(wide, pilot(wide, target, samples, reference))
