@@ -201,7 +201,7 @@ def _edmonds(trees: Arborescence) -> LinearOracle:
     return minimize
 
 
-class Groups:
+class NodeGroups:
     """Sets of nodes that are joined, and parted again in the opposite order (a union-find)."""
 
     def __init__(self, count: int) -> None:
@@ -232,7 +232,7 @@ class Groups:
 
 
 @dataclass
-class Waiting:
+class WaitingArcs:
     """The arcs into a node as a heap of (key, arc); their weights are key + shift."""
 
     heap: list[tuple[float, int]]
@@ -244,7 +244,7 @@ class Waiting:
         self.shift = -key
         return arc
 
-    def with_(self, other: Waiting) -> Waiting:
+    def with_(self, other: WaitingArcs) -> WaitingArcs:
         """Both heaps in one, the smaller poured into the larger."""
         small, large = sorted((self, other), key=lambda waiting: len(waiting.heap))
         change = small.shift - large.shift
@@ -263,11 +263,11 @@ def cheapest_arborescence(
     to the arc that it replaces. At the end cycles are opened again, the last one first, each at the
     node at which an arc enters it.
     """
-    waiting = [Waiting([]) for _ in range(count)]
+    waiting = [WaitingArcs([]) for _ in range(count)]
     order = np.argsort(weights, kind="stable")
     for arc, key, head in zip(order.tolist(), weights[order].tolist(), heads[order].tolist()):
         waiting[head].heap.append((key, arc))  # in ascending order, which is a heap
-    tail_of, head_of, groups = tails.tolist(), heads.tolist(), Groups(count)
+    tail_of, head_of, groups = tails.tolist(), heads.tolist(), NodeGroups(count)
     reached_from = [-1] * count
     reached_from[root] = root
     into, cycles = [-1] * count, []

@@ -171,6 +171,8 @@ VISIBLE = 1e-3
 """Coordinates up to this, relative to the largest, are drawn as zero."""
 LABELLED = 40
 """Graphs with more nodes are drawn without names."""
+LETTERS = 4
+"""Names that are longer are not written: they do not fit."""
 
 
 def draw(graph: OnGraph, x: Vector, path: Any = None, axes: Any = None) -> Any:
@@ -206,7 +208,7 @@ def draw(graph: OnGraph, x: Vector, path: Any = None, axes: Any = None) -> Any:
             edge_color=colour,
             ax=axes,
         )
-    small = len(graph.nodes) <= LABELLED
+    small = len(graph.nodes) <= LABELLED and max(len(str(node)) for node in graph.nodes) <= LETTERS
     nx.draw_networkx_nodes(
         drawn, places, node_size=220 if small else 20, node_color="white", edgecolors="0.3", ax=axes
     )
