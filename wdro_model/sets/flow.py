@@ -240,7 +240,7 @@ class Flow(OnGraph, FeasibleSet):
         return np.where(free, self.supply[self.supply > 0].sum(), most)
 
     def _positions(self, edges: Iterable[Any] | None) -> np.ndarray:
-        known = self.coordinates()
+        known = self._places
         found = []
         for edge in edges or ():
             if edge not in known:

@@ -9,12 +9,8 @@ as c - u k moves the costs of any two points between the bounds apart by no more
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from wdro_model.sets.backends import Vector
 
 Integers = NDArray[np.int64]
 LARGEST = 2**62
@@ -56,18 +52,3 @@ def rounding_slack(
     """
     error = np.abs(np.asarray(costs, dtype=np.float64) - unit * integers.astype(np.float64))
     return float(np.sum(error * width))
-
-
-class IntegerOracle:
-    """An oracle by a solver of whole costs: `solve(integers)` is a minimiser of <integers, x>."""
-
-    def __init__(self, solve: Callable[[Integers], Vector], limit: int) -> None:
-        self._solve, self._limit = solve, limit
-
-    def __call__(self, direction: Vector) -> Vector:
-        return self._solve(scaled_to_integers(direction, self._limit)[0])
-
-    def slack(self, direction: Vector, width: ArrayLike = 1.0) -> float:
-        """By how much at most the answer costs more than the minimiser."""
-        integers, unit = scaled_to_integers(direction, self._limit)
-        return rounding_slack(direction, integers, unit, width)
