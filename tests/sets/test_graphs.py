@@ -1,11 +1,19 @@
 """Pictures of decisions on graphs, and bounds on sets of one's own."""
 
+import copy
 import sys
 
 import networkx as nx
 import numpy as np
 import pytest
 
+from tests.sets.enumeration import (
+    agrees_with_enumeration,
+    all_arborescences,
+    all_matchings,
+    all_tours,
+    all_trees,
+)
 from wdro_model import sets
 from wdro_model.errors import InfeasibleError
 
@@ -178,3 +186,40 @@ def test_an_edge_without_direction_is_named_from_either_end():
         sets.Arborescence(nx.DiGraph([(0, 1)]), forbidden=[(1, 0)])
     with pytest.raises(ValueError, match="given as a list of names, got 5"):
         sets.SpanningTree(nx.cycle_graph(4), forbidden=5)
+
+
+def best_of_all(rows):
+    """A backend that knows nothing of held edges."""
+    return lambda direction: rows[np.argmin(rows @ direction)].copy()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rows"),
+    [
+        (sets.SpanningTree(nx.complete_graph(5)), all_trees(nx.complete_graph(5))),
+        (sets.Matching(nx.complete_graph(5)), all_matchings(nx.complete_graph(5))),
+        (sets.Matching(nx.complete_graph(6), True), all_matchings(nx.complete_graph(6), True)),
+        (
+            sets.Arborescence(nx.complete_graph(4, nx.DiGraph)),
+            all_arborescences(nx.complete_graph(4, nx.DiGraph)),
+        ),
+        (sets.Tour(nx.complete_graph(5)), all_tours(nx.complete_graph(5))),
+    ],
+    ids=lambda value: getattr(value, "backend", None),
+)
+def test_a_backend_that_only_minimises_can_be_held(chosen, rows):
+    chosen = copy.copy(chosen)
+    chosen._oracle = best_of_all(rows)
+    assert agrees_with_enumeration(chosen, rows, np.random.default_rng(6), tries=3)
+
+
+def test_a_backend_of_flows_that_only_minimises_can_be_bounded():
+    flows = sets.Flow(nx.DiGraph([("s", "a"), ("a", "t"), ("s", "t")]), {"s": 2, "t": -2})
+    weights = np.array([{("s", "t"): 5.0}.get(edge, 1.0) for edge in flows.edges])
+    plain = copy.copy(flows)
+    plain._oracle = lambda direction: flows.minimize(direction)
+    assert plain.selected(plain.minimize(weights)) == {("s", "a"): 2.0, ("a", "t"): 2.0}
+    upper = [1.5 if edge == ("s", "a") else 2.0 for edge in flows.edges]
+    assert plain.selected(plain.minimize(weights, upper=upper)) == pytest.approx(
+        {("s", "a"): 1.5, ("a", "t"): 1.5, ("s", "t"): 0.5}
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -111,23 +112,19 @@ class ChoiceSet(FeasibleSet):
             return np.zeros(0, dtype=np.int64)
         if isinstance(things, str) or not isinstance(things, Iterable):
             raise ValueError(f"{self.thing}s are given as a list of names, got {things!r}.")
-        known, found = self.coordinates(), []
-        for thing in things:
-            if thing not in known:
-                shown = ", ".join(map(repr, self.names[:5]))
-                more = ", ..." if len(self.names) > 5 else ""
-                raise ValueError(
-                    f"{thing!r} is no {self.thing} of {self!r}: they are {shown}{more}."
-                )
-            found.append(known[thing])
-        return np.array(found, dtype=np.int64)
+        return np.array([self.position(thing) for thing in things], dtype=np.int64)
 
     def position(self, thing: Any) -> int:
         """The coordinate of one thing."""
-        return int(self.positions([thing])[0])
+        known = self._places
+        if thing not in known:
+            shown = ", ".join(map(repr, self.names[:5]))
+            more = ", ..." if len(self.names) > 5 else ""
+            raise ValueError(f"{thing!r} is no {self.thing} of {self!r}: they are {shown}{more}.")
+        return known[thing]
 
-    def coordinates(self) -> dict[Any, int]:
-        """The coordinate of every name."""
+    @cached_property
+    def _places(self) -> dict[Any, int]:
         return {name: i for i, name in enumerate(self.names)}
 
     def constraints(self, x: Any) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,9 +62,10 @@ class OnGraph:
             for end in (0, 1)
         )
         self.dimension = len(self.edges)
-        self.places = _places(graph)
+        self.places = places_of(graph)
 
-    def coordinates(self) -> dict[Any, int]:
+    @cached_property
+    def _places(self) -> dict[Any, int]:
         """The coordinate of every edge; without directions, also from its other end."""
         known = {edge: i for i, edge in enumerate(self.edges)}
         if not self.is_directed:
@@ -171,6 +173,8 @@ VISIBLE = 1e-3
 """Coordinates up to this, relative to the largest, are drawn as zero."""
 LABELLED = 40
 """Graphs with more nodes are drawn without names."""
+LETTERS = 4
+"""Names that are longer are not written: they do not fit."""
 
 
 def draw(graph: OnGraph, x: Vector, path: Any = None, axes: Any = None) -> Any:
@@ -206,7 +210,7 @@ def draw(graph: OnGraph, x: Vector, path: Any = None, axes: Any = None) -> Any:
             edge_color=colour,
             ax=axes,
         )
-    small = len(graph.nodes) <= LABELLED
+    small = len(graph.nodes) <= LABELLED and max(len(str(node)) for node in graph.nodes) <= LETTERS
     nx.draw_networkx_nodes(
         drawn, places, node_size=220 if small else 20, node_color="white", edgecolors="0.3", ax=axes
     )
@@ -220,7 +224,7 @@ def draw(graph: OnGraph, x: Vector, path: Any = None, axes: Any = None) -> Any:
     return axes
 
 
-def _places(graph: Any) -> dict[Any, tuple[float, float]] | None:
+def places_of(graph: Any) -> dict[Any, tuple[float, float]] | None:
     """The nodes' attributes "pos", or their names where these are pairs of numbers."""
     found = {}
     for node, given in graph.nodes(data="pos"):
@@ -265,7 +269,7 @@ def exchange(
         else:
             slope = gradient(best)
             gain = slope[swaps[:, 0]] - slope[swaps[:, 1]]
-            order = np.argsort(gain, kind="stable")[: int(np.count_nonzero(gain < 0))]
+            order = steepest(gain, left)
         for entering, leaving in swaps[order[:left]]:
             trial = best.copy()
             trial[entering], trial[leaving] = 1.0, 0.0
@@ -278,15 +282,37 @@ def exchange(
             return best
 
 
+def steepest(gain: Vector, most: int | None) -> NDArray[np.int64]:
+    """The positions of what falls, the steepest first; at most so many."""
+    falling = np.flatnonzero(gain < 0)
+    if most is not None and most < falling.size:
+        falling = falling[np.argpartition(gain[falling], most)[:most]]
+    return falling[np.argsort(gain[falling], kind="stable")]
+
+
 def exchanges(tree: Vector, tails: NDArray[np.int64], heads: NDArray[np.int64]) -> NDArray:
-    """All pairs (edge that enters, edge that leaves) of a tree, (K, 2)."""
-    parent, above, depth = rooted(np.flatnonzero(tree > 0.5), tails, heads)
-    pairs = [
-        (edge, leaving)
-        for edge in np.flatnonzero(tree < 0.5).tolist()
-        for leaving in cycle(int(tails[edge]), int(heads[edge]), parent, above, depth)
-    ]
-    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    """All pairs (edge that enters, edge that leaves) of a tree, (K, 2).
+
+    The ends of all edges that may enter climb towards the root together, the deeper one of each,
+    until they meet: what they climb over is the cycle.
+    """
+    found = rooted(np.flatnonzero(tree > 0.5), tails, heads)
+    count = max(found[0]) + 1
+    parent, above, depth = (np.zeros(count, dtype=np.int64) for _ in range(3))
+    for array, known in zip((parent, above, depth), found):
+        array[list(known)] = list(known.values())
+    edges = np.flatnonzero(tree < 0.5)
+    low, high = tails[edges], heads[edges]
+    entering, leaving = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    while edges.size:
+        apart = low != high
+        edges, low, high = edges[apart], low[apart], high[apart]
+        deeper = depth[low] >= depth[high]
+        low, high = np.where(deeper, low, high), np.where(deeper, high, low)
+        entering.append(edges)
+        leaving.append(above[low])
+        low = parent[low]
+    return np.column_stack([np.concatenate(entering), np.concatenate(leaving)])
 
 
 def rooted(
@@ -308,14 +334,3 @@ def rooted(
                 parent[other], above[other], depth[other] = node, edge, depth[node] + 1
                 waiting.append(other)
     return parent, above, depth
-
-
-def cycle(
-    tail: int, head: int, parent: dict[int, int], above: dict[int, int], depth: dict[int, int]
-) -> Iterator[int]:
-    """The tree's edges between two nodes: with an edge that joins these, a cycle."""
-    while tail != head:
-        if depth[tail] < depth[head]:
-            tail, head = head, tail
-        yield above[tail]
-        tail = parent[tail]

@@ -35,6 +35,7 @@ class Arcs:
         self.starts = np.flatnonzero(first)
         self.stops = np.append(self.starts[1:], order.size)
         self.has_parallel = self.starts.size < order.size
+        self._only: list[int] = [] if self.has_parallel else self.edges.tolist()
         self.tails, self.heads = tails[self.starts], heads[self.starts]
         self.entry = {
             pair: i for i, pair in enumerate(zip(self.tails.tolist(), self.heads.tolist()))
@@ -57,6 +58,8 @@ class Arcs:
     def edge(self, tail: int, head: int, direction: Vector) -> int:
         """The cheapest edge from tail to head."""
         entry = self.entry[tail, head]
+        if not self.has_parallel:
+            return self._only[entry]
         parallel = self.edges[self.starts[entry] : self.stops[entry]]
         if parallel.size == 1:
             return int(parallel[0])
