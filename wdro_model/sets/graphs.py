@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -82,7 +81,7 @@ def exchange(tree: Vector, value: Value, tails: NDArray[np.int64], heads: NDArra
         else:
             slope = gradient(best)
             gain = slope[swaps[:, 0]] - slope[swaps[:, 1]]
-            order = np.argsort(gain, kind="stable")[: int(np.count_nonzero(gain < 0))]
+            order = steepest(gain, left)
         for entering, leaving in swaps[order[:left]]:
             trial = best.copy()
             trial[entering], trial[leaving] = 1.0, 0.0
@@ -95,15 +94,37 @@ def exchange(tree: Vector, value: Value, tails: NDArray[np.int64], heads: NDArra
             return best
 
 
+def steepest(gain: Vector, most: int | None) -> NDArray[np.int64]:
+    """The positions of what falls, the steepest first; at most so many."""
+    falling = np.flatnonzero(gain < 0)
+    if most is not None and most < falling.size:
+        falling = falling[np.argpartition(gain[falling], most)[:most]]
+    return falling[np.argsort(gain[falling], kind="stable")]
+
+
 def exchanges(tree: Vector, tails: NDArray[np.int64], heads: NDArray[np.int64]) -> NDArray:
-    """All pairs (edge that enters, edge that leaves) of a tree, (K, 2)."""
-    parent, above, depth = rooted(np.flatnonzero(tree > 0.5), tails, heads)
-    pairs = [
-        (edge, leaving)
-        for edge in np.flatnonzero(tree < 0.5).tolist()
-        for leaving in cycle(int(tails[edge]), int(heads[edge]), parent, above, depth)
-    ]
-    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    """All pairs (edge that enters, edge that leaves) of a tree, (K, 2).
+
+    The ends of all edges that may enter climb towards the root together, the deeper one of each,
+    until they meet: what they climb over is the cycle.
+    """
+    found = rooted(np.flatnonzero(tree > 0.5), tails, heads)
+    count = max(found[0]) + 1
+    parent, above, depth = (np.zeros(count, dtype=np.int64) for _ in range(3))
+    for array, known in zip((parent, above, depth), found):
+        array[list(known)] = list(known.values())
+    edges = np.flatnonzero(tree < 0.5)
+    low, high = tails[edges], heads[edges]
+    entering, leaving = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    while edges.size:
+        apart = low != high
+        edges, low, high = edges[apart], low[apart], high[apart]
+        deeper = depth[low] >= depth[high]
+        low, high = np.where(deeper, low, high), np.where(deeper, high, low)
+        entering.append(edges)
+        leaving.append(above[low])
+        low = parent[low]
+    return np.column_stack([np.concatenate(entering), np.concatenate(leaving)])
 
 
 def rooted(
@@ -125,14 +146,3 @@ def rooted(
                 parent[other], above[other], depth[other] = node, edge, depth[node] + 1
                 waiting.append(other)
     return parent, above, depth
-
-
-def cycle(
-    tail: int, head: int, parent: dict[int, int], above: dict[int, int], depth: dict[int, int]
-) -> Iterator[int]:
-    """The tree's edges between two nodes: with an edge that joins these, a cycle."""
-    while tail != head:
-        if depth[tail] < depth[head]:
-            tail, head = head, tail
-        yield above[tail]
-        tail = parent[tail]

@@ -10,6 +10,7 @@ from cvxpy import settings
 
 from wdro_model.model import Model
 from wdro_model.objectives.empirical import Empirical, Program
+from wdro_model.sets.deadlines import deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.certify import Solution, evaluations
 from wdro_model.solve.options import Options
@@ -76,6 +77,11 @@ def program_and_unit(model: Model, written: Written) -> tuple[Program, float]:
 
 def run_simplicial(model: Model, chosen: Plan, solver: Simplicial, options: Options) -> Solution:
     """A conic program over the vertices so far, until its gap is small."""
+    with deadline(solver.time_limit):
+        return _run(model, chosen, solver, options)
+
+
+def _run(model: Model, chosen: Plan, solver: Simplicial, options: Options) -> Solution:
     began = time.perf_counter()
     assert chosen.written is not None
     asked = sum(s.calls for s, _ in model.feasible.oracle_blocks())

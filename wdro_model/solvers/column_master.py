@@ -25,9 +25,12 @@ from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver
 
 from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.sets.cone_program import twin_of, with_fixed_bounds
+from wdro_model.sets.deadlines import OutOfTime, seconds_left
 from wdro_model.solvers.objective import Array
 
 GOOD = ("Solved", "AlmostSolved")
+LEAST = 0.05
+"""Seconds that a program has, however late it is."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,6 @@ class ColumnMaster:
         columns: Sequence[VertexColumns],
         lower: Array | None = None,
         upper: Array | None = None,
-        time_limit: float | None = None,
     ) -> MasterAnswer:
         """The minimum over the hulls of the columns.
 
@@ -179,8 +181,12 @@ class ColumnMaster:
                 cones.append(kind(rows))
         settings = clarabel.DefaultSettings()
         settings.verbose = False
-        if time_limit is not None:
-            settings.time_limit = max(time_limit, 1e-3)
+        settings.max_threads = 1
+        settings.presolve_enable = False
+        settings.chordal_decomposition_enable = False
+        left = seconds_left()
+        if left is not None:
+            settings.time_limit = max(left, LEAST)
         answer = clarabel.DefaultSolver(
             sp.csc_matrix((cost.size, cost.size)),
             cost,
@@ -226,6 +232,8 @@ class ColumnMaster:
     def _check(self, status: str) -> None:
         if status in GOOD:
             return
+        if status == "MaxTime":
+            raise OutOfTime
         if "PrimalInfeasible" in status:
             raise InfeasibleError(
                 "the feasible set is empty: no point meets all the constraints; relax or remove "

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from wdro_model.sets.deadlines import OutOfTime, deadline, seconds_left
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.certificate import certificate
 from wdro_model.solvers.column_master import ColumnMaster, MasterAnswer, VertexColumns
@@ -89,10 +90,11 @@ class Simplicial:
         """
         began, trace, bound, calls = time.perf_counter(), Trace(), -np.inf, 0
         known, outcome = list(columns), None
-        with Display(verbose, progress, self.max_iterations, title) as display:
+        limit = self.time_limit
+        with Display(verbose, progress, self.max_iterations, title) as display, deadline(limit):
             try:
                 for t in range(self.max_iterations + 1):
-                    left = None if self.time_limit is None else self._left(began)
+                    left = seconds_left()
                     here = master.solve(known, lower, upper)
                     found = [self._ask(*ask) for ask in self._asked(master, sets, here)]
                     calls += len(sets)
@@ -123,13 +125,13 @@ class Simplicial:
             except KeyboardInterrupt:
                 if outcome is None:
                     raise
+            except OutOfTime:
+                if outcome is None:
+                    raise
+                outcome = replace(outcome, stop=Stop.TIME)
             assert outcome is not None
             display.end(outcome.stop.value)
         return outcome
-
-    def _left(self, began: float) -> float:
-        assert self.time_limit is not None
-        return self.time_limit - (time.perf_counter() - began)
 
     def _verdict(
         self,
