@@ -13,6 +13,7 @@ from wdro_model.model.feasible import meets
 from wdro_model.sets.deadlines import deadline
 from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
 from wdro_model.solve.certify import Solution, certified, report
+from wdro_model.solve.notes import hull_notes
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
 from wdro_model.solvers import ActiveSet, FrankWolfe, MomentumFrankWolfe, Outcome
@@ -39,6 +40,7 @@ def run_first_order(
         began=began,
         same_objective=True,
         asked=asked,
+        notes=tuple(hull_notes(model, outcome.x)),
     )
 
 

@@ -13,6 +13,7 @@ from wdro_model.objectives.empirical import Empirical, Program
 from wdro_model.sets.deadlines import deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.certify import Solution, evaluations
+from wdro_model.solve.notes import hull_notes
 from wdro_model.solve.options import Options
 from wdro_model.solve.own_units import in_units
 from wdro_model.solve.plan import Plan, Written
@@ -112,6 +113,7 @@ def _run(model: Model, chosen: Plan, solver: Simplicial, options: Options) -> So
         gap=max(0.0, value - bound),
         lower_bound=bound,
         trace=run.trace,
+        notes=tuple(hull_notes(model, run.x)),
         **evaluations(model, run.x, value if chosen.method == "exact" else None),
     )
 

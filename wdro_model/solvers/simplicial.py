@@ -80,13 +80,15 @@ class Simplicial:
         lower: Array | None = None,
         upper: Array | None = None,
         enough: float = np.inf,
+        share: float = 0.0,
         verbose: bool = False,
         progress: bool = True,
         title: str = "simplicial",
     ) -> SimplicialOutcome:
         """Minimise from some columns of each set, within bounds on the other coordinates.
 
-        enough: the run may end once its lower bound is at least this.
+        enough: the run may end once its lower bound is at least this, or its own gap a share of
+            what the bound leaves open below it.
         """
         began, trace, bound, calls = time.perf_counter(), Trace(), -np.inf, 0
         known, outcome = list(columns), None
@@ -100,7 +102,10 @@ class Simplicial:
                     calls += len(sets)
                     bound = max(bound, _lower_bound(here, found))
                     fresh = [_is_new(v, c.points) for (v, _), c in zip(found, known)]
-                    stop = self._verdict(here.value, bound, enough, left, t, fresh)
+                    open_gap = enough - bound
+                    settled = np.isfinite(enough) and here.value - bound <= share * open_gap
+                    done = open_gap <= 0 or settled
+                    stop = Stop.GAP if done else self._verdict(here.value, bound, left, t, fresh)
                     seconds = time.perf_counter() - began
                     gap = max(0.0, here.value - bound)
                     record = Record(t, seconds, here.value, gap, np.nan, np.nan, calls)
@@ -137,12 +142,11 @@ class Simplicial:
         self,
         value: float,
         bound: float,
-        enough: float,
         left: float | None,
         t: int,
         fresh: list[bool],
     ) -> Stop | None:
-        if value - bound <= tolerance(self.gap, value) or bound >= enough:
+        if value - bound <= tolerance(self.gap, value):
             return Stop.GAP
         if not any(fresh):
             return Stop.STALLED
