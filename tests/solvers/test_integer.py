@@ -7,10 +7,13 @@ import cvxpy as cp
 import networkx as nx
 import numpy as np
 import pytest
+from scipy.sparse import issparse
 
 import wdro_model as wdro
 from tests.sets.enumeration import all_trees
 from tests.solvers.integer_cases import COSTS, KINDS, LOSSES, Case
+from wdro_model.sets.convex import ConvexSet
+from wdro_model.sets.deadlines import OutOfTime, deadline, seconds_left
 from wdro_model.solvers import BranchAndBound, FrankWolfe, Simplicial
 from wdro_model.solvers.parametric import BottleneckRisk, ChoiceRisk, ParametricSearch
 from wdro_model.solvers.quadratic_nodes import BinaryQuadratic, best_lift
@@ -400,3 +403,83 @@ def test_an_oracle_alone_is_enough_for_a_cvar():
     problem.solve(solver=Simplicial(gap=1e-9, max_iterations=2))
     assert problem.status == "user_limit"
     assert problem.solution.lower_bound <= value * (1 + 1e-6)
+
+
+# ------------------------------------------------------------------ time and memory
+def hard_set():
+    """Integers that make three sums meet: days of branch and bound."""
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 100, size=(4, 40))
+    x, over = cp.Variable(40, boolean=True), cp.Variable(4, nonneg=True)
+    gap = rows @ x - rows.sum(axis=1) // 2
+    return ConvexSet([gap <= over, gap >= -over, over <= 50], [x, over])
+
+
+def test_branch_and_bound_in_an_oracle_sees_the_time_limit():
+    hard, direction = hard_set(), np.r_[np.zeros(40), np.ones(4)]
+    with deadline(0.2), pytest.raises(OutOfTime, match="time limit passed"):
+        hard.minimize(direction)
+    assert seconds_left() is None
+    easy = np.r_[np.ones(40), np.zeros(4)]
+    point = hard.minimize(easy, None, None)
+    assert hard.contains(point)
+
+
+@pytest.mark.parametrize("solver", [FrankWolfe(gap=1e-12), Simplicial(gap=1e-12), None])
+def test_an_oracle_that_runs_out_of_time_ends_the_run_with_what_there_is(solver):
+    points = np.array([np.isin(np.arange(9), c) for c in combinations(range(9), 4)], float)
+    calls = []
+
+    def slow(direction):
+        calls.append(1)
+        if len(calls) > 4 and seconds_left() is not None:
+            raise OutOfTime
+        return points[int(np.argmin(points @ direction))]
+
+    x = cp.Variable(9, boolean=solver is None)
+    samples = np.random.default_rng(0).uniform(size=(10, 9))
+    xi = wdro.UncertainParameter(9, samples=samples)
+    loss = cp.sum_squares(samples[:5] @ x - 1.0) + xi @ x
+    problem = wdro.Problem(
+        cp.Minimize(loss), [wdro.In(x, wdro.sets.Oracle(slow, 9, integral=True, bounds=(0, 1)))]
+    )
+    solver = solver or BranchAndBound(gap=0)
+    calls.clear()
+    problem.solve(method="erm", solver=solver, time_limit=60)
+    assert problem.status == "user_limit"
+    assert problem.solution.stop == "time limit"
+    assert x.value.sum() == pytest.approx(4)
+    with pytest.raises(TimeoutError, match="longer time_limit"):
+        problem.solve(method="erm", solver=solver, time_limit=60)
+
+
+@pytest.mark.parametrize("direction", ["blended_pairwise", "blended_conjugate"])
+def test_long_vertices_are_kept_sparse(direction, monkeypatch):
+    """The same run with sparse and with dense vertices, in a fraction of the memory."""
+    rng = np.random.default_rng(0)
+    size, chosen = 5000, 20
+    centre = rng.uniform(size=size)
+
+    def cheapest(g):
+        found = np.zeros(size)
+        found[np.argpartition(g, chosen)[:chosen]] = 1.0
+        return found
+
+    some = wdro.sets.Oracle(cheapest, size, bounds=(0, 1))
+    x = cp.Variable(size)
+    problem = wdro.Problem(cp.Minimize(cp.sum_squares(x - centre)), [wdro.In(x, some)])
+    solver = FrankWolfe(gap=1e-9, max_iterations=60, direction=direction)
+    sparse = problem.solve(solver=solver)
+    active = problem.solution.active_set
+    assert issparse(active.matrix)
+    assert active.matrix.data.nbytes < 0.02 * active.vertices.nbytes
+    assert active.x == pytest.approx(x.value, abs=1e-9)
+    assert active.vertex(1) == pytest.approx(active.vertices[1])
+    again = active.copy()
+    again.remove(0)
+    again.add(np.ones(size), 0.0)
+    assert not issparse(again.matrix)
+    assert again.vertices[-1] == pytest.approx(np.ones(size))
+    monkeypatch.setattr("wdro_model.solvers.directions.active_set.LONG", 10**6)
+    assert problem.solve(solver=solver) == pytest.approx(sparse, rel=1e-9)
+    assert not issparse(problem.solution.active_set.matrix)

@@ -22,7 +22,10 @@ from wdro_model.errors import InaccurateError
 from wdro_model.sets.backends import LinearOracle, Vector
 from wdro_model.sets.certificates import MOST_ROWS, WAY_OUT, Basis, LinearCertificate, check_cones
 from wdro_model.sets.cone_program import ConeProgram
+from wdro_model.sets.deadlines import OutOfTime, seconds_left
 
+LEAST = 0.05
+"""Seconds that a call has, however late it is."""
 _OPTIMAL = highspy.HighsModelStatus.kOptimal
 
 
@@ -77,7 +80,7 @@ class PersistentHighs:
             return self._vertex.copy()
         self._basis = None
         highs.changeColsCost(self._size, self._columns, cost)
-        highs.run()
+        self._run()
         if highs.getModelStatus() == _OPTIMAL:
             with contextlib.suppress(InaccurateError):
                 return self._answer(cost)
@@ -145,8 +148,20 @@ class PersistentHighs:
     def _cold(self, cost: Vector) -> Any:
         self._highs.clearSolver()
         self._highs.changeColsCost(self._size, self._columns, cost)
-        self._highs.run()
+        self._run()
         return self._highs.getModelStatus()
+
+    def _run(self) -> None:
+        """Branch and bound ends with the time of the solve; linear programs are short."""
+        left = seconds_left() if self._integer is not None else None
+        if left is None:
+            self._highs.run()
+            return
+        self._highs.setOptionValue("time_limit", self._highs.getRunTime() + max(left, LEAST))
+        self._highs.run()
+        self._highs.setOptionValue("time_limit", np.inf)
+        if self._highs.getModelStatus() == highspy.HighsModelStatus.kTimeLimit:
+            raise OutOfTime
 
     def _ray(self, cost: Vector) -> Vector | None:
         """A ray of the continuous relaxation along which the cost decreases, if HiGHS has one."""

@@ -79,9 +79,9 @@ def conic_answer(
         raise ValueError(
             "no installed solver takes this mixed-integer program (installed: "
             f"{', '.join(cp.installed_solvers())}); {over_the_hull(chosen)} minimises over "
-            "the convex hull of the integer points, and round() then finds an integer decision. "
-            "Or install a solver for mixed-integer cones (pip install pyscipopt), or keep the "
-            "program linear (a cost such as Norm(1))."
+            "the convex hull of the integer points, and round() then finds an integer decision; "
+            "without solver= there is branch and bound. Or install a solver for mixed-integer "
+            "cones (pip install pyscipopt), or keep the program linear (a cost such as Norm(1))."
         ) from error
     for variable, value in model.feasible.layout.split(best.decision).items():
         variable.save_value(np.array(value))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from wdro_model.model import Model
 from wdro_model.model.feasible import meets
+from wdro_model.sets.deadlines import deadline
 from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
 from wdro_model.solve.certify import Solution, certified, report
+from wdro_model.solve.notes import hull_notes
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
 from wdro_model.solvers import ActiveSet, FrankWolfe, MomentumFrankWolfe, Outcome
@@ -37,6 +40,7 @@ def run_first_order(
         began=began,
         same_objective=True,
         asked=asked,
+        notes=tuple(hull_notes(model, outcome.x)),
     )
 
 
@@ -45,10 +49,15 @@ def first_order_outcome(
 ) -> tuple[Any, Outcome]:
     """The objective of a plan, and the run that minimised it."""
     assert chosen.objective is not None
+    began = time.perf_counter()
     objective: Any = chosen.objective()
-    oracle = bounded_oracle(model)
     rng = np.random.default_rng(options.seed)
-    start = first_point(model, objective, options, rng)
+    with deadline(solver.time_limit):
+        oracle = bounded_oracle(model)
+        start = first_point(model, objective, options, rng)
+    if solver.time_limit is not None:  # what came before counts
+        left = solver.time_limit - (time.perf_counter() - began)
+        solver = replace(solver, time_limit=max(left, 1e-9))
     shown: dict[str, Any] = display(options, chosen)
     if isinstance(solver, FrankWolfe):
         shown["active_set"] = warm_active_set(model, options.start)

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 
 from wdro_model.errors import SamplingWarning
-from wdro_model.model import RobustModel
+from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.calibration import default_sigma
 from wdro_model.solvers.objective import Array, Diagnostics, Point
 from wdro_model.uncertainty.sampling import GaussianSampler
@@ -124,8 +124,8 @@ def reference_cost(model: RobustModel, sigma: float | Array) -> float:
     return float(costs[np.isfinite(costs)].mean()) if np.isfinite(costs).any() else np.inf
 
 
-def hull_notes(model: RobustModel, x: Array) -> list[str]:
-    """Frank-Wolfe works on the convex hull of integer points."""
+def hull_notes(model: Model, x: Array) -> list[str]:
+    """Frank-Wolfe, and what relaxes, works on the convex hull of integer points."""
     names = []
     for variable, value in model.feasible.layout.split(x).items():
         integer = variable.attributes["integer"] or variable.attributes["boolean"]
@@ -134,7 +134,8 @@ def hull_notes(model: RobustModel, x: Array) -> list[str]:
     if not names:
         return []
     return [
-        f"the integer variables {', '.join(names)} have fractional values: the smoothed method "
-        "works on the convex hull of the feasible points, and its value is a bound for integer "
-        "ones; method='exact' and method='erm' keep them integer where CVXPY has a solver for it."
+        f"the integer variables {', '.join(names)} have fractional values: this is a decision of "
+        "the convex hull of the feasible points, and its value a bound for integer ones; round() "
+        "finds an integer decision, and so do method='exact' and method='erm' without relax=True "
+        "or a solver for the hull."
     ]

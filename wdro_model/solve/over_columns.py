@@ -10,8 +10,10 @@ from cvxpy import settings
 
 from wdro_model.model import Model
 from wdro_model.objectives.empirical import Empirical, Program
+from wdro_model.sets.deadlines import deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.certify import Solution, evaluations
+from wdro_model.solve.notes import hull_notes
 from wdro_model.solve.options import Options
 from wdro_model.solve.own_units import in_units
 from wdro_model.solve.plan import Plan, Written
@@ -76,6 +78,11 @@ def program_and_unit(model: Model, written: Written) -> tuple[Program, float]:
 
 def run_simplicial(model: Model, chosen: Plan, solver: Simplicial, options: Options) -> Solution:
     """A conic program over the vertices so far, until its gap is small."""
+    with deadline(solver.time_limit):
+        return _run(model, chosen, solver, options)
+
+
+def _run(model: Model, chosen: Plan, solver: Simplicial, options: Options) -> Solution:
     began = time.perf_counter()
     assert chosen.written is not None
     asked = sum(s.calls for s, _ in model.feasible.oracle_blocks())
@@ -106,6 +113,7 @@ def run_simplicial(model: Model, chosen: Plan, solver: Simplicial, options: Opti
         gap=max(0.0, value - bound),
         lower_bound=bound,
         trace=run.trace,
+        notes=tuple(hull_notes(model, run.x)),
         **evaluations(model, run.x, value if chosen.method == "exact" else None),
     )
 

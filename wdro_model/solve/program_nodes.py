@@ -26,6 +26,8 @@ from wdro_model.solvers.objective import Array
 
 NEAR = 25
 """Integer points near the relaxation are looked for at every so many nodes."""
+EVALUATIONS = 30
+"""Programs that are solved for exchanges from one decision."""
 HEAVY = 3
 """Vertices of a set that are tried after a node, the heaviest first."""
 
@@ -42,6 +44,7 @@ class ProgramNodes:
         self._slopes = [slope[where] for where in master.blocks]
         self.pool: list[VertexColumns | None] = [None] * len(built.sets)
         self._known: dict[bytes, tuple[float, Array]] = {}
+        self._slopes_at: dict[bytes, tuple[Array, ...]] = {}
         self._loose = bool(self.discrete[master.others].any())
         """Are some integers under CVXPY constraints?"""
 
@@ -56,7 +59,14 @@ class ProgramNodes:
             start = [self._columns(k, sets[k], lower, upper, slopes[k]) for k in range(len(sets))]
             limit = None if seconds is None else max(seconds, 1e-3)
             run = Simplicial(gap=SHARE * self.gap, time_limit=limit).run(
-                master, sets, start, lower=lower, upper=upper, enough=cutoff / unit, progress=False
+                master,
+                sets,
+                start,
+                lower=lower,
+                upper=upper,
+                enough=cutoff / unit,
+                share=SHARE,
+                progress=False,
             )
         except InfeasibleError:
             return None
@@ -101,6 +111,8 @@ class ProgramNodes:
     # ------------------------------------------------------------------ integer decisions
     def candidates(self, found: Relaxed, count: int, improved: bool) -> Iterator[Array]:
         """What the relaxation rounds to, vertices next to it, and at times the nearest point."""
+        if improved or count == 1:
+            yield from self._exchanged(found.x)
         if improved:
             return
         yield from self._rounded(found.x)
@@ -120,6 +132,22 @@ class ProgramNodes:
                     whole[where] = points[min(rank, len(points) - 1)]
             yield whole.copy()
 
+    def _exchanged(self, x: Array) -> Iterator[Array]:
+        """The best decision near x that exchanges within each oracle set lead to, set by set."""
+        whole = min(self._rounded(x), key=lambda y: self.completed(y)[0])
+        for k, where in enumerate(self.built.master.blocks):
+            if not self._chosen[k]:
+                continue
+            part = _Part(self, whole, k)
+            whole = part.put(self.built.sets[k].round(whole[where], part, [whole[where]]))
+        yield whole
+
+    def slope(self, x: Array, k: int) -> Array:
+        """A subgradient of the value in the coordinates of a set, at integers that are known."""
+        self.completed(x)
+        found = self._slopes_at.get(self._key(x))
+        return self._slopes[k] if found is None else found[k]
+
     def _nearest(self, k: int, x: Array) -> list[Array]:
         """Vertices that are known of a set, those next to x first."""
         pool, where = self.pool[k], self.built.master.blocks[k]
@@ -134,12 +162,15 @@ class ProgramNodes:
 
     def completed(self, x: Array) -> tuple[float, Array]:
         """The best decision with the integers of x, and its value; infinite if there is none."""
-        key = np.rint(x[self.discrete]).tobytes()
+        key = self._key(x)
         if key not in self._known:
-            self._known[key] = self._solved(np.where(self.discrete, np.rint(x), x))
+            self._known[key] = self._solved(key, np.where(self.discrete, np.rint(x), x))
         return self._known[key]
 
-    def _solved(self, x: Array) -> tuple[float, Array]:
+    def _key(self, x: Array) -> bytes:
+        return np.rint(x[self.discrete]).tobytes()
+
+    def _solved(self, key: bytes, x: Array) -> tuple[float, Array]:
         master, unit = self.built.master, self.built.unit
         lower = np.where(self.discrete, x, -np.inf)
         upper = np.where(self.discrete, x, np.inf)
@@ -157,6 +188,7 @@ class ProgramNodes:
             return np.inf, x
         if run.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt
+        self._slopes_at[key] = run.slopes
         return unit * run.value, np.where(self.discrete, x, run.x)
 
     def has(self, x: Array) -> bool:
@@ -168,6 +200,26 @@ class ProgramNodes:
             if not any(np.array_equal(np.rint(v), np.rint(x[where])) for v in near):
                 return False
         return True
+
+
+class _Part:
+    """The value as a function of one oracle set's coordinates, the others being as they are."""
+
+    def __init__(self, nodes: ProgramNodes, x: Array, k: int) -> None:
+        self.nodes, self.x, self.k = nodes, x, k
+        self.most = EVALUATIONS
+
+    def put(self, part: Array) -> Array:
+        """The decision with this part."""
+        whole = self.x.copy()
+        whole[self.nodes.built.master.blocks[self.k]] = part
+        return whole
+
+    def __call__(self, part: Array) -> float:
+        return self.nodes.completed(self.put(part))[0]
+
+    def gradient(self, part: Array) -> Array:
+        return self.nodes.slope(self.put(part), self.k)
 
 
 class _Point(FeasibleSet):

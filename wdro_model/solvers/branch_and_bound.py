@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from tqdm import tqdm
 
+from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.frank_wolfe import check_count, check_positive, check_time
 from wdro_model.solvers.objective import Array
@@ -151,7 +152,7 @@ class TreeSearch:
     ) -> IntegerOutcome | None:
         """Search between bounds; None where no integer decision was found."""
         stop, bound = Stop.GAP, -np.inf
-        with _Table(verbose, progress) as table:
+        with _Table(verbose, progress) as table, deadline(self._seconds()):
             try:
                 self._look(lower, upper, None, -np.inf)
                 while self.open and self.open[0][0] < self.cutoff:
@@ -162,12 +163,12 @@ class TreeSearch:
                         break
                     self._split(heapq.heappop(self.open)[2])
                 bound = self.bound
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, OutOfTime) as error:
                 for x in self.nodes.known():
                     self._take(x)
                 if not self.best.size:
                     raise
-                stop = Stop.INTERRUPT
+                stop = Stop.TIME if isinstance(error, OutOfTime) else Stop.INTERRUPT
             self._show(table, bound, last=True)
             table.end(stop.value)
         if not self.best.size:

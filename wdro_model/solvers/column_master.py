@@ -25,9 +25,12 @@ from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver
 
 from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.sets.cone_program import twin_of, with_fixed_bounds
+from wdro_model.sets.deadlines import OutOfTime, seconds_left
 from wdro_model.solvers.objective import Array
 
 GOOD = ("Solved", "AlmostSolved")
+LEAST = 0.05
+"""Seconds that a program has, however late it is."""
 
 
 @dataclass(frozen=True)
@@ -146,55 +149,52 @@ class ColumnMaster:
         columns: Sequence[VertexColumns],
         lower: Array | None = None,
         upper: Array | None = None,
-        time_limit: float | None = None,
     ) -> MasterAnswer:
         """The minimum over the hulls of the columns.
 
         lower, upper: bounds on the flat decision, which count in the coordinates of no set.
         """
-        bounds, at = self._bounds(lower, upper)
+        beyond, right = self._bounds(lower, upper)
+        program = self._with_columns(columns, beyond, right)
+        answer = clarabel.DefaultSolver(*program, _settings()).solve()
+        self._check(str(answer.status))
+        rows = self._right.size
+        y, z = np.array(answer.x), np.array(answer.z)
+        multipliers = z[:rows], z[rows : rows + right.size]
+        dual = self._dual_value(y[: self._rest.size], *multipliers, beyond, right)
+        return self._answer(y, multipliers[0], columns, dual)
+
+    def _with_columns(
+        self, columns: Sequence[VertexColumns], beyond: sp.csc_array, right: Array
+    ) -> tuple[Any, ...]:
+        """P, q, A, b and cones of the program in y and the weights of the columns."""
         size, count = self._rest.size, [len(c) for c in columns]
         many, blocks = sum(count), len(columns)
         body = sp.hstack([self._rest_rows, *(c.products for c in columns)], format="csc")
-        weights = sp.hstack(
-            [sp.csc_array((many, size)), -sp.eye_array(many, format="csc")], format="csc"
-        )
-        sums = sp.csc_array(
-            (
-                np.ones(many),
-                (np.repeat(np.arange(blocks), count), size + np.arange(many)),
-            ),
-            shape=(blocks, size + many),
-        )
-        wide = sp.hstack([bounds, sp.csc_array((bounds.shape[0], many))], format="csc")
-        matrix = sp.vstack([body, wide, weights, sums], format="csc")
-        right = np.concatenate([self._right, at, np.zeros(many), np.ones(blocks)])
+        positive = sp.hstack([sp.csc_array((many, size)), -sp.eye_array(many)], format="csc")
+        where = np.repeat(np.arange(blocks), count), size + np.arange(many)
+        sums = sp.csc_array((np.ones(many), where), shape=(blocks, size + many))
+        wide = sp.hstack([beyond, sp.csc_array((right.size, many))], format="csc")
+        matrix = sp.csc_matrix(sp.vstack([body, wide, positive, sums]))
+        sides = np.concatenate([self._right, right, np.zeros(many), np.ones(blocks)])
         cost = np.concatenate([self._cost[self._rest], *(c.costs for c in columns)])
         cones = list(self._cones)
-        for kind, rows in (
-            (clarabel.NonnegativeConeT, bounds.shape[0] + many),
-            (clarabel.ZeroConeT, blocks),
-        ):
-            if rows:
-                cones.append(kind(rows))
-        settings = clarabel.DefaultSettings()
-        settings.verbose = False
-        if time_limit is not None:
-            settings.time_limit = max(time_limit, 1e-3)
-        answer = clarabel.DefaultSolver(
-            sp.csc_matrix((cost.size, cost.size)),
-            cost,
-            sp.csc_matrix(matrix),
-            right,
-            cones,
-            settings,
-        ).solve()
-        self._check(str(answer.status))
-        y, z = np.array(answer.x), np.array(answer.z)
-        return self._answer(y, z[: self._right.size], z[self._right.size :][: at.size], columns, at)
+        if right.size + many:
+            cones.append(clarabel.NonnegativeConeT(right.size + many))
+        if blocks:
+            cones.append(clarabel.ZeroConeT(blocks))
+        return sp.csc_matrix((cost.size, cost.size)), cost, matrix, sides, cones
+
+    def _dual_value(
+        self, y: Array, z: Array, extra: Array, beyond: sp.csc_array, right: Array
+    ) -> float:
+        """-b'z, less what the multipliers miss of dual feasibility."""
+        residual = self._cost[self._rest] + self._rest_rows.T @ z + beyond.T @ extra
+        value = self._constant - float(self._right @ z) - float(right @ extra)
+        return value - abs(float(residual @ y))
 
     def _answer(
-        self, y: Array, z: Array, beyond: Array, columns: Sequence[VertexColumns], at: Array
+        self, y: Array, z: Array, columns: Sequence[VertexColumns], dual: float
     ) -> MasterAnswer:
         size = self._rest.size
         x = np.empty(self._matrix.shape[0])
@@ -209,7 +209,6 @@ class ColumnMaster:
             slopes.append(self._cost[self._own[block]] + self._own_rows[block].T @ z)
             weights.append(share)
             start += len(known)
-        dual = self._constant - float(self._right @ z) - float(at @ beyond)
         return MasterAnswer(x, value, tuple(weights), tuple(slopes), dual)
 
     def _bounds(self, lower: Array | None, upper: Array | None) -> tuple[sp.csc_array, Array]:
@@ -226,6 +225,8 @@ class ColumnMaster:
     def _check(self, status: str) -> None:
         if status in GOOD:
             return
+        if status == "MaxTime":
+            raise OutOfTime
         if "PrimalInfeasible" in status:
             raise InfeasibleError(
                 "the feasible set is empty: no point meets all the constraints; relax or remove "
@@ -237,6 +238,19 @@ class ColumnMaster:
                 "for example by x <= 10, or check the sign of the loss."
             )
         raise SolverError(f"Clarabel stopped with status {status} on the master program.")
+
+
+def _settings() -> Any:
+    """Of Clarabel: one thread, every row kept, and no longer than the solve may take."""
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.max_threads = 1
+    settings.presolve_enable = False
+    settings.chordal_decomposition_enable = False
+    left = seconds_left()
+    if left is not None:
+        settings.time_limit = max(left, LEAST)
+    return settings
 
 
 def _twins(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.errors import blaming
+from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.loop import Limits, Loop, Rules
@@ -50,7 +51,7 @@ def run(
     loop = Loop(objective, feasible, starting_point(start, active_set, feasible), rules, limits)
     loop.prepare(rng, active_set)
     outcome: Outcome | None = None
-    with Display(verbose, progress, limits.iterations, title) as display:
+    with Display(verbose, progress, limits.iterations, title) as display, deadline(limits.seconds):
         try:
             for t in range(limits.iterations + 1):
                 here = loop.look(t)
@@ -69,6 +70,11 @@ def run(
             outcome = outcome or loop.unfinished()
             if outcome is None:
                 raise
+        except OutOfTime:
+            outcome = outcome or loop.unfinished()
+            if outcome is None:
+                raise
+            outcome = replace(outcome, stop=Stop.TIME)
         assert outcome is not None
         display.end(outcome.stop.value)
     if outcome.stop is Stop.INTERRUPT:

@@ -11,13 +11,13 @@ forbidden until what is left costs more.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from wdro_model.errors import InfeasibleError
+from wdro_model.sets.deadlines import OutOfTime, deadline, seconds_left
 from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import Stop
@@ -88,24 +88,27 @@ class ParametricSearch:
 
     def run(self, time_limit: float | None = None) -> ParametricOutcome:
         """Until no corner is better; at a limit, or Ctrl-C, with the bound of what is open."""
-        began, stop = time.perf_counter(), Stop.GAP
-        first = self._ask(0.0)
-        bound = -np.inf
-        try:
-            if np.any(self.risk.spread):
-                self._cut(first, self._ask(np.inf))
-            while self.open:
-                if time_limit is not None and time.perf_counter() - began >= time_limit:
-                    stop = Stop.TIME
-                    break
-                self._step()
-        except KeyboardInterrupt:
-            stop = Stop.INTERRUPT
-        if stop is not Stop.INTERRUPT or self.open:
-            least = min((chord.corner for chord in self.open), default=np.inf)
-            bound = min(self.value, least) - self.slack
+        stop = Stop.GAP
+        with deadline(time_limit):
+            first = self._ask(0.0)
+            # Every choice costs at least <c, first>.
+            bound = self.risk.of(first.cost, 0.0) - self.risk.phi(self.risk.base)
+            try:
+                if np.any(self.risk.spread):
+                    self._cut(first, self._ask(np.inf))
+                while self.open and stop is Stop.GAP:
+                    bound = self._bound()
+                    stop = self._step()
+                bound = self._bound()
+            except (KeyboardInterrupt, OutOfTime) as error:
+                stop = Stop.TIME if isinstance(error, OutOfTime) else Stop.INTERRUPT
         assert self.best is not None
         return ParametricOutcome(self.best.x, self.value, bound, self.calls, stop)
+
+    def _bound(self) -> float:
+        """The least of the best vertex and of what may lie below open chords."""
+        least = min((chord.corner for chord in self.open), default=np.inf)
+        return min(self.value, least) - self.slack
 
     def _ask(self, t: float) -> _Vertex:
         """The vertex at <c + t w, .>, or at <w, .> for t = inf."""
@@ -123,13 +126,16 @@ class ParametricSearch:
             self.best, self.value = found, value
         return found
 
-    def _step(self) -> None:
-        """Ask for a vertex below the chord with the best corner."""
+    def _step(self) -> Stop:
+        """Ask for a vertex below the chord with the best corner, if there is time."""
+        left = seconds_left()
+        if left is not None and left <= 0:
+            return Stop.TIME
         least = min(range(len(self.open)), key=lambda k: self.open[k].corner)
         chord = self.open.pop(least)
         if chord.corner >= self.value - ROUNDING * abs(self.value):
             self.open.clear()  # the best corner is no better: nor is any other
-            return
+            return Stop.GAP
         a, b = chord.left, chord.right
         t = (b.cost - a.cost) / (a.spread - b.spread)
         found = self._ask(t)
@@ -137,6 +143,7 @@ class ParametricSearch:
         if found.level < a.cost + t * a.spread - rounding:
             self._cut(a, found)
             self._cut(found, b)
+        return Stop.GAP
 
     def _cut(self, a: _Vertex, b: _Vertex) -> None:
         """Keep the chord from a to b, if something may lie below it."""
@@ -165,11 +172,15 @@ class BottleneckRisk:
 
     def search(self, feasible: FeasibleSet, time_limit: float | None = None) -> ParametricOutcome:
         """The best vertex, forbidding the highest coordinates of the last one again and again."""
-        began, calls, stop = time.perf_counter(), 0, Stop.GAP
+        with deadline(time_limit):
+            return self._search(feasible)
+
+    def _search(self, feasible: FeasibleSet) -> ParametricOutcome:
+        calls, stop = 0, Stop.GAP
         upper: Array | None = None
         best, least, bound, slack = np.zeros(0), np.inf, -np.inf, 0.0
         try:
-            while True:
+            while stop is Stop.GAP:
                 calls += 1
                 feasible.calls += 1
                 try:
@@ -186,11 +197,10 @@ class BottleneckRisk:
                     bound = least
                     break
                 upper = (self.heights < height).astype(float)
-                if time_limit is not None and time.perf_counter() - began >= time_limit:
-                    stop = Stop.TIME
-                    break
-        except KeyboardInterrupt:
+                left = seconds_left()
+                stop = Stop.TIME if left is not None and left <= 0 else Stop.GAP
+        except (KeyboardInterrupt, OutOfTime) as error:
             if not best.size:
                 raise
-            stop = Stop.INTERRUPT
+            stop = Stop.TIME if isinstance(error, OutOfTime) else Stop.INTERRUPT
         return ParametricOutcome(best, least, min(bound, least) - slack, calls, stop)

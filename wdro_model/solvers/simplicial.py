@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from wdro_model.sets.deadlines import OutOfTime, deadline, seconds_left
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.certificate import certificate
 from wdro_model.solvers.column_master import ColumnMaster, MasterAnswer, VertexColumns
@@ -79,26 +80,32 @@ class Simplicial:
         lower: Array | None = None,
         upper: Array | None = None,
         enough: float = np.inf,
+        share: float = 0.0,
         verbose: bool = False,
         progress: bool = True,
         title: str = "simplicial",
     ) -> SimplicialOutcome:
         """Minimise from some columns of each set, within bounds on the other coordinates.
 
-        enough: the run may end once its lower bound is at least this.
+        enough: the run may end once its lower bound is at least this, or its own gap a share of
+            what the bound leaves open below it.
         """
         began, trace, bound, calls = time.perf_counter(), Trace(), -np.inf, 0
         known, outcome = list(columns), None
-        with Display(verbose, progress, self.max_iterations, title) as display:
+        limit = self.time_limit
+        with Display(verbose, progress, self.max_iterations, title) as display, deadline(limit):
             try:
                 for t in range(self.max_iterations + 1):
-                    left = None if self.time_limit is None else self._left(began)
+                    left = seconds_left()
                     here = master.solve(known, lower, upper)
                     found = [self._ask(*ask) for ask in self._asked(master, sets, here)]
                     calls += len(sets)
                     bound = max(bound, _lower_bound(here, found))
                     fresh = [_is_new(v, c.points) for (v, _), c in zip(found, known)]
-                    stop = self._verdict(here.value, bound, enough, left, t, fresh)
+                    open_gap = enough - bound
+                    settled = np.isfinite(enough) and here.value - bound <= share * open_gap
+                    done = open_gap <= 0 or settled
+                    stop = Stop.GAP if done else self._verdict(here.value, bound, left, t, fresh)
                     seconds = time.perf_counter() - began
                     gap = max(0.0, here.value - bound)
                     record = Record(t, seconds, here.value, gap, np.nan, np.nan, calls)
@@ -123,24 +130,23 @@ class Simplicial:
             except KeyboardInterrupt:
                 if outcome is None:
                     raise
+            except OutOfTime:
+                if outcome is None:
+                    raise
+                outcome = replace(outcome, stop=Stop.TIME)
             assert outcome is not None
             display.end(outcome.stop.value)
         return outcome
-
-    def _left(self, began: float) -> float:
-        assert self.time_limit is not None
-        return self.time_limit - (time.perf_counter() - began)
 
     def _verdict(
         self,
         value: float,
         bound: float,
-        enough: float,
         left: float | None,
         t: int,
         fresh: list[bool],
     ) -> Stop | None:
-        if value - bound <= tolerance(self.gap, value) or bound >= enough:
+        if value - bound <= tolerance(self.gap, value):
             return Stop.GAP
         if not any(fresh):
             return Stop.STALLED

@@ -1,0 +1,44 @@
+"""How long a solve may still take, for oracles that can stop in the middle of a call.
+
+A solver says so around its run, `with deadline(seconds):`, and a long oracle call looks at
+`seconds_left()`; one that runs out of time raises `OutOfTime`, and the run ends with what it has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_END: ContextVar[float | None] = ContextVar("end of the time for a solve", default=None)
+
+
+class OutOfTime(TimeoutError):
+    """The time limit of a solve has passed in the middle of an oracle call."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the time limit passed before a decision was found; give a longer time_limit, or none."
+        )
+
+
+@contextmanager
+def deadline(seconds: float | None) -> Iterator[None]:
+    """The block is to end in so many seconds, or when an outer one has to; None for no limit."""
+    outer = _END.get()
+    if seconds is None:
+        yield
+        return
+    end = time.perf_counter() + seconds
+    token = _END.set(end if outer is None else min(outer, end))
+    try:
+        yield
+    finally:
+        _END.reset(token)
+
+
+def seconds_left() -> float | None:
+    """What is left of the time, perhaps less than nothing; None without a limit."""
+    end = _END.get()
+    return None if end is None else end - time.perf_counter()
