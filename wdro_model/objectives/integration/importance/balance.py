@@ -31,14 +31,14 @@ ENOUGH = 4.0
 
 
 @dataclass(frozen=True)
-class WeightedDraws:
+class PilotDraws:
     """Pilot draws of K samples: moves (K, S, r), weights (K, S) that sum to one."""
 
     moves: Array
     weights: Array
 
 
-def pilot(found: Mixture, target: Tilt, samples: Array, reference: Any) -> WeightedDraws:
+def pilot(found: Mixture, target: Tilt, samples: Array, reference: Any) -> PilotDraws:
     """Draws of the mixture, half of them from the reference, with their weights."""
     size, dimension = len(samples), target.dimension
     wide = defended(found, np.full(size, 0.5), reference)
@@ -50,10 +50,10 @@ def pilot(found: Mixture, target: Tilt, samples: Array, reference: Any) -> Weigh
     exponent = values.reshape(size, PILOT_DRAWS) - wide.log_density(moves)
     exponent -= np.maximum(exponent.max(axis=1, keepdims=True), -1e300)
     weights = np.exp(exponent)
-    return WeightedDraws(moves, weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300))
+    return PilotDraws(moves, weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300))
 
 
-def fitted(found: Mixture, drawn: WeightedDraws) -> Mixture:
+def fitted(found: Mixture, drawn: PilotDraws) -> Mixture:
     """Full covariances around the means of what the components stand for, where that is known."""
     claims = shared(densities(found, drawn), found.log_weights)
     out = []
@@ -73,7 +73,7 @@ def fitted(found: Mixture, drawn: WeightedDraws) -> Mixture:
     return Mixture(tuple(out), found.log_weights)
 
 
-def densities(found: Mixture, drawn: WeightedDraws) -> Array:
+def densities(found: Mixture, drawn: PilotDraws) -> Array:
     """Log densities (K, S, J) of the components at the draws."""
     return np.stack([c.log_density(drawn.moves) for c in found.components], axis=2)
 
@@ -114,7 +114,7 @@ def adapted(found: Mixture, target: Tilt, samples: Array, reference: Any) -> Mix
     return balanced(wide, pilot(wide, target, samples, reference))
 
 
-def balanced(found: Mixture, drawn: WeightedDraws) -> Mixture:
+def balanced(found: Mixture, drawn: PilotDraws) -> Mixture:
     """The shares under which the components are likeliest, on weighted pilot draws.
 
     shares_j <- mean of the responsibilities shares_j q_j / sum_i shares_i q_i under the target.
