@@ -1,7 +1,8 @@
-"""How long a solve may still take, for oracles that can stop in the middle of a call.
+"""How long a solve may still take, for long calls of oracles and objectives that can stop.
 
-A solver says so around its run, `with deadline(seconds):`, and a long oracle call looks at
-`seconds_left()`; one that runs out of time raises `OutOfTime`, and the run ends with what it has.
+A solver says so around its run, `with deadline(seconds):`, and a long call looks at `seconds_left()`
+or asks `check_deadline()`; one that runs out of time raises `OutOfTime`, and the run ends with what
+it has.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _END: ContextVar[float | None] = ContextVar("end of the time for a solve", defau
 
 
 class OutOfTime(TimeoutError):
-    """The time limit of a solve has passed in the middle of an oracle call."""
+    """The time limit of a solve has passed in the middle of a call."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -42,3 +43,10 @@ def seconds_left() -> float | None:
     """What is left of the time, perhaps less than nothing; None without a limit."""
     end = _END.get()
     return None if end is None else end - time.perf_counter()
+
+
+def check_deadline() -> None:
+    """Raise an OutOfTime where nothing is left of the time."""
+    left = seconds_left()
+    if left is not None and left < 0:
+        raise OutOfTime

@@ -11,8 +11,9 @@ import numpy as np
 
 from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.integration.importance.noise import whole_blocks
-from wdro_model.objectives.integration.inner_integral import Integration, OutOfTime
+from wdro_model.objectives.integration.inner_integral import Integration
 from wdro_model.objectives.smoothed_risk import Smoothed
+from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.notes import HEAVY
 from wdro_model.solve.recipe import FirstOrder, Recipe
@@ -106,49 +107,50 @@ def run_stages(
     most = max(draws, min(MOST_DRAWS, STAGE_ENTRIES // max(1, recipe.model.rows.size)))
     x, dual = start, first_dual(recipe.model, start)
     known = recipe.objective(1, 0).integration
-    deadline = np.inf if solver.time_limit is None else began + solver.time_limit
+    room = None if solver.time_limit is None else began + solver.time_limit - time.perf_counter()
     best: StageResult | None = None
     runs: list[Outcome] = []
     stop = Stop.STALLED
     try:
-        for stage in range(STAGES):
-            stage_began = time.perf_counter()
-            objective = recipe.objective(draws, stage)
-            objective.integration.inherit(known)
-            objective.integration.deadline = deadline
-            objective.minimum = DualMinimum(objective.integration.settle(x, dual), np.nan)
-            standstill = Standstill(solver.gap)
-            limited = within(solver, began, sum(run.iterations for run in runs))
-            limited = replace(
-                limited, gap=SHARE * solver.gap, callbacks=(*solver.callbacks, standstill)
-            )
-            outcome = run(objective, x, solver=limited, active_set=active)
-            if outcome.stop is Stop.CALLBACK and standstill.reached:
-                outcome = replace(outcome, stop=Stop.STALLED)
-            if outcome.stop is Stop.INTERRUPT and time.perf_counter() > deadline:
-                outcome = replace(outcome, stop=Stop.TIME)
-            runs.append(outcome)
-            x, active = outcome.x, outcome.active_set
-            dual = dual if outcome.dual is None else outcome.dual
-            known.deadline = deadline
-            fresh = None if moving else oracle
-            best, known = judged(recipe, draws, outcome, dual, REPORT_STAGE + stage, known, fresh)
-            stop = outcome.stop
-            wanted = tolerance(solver.gap, best.point.value, recipe.epsilon)
-            left = wanted - max(best.gap, 0.0)
-            allowed = max(left, HIDDEN * best.missed(), LEAST * wanted)
-            close = (moving or best.gap <= wanted) and not best.heavy()
-            done = outcome.stop is Stop.GAP and best.error() <= allowed and close
-            if done or draws == most or outcome.stop not in (Stop.GAP, Stop.STALLED):
-                break
-            # A stalled line search is Monte Carlo error between values and gradients.
-            least = 4.0 if outcome.stop is Stop.STALLED or not close else 1.5
-            growth = float(np.clip(1.2 * (best.error() / max(allowed, 1e-300)) ** 2, least, 16.0))
-            growth = min(growth, room_for(solver.time_limit, began, stage_began))
-            if growth < 1.0:
-                stop = Stop.TIME
-                break
-            draws = min(whole_blocks(draws * growth), most)
+        with deadline(room):
+            for stage in range(STAGES):
+                stage_began = time.perf_counter()
+                objective = recipe.objective(draws, stage)
+                objective.integration.inherit(known)
+                objective.minimum = DualMinimum(objective.integration.settle(x, dual), np.nan)
+                standstill = Standstill(solver.gap)
+                limited = within(solver, began, sum(run.iterations for run in runs))
+                limited = replace(
+                    limited, gap=SHARE * solver.gap, callbacks=(*solver.callbacks, standstill)
+                )
+                outcome = run(objective, x, solver=limited, active_set=active)
+                if outcome.stop is Stop.CALLBACK and standstill.reached:
+                    outcome = replace(outcome, stop=Stop.STALLED)
+                runs.append(outcome)
+                x, active = outcome.x, outcome.active_set
+                dual = dual if outcome.dual is None else outcome.dual
+                fresh = None if moving else oracle
+                best, known = judged(
+                    recipe, draws, outcome, dual, REPORT_STAGE + stage, known, fresh
+                )
+                stop = outcome.stop
+                wanted = tolerance(solver.gap, best.point.value, recipe.epsilon)
+                left = wanted - max(best.gap, 0.0)
+                allowed = max(left, HIDDEN * best.missed(), LEAST * wanted)
+                close = (moving or best.gap <= wanted) and not best.heavy()
+                done = outcome.stop is Stop.GAP and best.error() <= allowed and close
+                if done or draws == most or outcome.stop not in (Stop.GAP, Stop.STALLED):
+                    break
+                # A stalled line search is Monte Carlo error between values and gradients.
+                least = 4.0 if outcome.stop is Stop.STALLED or not close else 1.5
+                growth = float(
+                    np.clip(1.2 * (best.error() / max(allowed, 1e-300)) ** 2, least, 16.0)
+                )
+                growth = min(growth, room_for(solver.time_limit, began, stage_began))
+                if growth < 1.0:
+                    stop = Stop.TIME
+                    break
+                draws = min(whole_blocks(draws * growth), most)
     except OutOfTime:
         stop = Stop.TIME
         best = best or hurried(recipe, x, dual, active)
@@ -207,7 +209,6 @@ def judged(
     more = max(draws, min(REPORTED, fitting)) if oracle is None else MORE * draws
     objective = recipe.objective(more, stage)
     objective.integration.inherit(known)
-    objective.integration.deadline = known.deadline
     for _ in range(AUDITS):
         objective.minimum = DualMinimum(dual, np.nan)
         plain = objective.evaluate(outcome.x)

@@ -10,7 +10,6 @@ dual variable l alone, cheap to evaluate many times, and its gradient in x at a 
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
@@ -70,10 +69,6 @@ class Divergence(ArithmeticError):
     """A density rises without end: at this dual variable the loss outgrows the cost."""
 
 
-class OutOfTime(KeyboardInterrupt):
-    """An evaluation met its deadline; to the loop above it is an interruption."""
-
-
 class InfiniteSlice:
     """A slice at a dual variable under which the loss outgrows the cost: F is infinite."""
 
@@ -95,8 +90,6 @@ class Integration(ABC):
     """Free of Monte Carlo error?"""
     adapts = False
     """Are its draws made for one decision and one dual?"""
-    deadline = np.inf
-    """When an evaluation is to be given up, on the clock of `time.perf_counter`."""
     refines = False
     """Do more draws make it as good as wanted, whatever the decision?"""
     begins = VERTEX
@@ -109,11 +102,6 @@ class Integration(ABC):
     @abstractmethod
     def describe(self) -> str:
         """What is computed and why, for people."""
-
-    def check_time(self) -> None:
-        """Raise an OutOfTime after the deadline."""
-        if time.perf_counter() > self.deadline:
-            raise OutOfTime
 
     def refresh(self, x: Array, dual: float) -> None:  # noqa: B027
         """Adapt to a decision and a dual variable, at the start of a stage."""

@@ -20,6 +20,7 @@ from wdro_model.loss.batched import FlatPullback
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.importance.noise import BLOCKS, block_variance
 from wdro_model.objectives.integration.inner_integral import Given, Slice, Stream
+from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array, Diagnostics
 
 CHUNK_ENTRIES = 2**24
@@ -105,7 +106,7 @@ class SampledSlice:
         self._pullback: FlatPullback | None = None
         losses, costs, ratios = [], [], []
         for chunk in self._chunks:
-            rule.check_time()
+            check_deadline()
             drawn = self._draw(chunk)
             values, pullback = rule.loss(x, drawn.rows)
             losses.append(values.reshape(len(chunk), rule.draws).copy())
