@@ -1,6 +1,6 @@
 """How long a solve may still take, for long calls of oracles and objectives that can stop.
 
-A solver says so around its run, `with deadline(seconds):`, and a long call looks at `seconds_left()`
+A solver says so around its run, `with deadline(seconds):`; a long call looks at `seconds_left()`
 or asks `check_deadline()`; one that runs out of time raises `OutOfTime`, and the run ends with what
 it has.
 """
