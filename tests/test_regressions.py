@@ -65,8 +65,8 @@ def test_value_is_that_of_quadrature_and_its_bound_is_below_the_optimum(rng):
         assert s.lower_bound is None or s.lower_bound <= best + 1e-3
 
 
-def test_modes_that_draws_miss_are_in_the_standard_error(rng):
-    """Ten products of two modes each, forced through draws around six of a thousand modes."""
+def test_a_thousand_modes_are_in_the_value_or_in_its_standard_error(rng):
+    """Ten products of two modes each, forced through draws around a few of a thousand modes."""
     d, count = 10, 8
     demand = rng.gamma(4.0, 2.5, size=(count, d))
     x = cp.Variable(d, nonneg=True, name="x")
@@ -74,15 +74,13 @@ def test_modes_that_draws_miss_are_in_the_standard_error(rng):
     loss = cp.sum(cp.maximum(2 * (x - xi), 5 * (xi - x)))
     problem = wdro.Problem(cp.Minimize(loss), [x <= 40], wdro.WassersteinBall(4.0))
     solver = FrankWolfe(max_iterations=4)
-    with pytest.warns(wdro.SamplingWarning, match="miss modes"):
-        problem.solve(method="smoothed", integration="tilted", epsilon=1.0, solver=solver)
+    problem.solve(method="smoothed", integration="tilted", epsilon=1.0, solver=solver)
     s, at = problem.solution, problem._decision()
     rule = STRATEGIES["separable"].build(problem._model, Scales(1.0, s.sigma, 1))
     truth = 4.0 * s.dual + rule.slice(at, np.arange(count), Stream(0)).at(s.dual).value
-    assert abs(s.value - truth) > 0.02
     assert abs(s.value - truth) < 3 * s.standard_error
+    assert s.standard_error < 2e-3 * (s.value - s.empirical_value)
     assert s.status != "optimal"
-    assert any("miss modes" in note for note in s.notes)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -34,6 +34,8 @@ from wdro_model.objectives.integration.importance.proposals import (
 from wdro_model.objectives.integration.inner_integral import Divergence
 from wdro_model.solvers.objective import Array
 
+RUNAWAY = 1e50
+"""Deviations at which the Gaussian has long won, if it ever does."""
 ROUNDS = 30
 """Steps of an ascent; most end after three."""
 SETTLED = 0.01
@@ -255,7 +257,8 @@ def ascend(target: Target, owners: Array, moves: Array) -> tuple[Array, Array, A
     """Monotone ascents of h by scaled gradient steps within the bounds, each with its own length.
 
     y <- clip(y + t v grad h), with t by the Barzilai-Borwein rule, halved while h would fall. For
-    a loss affine in the data one step with t = 1 arrives.
+    a loss affine in the data one step with t = 1 arrives. Raises a Divergence where h rises so far
+    out that nothing will bend it.
     """
     moves = moves.copy()
     values, gradients = target(owners, moves)
@@ -272,6 +275,8 @@ def ascend(target: Target, owners: Array, moves: Array) -> tuple[Array, Array, A
         size = np.sqrt(np.einsum("br,br->b", move, move))
         value, gradient = target(who, trial)
         better = value >= values[active]
+        if np.any(better & (np.abs(trial / np.sqrt(variance)).max(axis=1) > RUNAWAY)):
+            raise Divergence
         change = np.sqrt(variance) * (gradient - gradients[active])
         fall = -np.einsum("br,br->b", move, change)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
