@@ -13,7 +13,9 @@ import pytest
 
 import wdro_model as wdro
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream
+from wdro_model.solve.notes import sampling_notes
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
+from wdro_model.solvers.objective import Diagnostics
 
 
 def newsvendor(demand, radius=4.0):
@@ -408,3 +410,11 @@ def test_callable_without_data_gradients_asks_for_epsilon(rng):
         warnings.simplefilter("ignore")
         problem.solve(method="smoothed", integration="gaussian", epsilon=0.1)
     assert problem.value is not None
+
+
+def test_modes_that_draws_miss_are_said_and_in_the_standard_error():
+    found = Diagnostics(100, 90.0, 80.0, 0.3, 0.0).worse_by(0.0, missed=0.4)
+    assert found.standard_error == pytest.approx(0.5)
+    (note,) = sampling_notes(found, radius=1.0)
+    assert "the draws miss modes of the tilted density" in note
+    assert "higher by about 0.4" in note
