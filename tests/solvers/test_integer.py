@@ -343,6 +343,23 @@ def test_what_cannot_be_bounded_is_refused_with_a_way_out():
     problem = wdro.Problem(cp.Minimize(cp.sqrt(1 + xi @ x)), [wdro.In(x, trees)])
     with pytest.raises(ValueError, match=r"neither quadratic.*relax=True.*round\(\)"):
         problem.solve(method="erm")
+    share = cp.Variable(nonneg=True)
+
+    def squares(values, scenarios):
+        residual = scenarios[xi] @ values[x] + values[share] - 3.0
+
+        def pullback(weights):
+            slope = 2 * weights * residual
+            return {x: slope @ scenarios[xi], share: slope.sum()}
+
+        return residual**2, pullback
+
+    opaque = wdro.CallableLoss(squares, variables=[x, share], parameters=[xi], convex=True)
+    mixed = wdro.Problem(opaque, [wdro.In(x, trees), share <= 1])
+    with pytest.raises(ValueError, match=r"no convex CVXPY program.*not 0 or 1.*relax=True"):
+        mixed.solve(method="erm")
+    mixed.solve(method="erm", relax=True)
+    assert mixed.round().value >= mixed.value - 1e-9
     y = cp.Variable(6)
     hull = wdro.Problem(cp.Minimize(xi @ y), [wdro.In(y, trees)])
     with pytest.raises(ValueError, match=r"no variable is integer.*boolean=True"):

@@ -140,10 +140,12 @@ def nodes_of(model: Model, chosen: Plan, solver: BranchAndBound) -> NodeRelaxati
         return ProgramNodes(model, built, solver.gap)
     if objective is not None and objective.convex:
         return HullNodes(oracle, objective, _Judge(objective), solver.gap)
+    why = f"the objective ({chosen.formula}) is neither quadratic nor known to be convex"
+    if not binary:
+        why = "the objective has no convex CVXPY program, and some decisions are not 0 or 1"
     raise ValueError(
-        f"no bounds are known for integer decisions here: the objective ({chosen.formula}) is "
-        "neither quadratic over 0/1 points nor known to be convex; solve(relax=True) minimises "
-        "over the convex hull, and round() then finds an integer decision. If you know that it is "
+        f"no bounds are known for integer decisions here: {why}; solve(relax=True) minimises over "
+        "the convex hull, and round() then finds an integer decision. If you know that the loss is "
         "convex, pass assume_convex=True to the problem."
     )
 
