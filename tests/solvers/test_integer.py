@@ -308,6 +308,23 @@ def test_limits_leave_a_decision_and_a_bound(capsys):
     assert problem.solution.lower_bound <= risks.min()
 
 
+@pytest.mark.parametrize("kind", ["quadratic", "cvar"])
+def test_a_start_is_tried_first(kind):
+    if kind == "quadratic":
+        problem, x, every, risks = quadratic_trees(nodes=7, edges=15, seed=1)
+        values = {x: every[int(np.argmin(risks))]}
+    else:
+        case = Case("tree", "cvar", "squared", 5)
+        problem, x, every, risks = case.problem, case.x, case.points, case.risks
+        (t,) = (v for v in problem.variables() if v is not x)
+        values = {x: every[int(np.argmin(risks))], t: 0.0}
+    one = BranchAndBound(gap=0, node_limit=1)
+    problem.solve(solver=one, start=values)
+    assert problem.value == pytest.approx(risks.min(), rel=1e-5)
+    problem.solve(solver=one, start={**values, x: np.zeros(x.size)})
+    assert x.value.tolist() in every.tolist()
+
+
 def test_explain_says_where_the_radius_cannot_change_the_choice():
     graph = nx.complete_graph(5)
     samples = np.random.default_rng(0).uniform(size=(12, 10)) * np.arange(1, 11)

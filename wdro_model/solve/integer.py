@@ -16,6 +16,7 @@ from wdro_model.objectives.exact.at_choices import linear_risk, risk_at_choices
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.sets.product import ProductSet
 from wdro_model.solve.certify import Solution, evaluations
+from wdro_model.solve.first_order import user_start
 from wdro_model.solve.options import Options
 from wdro_model.solve.over_columns import column_model
 from wdro_model.solve.plan import Plan
@@ -104,7 +105,10 @@ def _branched(
     nodes = nodes_of(model, chosen, solver)
     lower, upper = model.feasible.bounds()
     search = TreeSearch(nodes, solver, began)
-    found = search.run(lower, upper, verbose=options.verbose, progress=options.progress)
+    start = None if options.start is None else user_start(model, options.start)
+    found = search.run(
+        lower, upper, start=start, verbose=options.verbose, progress=options.progress
+    )
     if found is None:
         if search.open:
             raise ValueError(
