@@ -325,6 +325,26 @@ def test_a_start_is_tried_first(kind):
     assert x.value.tolist() in every.tolist()
 
 
+def test_integers_without_an_exact_counterpart_are_rounded():
+    """A logistic loss with a squared cost: smoothed over the hull, and then one choice."""
+    trees = wdro.sets.SpanningTree(nx.complete_graph(4))
+    x = cp.Variable(6, boolean=True, name="x")
+    samples = np.random.default_rng(0).uniform(size=(8, 6))
+    xi = wdro.UncertainParameter(6, samples=samples)
+    problem = wdro.Problem(
+        cp.Minimize(cp.logistic(xi @ x - 2.0)), [wdro.In(x, trees)], wdro.WassersteinBall(0.1)
+    )
+    value = problem.solve()
+    solution, every = problem.solution, all_trees(nx.complete_graph(4))
+    assert x.value.tolist() in every.tolist()
+    assert problem.status == "rounded"
+    assert solution.method == "smoothed"
+    assert solution.lower_bound <= value
+    assert not any("fractional" in note for note in solution.notes)
+    problem.solve(relax=True)
+    assert problem.value <= value * (1 + 1e-3)
+
+
 def test_explain_says_where_the_radius_cannot_change_the_choice():
     graph = nx.complete_graph(5)
     samples = np.random.default_rng(0).uniform(size=(12, 10)) * np.arange(1, 11)

@@ -286,7 +286,9 @@ def _needs_branching(model: Model, draft: Plan, written: Written) -> bool:
     obstacle, checked = _obstacle(model, draft, written)
     if obstacle is not None:
         return True
-    known = checked.known if checked.known is not None else _on_one_sample(model, written)  # type: ignore[arg-type]
+    known = checked.known
+    if known is None and isinstance(model, RobustModel):
+        known = _on_one_sample(model, written)
     if known is None or takes_integer_cones():
         return False
     return not is_piecewise_linear(known, model.feasible.constraints)
