@@ -139,6 +139,8 @@ class Problem:
         self.value = self.status = self.solution = self._decided = None
         with model.feasible.layout.holding():  # a solve that fails leaves the variables alone
             solution = STAGES[chosen.stage](model, chosen, chosen.solver, checked)
+            if method == "auto" and solver is None and not checked.relax:
+                solution = self._whole(model, solution)
         solution = solution.turned() if model.maximise else solution
         if not chosen.solver.is_conic:
             forget_multipliers(model.feasible.constraints)
@@ -342,6 +344,14 @@ class Problem:
         if found is None or not np.array_equal(x, layout.join(found.decision)):
             return None
         return found.as_loss()
+
+    def _whole(self, model: Model, solution: Solution) -> Solution:
+        """The solution, rounded where integers were smoothed for want of anything exact."""
+        if solution.method != "smoothed" or not model.feasible.is_integer:
+            return solution
+        from wdro_model.evaluation.discrete import rounded_solution
+
+        return rounded_solution(self, solution)[0]
 
     def _warn_about_convexity(self, solution: Solution) -> None:
         if solution.convex or self._warned:

@@ -308,6 +308,43 @@ def test_limits_leave_a_decision_and_a_bound(capsys):
     assert problem.solution.lower_bound <= risks.min()
 
 
+@pytest.mark.parametrize("kind", ["quadratic", "cvar"])
+def test_a_start_is_tried_first(kind):
+    if kind == "quadratic":
+        problem, x, every, risks = quadratic_trees(nodes=7, edges=15, seed=1)
+        values = {x: every[int(np.argmin(risks))]}
+    else:
+        case = Case("tree", "cvar", "squared", 5)
+        problem, x, every, risks = case.problem, case.x, case.points, case.risks
+        (t,) = (v for v in problem.variables() if v is not x)
+        values = {x: every[int(np.argmin(risks))], t: 0.0}
+    one = BranchAndBound(gap=0, node_limit=1)
+    problem.solve(solver=one, start=values)
+    assert problem.value == pytest.approx(risks.min(), rel=1e-5)
+    problem.solve(solver=one, start={**values, x: np.zeros(x.size)})
+    assert x.value.tolist() in every.tolist()
+
+
+def test_integers_without_an_exact_counterpart_are_rounded():
+    """A logistic loss with a squared cost: smoothed over the hull, and then one choice."""
+    trees = wdro.sets.SpanningTree(nx.complete_graph(4))
+    x = cp.Variable(6, boolean=True, name="x")
+    samples = np.random.default_rng(0).uniform(size=(8, 6))
+    xi = wdro.UncertainParameter(6, samples=samples)
+    problem = wdro.Problem(
+        cp.Minimize(cp.logistic(xi @ x - 2.0)), [wdro.In(x, trees)], wdro.WassersteinBall(0.1)
+    )
+    value = problem.solve()
+    solution, every = problem.solution, all_trees(nx.complete_graph(4))
+    assert x.value.tolist() in every.tolist()
+    assert problem.status == "rounded"
+    assert solution.method == "smoothed"
+    assert solution.lower_bound <= value
+    assert not any("fractional" in note for note in solution.notes)
+    problem.solve(relax=True)
+    assert problem.value <= value * (1 + 1e-3)
+
+
 def test_explain_says_where_the_radius_cannot_change_the_choice():
     graph = nx.complete_graph(5)
     samples = np.random.default_rng(0).uniform(size=(12, 10)) * np.arange(1, 11)
@@ -343,6 +380,23 @@ def test_what_cannot_be_bounded_is_refused_with_a_way_out():
     problem = wdro.Problem(cp.Minimize(cp.sqrt(1 + xi @ x)), [wdro.In(x, trees)])
     with pytest.raises(ValueError, match=r"neither quadratic.*relax=True.*round\(\)"):
         problem.solve(method="erm")
+    share = cp.Variable(nonneg=True)
+
+    def squares(values, scenarios):
+        residual = scenarios[xi] @ values[x] + values[share] - 3.0
+
+        def pullback(weights):
+            slope = 2 * weights * residual
+            return {x: slope @ scenarios[xi], share: slope.sum()}
+
+        return residual**2, pullback
+
+    opaque = wdro.CallableLoss(squares, variables=[x, share], parameters=[xi], convex=True)
+    mixed = wdro.Problem(opaque, [wdro.In(x, trees), share <= 1])
+    with pytest.raises(ValueError, match=r"no convex CVXPY program.*not 0 or 1.*relax=True"):
+        mixed.solve(method="erm")
+    mixed.solve(method="erm", relax=True)
+    assert mixed.round().value >= mixed.value - 1e-9
     y = cp.Variable(6)
     hull = wdro.Problem(cp.Minimize(xi @ y), [wdro.In(y, trees)])
     with pytest.raises(ValueError, match=r"no variable is integer.*boolean=True"):

@@ -21,6 +21,7 @@ from wdro_model.sets.feasible_set import FeasibleSet, In
 from wdro_model.sets.vertices import best_of, descend
 from wdro_model.solve import STAGES, plan
 from wdro_model.solve.certify import Solution, evaluations
+from wdro_model.solve.notes import FRACTIONAL
 from wdro_model.solve.same_choice import chooses
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.parametric import BottleneckRisk, ChoiceRisk, ParametricSearch
@@ -100,6 +101,7 @@ def rounded_solution(problem: Problem, solution: Solution) -> tuple[Solution, fl
         lower_bound=found.lower_bound,
         diagnostics=None,
         active_set=None,
+        notes=tuple(note for note in solution.notes if FRACTIONAL not in note),
         **values,
     )
     return discrete, promise

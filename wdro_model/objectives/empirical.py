@@ -5,6 +5,7 @@ The program is vectorised where the loss allows it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ from wdro_model.solvers.objective import Array, Point
 
 BATCH_ENTRIES = 2**24
 """Entries of scenario data that are evaluated at once (128 MiB)."""
+LINEAR = (cp.constraints.Inequality, cp.constraints.Equality, cp.constraints.NonNeg)
+"""Constraints that compare entries."""
 COPIES = 300
 """At most so many copies of a loss are written out, one for each sample."""
 
@@ -75,6 +78,14 @@ class Program:
         if unit == 1.0:
             return self
         return Program(times(self.expression, 1.0 / unit), self.constraints)
+
+    def is_piecewise_linear(self, constraints: Sequence[Any]) -> bool:
+        """Is it linear but for maxima, with these constraints, so that HiGHS takes integers?"""
+        written = [*self.constraints, *(c for c in constraints if hasattr(c, "args"))]
+        linear = all(
+            isinstance(c, LINEAR) and all(argument.is_pwl() for argument in c.args) for c in written
+        )
+        return linear and bool(self.expression.is_pwl())
 
     @classmethod
     def if_convex(cls, expression: Any, constraints: tuple[Any, ...] = ()) -> Program | None:

@@ -16,6 +16,7 @@ from wdro_model.objectives.exact.at_choices import linear_risk, risk_at_choices
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.sets.product import ProductSet
 from wdro_model.solve.certify import Solution, evaluations
+from wdro_model.solve.first_order import user_start
 from wdro_model.solve.options import Options
 from wdro_model.solve.over_columns import column_model
 from wdro_model.solve.plan import Plan
@@ -104,7 +105,10 @@ def _branched(
     nodes = nodes_of(model, chosen, solver)
     lower, upper = model.feasible.bounds()
     search = TreeSearch(nodes, solver, began)
-    found = search.run(lower, upper, verbose=options.verbose, progress=options.progress)
+    start = None if options.start is None else user_start(model, options.start)
+    found = search.run(
+        lower, upper, start=start, verbose=options.verbose, progress=options.progress
+    )
     if found is None:
         if search.open:
             raise ValueError(
@@ -140,10 +144,12 @@ def nodes_of(model: Model, chosen: Plan, solver: BranchAndBound) -> NodeRelaxati
         return ProgramNodes(model, built, solver.gap)
     if objective is not None and objective.convex:
         return HullNodes(oracle, objective, _Judge(objective), solver.gap)
+    why = f"the objective ({chosen.formula}) is neither quadratic nor known to be convex"
+    if not binary:
+        why = "the objective has no convex CVXPY program, and some decisions are not 0 or 1"
     raise ValueError(
-        f"no bounds are known for integer decisions here: the objective ({chosen.formula}) is "
-        "neither quadratic over 0/1 points nor known to be convex; solve(relax=True) minimises "
-        "over the convex hull, and round() then finds an integer decision. If you know that it is "
+        f"no bounds are known for integer decisions here: {why}; solve(relax=True) minimises over "
+        "the convex hull, and round() then finds an integer decision. If you know that the loss is "
         "convex, pass assume_convex=True to the problem."
     )
 

@@ -19,6 +19,7 @@ HEAVY = 0.2
 TIMID = 0.05
 """A reference whose moves cost less than this share of the radius cannot reach its boundary."""
 FRACTION = 1e-6
+FRACTIONAL = "have fractional values"
 MEASURED = 200
 """Draws that measure the cost of the reference's moves."""
 
@@ -134,7 +135,7 @@ def hull_notes(model: Model, x: Array) -> list[str]:
     if not names:
         return []
     return [
-        f"the integer variables {', '.join(names)} have fractional values: this is a decision of "
+        f"the integer variables {', '.join(names)} {FRACTIONAL}: this is a decision of "
         "the convex hull of the feasible points, and its value a bound for integer ones; round() "
         "finds an integer decision, and so do method='exact' and method='erm' without relax=True "
         "or a solver for the hull."

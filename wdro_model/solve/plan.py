@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
-
-import cvxpy as cp
 
 from wdro_model.errors import NoReformulationError, unknown_name
 from wdro_model.loss.expressions import substitute
@@ -28,13 +25,6 @@ SMALL = 2**17
 """Numbers of data that a program may hold to be written while planning."""
 LARGE_FORM = 5000
 """Sets whose CVXPY form has more variables of its own are left to their oracle."""
-LINEAR = (
-    cp.constraints.Inequality,
-    cp.constraints.Equality,
-    cp.constraints.NonPos,
-    cp.constraints.Zero,
-    cp.constraints.NonNeg,
-)
 UNKNOWN_ATOM = "the loss has an atom that CVXPY's solvers do not know"
 NOT_CONVEX = "the objective is not convex by CVXPY's rules"
 
@@ -286,10 +276,12 @@ def _needs_branching(model: Model, draft: Plan, written: Written) -> bool:
     obstacle, checked = _obstacle(model, draft, written)
     if obstacle is not None:
         return True
-    known = checked.known if checked.known is not None else _on_one_sample(model, written)  # type: ignore[arg-type]
-    if known is None or takes_integer_cones():
+    known = checked.known
+    if known is None and isinstance(model, RobustModel):
+        known = _on_one_sample(model, written)
+    if known is None or cone_solver.takes_integer_cones():
         return False
-    return not is_piecewise_linear(known, model.feasible.constraints)
+    return not known.is_piecewise_linear(model.feasible.constraints)
 
 
 def _integer(model: Model, draft: Plan, solver: BranchAndBound, written: Written) -> Plan:
@@ -300,6 +292,8 @@ def _integer(model: Model, draft: Plan, solver: BranchAndBound, written: Written
             "declare cp.Variable(n, boolean=True), or use solver=FrankWolfe() or Conic()."
         )
     obstacle, checked = _obstacle(model, draft, written, columns=True)
+    if obstacle is not None and draft.objective is None:
+        raise NoReformulationError(obstacle, "method='smoothed' or method='erm'")
     reason = "integer variables, and no installed solver takes the program"
     if model.feasible.has_oracle_sets:
         reason = "integer variables over an oracle"
@@ -313,20 +307,6 @@ def _over_the_hull(model: Model, draft: Plan, written: Written) -> Plan:
     if draft.objective is not None and not _has_kinks(model, draft):
         return replace(draft, solver=FrankWolfe(), reasons=(reason,))
     return _by_columns(model, draft, Simplicial(), written).because(reason)
-
-
-def takes_integer_cones() -> bool:
-    """Is a solver for mixed-integer programs with cones installed?"""
-    return any(name in cp.installed_solvers() for name in cone_solver.MIXED_INTEGER[1:])
-
-
-def is_piecewise_linear(program: Program, constraints: list[Any]) -> bool:
-    """Is a program linear but for maxima, so that integers make a mixed-integer linear one?"""
-    written = [*program.constraints, *(c for c in constraints if hasattr(c, "args"))]
-    linear = all(
-        isinstance(c, LINEAR) and all(argument.is_pwl() for argument in c.args) for c in written
-    )
-    return linear and program.expression.is_pwl()
 
 
 def _smooth(draft: Plan) -> Plan:

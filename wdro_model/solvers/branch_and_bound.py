@@ -148,12 +148,23 @@ class TreeSearch:
         return self.value - tolerance(self.solver.gap, self.value) if self.best.size else np.inf
 
     def run(
-        self, lower: Array, upper: Array, *, verbose: bool = False, progress: bool = True
+        self,
+        lower: Array,
+        upper: Array,
+        *,
+        start: Array | None = None,
+        verbose: bool = False,
+        progress: bool = True,
     ) -> IntegerOutcome | None:
-        """Search between bounds; None where no integer decision was found."""
+        """Search between bounds; None where no integer decision was found.
+
+        start: a decision whose integers are tried first.
+        """
         stop, bound = Stop.GAP, -np.inf
         with _Table(verbose, progress) as table, deadline(self._seconds()):
             try:
+                if start is not None and self.nodes.has(start):
+                    self._take(start)
                 self._look(lower, upper, None, -np.inf)
                 while self.open and self.open[0][0] < self.cutoff:
                     bound = self.bound

@@ -134,6 +134,11 @@ def preferred(problem: cp.Problem) -> list[str]:
     return [name for name in MIXED_INTEGER if name in cp.installed_solvers()]
 
 
+def takes_integer_cones() -> bool:
+    """Is a solver for mixed-integer programs with cones installed?"""
+    return any(name in cp.installed_solvers() for name in MIXED_INTEGER[1:])
+
+
 # ------------------------------------------------------------------ are the constraints kept?
 def check_constraints(problem: cp.Problem, solver: str) -> None:
     """Raise InaccurateError if the values of the variables break a constraint or an attribute.
