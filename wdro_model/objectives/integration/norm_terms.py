@@ -437,7 +437,8 @@ def _log_normal_between(low: Array, high: Array) -> Array:
     found = log_ndtr(high)
     with np.errstate(invalid="ignore", over="ignore"):
         both = np.nonzero(low * low - np.minimum(high, 0.0) ** 2 < NO_MORE)
-    with np.errstate(divide="ignore", under="ignore", invalid="ignore"):
+    # Where low >= high the exponent may be anything: what comes of it is replaced below.
+    with np.errstate(all="ignore"):
         found[both] += np.log(-np.expm1(log_ndtr(low[both]) - found[both]))
     found[low >= high] = -np.inf
     return found

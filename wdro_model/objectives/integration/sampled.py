@@ -69,10 +69,6 @@ class SampledIntegration(Given, ABC):
         self.refresh(x, dual)
         return dual
 
-    def support_error(self, samples: Array) -> float:
-        """Standard error of the value for the mass of the support, where that is estimated."""
-        return 0.0
-
     def forget(self) -> None:
         """Drop the stored draws of a stage."""
         self._stored = None
