@@ -35,6 +35,11 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/assignment.py
 	$(BIN)/python benchmarks/smoothed_tree.py
 	$(BIN)/python benchmarks/exact_portfolio.py
+	$(BIN)/python benchmarks/norm_costs.py
+	$(BIN)/python benchmarks/smoothed_at_size.py
+	$(BIN)/python benchmarks/oracles.py
+	$(BIN)/python benchmarks/integer.py
+	$(BIN)/python benchmarks/battery.py --models 400 --solves 100
 	$(BIN)/python benchmarks/soak.py
 
 clean:

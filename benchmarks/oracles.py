@@ -8,7 +8,8 @@ vector. Backends written here (kruskal, numba, edmonds) and programs without a b
 own are held against the fastest library call for the same set, named in the last column. Calls take
 turns over fresh random directions after a warm-up; the table has medians of processor time.
 
-A family adds its cases to `CASES`: a function that yields `Case`s.
+A family adds its cases to `CASES`: a function that yields `Case`s. Those of choices and matrices are
+in `choice_oracles.py`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import scipy.sparse as sp
+from choice_oracles import FAMILIES
 from scipy.optimize import Bounds, LinearConstraint, linear_sum_assignment, linprog, milp
 from scipy.sparse.csgraph import dijkstra, minimum_spanning_tree
 
@@ -48,7 +50,7 @@ class Case:
     backend: str
     oracle: Call
     dimension: int
-    bare: Call
+    bare: Call | None
     what: str
     positive: bool = False
 
@@ -243,6 +245,14 @@ def tours() -> Iterator[Case]:
             yield Case(title, name, oracle, tour.dimension, by_cp_sat, "CP-SAT", positive=True)
 
 
+def choices() -> Iterator[Case]:
+    """Assignments, knapsacks, CP-SAT models, matrices, and sets with a formula."""
+    for family in FAMILIES:
+        for title, oracle, bare in family():
+            backend = oracle.backend or "-"
+            yield Case(title, backend, oracle.minimize, oracle.dimension, bare, "its library")
+
+
 CASES: list[Callable[[], Iterator[Case]]] = [
     trees,
     paths,
@@ -250,6 +260,7 @@ CASES: list[Callable[[], Iterator[Case]]] = [
     flows,
     arborescences,
     tours,
+    choices,
 ]
 
 
@@ -261,11 +272,13 @@ def median_times(case: Case, rounds: int) -> tuple[float, float]:
         weights = rng.standard_normal(case.dimension)
         weights = np.abs(weights) if case.positive else weights
         for call, times in zip((case.oracle, case.bare), taken):
+            if call is None:
+                continue
             start = time.process_time()
             call(weights)
             if turn >= 2:
                 times.append(time.process_time() - start)
-    ours, bare = (1e3 * float(np.median(times)) for times in taken)
+    ours, bare = (1e3 * float(np.median(times)) if times else np.nan for times in taken)
     return ours, bare
 
 

@@ -1,20 +1,10 @@
-"""The oracles of choices and matrices, against the bare call of the library behind each.
+"""The oracles of choices and matrices with the bare call of the library behind each.
 
-    python benchmarks/other_oracles.py
-
-Both minimise the same random directions. Medians over the calls after a warm-up, one BLAS thread;
-the ratio is the time of `set.minimize(direction)` over that of the bare call in the same run, with
-the directions already in the form that the library takes. "-" stands for an oracle without a
-library behind it.
+`benchmarks/oracles.py` times them. None stands for an oracle without a library behind it.
 """
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -26,7 +16,6 @@ from scipy.sparse.linalg import eigsh, svds
 
 from wdro_model import sets
 
-WARM_UP, CALLS = 3, 25
 Bare = Callable[[np.ndarray], Any] | None
 Case = tuple[str, Any, Bare]
 
@@ -141,30 +130,4 @@ def formulas() -> Iterator[Case]:
     yield "base polytope of 200 items", sets.BasePolytope(lambda s: len(s) ** 0.5, 200), None
 
 
-def median(call: Callable[[np.ndarray], Any], directions: np.ndarray) -> float:
-    """Median time of a call in ms."""
-    times = []
-    for direction in directions:
-        start = time.perf_counter()
-        call(direction)
-        times.append(time.perf_counter() - start)
-    return 1e3 * float(np.median(times[WARM_UP:]))
-
-
-def main() -> None:
-    """Print the table."""
-    print(f"{'oracle':38}{'median ms':>10}{'bare ms':>10}{'ratio':>8}")
-    for family in (assignments, knapsacks, cp_sat_models, matrices, formulas):
-        for name, oracle, bare in family():
-            rng = np.random.default_rng(1)
-            directions = rng.standard_normal((WARM_UP + CALLS, oracle.dimension))
-            ours = median(oracle.minimize, directions)
-            theirs = None if bare is None else median(bare, directions)
-            compared = (
-                f"{'-':>10}{'-':>8}" if theirs is None else f"{theirs:10.3f}{ours / theirs:8.2f}"
-            )
-            print(f"{name:38}{ours:10.3f}{compared}", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+FAMILIES = (assignments, knapsacks, cp_sat_models, matrices, formulas)
