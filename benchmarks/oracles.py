@@ -8,8 +8,8 @@ vector. Backends written here (kruskal, numba, edmonds) and programs without a b
 own are held against the fastest library call for the same set, named in the last column. Calls take
 turns over fresh random directions after a warm-up; the table has medians of processor time.
 
-A family adds its cases to `CASES`: a function that yields `Case`s. Those of choices and matrices are
-in `choice_oracles.py`.
+A family adds its cases to `CASES`: a function that yields `Case`s. Those of choices and matrices
+are in `choice_oracles.py`.
 """
 
 from __future__ import annotations
