@@ -202,3 +202,18 @@ def test_a_density_without_end_is_no_root():
 
     found = minimise_dual(phi, 0.25, 1.0, tolerance=1e-3)
     assert found.dual == pytest.approx(5.0, rel=1e-2)
+
+
+@pytest.mark.parametrize("start", [None, 0.5, 4.0, 100.0])
+def test_a_minimum_where_the_function_becomes_infinite(start):
+    """A tail so thin that the function rises from the first dual at which it is finite."""
+    edge = 4.5162
+
+    def phi(dual: float) -> DualPoint:
+        if dual <= edge:
+            return DualPoint(np.inf, -np.inf, np.nan)
+        return DualPoint(-1e-3 * dual, -1e-3, 0.0)
+
+    found = minimise_dual(phi, 0.1, start)
+    assert found.value == pytest.approx((0.1 - 1e-3) * edge, rel=1e-6)
+    assert 0 <= found.residual <= 1e-6

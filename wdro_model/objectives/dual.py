@@ -72,8 +72,11 @@ def minimise_dual(
     dual = min(max(dual, floor), ceiling)
     bracket = Bracket()
     before: tuple[float, float] | None = None
+    finite: tuple[float, DualPoint] | None = None  # the least dual with a finite value
     for _ in range(rounds):
         point, here = phi(dual), dual
+        if np.isfinite(point.value) and (finite is None or dual < finite[0]):
+            finite = dual, point
         cost = -point.slope
         if cost > radius and dual >= ceiling:
             return DualMinimum(dual, dual * radius + point.value, at_bound=True)
@@ -104,6 +107,8 @@ def minimise_dual(
         if np.isfinite(trust):
             trial, trust = min(max(trial, dual / trust), dual * trust), trust * trust
         dual = min(max(trial, floor), ceiling)
+    if not np.isfinite(point.value) and finite is not None:
+        here, point = finite  # the minimum sits where the function becomes infinite
     rise = radius + point.slope
     low, high = max(bracket.low, floor), min(bracket.high, bound)
     if np.isinf(high) and abs(residual) <= enough:
