@@ -252,7 +252,7 @@ def _telling(feasible: FeasibleSet) -> Iterator[np.ndarray]:
         return
     lower, upper = feasible.bounds
     for sign, wide in ((1.0, lower < 0), (-1.0, upper > 1)):
-        for i in np.flatnonzero(wide):
+        for i in np.flatnonzero(wide).tolist():
             yield feasible.minimize(sign * np.eye(1, feasible.dimension, i)[0])
 
 
