@@ -262,3 +262,21 @@ def test_data_and_constraints_in_billions_have_the_answer_of_plain_units(seed, u
     plain = cp.Problem(cp.Minimize(robust), [sizes @ y == sizes.mean()])
     plain.solve(solver=cp.CLARABEL)
     assert problem.value / (factor * unit) == pytest.approx(plain.value, rel=1e-6)
+
+
+@pytest.mark.parametrize("radius", [1e-12, 1.0, 1e8, 1e14])
+@pytest.mark.parametrize("kind", ["columns", "branch and bound", "conic", "mixed-integer conic"])
+def test_the_mean_loss_does_not_depend_on_the_radius(kind, radius):
+    """ERM has no ball: its units are those of data and loss, however far the adversary may go."""
+    data = np.random.default_rng(0).normal(2, 1, size=(8, 6))
+    x = cp.Variable(6, boolean=kind in ("branch and bound", "mixed-integer conic"))
+    z = wdro.UncertainParameter(6, samples=data)
+    three = [x >= 0, x <= 1, cp.sum(x) == 3]
+    feasible = three if "conic" in kind else [wdro.In(x, wdro.sets.Subsets(6, 3))]
+    ball = wdro.WassersteinBall(radius, wdro.costs.Norm(1))
+    problem = wdro.Problem(cp.Minimize(cp.abs(z @ x - 5)), feasible, ball)
+    problem.solve(method="erm")
+    plain = cp.Problem(cp.Minimize(cp.sum(cp.abs(data @ x - 5)) / 8), three)
+    best = plain.solve(solver=cp.HIGHS)
+    assert problem.value == pytest.approx(best, rel=2e-4)
+    assert problem.solution.empirical_value == pytest.approx(problem.value, rel=1e-6)

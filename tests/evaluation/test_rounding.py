@@ -363,3 +363,22 @@ def test_continuous_decisions_are_refused_and_left_alone(portfolio):
     with pytest.raises(ValueError, match="cannot be rounded to: its decisions are continuous"):
         problem.round()
     assert (x.value == before).all()
+
+
+def test_a_continuous_part_without_bounds_is_completed():
+    """CVaR's own variable is free: the oracle is asked for the discrete part alone."""
+    data = np.random.default_rng(5).lognormal(size=(12, 6))
+    feasible = wdro.sets.Subsets(6, 3)
+    x, t = cp.Variable(6, boolean=True), cp.Variable()
+    z = wdro.UncertainParameter(6, samples=data)
+    problem = wdro.Problem(
+        cp.Minimize(t + cp.pos(z @ x - t) / 0.3),
+        [wdro.In(x, feasible)],
+        ambiguity=wdro.WassersteinBall(0.1, wdro.costs.Norm(2)),
+    )
+    problem.solve(relax=True)
+    found = problem.round()
+    assert feasible.is_vertex(x.value)
+    losses = data @ x.value
+    tail = min(level + np.maximum(losses - level, 0).mean() / 0.3 for level in losses)
+    assert found.value == pytest.approx(tail + 0.1 * np.sqrt(3) / 0.3, rel=1e-5)

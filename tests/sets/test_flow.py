@@ -213,3 +213,22 @@ def test_it_can_be_sent_to_another_process(backend):
         f"flows of 3 in all through a graph with 4 nodes and 9 edges, minimised by {backend}"
         in (twin.describe())
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"supply": "suply"}, "no node of the graph has an attribute 'suply'; there are: 'supply'"),
+        ({"capacity": "cap"}, "no edge of the graph has an attribute 'cap'; there are: 'room'"),
+        ({"lower": "least"}, "no edge of the graph has an attribute 'least'; there are: 'room'"),
+    ],
+)
+def test_an_attribute_that_nothing_has_is_a_name_mistyped(given, said):
+    graph = nx.DiGraph()
+    graph.add_edge("s", "a", room=1)
+    graph.add_edges_from([("a", "t"), ("s", "t")])
+    graph.nodes["s"]["supply"], graph.nodes["t"]["supply"] = 2, -2
+    asked = {"supply": "supply", "capacity": "room"}
+    assert Flow(graph, **asked).minimize([0, 1, 0]).tolist() == [1, 1, 1]
+    with pytest.raises(ValueError, match=said):
+        Flow(graph, **asked | given)

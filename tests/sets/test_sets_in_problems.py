@@ -1,6 +1,7 @@
 """Each set as a constraint of a problem, against its CVXPY form in CVXPY alone."""
 
 import cvxpy as cp
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -76,3 +77,46 @@ def test_a_backend_of_the_users_own_holds_pairs_by_prices():
     mine, known = Table(3, 4, backend="mine", **held), sets.Assignment(3, 4, **held)
     np.testing.assert_array_equal(mine.minimize(costs), known.minimize(costs))
     assert mine.minimize_with_slack(costs)[1] == 0.0
+
+
+@pytest.mark.parametrize(
+    "feasible",
+    [
+        sets.Box(np.zeros(3), 1.5),
+        sets.Box(np.zeros(3), [1, 1, 2]),
+        sets.Box([0, -1, 0], 1.0),
+        sets.Simplex(3, 2.5, at_most=True),
+        sets.Simplex(3, 2.0, at_most=True),
+        sets.Flow(nx.DiGraph([(0, 1), (1, 0), (0, 2)]), {0: 1, 2: -1}, capacity=2),
+    ],
+    ids=repr,
+)
+def test_a_boolean_variable_needs_a_set_of_zeros_and_ones(feasible):
+    """The point of least sum may be one of zeros and ones where others are not."""
+    x = cp.Variable(3, boolean=True, name="x")
+    z = wdro.UncertainParameter(3, samples=np.random.default_rng(1).normal(-1, 0.3, size=(6, 3)))
+    with pytest.raises(ValueError, match=r"'x' is declared boolean .* other entries than 0 and 1"):
+        wdro.Problem(cp.Minimize(z @ x), [wdro.In(x, feasible)], wdro.WassersteinBall(0.05))
+
+
+@pytest.mark.parametrize("feasible", [sets.Box(np.zeros(3), 0.5), sets.Simplex(3, 0.5, True)])
+def test_a_set_with_fractional_vertices_is_not_rounded_to(feasible):
+    with pytest.raises(ValueError, match="cannot be rounded to"):
+        feasible.check_rounds()
+
+
+@pytest.mark.parametrize(
+    "feasible",
+    [
+        sets.Box(np.zeros(3), 1.0),
+        sets.Simplex(3),
+        sets.Flow(nx.DiGraph([(0, 1), (1, 2), (0, 2)]), {0: 1, 2: -1}, capacity=2),
+    ],
+    ids=repr,
+)
+def test_wide_bounds_that_no_point_reaches_are_boolean_all_the_same(feasible):
+    x = cp.Variable(3, boolean=True, name="x")
+    z = wdro.UncertainParameter(3, samples=np.random.default_rng(1).normal(-1, 0.3, size=(6, 3)))
+    problem = wdro.Problem(cp.Minimize(z @ x), [wdro.In(x, feasible)], wdro.WassersteinBall(0.05))
+    problem.solve()
+    assert set(x.value) <= {0.0, 1.0}

@@ -321,3 +321,22 @@ def test_a_loss_with_a_slope_below_zero_on_a_graph_with_cycles():
     cycles = problem(Flow(graph, {"s": 1, "t": -1}, capacity=1))
     cycles.solve(method="erm")
     assert cycles.value <= simple.value + 1e-6
+
+
+@pytest.mark.parametrize("cheap", [1, 2])
+def test_weights_that_are_rounded_away_are_in_the_slack(cheap):
+    """Beside an arc of 1e12, whole numbers of 44 bits do not tell 1e-3 from 1e-4."""
+    graph = nx.DiGraph([(0, 1), (1, 3), (0, 2), (2, 3), (0, 3)])
+    paths = wdro.sets.ShortestPath(graph, 0, 3, backend="ortools")
+    weights = np.array([1e12 if e == (0, 3) else 1e-4 if cheap in e else 1e-3 for e in paths.edges])
+    path, slack = paths.minimize_with_slack(weights)
+    assert weights @ path - 2e-4 <= slack <= 0.1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e-310, 1e-300, 1e300])
+def test_weights_of_any_size_are_told_apart_in_integers(size):
+    graph = nx.DiGraph([(0, 1), (1, 3), (0, 2), (2, 3), (0, 3)])
+    paths = wdro.sets.ShortestPath(graph, 0, 3, backend="ortools")
+    weights = size * np.array([3.0 if e == (0, 3) else 1.0 if 2 in e else 2.0 for e in paths.edges])
+    assert set(paths.selected(paths.minimize(weights))) == {(0, 2), (2, 3)}

@@ -12,6 +12,7 @@ import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
+from wdro_model.errors import UnboundedError
 from wdro_model.evaluation.criteria import Criterion, criterion_of
 from wdro_model.loss import BatchedLoss, CallableLoss
 from wdro_model.model import Model, RobustModel, compiled
@@ -181,7 +182,7 @@ def discrete_points(
     """The decision of a solve, the vertex of steepest descent, the heaviest of the active set."""
     if solution is not None and oracle.is_vertex(x):
         yield x
-    yield oracle.minimize(criterion.slope(x))
+    yield steepest(oracle, criterion.slope(x))
     active = None if solution is None else solution.active_set
     if active is None:
         return
@@ -189,6 +190,14 @@ def discrete_points(
         vertex = active.vertex(int(k))
         if oracle.is_vertex(vertex):
             yield vertex
+
+
+def steepest(oracle: FeasibleSet, slope: Array) -> Array:
+    """The vertex of steepest descent; by the discrete part alone where the rest has no bound."""
+    try:
+        return oracle.minimize(slope)
+    except UnboundedError:
+        return oracle.minimize(np.where(oracle.discrete_coordinates(), slope, 0.0))
 
 
 def best_completed(

@@ -230,11 +230,11 @@ def has_integers(variable: cp.Variable) -> bool:
 def refuse_continuous(member: In) -> None:
     """An integer variable in a set whose points are no integers is an error."""
     declared = np.any(boolean_entries(member.variable))
-    if declared and not is_binary(member.set.minimize(np.ones(member.set.dimension))):
+    if declared and not all(is_binary(vertex) for vertex in _telling(member.set)):
         raise ValueError(
             f"the variable {member.variable.name()!r} is declared boolean and lies in "
-            f"{member.set.describe()}, whose points have other entries than 0 and 1; declare it "
-            "integer=True, or leave the attribute out."
+            f"{member.set.describe()}, whose points have other entries than 0 and 1; leave the "
+            "attribute out, or write the set as CVXPY constraints."
         )
     try:
         member.set.check_rounds()
@@ -243,6 +243,17 @@ def refuse_continuous(member: In) -> None:
             f"the variable {member.variable.name()!r} is declared integer or boolean and lies in "
             f"{member.set.describe()}, whose points are not: {error} Leave the attribute out."
         ) from None
+
+
+def _telling(feasible: FeasibleSet) -> Iterator[np.ndarray]:
+    """Points that have an entry beside 0 and 1 if the set is known to have such points."""
+    yield feasible.minimize(np.ones(feasible.dimension))
+    if feasible.bounds is None or feasible.nonnegative_directions:
+        return
+    lower, upper = feasible.bounds
+    for sign, wide in ((1.0, lower < 0), (-1.0, upper > 1)):
+        for i in np.flatnonzero(wide).tolist():
+            yield feasible.minimize(sign * np.eye(1, feasible.dimension, i)[0])
 
 
 def adds_bounds(member: In) -> bool:

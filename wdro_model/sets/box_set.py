@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from wdro_model.sets.arguments import as_interval
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
+from wdro_model.sets.vertices import is_binary
 
 
 class BoxSet(FeasibleSet):
@@ -53,6 +54,7 @@ class BoxSet(FeasibleSet):
             )
         self.dimension = int(low.size)
         self.bounds = (low, high)
+        self.rounds = is_binary(low) and is_binary(high)
 
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None

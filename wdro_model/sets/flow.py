@@ -173,6 +173,7 @@ class Flow(OnGraph, FeasibleSet):
 
     def _as_supply(self, graph: Any, supply: Any) -> Vector:
         if isinstance(supply, str):
+            _refuse_unknown(supply, "node", (data for _, data in graph.nodes(data=True)))
             given = dict(graph.nodes(data=supply, default=0.0))
         elif isinstance(supply, Mapping):
             given = dict(supply)
@@ -203,6 +204,7 @@ class Flow(OnGraph, FeasibleSet):
         """A bound for each edge, from a number, an array, a mapping or an attribute."""
         default = np.inf if what == "capacity" else 0.0
         if isinstance(given, str):
+            _refuse_unknown(given, "edge", (edge[-1] for edge in graph.edges(data=True)))
             listed = graph.edges(data=given, default=default)
             amounts = np.array([_as_number(edge[-1], what) for edge in listed])
         elif isinstance(given, Mapping):
@@ -272,6 +274,14 @@ def as_side(values: ArrayLike, size: int, name: str) -> Vector:
     if np.isnan(side).any():
         raise ValueError(f"{name} is not a number at index {int(np.isnan(side).argmax())}.")
     return side
+
+
+def _refuse_unknown(name: str, thing: str, attributes: Iterable[Mapping[Any, Any]]) -> None:
+    """A ValueError where no node or edge has the attribute: a name mistyped."""
+    known = {key for some in attributes for key in some}
+    if name not in known:
+        listed = ", ".join(sorted(map(repr, known))) or "none"
+        raise ValueError(f"no {thing} of the graph has an attribute {name!r}; there are: {listed}.")
 
 
 def _as_number(value: Any, what: str) -> float:

@@ -18,6 +18,7 @@ from scipy.sparse.csgraph import dijkstra
 from wdro_model.deferred import networkx as nx
 from wdro_model.sets.backends import LinearOracle, Vector
 from wdro_model.sets.convex import ConvexSet
+from wdro_model.sets.integer_costs import rounding_slack, scaled_to_integers
 
 if TYPE_CHECKING:
     from wdro_model.sets.shortest_path import ShortestPath
@@ -100,34 +101,37 @@ def with_networkx(paths: ShortestPath) -> LinearOracle:
     return minimize
 
 
-def with_ortools(paths: ShortestPath) -> LinearOracle:
-    """Minimum cost flow of one unit, in integers."""
-    from ortools.graph.python import min_cost_flow as flow
+class FlowOfOneUnit:
+    """OR-Tools' minimum cost flow of one unit, in integers; `slack` is what rounding may cost."""
 
-    ones = np.ones(paths.arc_edges.size, dtype=np.int64)
-    tails, heads = paths.arc_tails.astype(np.int32), paths.arc_heads.astype(np.int32)
-    # Costs are integers, and their sum over a path times the number of nodes must fit 64 bits.
-    count = len(paths.nodes)
-    largest = min(2.0**44, 2.0**60 / (count + 1) ** 2)
-    if largest < 2.0**20:
-        raise ValueError(
-            f"backend 'ortools' rounds weights to integers and would keep fewer than 20 bits on "
-            f"{count} nodes; use backend='scipy'."
-        )
+    slack = 0.0
 
-    def minimize(direction: Vector) -> Vector:
+    def __init__(self, paths: ShortestPath) -> None:
+        from ortools.graph.python import min_cost_flow
+
+        self._paths, self._solver = paths, min_cost_flow.SimpleMinCostFlow
+        self._ones = np.ones(paths.arc_edges.size, dtype=np.int64)
+        self._ends = [ends.astype(np.int32) for ends in (paths.arc_tails, paths.arc_heads)]
+        # Costs are integers, and their sum over a path times the number of nodes must fit 64 bits.
+        count = len(paths.nodes)
+        self._limit = min(2**44, 2**60 // (count + 1) ** 2)
+        if self._limit < 2**20:
+            raise ValueError(
+                f"backend 'ortools' rounds weights to integers and would keep fewer than 20 bits "
+                f"on {count} nodes; use backend='scipy'."
+            )
+
+    def __call__(self, direction: Vector) -> Vector:
+        paths, solver = self._paths, self._solver()
         weights = direction[paths.arc_edges]
-        scale = largest / (weights.max() or 1.0)
-        solver = flow.SimpleMinCostFlow()
-        costs = np.rint(weights * scale).astype(np.int64)
-        arcs = solver.add_arcs_with_capacity_and_unit_cost(tails, heads, ones, costs)
+        costs, unit = scaled_to_integers(weights, self._limit)
+        arcs = solver.add_arcs_with_capacity_and_unit_cost(*self._ends, self._ones, costs)
         solver.set_nodes_supplies([paths._start, paths._end], [1, -1])
         status = solver.solve()
         if status != solver.OPTIMAL:
             raise cp.error.SolverError(f"OR-Tools stopped with status {status} on the flow.")
+        self.slack = rounding_slack(weights, costs, unit)
         return paths._path_in(paths.arc_edges[solver.flows(arcs) > 0].tolist())
-
-    return minimize
 
 
 def with_cvxpy(paths: ShortestPath) -> LinearOracle:

@@ -17,6 +17,7 @@ from wdro_model.sets.choices import Array
 from wdro_model.sets.feasible_set import as_flat
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.sets.path_backends import (
+    FlowOfOneUnit,
     NegativeCycle,
     acyclic_potentials,
     cyclic_potentials,
@@ -24,7 +25,6 @@ from wdro_model.sets.path_backends import (
     topological_arcs,
     with_cvxpy,
     with_networkx,
-    with_ortools,
     with_scipy,
 )
 from wdro_model.sets.simple_paths import SimplePaths
@@ -312,6 +312,6 @@ class ShortestPath(EdgeSet):
 
 register_backend(ShortestPath, "scipy", with_scipy)
 register_backend(ShortestPath, "networkx", with_networkx)
-register_backend(ShortestPath, "ortools", with_ortools)
+register_backend(ShortestPath, "ortools", FlowOfOneUnit)
 register_backend(ShortestPath, "cvxpy", with_cvxpy)
 register_backend(ShortestPath, "highs", SimplePaths)

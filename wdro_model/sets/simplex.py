@@ -24,6 +24,7 @@ class Simplex(FeasibleSet):
         self.total = as_positive(total, "the total of a Simplex")
         self.at_most = bool(at_most)
         self.bounds = (np.zeros(self.dimension), np.full(self.dimension, self.total))
+        self.rounds = self.total == 1
 
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None

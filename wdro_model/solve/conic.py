@@ -70,9 +70,11 @@ def conic_answer(
     model: Model, chosen: Plan, solver: Conic, *, verbose: bool = False
 ) -> tuple[ConicAnswer, Array]:
     """What the solver says, and the decision; the variables and multipliers are set to it."""
-    assert chosen.written is not None
+    written = chosen.written
+    assert written is not None
     try:
-        best = _best_attempt(_Run(model, chosen.written, solver, verbose), judge_of(model, chosen))
+        run = _Run(written.measured(model), written, solver, verbose)
+        best = _best_attempt(run, judge_of(model, chosen))
     except SolverError as error:
         if not model.feasible.is_integer:
             raise

@@ -65,6 +65,7 @@ def column_model(model: Model, written: Written, relax: bool) -> ColumnModel:
 
 def program_and_unit(model: Model, written: Written) -> tuple[Program, float]:
     """The program in its own units, and the unit of its value."""
+    model = written.measured(model)
     own = in_units(model) if written.by_sample else None
     if own is not None and own.model is not model:
         found = written.program(own.model)

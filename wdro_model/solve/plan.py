@@ -39,6 +39,12 @@ class Written:
     """Does it hold every sample, rather than their mean?"""
     known: Program | None = None
     """That of the model itself, where planning has written it."""
+    robust: bool = False
+    """Does the radius count in it?"""
+
+    def measured(self, model: Model) -> Model:
+        """The model whose numbers tell the units: without its ball where that does not count."""
+        return model.without_ball() if isinstance(model, RobustModel) and not self.robust else model
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,7 @@ def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
             counterpart=found,
         ),
         solver,
-        Written(exact_program, found.writes_samples(robust)),
+        Written(exact_program, found.writes_samples(robust), robust=True),
         relax,
     )
 
