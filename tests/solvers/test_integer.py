@@ -14,6 +14,7 @@ from tests.sets.enumeration import all_trees
 from tests.solvers.integer_cases import COSTS, KINDS, LOSSES, Case
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.deadlines import OutOfTime, deadline, seconds_left
+from wdro_model.solve.program_nodes import ProgramNodes
 from wdro_model.solvers import BranchAndBound, FrankWolfe, Simplicial
 from wdro_model.solvers.parametric import BottleneckRisk, ChoiceRisk, ParametricSearch
 from wdro_model.solvers.quadratic_nodes import BinaryQuadratic, best_lift
@@ -537,3 +538,40 @@ def test_long_vertices_are_kept_sparse(direction, monkeypatch):
     monkeypatch.setattr("wdro_model.solvers.directions.active_set.LONG", 10**6)
     assert problem.solve(solver=solver) == pytest.approx(sparse, rel=1e-9)
     assert not issparse(problem.solution.active_set.matrix)
+
+
+@pytest.mark.parametrize("loss", [lambda z, x: z @ x, lambda z, x: cp.abs(z @ x + 1)])
+def test_an_oracle_whose_points_are_no_choices_is_refused_for_booleans(loss):
+    half = wdro.sets.Oracle(lambda direction: 1.5 * (direction < 0), 3)
+    x = cp.Variable(3, boolean=True, name="x")
+    z = wdro.UncertainParameter(3, samples=np.random.default_rng(1).normal(-1, 0.3, (6, 3)))
+    ball = wdro.WassersteinBall(0.05)
+    problem = wdro.Problem(cp.Minimize(loss(z, x)), [wdro.In(x, half)], ball)
+    with pytest.raises(ValueError, match="entries 0 and 1"):
+        problem.solve()
+
+
+def test_a_decision_on_which_the_solver_gives_up_keeps_its_bound(monkeypatch):
+    """A leaf that cannot be solved is no proof that it is worse than the others."""
+    rng = np.random.default_rng(0)
+    subsets = wdro.sets.Subsets(4, 2)
+    x = cp.Variable(4, boolean=True, name="x")
+    z = wdro.UncertainParameter(4, samples=rng.normal(size=(8, 4)))
+    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(2))
+    loss = cp.maximum(z @ x, 0.5 - z @ x)
+    problem = wdro.Problem(cp.Minimize(loss), [wdro.In(x, subsets)], ball)
+    best = problem.solve(solver=wdro.solvers.BranchAndBound(gap=1e-6))
+    chosen = np.rint(x.value)
+    original = ProgramNodes._solved
+
+    def gives_up(self, key, point):
+        if np.array_equal(np.rint(point), chosen):
+            self._failures.add(key)
+            return np.inf, point
+        return original(self, key, point)
+
+    monkeypatch.setattr(ProgramNodes, "_solved", gives_up)
+    value = problem.solve(solver=wdro.solvers.BranchAndBound(gap=1e-6))
+    assert value > best
+    assert problem.solution.lower_bound <= best + 1e-6
+    assert problem.status != "optimal"

@@ -326,6 +326,19 @@ def checked_vertex(set: FeasibleSet, answer: Any) -> Vector:
     )
 
 
+def checked_choice(set: FeasibleSet, answer: Any) -> Vector:
+    """The answer of an oracle of choices, its entries made 0 and 1; refused if it is no choice."""
+    vertex = checked_vertex(set, answer)
+    if not is_binary(vertex):
+        worst = float(vertex[int(np.argmax(np.abs(vertex - np.clip(np.rint(vertex), 0, 1))))])
+        raise ValueError(
+            f"the oracle of {set!r} returned an entry {worst:g}: a boolean variable needs a set "
+            "whose points have entries 0 and 1; declare the variable without boolean=True, or "
+            "solve(relax=True)."
+        )
+    return np.rint(vertex)
+
+
 def refuse_incomplete(set: FeasibleSet) -> None:
     """A ValueError that names what the class of a set lacks."""
     kind, lacks = type(set), []

@@ -16,7 +16,7 @@ from cvxpy.error import SolverError
 
 from wdro_model.errors import InfeasibleError
 from wdro_model.model import Model
-from wdro_model.sets.feasible_set import FeasibleSet
+from wdro_model.sets.feasible_set import FeasibleSet, checked_choice
 from wdro_model.solve.over_columns import ColumnModel, mean_slope
 from wdro_model.solvers import Simplicial, Stop
 from wdro_model.solvers.branch_and_bound import Relaxed
@@ -44,6 +44,7 @@ class ProgramNodes:
         self._slopes = [slope[where] for where in master.blocks]
         self.pool: list[VertexColumns | None] = [None] * len(built.sets)
         self._known: dict[bytes, tuple[float, Array]] = {}
+        self._failures: set[bytes] = set()
         self._slopes_at: dict[bytes, tuple[Array, ...]] = {}
         self._loose = bool(self.discrete[master.others].any())
         """Are some integers under CVXPY constraints?"""
@@ -100,7 +101,9 @@ class ProgramNodes:
                 return pool.some(np.flatnonzero(inside))
         if held.nonnegative_directions:
             slope = np.maximum(slope, 0.0)
-        found = self.built.master.columns(k, held.vertex(slope)[None])
+        vertex = held.vertex(slope)
+        vertex = checked_choice(held, vertex) if self._chosen[k] else vertex
+        found = self.built.master.columns(k, vertex[None])
         self._keep(k, found)
         return found
 
@@ -184,12 +187,19 @@ class ProgramNodes:
             run = Simplicial(gap=1e-2 * self.gap + 1e-9).run(
                 master, sets, columns, lower=lower, upper=upper, progress=False
             )
-        except (InfeasibleError, SolverError):
+        except InfeasibleError:
+            return np.inf, x
+        except SolverError:
+            self._failures.add(key)
             return np.inf, x
         if run.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt
         self._slopes_at[key] = run.slopes
         return unit * run.value, np.where(self.discrete, x, run.x)
+
+    def failed(self, x: Array) -> bool:
+        """Did the solver give up on the integers of x?"""
+        return self._key(x) in self._failures
 
     def has(self, x: Array) -> bool:
         """Are the parts of x in the oracle sets points of theirs?"""

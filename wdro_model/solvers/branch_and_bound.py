@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from cvxpy.error import SolverError
 from tqdm import tqdm
 
 from wdro_model.sets.deadlines import OutOfTime, deadline
@@ -93,6 +94,10 @@ class NodeRelaxations(Protocol):
         """Integer decisions that are at hand, after an interrupt."""
         ...
 
+    def failed(self, x: Array) -> bool:
+        """Is the value of the integers of x not known, for a solver gave up on it?"""
+        ...
+
     def has(self, x: Array) -> bool:
         """Is there a decision with the integers of x?"""
         ...
@@ -132,7 +137,7 @@ class TreeSearch:
         self.best, self.value = np.zeros(0), np.inf
         self.count, self._order = 0, itertools.count()
         self.open: list[tuple[float, int, _Node]] = []
-        self.closed = np.inf
+        self.closed, self.failed = np.inf, False
         """The least bound of the nodes that are closed."""
         self.trace = Trace()
         self.gains = BranchingGains(nodes.discrete.size)
@@ -183,6 +188,12 @@ class TreeSearch:
             self._show(table, bound, last=True)
             table.end(stop.value)
         if not self.best.size:
+            if self.failed:
+                raise SolverError(
+                    "the conic solver gave up on every integer decision that was tried: numbers of "
+                    "too many sizes; measure data, loss and radius in units in which they are of "
+                    "order one, or use another solver."
+                )
             return None
         return IntegerOutcome(
             self.best, self.value, min(bound, self.value), stop, self.count, self.trace
@@ -233,6 +244,8 @@ class TreeSearch:
             fixed = np.where(self.nodes.discrete, node.lower, node.found.x)
             if self.nodes.has(fixed):
                 self._take(fixed)
+                if self.nodes.failed(fixed):  # what it is worth is known from below only
+                    self.closed, self.failed = min(self.closed, node.found.bound), True
             return
         x = float(np.clip(node.found.x[at], node.lower[at], node.upper[at]))
         below = min(np.floor(x + WHOLE), node.upper[at] - 1.0)

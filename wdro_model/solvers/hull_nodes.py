@@ -98,6 +98,9 @@ class HullNodes:
     def completed(self, x: Array) -> tuple[float, Array]:
         return self.value(x), np.rint(x)
 
+    def failed(self, x: Array) -> bool:
+        return False
+
     def has(self, x: Array) -> bool:
         """Is the nearest vertex the point itself?"""
         if self.feasible.is_vertex(x):

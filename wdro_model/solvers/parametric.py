@@ -18,7 +18,7 @@ import numpy as np
 
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.deadlines import OutOfTime, deadline, seconds_left
-from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
+from wdro_model.sets.feasible_set import FeasibleSet, checked_choice
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import Stop
 
@@ -117,7 +117,7 @@ class ParametricSearch:
         self.calls += 1
         self.feasible.calls += 1
         x, slack = self.feasible.minimize_with_slack(direction)
-        x = np.rint(checked_vertex(self.feasible, x))
+        x = checked_choice(self.feasible, x)
         self.slack = max(self.slack, slack)
         cost, spread = float(risk.costs @ x), float(risk.spread @ x)
         found = _Vertex(x, cost, spread, t, spread if np.isinf(t) else cost + t * spread)
@@ -188,7 +188,7 @@ class BottleneckRisk:
                 except InfeasibleError:
                     bound = least
                     break
-                x, slack = np.rint(checked_vertex(feasible, x)), max(slack, inexact)
+                x, slack = checked_choice(feasible, x), max(slack, inexact)
                 if self.value(x) < least:
                     best, least = x, self.value(x)
                 bound = float(self.costs @ x) + self.constant
