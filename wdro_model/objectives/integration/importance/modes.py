@@ -275,7 +275,7 @@ def ascend(target: Target, owners: Array, moves: Array) -> tuple[Array, Array, A
         size = np.sqrt(np.einsum("br,br->b", move, move))
         value, gradient = target(who, trial)
         better = value >= values[active]
-        if np.any(better & (np.abs(trial / np.sqrt(variance)).max(axis=1) > RUNAWAY)):
+        if np.any(better & (np.abs(trial / np.sqrt(variance)).max(axis=1, initial=0.0) > RUNAWAY)):
             raise Divergence
         change = np.sqrt(variance) * (gradient - gradients[active])
         fall = -np.einsum("br,br->b", move, change)
