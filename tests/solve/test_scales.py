@@ -161,3 +161,18 @@ def test_loss_that_is_least_at_every_sample(rng):
     value = problem.solve(method="smoothed")
     assert 0.08 <= value <= 0.1 + 1e-6
     assert problem.solution.robust_value <= 0.1 + 1e-6
+
+
+@pytest.mark.parametrize("p", [1, 2, np.inf])
+def test_a_loss_that_vanishes_at_the_best_decision_has_a_temperature(p):
+    """x' Q x over a box around 0: what a solver leaves of zero there is no scale."""
+    rows = np.random.default_rng(0).uniform(0.2, 2.0, size=(12, 2, 2))
+    x = cp.Variable(2, name="x")
+    q = wdro.UncertainParameter((2, 2), samples=rows, support=wdro.supports.Nonnegative())
+    ball = wdro.WassersteinBall(0.16, wdro.costs.Norm(p))
+    problem = wdro.Problem(cp.Minimize(wdro.quadratic_form(x, q)), [x >= -1, x <= 2], ball)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        problem.solve(method="smoothed", time_limit=20)
+    assert np.isfinite(problem.value)
+    assert 1e-6 < problem.solution.epsilon < 1.0

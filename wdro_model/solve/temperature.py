@@ -26,9 +26,12 @@ from wdro_model.solve.first_order import first_order_outcome
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan, plan
 from wdro_model.solve.recipe import FirstOrder, Recipe
+from wdro_model.solve.units import known_loss_unit
 from wdro_model.solvers import Conic, FrankWolfe, Simplicial, Stop
 from wdro_model.solvers.objective import Array
 
+NOTHING = 1e-20
+"""Of the losses at ordinary decisions: what a solver leaves of zero, as at x = 0 of a quadratic."""
 LARGEST_PROGRAM = 2**17
 """Numbers in the data up to which the exact counterpart is solved for a place to begin."""
 ROUGH, ROUGH_STEPS = 1e-4, 200
@@ -70,12 +73,12 @@ def derived_epsilon(model: RobustModel, options: Options) -> float:
 def typical_gain(model: RobustModel, options: Options) -> float:
     """What the adversary gains at the ERM decision; in units of the loss where that is nothing."""
     x = empirical_decision(model, options)
-    gain = adversary_gain(model, x)
-    if gain > 0:
+    gain, unit = adversary_gain(model, x), known_loss_unit(model)
+    if gain > NOTHING * unit:
         return gain
     order, scale = model.cost.small_moves(model.joint)
     loss = float(np.abs(model.loss.values(x, model.rows)).mean())
-    return (model.radius / scale) ** (1 / order) * (loss if loss > 0 else 1.0)
+    return (model.radius / scale) ** (1 / order) * (loss if loss > NOTHING * unit else unit)
 
 
 def empirical_decision(model: RobustModel, options: Options) -> Array:
