@@ -181,3 +181,80 @@ def test_the_arguments_of_bind_are_named():
     x = cp.Variable(2, nonneg=True)
     with pytest.raises(ValueError, match=r"bind of the cost Forgets must take \(joint\)"):
         wdro.Problem(cp.Minimize(z @ x), [cp.sum(x) == 1], wdro.WassersteinBall(1.0, Forgets()))
+
+
+class Lengths(BoundCost):
+    """A Euclidean norm with weights, to some power."""
+
+    is_norm, weights = True, np.array([1.0, 2.0, 3.0, 4.0])
+
+    def __init__(self, dimension=4):
+        self.dimension = dimension
+
+    def describe(self):
+        return "|w delta|"
+
+    def of_displacements(self, delta):
+        return np.linalg.norm(delta * self.weights, axis=1)
+
+    def dual_norm(self, slope):
+        return cp.norm(cp.multiply(1 / self.weights, slope), 2)
+
+
+class Sums(Lengths):
+    def of_displacements(self, delta):
+        return np.abs(delta * self.weights).sum(axis=1)
+
+    def dual_norm(self, slope):
+        return cp.norm(cp.multiply(1 / self.weights, slope), "inf")
+
+
+class Largest(Lengths):
+    def of_displacements(self, delta):
+        return np.abs(delta * self.weights).max(axis=1)
+
+    def dual_norm(self, slope):
+        return cp.norm1(cp.multiply(1 / self.weights, slope))
+
+
+class Cubes(Lengths):
+    is_norm, order = False, 3.0
+
+    def of_displacements(self, delta):
+        return super().of_displacements(delta) ** 3
+
+
+class Wide(Lengths):
+    weights = np.ones(150)
+
+    def __init__(self):
+        self.dimension = 150
+
+
+@pytest.mark.parametrize("declared", [Lengths, Sums, Largest, Cubes, Wide])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_right_dual_norm_is_accepted(declared, seed):
+    wdro.costs.check(
+        declared(), np.random.default_rng(seed).normal(size=(20, 1)) + 0 * declared.weights, seed
+    )
+
+
+@pytest.mark.parametrize("declared", [Lengths, Sums, Largest, Cubes, Wide])
+@pytest.mark.parametrize("factor", [0.4, 0.99, 1.01, 5.0])
+def test_a_dual_norm_that_is_too_low_or_too_high_is_refused(declared, factor):
+    wrong = {"dual_norm": lambda self, slope: factor * declared.dual_norm(self, slope)}
+    bound = type("Wrong", (declared,), wrong)()
+    rows = np.random.default_rng(0).normal(size=(20, bound.dimension))
+    with pytest.raises(ValueError, match="contradicts itself"):
+        wdro.costs.check(bound, rows)
+
+
+@pytest.mark.parametrize("declared", [Lengths, Sums, Largest, Cubes])
+def test_weights_of_a_dual_norm_that_are_not_inverted_are_refused(declared):
+    wrong = {
+        "dual_norm": lambda self, slope: declared.dual_norm(
+            self, cp.multiply(self.weights**2, slope)
+        )
+    }
+    with pytest.raises(ValueError, match="the dual norm is too high"):
+        wdro.costs.check(type("Wrong", (declared,), wrong)())

@@ -161,15 +161,18 @@ def _by_name(name: str) -> GroundCost:
 MOVES = 8
 CLOSE, SLOPE = 1e-6, 1e-3
 """Relative errors: of values, and of gradients against differences."""
+SLOPES, MOST_DIFFERENCES = 2, 200
+"""Slopes at which the dual norm is differentiated, in at most so many coordinates."""
 
 
 def check(cost: BoundCost, rows: Array | None = None, seed: int = 0) -> None:
     """Raise a ValueError if what a bound cost says of itself does not hold at random moves.
 
     Costs are not negative and zero at rest; with an order they grow by its power, the same in every
-    place and in both directions; <b, delta> <= |b|_dual |delta|, which the steepest move attains;
-    the dual norm is the same in CVXPY and as numbers; the gradient is that of differences; weights
-    and matrix give the cost. What the cost does not know is not tested. rows: some samples (n, d).
+    place and in both directions; <b, delta> <= |b|_dual |delta|, which the steepest move attains,
+    and so does the gradient of the dual norm in b (by differences, up to 200 coordinates); the dual
+    norm is the same in CVXPY and as numbers; the gradient is that of differences; weights and
+    matrix give the cost. What the cost does not know is not tested. rows: some samples (n, d).
     """
     rows = np.zeros((MOVES, cost.dimension)) if rows is None else rows
     failures = list(_failures(cost, np.asarray(rows, dtype=float)[:MOVES], seed))
@@ -228,6 +231,7 @@ def _failures(cost: BoundCost, rows: Array, seed: int) -> Iterator[str]:
         yield from _gradient(cost, delta, size * rng.normal(size=delta.shape) * free)
     if cost.knows("dual_norms"):
         yield from _duality(cost, rng.normal(size=delta.shape) * free, delta, costs)
+        yield from _attained(cost, rows, rng)
 
 
 def _homogeneity(cost: BoundCost, rows: Array, delta: Array, costs: Array) -> Iterator[str]:
@@ -282,6 +286,40 @@ def _duality(cost: BoundCost, slopes: Array, delta: Array, costs: Array) -> Iter
         yield from _differ("<b, steepest move>", np.sum(best * slopes, axis=1), norms, "|b|_dual")
         lengths = _asked(cost, "of_displacements", best.shape[:1], best)
         yield from _differ("a steepest move", lengths, np.ones(len(best)), "1")
+
+
+def _attained(cost: BoundCost, rows: Array, rng: np.random.Generator) -> Iterator[str]:
+    """Is the dual norm attained? Its gradient m at b has <b, m> = |b|_dual and length 1.
+
+    A dual norm that is too low has a gradient that is too short, and one too high a longer one.
+    """
+    assert cost.order is not None
+    if cost.dimension > MOST_DIFFERENCES or not cost.knows("of_displacements"):
+        return
+    scales = np.where(cost.frozen, 0.0, cost.coordinate_scales)
+    where = np.flatnonzero((scales > 0) & np.isfinite(scales))
+    steps = np.zeros((len(where), cost.dimension))
+    steps[np.arange(len(where)), where] = 1e-5 * scales[where]
+    for _ in range(SLOPES if len(where) else 0):
+        slope = np.where(np.isfinite(scales), scales, 0.0) * rng.normal(size=scales.shape)
+        way = 1e-6 * np.where(np.isfinite(scales), scales, 0.0) * rng.normal(size=scales.shape)
+        tried = np.vstack([slope, slope + way, slope - way, slope + steps, slope - steps])
+        norms = _asked(cost, "dual_norms", tried.shape[:1], tried)
+        ahead, back = np.split(norms[3:], 2)
+        move = np.zeros(cost.dimension)
+        move[where] = (ahead - back) / (2e-5 * scales[where])
+        along = (norms[1] - norms[2]) / 2
+        if not abs(along - way @ move) <= SLOPE * 1e-6 * norms[0]:
+            continue  # a kink: differences of two sizes disagree
+        gain = float(slope @ move) / max(float(norms[0]), 1e-300)
+        length = float(cost(rows[:1], rows[:1] + move)[0]) ** (1.0 / cost.order)
+        if abs(gain - 1) > SLOPE or abs(length - 1) > SLOPE:
+            yield (
+                f"the gradient of the dual norm is a move of length {length:.6g} that gains "
+                f"{gain:.6g} times the dual norm, not 1 and 1: the dual norm is too "
+                f"{'low' if length < gain else 'high'}, it is not that of this cost"
+            )
+            return
 
 
 def _differ(name: str, found: Array, expected: Array, other: str = "the cost") -> Iterator[str]:
