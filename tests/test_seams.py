@@ -67,6 +67,93 @@ def test_a_risk_below_that_of_a_distribution_of_the_ball_is_refused(register, ex
         portfolio().solve(method="exact")
 
 
+class Priced(wdro.costs.BoundCost):
+    """A norm to some power that knows its prices alone."""
+
+    def __init__(self, dimension, norm, power):
+        self.dimension, self.norm, self.power = dimension, norm, power
+
+    order = property(lambda self: float(self.power))
+
+    def describe(self):
+        return f"|delta|_{self.norm}^{self.power}"
+
+    def of_displacements(self, delta):
+        return np.linalg.norm(delta, ord=self.norm, axis=1) ** self.power
+
+    def dual_norm(self, slope):
+        return cp.norm(slope, {1: "inf", 2: 2, np.inf: 1}[self.norm])
+
+
+class Power(wdro.costs.GroundCost):
+    bound = Priced
+
+    def __init__(self, norm, power):
+        self.norm, self.power, self.order = norm, power, float(power)
+
+    def bind(self, joint):
+        return Priced(joint.dimension, self.norm, self.power)
+
+    def describe(self):
+        return "a norm to some power"
+
+
+class ByDualNorm(Shifted):
+    formula, share = "mean + length |B|", 1.0
+
+    def program(self, model):
+        x = problem_variable(model)
+        length = self.share * model.cost.distance(model.radius)
+        return Program.if_convex(model.rows.mean(axis=0) @ x + length * model.cost.dual_norm(x))
+
+
+@pytest.mark.parametrize("norm", [1, 2, np.inf])
+@pytest.mark.parametrize("power", [1, 3])
+@pytest.mark.parametrize("support", [None, wdro.supports.Box(-50, 50)])
+def test_a_low_risk_is_refused_with_a_cost_that_only_has_prices(register, norm, power, support):
+    x = cp.Variable(3, nonneg=True, name="x")
+    z = wdro.UncertainParameter(
+        3, samples=DATA, name="z", **({"support": support} if support else {})
+    )
+    ball = wdro.WassersteinBall(0.04, Power(norm, power))
+    register("mine", ByDualNorm)
+    right = wdro.Problem(cp.Minimize(z @ x), [cp.sum(x) == 1], ball)
+    right.solve(method="exact")
+    assert right.status == "optimal"
+    register("low", type("Low", (ByDualNorm,), {"share": 0.98}))
+    with pytest.raises(ValueError, match="the counterpart Low gives the worst-case risk"):
+        wdro.Problem(cp.Minimize(z @ x), [cp.sum(x) == 1], ball).solve(method="exact")
+
+
+class FourthPower(Shifted):
+    """(mean r^4)^(1/4) + length |x|, to the fourth: a residual to the power of the cost."""
+
+    formula, share = "((mean r^4)^(1/4) + length |x|)^4", 1.0
+
+    def refusal(self, model):
+        return None
+
+    def program(self, model):
+        x = problem_variable(model)
+        mean = cp.pnorm(model.rows @ x - 1, 4) / len(model.rows) ** 0.25
+        length = self.share * model.cost.distance(model.radius)
+        return Program.if_convex(cp.power(mean + length * cp.norm(x), 4))
+
+
+def test_a_low_risk_of_a_curved_loss_is_refused_with_a_cost_that_only_has_prices(register):
+    x = cp.Variable(3, name="x")
+    z = wdro.UncertainParameter(3, samples=DATA, name="z")
+    ball = wdro.WassersteinBall(0.01, Power(2, 4))
+    loss = cp.Minimize(cp.power(z @ x - 1, 4))
+    register("mine", FourthPower)
+    right = wdro.Problem(loss, [cp.sum(x) == 2], ball)
+    right.solve(method="exact")
+    assert right.status == "optimal"
+    register("low", type("Low", (FourthPower,), {"share": 0.98}))
+    with pytest.raises(ValueError, match="the counterpart Low gives the worst-case risk"):
+        wdro.Problem(loss, [cp.sum(x) == 2], ball).solve(method="exact")
+
+
 @pytest.mark.parametrize("value", [-77.0, np.nan, np.ones(3)])
 def test_a_value_that_cannot_be_is_refused(register, value):
     register("other", type("Other", (Shifted,), {"value": lambda self, model, x: value}))

@@ -8,7 +8,7 @@ import numpy as np
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives import exact
-from wdro_model.objectives.ascent import climb
+from wdro_model.objectives.ascent import climb, push
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.exact import Counterpart, Extremal
 from wdro_model.solve.own_units import Units, in_units
@@ -36,8 +36,8 @@ def robust_value(model: RobustModel, x: Array, found: Counterpart) -> float:
 def refuse_false_value(model: RobustModel, x: Array, value: Any, found: Counterpart) -> None:
     """A ValueError where a counterpart's risk is below that of a distribution of the ball."""
     mean = Empirical(model).evaluate(x).value
-    moved = climb(model, x)
-    known = mean if moved is None else max(mean, moved.expected_loss)
+    moved = [found for found in (climb(model, x), push(model, x)) if found is not None]
+    known = max([mean, *(found.expected_loss for found in moved)])
     number = np.ndim(value) == 0 and np.isfinite(value)
     if number and value >= known - FALSE * max(abs(known), abs(known - mean), 1e-3):
         return
