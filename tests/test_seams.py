@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.counterparts import Counterpart, Extremal, Program
+from wdro_model.counterparts import Counterpart, Extremal, Point, Program
 from wdro_model.objectives.exact.counterpart import COUNTERPARTS
 from wdro_model.solvers import FrankWolfe
 
@@ -186,6 +186,155 @@ def test_a_program_is_a_program(register):
     register("bare", type("Bare", (Shifted,), {"program": lambda self, model: cp.Constant(1)}))
     with pytest.raises(TypeError, match="program of the counterpart Bare must return Program"):
         portfolio().solve(method="exact")
+
+
+def test_programs_that_cannot_be_solved_are_named(register):
+    t = cp.Variable(name="t")
+    cases = [
+        (lambda m: Program(cp.square(problem_variable(m))), ValueError, r"one CVXPY number, got"),
+        (lambda m: Program(3.0), ValueError, r"one CVXPY number, got 3\.0"),
+        (lambda m: Program(-cp.sum_squares(problem_variable(m))), ValueError, "concave"),
+        (lambda m: Program(t, t >= 3), TypeError, r"one Inequality; write Program\("),
+        (lambda m: Program(m.expression), ValueError, "the uncertain z in it; put in numbers"),
+    ]
+    for k, (program, kind, message) in enumerate(cases):
+        body = {"program": lambda self, model, program=program: program(model)}
+        register(f"wrong{k}", type("Wrong", (Shifted,), body))
+        with pytest.raises(kind, match=f"program of the counterpart Wrong .*{message}"):
+            portfolio().solve(method="exact")
+    with pytest.raises(TypeError, match=r"got one Inequality; write \[constraint\]"):
+        Program.if_convex(t, t >= 3)
+
+
+def test_a_worst_case_is_an_extremal(register):
+    body = {"extremal": lambda self, model, x: (model.rows, np.ones(20) / 20)}
+    register("pair", type("Pair", (Shifted,), body))
+    problem = portfolio()
+    problem.solve(method="exact")
+    with pytest.raises(TypeError, match="extremal of the counterpart Pair must return Extremal"):
+        problem.worst_case()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "risk as None; its .*must return one number"),
+        (np.ones(3), r"risk as an array of shape \(3,\); its"),
+        (7.0, "contradicts itself: .*but 7 by its value"),
+    ],
+)
+def test_a_value_that_is_not_that_of_the_program_is_refused(register, value, message):
+    register("other", type("Other", (Shifted,), {"value": lambda self, model, x: value}))
+    with pytest.raises(ValueError, match=f"the counterpart Other .*{message}"):
+        portfolio().solve(method="exact")
+
+
+# ------------------------------------------------------------------ objectives of counterparts
+class MeanAndLength:
+    """mean z'x + length |x|, with something wrong."""
+
+    convex = True
+
+    def __init__(self, model, wrong=None):
+        self.model, self.wrong = model, wrong
+
+    def describe(self):
+        return "mean + length |x|"
+
+    def evaluate(self, x, dual=None):
+        mean, size = self.model.rows.mean(axis=0), np.linalg.norm(x)
+        length = self.model.cost.distance(self.model.radius)
+        value, gradient = mean @ x + length * size, mean + length * x / size
+        match self.wrong:
+            case "sign":
+                gradient = -gradient
+            case "half":
+                gradient = gradient / 2
+            case "part":
+                gradient = mean
+            case "more":
+                value += 0.5
+            case "column":
+                gradient = gradient[:, None]
+            case "pair":
+                return value, gradient
+        return Point(value, gradient)
+
+
+class Smooth(Shifted):
+    """A counterpart whose objective is a smooth function of the decision."""
+
+    make = staticmethod(MeanAndLength)
+
+    def has_objective(self, model):
+        return True
+
+    def objective(self, model):
+        return self.make(model)
+
+
+def over_vertices():
+    x, z = cp.Variable(3, name="x"), wdro.UncertainParameter(3, samples=DATA, name="z")
+    simplex = wdro.sets.Oracle(lambda d: np.eye(3)[np.argmin(d)], 3, bounds=(0, 1))
+    return wdro.Problem(cp.Minimize(z @ x), [wdro.In(x, simplex)], wdro.WassersteinBall(0.04))
+
+
+def test_a_right_objective_is_taken(register):
+    expected = portfolio().solve(method="exact")
+    register("smooth", Smooth)
+    assert over_vertices().solve(method="exact") == pytest.approx(expected, rel=1e-5)
+    register("bare", type("Bare", (Smooth,), {"program": lambda self, model: None}))
+    problem = over_vertices()
+    assert problem.solve(method="exact") == pytest.approx(expected, rel=1e-5)
+    assert problem.robust_value() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "message"),
+    [
+        ("sign", ValueError, "has a wrong gradient"),
+        ("half", ValueError, "has a wrong gradient"),
+        ("part", ValueError, "has a wrong gradient"),
+        ("more", ValueError, "contradicts itself"),
+        ("column", ValueError, r"a gradient of shape \(3,\), got the shapes \(\) and \(3, 1\)"),
+        ("pair", TypeError, r"must return Point\(value, gradient\), got tuple"),
+    ],
+)
+def test_a_wrong_objective_is_refused(register, wrong, kind, message):
+    make = staticmethod(lambda model: MeanAndLength(model, wrong))
+    register("wrong", type("Wrong", (Smooth,), {"make": make}))
+    with pytest.raises(kind, match=f"the counterpart Wrong .*{message}"):
+        over_vertices().solve(method="exact")
+
+
+def test_a_wrong_objective_of_integer_decisions_is_refused(register):
+    make = staticmethod(lambda model: MeanAndLength(model, "half"))
+    register("wrong", type("Wrong", (Smooth,), {"make": make}))
+    x, z = cp.Variable(3, boolean=True), wdro.UncertainParameter(3, samples=DATA, name="z")
+    simplex = wdro.sets.Oracle(lambda d: np.eye(3)[np.argmin(d)], 3, bounds=(0, 1))
+    loss = cp.Minimize(z @ x + cp.exp(cp.sum(x)))
+    problem = wdro.Problem(loss, [wdro.In(x, simplex)], wdro.WassersteinBall(0.04))
+    with pytest.raises(ValueError, match="the counterpart Wrong has a wrong gradient"):
+        problem.solve(method="exact")
+
+
+class OneArgument(MeanAndLength):
+    def evaluate(self, x):
+        return super().evaluate(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda model: None, TypeError, "the NoneType that it returned lacks evaluate and convex"),
+        (lambda model: np.linalg, TypeError, "lacks evaluate and convex"),
+        (OneArgument, ValueError, r"must take \(x, dual\)"),
+    ],
+)
+def test_what_an_objective_needs_is_said(register, make, kind, message):
+    register("lacking", type("Lacking", (Smooth,), {"make": staticmethod(make)}))
+    with pytest.raises(kind, match=f"objective of the counterpart Lacking .*{message}"):
+        over_vertices().solve(method="exact")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ bisection on the price brings the mean cost to the radius, and moves that still 
 shortened. Each distribution met on the way is in the ball: the largest expected loss among them is
 a lower bound, and the worst-case risk itself where f(x, .) - l c is concave.
 
-A cost that does not know its gradient gives prices of moves at least: `push` moves the samples along
-the slopes of the loss, as far as the budget goes.
+A cost that does not know its gradient gives prices of moves at least: `push` moves the samples
+along the slopes of the loss, as far as the budget goes.
 """
 
 from __future__ import annotations
