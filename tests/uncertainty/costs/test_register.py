@@ -258,3 +258,68 @@ def test_weights_of_a_dual_norm_that_are_not_inverted_are_refused(declared):
     }
     with pytest.raises(ValueError, match="the dual norm is too high"):
         wdro.costs.check(type("Wrong", (declared,), wrong)())
+
+
+P = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, -0.3], [0.0, -0.3, 3.0]])
+
+
+class BareQuadratic(BoundCost):
+    """delta' P delta, which knows its values and its dual norm."""
+
+    is_quadratic, dimension = True, 3
+
+    def describe(self):
+        return "delta' P delta"
+
+    def of_displacements(self, delta):
+        return np.einsum("bi,ij,bj->b", delta, P, delta)
+
+    def dual_norm(self, slope):
+        return cp.norm(np.linalg.cholesky(np.linalg.inv(P)).T @ slope, 2)
+
+
+class Quadratic(GroundCost):
+    order, bound = 2.0, BareQuadratic
+
+    def bind(self, joint):
+        return self.bound()
+
+    def describe(self):
+        return "delta' P delta"
+
+
+def allocation(cost):
+    samples = np.random.default_rng(0).normal(0.1, 0.3, size=(30, 3))
+    z, x = wdro.UncertainParameter(3, samples=samples), cp.Variable(3, nonneg=True)
+    return wdro.Problem(cp.Minimize(-z @ x), [cp.sum(x) == 1], wdro.WassersteinBall(0.1, cost))
+
+
+@pytest.mark.parametrize("method", ["auto", "exact", "smoothed"])
+def test_a_quadratic_cost_finds_its_matrix(method):
+    smoothing = {"epsilon": 0.01, "sigma": 0.1} if method == "smoothed" else {}
+    known = allocation(wdro.costs.Mahalanobis(precision=P))
+    expected = known.solve(method=method, **smoothing)
+    found = allocation(Quadratic()).solve(method=method, **smoothing)
+    assert found == pytest.approx(expected, rel=1e-4)
+    np.testing.assert_allclose(BareQuadratic().matrix, P, atol=1e-12)
+    slopes = np.random.default_rng(1).normal(size=(2, 4, 3))
+    np.testing.assert_allclose(BareQuadratic().inverse_times(slopes), slopes @ np.linalg.inv(P))
+
+
+def test_a_property_that_is_a_method_is_named():
+    bound = type("Bound", (BareQuadratic,), {"matrix": lambda self: P})
+    with pytest.raises(ValueError, match=r"matrix of the cost .* must be a property: write @prop"):
+        allocation(type("Mine", (Quadratic,), {"bound": bound})())
+
+
+def test_what_is_missing_is_named_as_a_property_or_a_method():
+    with pytest.raises(wdro.costs.UnknownToCost, match="give Lengths the property matrix"):
+        _ = Lengths().matrix
+    with pytest.raises(wdro.costs.UnknownToCost, match="give Lengths the method inverse_times"):
+        Lengths().inverse_times(np.ones(4))
+
+
+@pytest.mark.parametrize("given", [BareQuadratic(), BareQuadratic])
+def test_a_bound_cost_is_no_ground_cost(given):
+    with pytest.raises(ValueError, match="pass the ground cost, not what it binds to"):
+        wdro.WassersteinBall(0.1, given)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from inspect import isfunction
 from typing import Any, TypeVar
 
 import cvxpy as cp
@@ -37,9 +38,9 @@ PURPOSES: dict[str, str] = {
     "coordinate_weights": "boxes (with is_separable)",
     "conjugate": "bounded supports (with is_conic)",
     "perspective": "worst-case distributions on bounded supports (with is_conic)",
-    "inverse_times": "affine and max-affine losses (with is_quadratic)",
+    "inverse_times": "affine and max-affine losses (with is_quadratic); worked out from matrix",
     "whitened": "max-affine losses (with is_quadratic)",
-    "matrix": "smoothing of affine losses in closed form (with is_quadratic)",
+    "matrix": "smoothing of affine losses (with is_quadratic); worked out if missing, slowly",
     "rounded": "smoothing of costs with kinks",
     "quadratic_model": "smoothing with fewer calls of the cost",
     "default_sigma": "a closed form of the default sigma; found by draws if missing",
@@ -137,6 +138,12 @@ def as_cost(given: Any) -> GroundCost:
         return given
     if isinstance(given, type) and issubclass(given, GroundCost):
         raise ValueError(f"cost is the class {given.__name__}; write {given.__name__}().")
+    if isinstance(given, BoundCost) or (isinstance(given, type) and issubclass(given, BoundCost)):
+        name = given.__name__ if isinstance(given, type) else type(given).__name__
+        raise ValueError(
+            f"cost is {name}, a BoundCost; pass the ground cost, not what it binds to: the one "
+            "whose bind(joint) returns it."
+        )
     if isinstance(given, str):
         return _by_name(given)
     if callable(given):
@@ -161,6 +168,8 @@ def _by_name(name: str) -> GroundCost:
 MOVES = 8
 CLOSE, SLOPE = 1e-6, 1e-3
 """Relative errors: of values, and of gradients against differences."""
+PROPERTIES = ("dimension", *(n for n in dir(BoundCost) if not callable(getattr(BoundCost, n))))
+"""What of a bound cost is no method."""
 SLOPES, MOST_DIFFERENCES = 2, 200
 """Slopes at which the dual norm is differentiated, in at most so many coordinates."""
 
@@ -174,6 +183,12 @@ def check(cost: BoundCost, rows: Array | None = None, seed: int = 0) -> None:
     norm is the same in CVXPY and as numbers; the gradient is that of differences; weights and
     matrix give the cost. What the cost does not know is not tested. rows: some samples (n, d).
     """
+    for name in PROPERTIES:
+        if isfunction(getattr(type(cost), name, None)):
+            raise ValueError(
+                f"{name} of the cost {cost.describe()} is a method, and must be a property: write "
+                f"@property above def {name}(self)."
+            )
     rows = np.zeros((MOVES, cost.dimension)) if rows is None else rows
     failures = list(_failures(cost, np.asarray(rows, dtype=float)[:MOVES], seed))
     if failures:
