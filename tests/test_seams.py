@@ -389,6 +389,90 @@ def test_answers_of_a_set_are_checked_in_a_solve(answer, message):
         problem.solve()
 
 
+class Corner(wdro.sets.FeasibleSet):
+    """The unit simplex, by its oracle."""
+
+    dimension = 3
+
+    def minimize(self, direction):
+        return np.eye(3)[np.argmin(direction)]
+
+
+def projected(feasible, *constraints):
+    x, z = cp.Variable(3), wdro.UncertainParameter(3, samples=DATA)
+    cut = [x[0] <= 0.5] if constraints else []
+    return wdro.Problem(cp.Minimize(cp.sum_squares(x - z)), [wdro.In(x, feasible), *cut])
+
+
+def forgetful(direction):
+    return np.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            {"bounds": [(0, 1)] * 3},
+            r"bounds of the set Mine must be .*shape \(3,\), got \[\(0, 1\)",
+        ),
+        ({"bounds": (np.zeros(2), np.ones(2))}, "bounds of the set Mine must be None or a pair"),
+        ({"bounds": 1.0}, "bounds of the set Mine must be None or a pair"),
+        ({"bounds": (np.ones(3), np.zeros(3))}, "bounds of the set Mine are crossed"),
+        ({"dimension": "3"}, "dimension of the set Mine must be a positive integer, got '3'"),
+        ({"dimension": 3.0}, r"must be a positive integer, got 3\.0"),
+        ({"dimension": (3,)}, r"must be a positive integer, got \(3,\)"),
+        ({"minimize": forgetful}, r"minimize of the set Mine must take \(direction\)"),
+        ({"has_constraints": True}, r"has_constraints = True and lacks constraints\(x\)"),
+    ],
+)
+@pytest.mark.parametrize("use", [projected, wdro.sets.check])
+def test_a_set_in_another_form_than_asked_is_named(body, message, use):
+    mine = type("Mine", (Corner,), body)()
+    with pytest.raises(ValueError, match=message):
+        use(mine)
+
+
+def test_bounds_may_be_two_numbers():
+    mine = type("Mine", (Corner,), {"bounds": (0, 1)})()
+    expected = projected(wdro.sets.Simplex(3)).solve()
+    assert projected(mine).solve() == pytest.approx(expected, rel=1e-6)
+    assert wdro.sets.check(mine).passed
+
+
+@pytest.mark.parametrize("answer", [None, "one"])
+def test_constraints_that_are_no_list_are_named(answer):
+    def constraints(self, x):
+        return None if answer is None else x >= 0
+
+    body = {"has_constraints": True, "constraints": constraints}
+    mine = type("Mine", (Corner,), body)()
+    for use in (lambda: projected(mine, "cut").solve(), lambda: wdro.sets.check(mine)):
+        with pytest.raises(ValueError, match=r"constraints\(x\) of Mine.* must return a list"):
+            use()
+
+
+def test_constraints_that_are_not_declared_are_found():
+    mine = type("Mine", (Corner,), {"constraints": lambda self, x: [x >= 0, cp.sum(x) == 1]})()
+    with pytest.raises(ValueError, match="give the set has_constraints = True beside"):
+        projected(mine, "cut").solve()
+
+
+def test_a_slack_without_its_vertex_is_named():
+    body = {"minimize_with_slack": lambda self, direction: self.minimize(direction)}
+    mine = type("Mine", (Corner,), body)()
+    for use in (lambda: projected(mine).solve(), lambda: wdro.sets.check(mine)):
+        with pytest.raises(ValueError, match=r"must return a pair \(vertex, slack\), got array"):
+            use()
+
+
+def test_a_default_backend_that_is_not_registered_is_named():
+    class Unregistered(wdro.sets.FeasibleSet):
+        dimension, default_backend = 3, "nump"
+
+    with pytest.raises(ValueError, match="default_backend of Unregistered is 'nump', which is not"):
+        projected(Unregistered()).solve()
+
+
 def test_an_oracle_that_maximises_is_no_optimum():
     x, z = cp.Variable(3), wdro.UncertainParameter(3, samples=DATA)
     worst = wdro.sets.Oracle(lambda direction: np.eye(3)[np.argmax(direction)], 3)
