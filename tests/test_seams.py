@@ -175,6 +175,25 @@ def test_a_worst_case_outside_the_ball_is_refused(register, weight, move):
         problem.worst_case()
 
 
+@pytest.mark.parametrize("share", [0.0, 0.9, 1.0])
+def test_a_worst_case_attains_the_risk(register, share):
+    def extremal(self, model, x):
+        size = len(model.rows)
+        move = share * np.sqrt(model.radius) * x / np.linalg.norm(x)
+        return Extremal(model.rows + move, np.full(size, 1 / size), np.arange(size), 1.0)
+
+    register("mine", type("Mine", (Shifted,), {"extremal": extremal}))
+    problem = portfolio()
+    value = problem.solve(method="exact")
+    if share == 1.0:
+        assert problem.worst_case().expected_loss == pytest.approx(value, rel=1e-6)
+        return
+    with pytest.raises(
+        ValueError, match="worst case of the counterpart Mine has the expected loss"
+    ):
+        problem.worst_case()
+
+
 @pytest.mark.parametrize("answer", [False, "", 3])
 def test_a_refusal_is_none_or_words(register, answer):
     register("mute", type("Mute", (Shifted,), {"refusal": lambda self, model: answer}))

@@ -16,6 +16,8 @@ from wdro_model.solvers.objective import Array
 
 FALSE = 1e-5
 """How far a counterpart of one's own may be below what is known, relative to that."""
+ATTAINED = 1e-2
+"""The share of what the ball adds to the mean loss by which a worst case may fall short of it."""
 AGREE = 1e-4
 """How far its program, its objective and its value may be apart, relative to them."""
 
@@ -90,6 +92,20 @@ def refuse_false_distribution(model: RobustModel, worst: Extremal, found: Counte
     )
 
 
+def refuse_unattained(model: RobustModel, x: Array, worst: Extremal, found: Counterpart) -> None:
+    """A ValueError where the expected loss of a worst case is below the worst-case risk."""
+    risk = robust_value(model, x, found)
+    mean = Empirical(model).evaluate(x).value
+    attained = float(worst.weights @ model.loss.values(x, worst.rows))
+    if attained >= risk - ATTAINED * abs(risk - mean) - FALSE * max(abs(risk), 1e-3):
+        return
+    raise ValueError(
+        f"the worst case of the counterpart {type(found).__name__} has the expected loss "
+        f"{attained:.8g}, below the worst-case risk {risk:.8g} that it is to attain; correct its "
+        "extremal(model, x)."
+    )
+
+
 def worst_distribution(model: RobustModel, x: Array, found: Counterpart) -> Extremal:
     """A distribution of the ball that attains it."""
     units = _units(model, found)
@@ -104,6 +120,7 @@ def worst_distribution(model: RobustModel, x: Array, found: Counterpart) -> Extr
         worst = Extremal(worst.rows * units.data, worst.weights, worst.source, dual)
     if not found.is_proven:
         refuse_false_distribution(model, worst, found)
+        refuse_unattained(model, x, worst, found)
     return worst
 
 
