@@ -323,3 +323,42 @@ def test_what_is_missing_is_named_as_a_property_or_a_method():
 def test_a_bound_cost_is_no_ground_cost(given):
     with pytest.raises(ValueError, match="pass the ground cost, not what it binds to"):
         wdro.WassersteinBall(0.1, given)
+
+
+class PartlyFrozen(BareQuadratic):
+    """The same, with the last coordinate as observed."""
+
+    frozen = np.array([False, False, True])
+    matrix = property(lambda self: P)
+
+    def of_displacements(self, delta):
+        return np.where(delta[:, 2] != 0, np.inf, super().of_displacements(delta))
+
+    def dual_norm(self, slope):
+        return cp.norm(np.linalg.cholesky(np.linalg.inv(P[:2, :2])).T @ slope[:2], 2)
+
+    def inverse_times(self, slopes):
+        moved = slopes[..., :2] @ np.linalg.inv(P[:2, :2])
+        return np.concatenate([moved, 0 * slopes[..., 2:]], axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("method", "curved"), [("exact", False), ("smoothed", False), ("smoothed", True)]
+)
+def test_coordinates_that_stay_leave_the_others_coupled(method, curved):
+    """The same as a model without them, which are numbers then."""
+    samples = np.random.default_rng(0).normal(0.1, 0.3, size=(30, 3))
+    samples[:, 2] = 0.2
+    smoothing = {"epsilon": 1e-2, "sigma": 0.1} if method == "smoothed" else {}
+    values = []
+    for d, cost in [
+        (3, type("Mine", (Quadratic,), {"bound": PartlyFrozen})()),
+        (2, wdro.costs.Mahalanobis(precision=P[:2, :2])),
+    ]:
+        z, x = wdro.UncertainParameter(d, samples=samples[:, :d]), cp.Variable(3)
+        gain = z @ x[:d] + (0.2 * x[2] if d == 2 else 0.0)
+        loss = cp.logistic(-gain) if curved else -gain
+        ball = wdro.WassersteinBall(0.1, cost)
+        problem = wdro.Problem(cp.Minimize(loss), [x == [0.3, 0.5, 0.2]], ball)
+        values.append(problem.solve(method=method, **smoothing))
+    assert values[0] == pytest.approx(values[1], rel=1e-4)
