@@ -231,7 +231,14 @@ class Wide(Lengths):
         self.dimension = 150
 
 
-@pytest.mark.parametrize("declared", [Lengths, Sums, Largest, Cubes, Wide])
+class Wider(Largest):
+    weights = np.linspace(1, 3, 700)
+
+    def __init__(self):
+        self.dimension = 700
+
+
+@pytest.mark.parametrize("declared", [Lengths, Sums, Largest, Cubes, Wide, Wider])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_right_dual_norm_is_accepted(declared, seed):
     wdro.costs.check(
@@ -239,7 +246,7 @@ def test_a_right_dual_norm_is_accepted(declared, seed):
     )
 
 
-@pytest.mark.parametrize("declared", [Lengths, Sums, Largest, Cubes, Wide])
+@pytest.mark.parametrize("declared", [Lengths, Sums, Largest, Cubes, Wide, Wider])
 @pytest.mark.parametrize("factor", [0.4, 0.99, 1.01, 5.0])
 def test_a_dual_norm_that_is_too_low_or_too_high_is_refused(declared, factor):
     wrong = {"dual_norm": lambda self, slope: factor * declared.dual_norm(self, slope)}

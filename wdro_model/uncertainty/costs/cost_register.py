@@ -170,8 +170,9 @@ CLOSE, SLOPE = 1e-6, 1e-3
 """Relative errors: of values, and of gradients against differences."""
 PROPERTIES = ("dimension", *(n for n in dir(BoundCost) if not callable(getattr(BoundCost, n))))
 """What of a bound cost is no method."""
-SLOPES, MOST_DIFFERENCES = 2, 200
-"""Slopes at which the dual norm is differentiated, in at most so many coordinates."""
+SLOPES, MOST_DIFFERENCES, MOST_DERIVATIVES = 2, 200, 10_000
+"""Slopes at which the dual norm is differentiated, in at most so many coordinates: by differences,
+and by CVXPY's derivatives."""
 
 
 def check(cost: BoundCost, rows: Array | None = None, seed: int = 0) -> None:
@@ -179,9 +180,10 @@ def check(cost: BoundCost, rows: Array | None = None, seed: int = 0) -> None:
 
     Costs are not negative and zero at rest; with an order they grow by its power, the same in every
     place and in both directions; <b, delta> <= |b|_dual |delta|, which the steepest move attains,
-    and so does the gradient of the dual norm in b (by differences, up to 200 coordinates); the dual
-    norm is the same in CVXPY and as numbers; the gradient is that of differences; weights and
-    matrix give the cost. What the cost does not know is not tested. rows: some samples (n, d).
+    and so does the gradient of the dual norm in b (by differences up to 200 coordinates, then by
+    CVXPY where it has derivatives, up to 10000); the dual norm is the same in CVXPY and as numbers;
+    the gradient is that of differences; weights and matrix give the cost. What the cost does not
+    know is not tested. rows: some samples (n, d).
     """
     for name in PROPERTIES:
         if isfunction(getattr(type(cost), name, None)):
@@ -309,24 +311,12 @@ def _attained(cost: BoundCost, rows: Array, rng: np.random.Generator) -> Iterato
     A dual norm that is too low has a gradient that is too short, and one too high a longer one.
     """
     assert cost.order is not None
-    if cost.dimension > MOST_DIFFERENCES or not cost.knows("of_displacements"):
-        return
-    scales = np.where(cost.frozen, 0.0, cost.coordinate_scales)
-    where = np.flatnonzero((scales > 0) & np.isfinite(scales))
-    steps = np.zeros((len(where), cost.dimension))
-    steps[np.arange(len(where)), where] = 1e-5 * scales[where]
-    for _ in range(SLOPES if len(where) else 0):
-        slope = np.where(np.isfinite(scales), scales, 0.0) * rng.normal(size=scales.shape)
-        way = 1e-6 * np.where(np.isfinite(scales), scales, 0.0) * rng.normal(size=scales.shape)
-        tried = np.vstack([slope, slope + way, slope - way, slope + steps, slope - steps])
-        norms = _asked(cost, "dual_norms", tried.shape[:1], tried)
-        ahead, back = np.split(norms[3:], 2)
-        move = np.zeros(cost.dimension)
-        move[where] = (ahead - back) / (2e-5 * scales[where])
-        along = (norms[1] - norms[2]) / 2
-        if not abs(along - way @ move) <= SLOPE * 1e-6 * norms[0]:
-            continue  # a kink: differences of two sizes disagree
-        gain = float(slope @ move) / max(float(norms[0]), 1e-300)
+    for _ in range(SLOPES):
+        found = _steepest_by_gradient(cost, rng)
+        if found is None:
+            continue
+        slope, move, norm = found
+        gain = float(slope @ move) / max(norm, 1e-300)
         length = float(cost(rows[:1], rows[:1] + move)[0]) ** (1.0 / cost.order)
         if abs(gain - 1) > SLOPE or abs(length - 1) > SLOPE:
             yield (
@@ -335,6 +325,45 @@ def _attained(cost: BoundCost, rows: Array, rng: np.random.Generator) -> Iterato
                 f"{'low' if length < gain else 'high'}, it is not that of this cost"
             )
             return
+
+
+def _steepest_by_gradient(
+    cost: BoundCost, rng: np.random.Generator
+) -> tuple[Array, Array, float] | None:
+    """A random slope, the gradient of its dual norm and the norm; None where that is not known.
+
+    By differences, and by CVXPY where there are many coordinates.
+    """
+    free = ~np.asarray(cost.frozen)
+    if cost.dimension > MOST_DIFFERENCES:
+        if not cost.knows("dual_norm") or cost.dimension > MOST_DERIVATIVES:
+            return None
+        slope = cp.Variable(cost.dimension)
+        slope.value = rng.normal(size=cost.dimension) * free
+        try:
+            norm = cost.dual_norm(slope)
+            gradient = norm.grad[slope]
+        except Exception:  # some atoms have no derivatives, and say so in many ways
+            return None
+        if gradient is None or not hasattr(gradient, "toarray"):
+            return None
+        return slope.value, np.ravel(gradient.toarray()) * free, float(norm.value)
+    if not cost.knows("of_displacements"):
+        return None
+    scales = np.where(free, cost.coordinate_scales, 0.0)
+    scales = np.where(np.isfinite(scales), scales, 0.0)
+    where = np.flatnonzero(scales > 0)
+    steps = 1e-5 * np.diag(scales)[where]
+    point, way = (scales * rng.normal(size=scales.shape) for _ in range(2))
+    tried = np.vstack([point, point + 1e-6 * way, point - 1e-6 * way, point + steps, point - steps])
+    norms = _asked(cost, "dual_norms", tried.shape[:1], tried)
+    ahead, back = np.split(norms[3:], 2)
+    move = np.zeros(cost.dimension)
+    move[where] = (ahead - back) / (2e-5 * scales[where])
+    along = (norms[1] - norms[2]) / 2e-6
+    # At a kink differences of two sizes disagree.
+    smooth = len(where) > 0 and abs(along - way @ move) <= SLOPE * norms[0]
+    return (point, move, float(norms[0])) if smooth else None
 
 
 def _differ(name: str, found: Array, expected: Array, other: str = "the cost") -> Iterator[str]:
