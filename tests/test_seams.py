@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.counterparts import Counterpart, Extremal, Program
+from wdro_model.counterparts import Counterpart, Extremal, Point, Program
 from wdro_model.objectives.exact.counterpart import COUNTERPARTS
 from wdro_model.solvers import FrankWolfe
 
@@ -67,6 +67,93 @@ def test_a_risk_below_that_of_a_distribution_of_the_ball_is_refused(register, ex
         portfolio().solve(method="exact")
 
 
+class Priced(wdro.costs.BoundCost):
+    """A norm to some power that knows its prices alone."""
+
+    def __init__(self, dimension, norm, power):
+        self.dimension, self.norm, self.power = dimension, norm, power
+
+    order = property(lambda self: float(self.power))
+
+    def describe(self):
+        return f"|delta|_{self.norm}^{self.power}"
+
+    def of_displacements(self, delta):
+        return np.linalg.norm(delta, ord=self.norm, axis=1) ** self.power
+
+    def dual_norm(self, slope):
+        return cp.norm(slope, {1: "inf", 2: 2, np.inf: 1}[self.norm])
+
+
+class Power(wdro.costs.GroundCost):
+    bound = Priced
+
+    def __init__(self, norm, power):
+        self.norm, self.power, self.order = norm, power, float(power)
+
+    def bind(self, joint):
+        return Priced(joint.dimension, self.norm, self.power)
+
+    def describe(self):
+        return "a norm to some power"
+
+
+class ByDualNorm(Shifted):
+    formula, share = "mean + length |B|", 1.0
+
+    def program(self, model):
+        x = problem_variable(model)
+        length = self.share * model.cost.distance(model.radius)
+        return Program.if_convex(model.rows.mean(axis=0) @ x + length * model.cost.dual_norm(x))
+
+
+@pytest.mark.parametrize("norm", [1, 2, np.inf])
+@pytest.mark.parametrize("power", [1, 3])
+@pytest.mark.parametrize("support", [None, wdro.supports.Box(-50, 50)])
+def test_a_low_risk_is_refused_with_a_cost_that_only_has_prices(register, norm, power, support):
+    x = cp.Variable(3, nonneg=True, name="x")
+    z = wdro.UncertainParameter(
+        3, samples=DATA, name="z", **({"support": support} if support else {})
+    )
+    ball = wdro.WassersteinBall(0.04, Power(norm, power))
+    register("mine", ByDualNorm)
+    right = wdro.Problem(cp.Minimize(z @ x), [cp.sum(x) == 1], ball)
+    right.solve(method="exact")
+    assert right.status == "optimal"
+    register("low", type("Low", (ByDualNorm,), {"share": 0.98}))
+    with pytest.raises(ValueError, match="the counterpart Low gives the worst-case risk"):
+        wdro.Problem(cp.Minimize(z @ x), [cp.sum(x) == 1], ball).solve(method="exact")
+
+
+class FourthPower(Shifted):
+    """(mean r^4)^(1/4) + length |x|, to the fourth: a residual to the power of the cost."""
+
+    formula, share = "((mean r^4)^(1/4) + length |x|)^4", 1.0
+
+    def refusal(self, model):
+        return None
+
+    def program(self, model):
+        x = problem_variable(model)
+        mean = cp.pnorm(model.rows @ x - 1, 4) / len(model.rows) ** 0.25
+        length = self.share * model.cost.distance(model.radius)
+        return Program.if_convex(cp.power(mean + length * cp.norm(x), 4))
+
+
+def test_a_low_risk_of_a_curved_loss_is_refused_with_a_cost_that_only_has_prices(register):
+    x = cp.Variable(3, name="x")
+    z = wdro.UncertainParameter(3, samples=DATA, name="z")
+    ball = wdro.WassersteinBall(0.01, Power(2, 4))
+    loss = cp.Minimize(cp.power(z @ x - 1, 4))
+    register("mine", FourthPower)
+    right = wdro.Problem(loss, [cp.sum(x) == 2], ball)
+    right.solve(method="exact")
+    assert right.status == "optimal"
+    register("low", type("Low", (FourthPower,), {"share": 0.98}))
+    with pytest.raises(ValueError, match="the counterpart Low gives the worst-case risk"):
+        wdro.Problem(loss, [cp.sum(x) == 2], ball).solve(method="exact")
+
+
 @pytest.mark.parametrize("value", [-77.0, np.nan, np.ones(3)])
 def test_a_value_that_cannot_be_is_refused(register, value):
     register("other", type("Other", (Shifted,), {"value": lambda self, model, x: value}))
@@ -88,6 +175,25 @@ def test_a_worst_case_outside_the_ball_is_refused(register, weight, move):
         problem.worst_case()
 
 
+@pytest.mark.parametrize("share", [0.0, 0.9, 1.0])
+def test_a_worst_case_attains_the_risk(register, share):
+    def extremal(self, model, x):
+        size = len(model.rows)
+        move = share * np.sqrt(model.radius) * x / np.linalg.norm(x)
+        return Extremal(model.rows + move, np.full(size, 1 / size), np.arange(size), 1.0)
+
+    register("mine", type("Mine", (Shifted,), {"extremal": extremal}))
+    problem = portfolio()
+    value = problem.solve(method="exact")
+    if share == 1.0:
+        assert problem.worst_case().expected_loss == pytest.approx(value, rel=1e-6)
+        return
+    with pytest.raises(
+        ValueError, match="worst case of the counterpart Mine has the expected loss"
+    ):
+        problem.worst_case()
+
+
 @pytest.mark.parametrize("answer", [False, "", 3])
 def test_a_refusal_is_none_or_words(register, answer):
     register("mute", type("Mute", (Shifted,), {"refusal": lambda self, model: answer}))
@@ -99,6 +205,155 @@ def test_a_program_is_a_program(register):
     register("bare", type("Bare", (Shifted,), {"program": lambda self, model: cp.Constant(1)}))
     with pytest.raises(TypeError, match="program of the counterpart Bare must return Program"):
         portfolio().solve(method="exact")
+
+
+def test_programs_that_cannot_be_solved_are_named(register):
+    t = cp.Variable(name="t")
+    cases = [
+        (lambda m: Program(cp.square(problem_variable(m))), ValueError, r"one CVXPY number, got"),
+        (lambda m: Program(3.0), ValueError, r"one CVXPY number, got 3\.0"),
+        (lambda m: Program(-cp.sum_squares(problem_variable(m))), ValueError, "concave"),
+        (lambda m: Program(t, t >= 3), TypeError, r"one Inequality; write Program\("),
+        (lambda m: Program(m.expression), ValueError, "the uncertain z in it; put in numbers"),
+    ]
+    for k, (program, kind, message) in enumerate(cases):
+        body = {"program": lambda self, model, program=program: program(model)}
+        register(f"wrong{k}", type("Wrong", (Shifted,), body))
+        with pytest.raises(kind, match=f"program of the counterpart Wrong .*{message}"):
+            portfolio().solve(method="exact")
+    with pytest.raises(TypeError, match=r"got one Inequality; write \[constraint\]"):
+        Program.if_convex(t, t >= 3)
+
+
+def test_a_worst_case_is_an_extremal(register):
+    body = {"extremal": lambda self, model, x: (model.rows, np.ones(20) / 20)}
+    register("pair", type("Pair", (Shifted,), body))
+    problem = portfolio()
+    problem.solve(method="exact")
+    with pytest.raises(TypeError, match="extremal of the counterpart Pair must return Extremal"):
+        problem.worst_case()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "risk as None; its .*must return one number"),
+        (np.ones(3), r"risk as an array of shape \(3,\); its"),
+        (7.0, "contradicts itself: .*but 7 by its value"),
+    ],
+)
+def test_a_value_that_is_not_that_of_the_program_is_refused(register, value, message):
+    register("other", type("Other", (Shifted,), {"value": lambda self, model, x: value}))
+    with pytest.raises(ValueError, match=f"the counterpart Other .*{message}"):
+        portfolio().solve(method="exact")
+
+
+# ------------------------------------------------------------------ objectives of counterparts
+class MeanAndLength:
+    """mean z'x + length |x|, with something wrong."""
+
+    convex = True
+
+    def __init__(self, model, wrong=None):
+        self.model, self.wrong = model, wrong
+
+    def describe(self):
+        return "mean + length |x|"
+
+    def evaluate(self, x, dual=None):
+        mean, size = self.model.rows.mean(axis=0), np.linalg.norm(x)
+        length = self.model.cost.distance(self.model.radius)
+        value, gradient = mean @ x + length * size, mean + length * x / size
+        match self.wrong:
+            case "sign":
+                gradient = -gradient
+            case "half":
+                gradient = gradient / 2
+            case "part":
+                gradient = mean
+            case "more":
+                value += 0.5
+            case "column":
+                gradient = gradient[:, None]
+            case "pair":
+                return value, gradient
+        return Point(value, gradient)
+
+
+class Smooth(Shifted):
+    """A counterpart whose objective is a smooth function of the decision."""
+
+    make = staticmethod(MeanAndLength)
+
+    def has_objective(self, model):
+        return True
+
+    def objective(self, model):
+        return self.make(model)
+
+
+def over_vertices():
+    x, z = cp.Variable(3, name="x"), wdro.UncertainParameter(3, samples=DATA, name="z")
+    simplex = wdro.sets.Oracle(lambda d: np.eye(3)[np.argmin(d)], 3, bounds=(0, 1))
+    return wdro.Problem(cp.Minimize(z @ x), [wdro.In(x, simplex)], wdro.WassersteinBall(0.04))
+
+
+def test_a_right_objective_is_taken(register):
+    expected = portfolio().solve(method="exact")
+    register("smooth", Smooth)
+    assert over_vertices().solve(method="exact") == pytest.approx(expected, rel=1e-5)
+    register("bare", type("Bare", (Smooth,), {"program": lambda self, model: None}))
+    problem = over_vertices()
+    assert problem.solve(method="exact") == pytest.approx(expected, rel=1e-5)
+    assert problem.robust_value() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "message"),
+    [
+        ("sign", ValueError, "has a wrong gradient"),
+        ("half", ValueError, "has a wrong gradient"),
+        ("part", ValueError, "has a wrong gradient"),
+        ("more", ValueError, "contradicts itself"),
+        ("column", ValueError, r"a gradient of shape \(3,\), got the shapes \(\) and \(3, 1\)"),
+        ("pair", TypeError, r"must return Point\(value, gradient\), got tuple"),
+    ],
+)
+def test_a_wrong_objective_is_refused(register, wrong, kind, message):
+    make = staticmethod(lambda model: MeanAndLength(model, wrong))
+    register("wrong", type("Wrong", (Smooth,), {"make": make}))
+    with pytest.raises(kind, match=f"the counterpart Wrong .*{message}"):
+        over_vertices().solve(method="exact")
+
+
+def test_a_wrong_objective_of_integer_decisions_is_refused(register):
+    make = staticmethod(lambda model: MeanAndLength(model, "half"))
+    register("wrong", type("Wrong", (Smooth,), {"make": make}))
+    x, z = cp.Variable(3, boolean=True), wdro.UncertainParameter(3, samples=DATA, name="z")
+    simplex = wdro.sets.Oracle(lambda d: np.eye(3)[np.argmin(d)], 3, bounds=(0, 1))
+    loss = cp.Minimize(z @ x + cp.exp(cp.sum(x)))
+    problem = wdro.Problem(loss, [wdro.In(x, simplex)], wdro.WassersteinBall(0.04))
+    with pytest.raises(ValueError, match="the counterpart Wrong has a wrong gradient"):
+        problem.solve(method="exact")
+
+
+class OneArgument(MeanAndLength):
+    def evaluate(self, x):
+        return super().evaluate(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda model: None, TypeError, "the NoneType that it returned lacks evaluate and convex"),
+        (lambda model: np.linalg, TypeError, "lacks evaluate and convex"),
+        (OneArgument, ValueError, r"must take \(x, dual\)"),
+    ],
+)
+def test_what_an_objective_needs_is_said(register, make, kind, message):
+    register("lacking", type("Lacking", (Smooth,), {"make": staticmethod(make)}))
+    with pytest.raises(kind, match=f"objective of the counterpart Lacking .*{message}"):
+        over_vertices().solve(method="exact")
 
 
 @pytest.mark.parametrize(
@@ -151,6 +406,90 @@ def test_answers_of_a_set_are_checked_in_a_solve(answer, message):
     problem = wdro.Problem(cp.Minimize(cp.sum_squares(x - z)), [wdro.In(x, Bad(answer))])
     with pytest.raises(ValueError, match=message):
         problem.solve()
+
+
+class Corner(wdro.sets.FeasibleSet):
+    """The unit simplex, by its oracle."""
+
+    dimension = 3
+
+    def minimize(self, direction):
+        return np.eye(3)[np.argmin(direction)]
+
+
+def projected(feasible, *constraints):
+    x, z = cp.Variable(3), wdro.UncertainParameter(3, samples=DATA)
+    cut = [x[0] <= 0.5] if constraints else []
+    return wdro.Problem(cp.Minimize(cp.sum_squares(x - z)), [wdro.In(x, feasible), *cut])
+
+
+def forgetful(direction):
+    return np.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            {"bounds": [(0, 1)] * 3},
+            r"bounds of the set Mine must be .*shape \(3,\), got \[\(0, 1\)",
+        ),
+        ({"bounds": (np.zeros(2), np.ones(2))}, "bounds of the set Mine must be None or a pair"),
+        ({"bounds": 1.0}, "bounds of the set Mine must be None or a pair"),
+        ({"bounds": (np.ones(3), np.zeros(3))}, "bounds of the set Mine are crossed"),
+        ({"dimension": "3"}, "dimension of the set Mine must be a positive integer, got '3'"),
+        ({"dimension": 3.0}, r"must be a positive integer, got 3\.0"),
+        ({"dimension": (3,)}, r"must be a positive integer, got \(3,\)"),
+        ({"minimize": forgetful}, r"minimize of the set Mine must take \(direction\)"),
+        ({"has_constraints": True}, r"has_constraints = True and lacks constraints\(x\)"),
+    ],
+)
+@pytest.mark.parametrize("use", [projected, wdro.sets.check])
+def test_a_set_in_another_form_than_asked_is_named(body, message, use):
+    mine = type("Mine", (Corner,), body)()
+    with pytest.raises(ValueError, match=message):
+        use(mine)
+
+
+def test_bounds_may_be_two_numbers():
+    mine = type("Mine", (Corner,), {"bounds": (0, 1)})()
+    expected = projected(wdro.sets.Simplex(3)).solve()
+    assert projected(mine).solve() == pytest.approx(expected, rel=1e-6)
+    assert wdro.sets.check(mine).passed
+
+
+@pytest.mark.parametrize("answer", [None, "one"])
+def test_constraints_that_are_no_list_are_named(answer):
+    def constraints(self, x):
+        return None if answer is None else x >= 0
+
+    body = {"has_constraints": True, "constraints": constraints}
+    mine = type("Mine", (Corner,), body)()
+    for use in (lambda: projected(mine, "cut").solve(), lambda: wdro.sets.check(mine)):
+        with pytest.raises(ValueError, match=r"constraints\(x\) of Mine.* must return a list"):
+            use()
+
+
+def test_constraints_that_are_not_declared_are_found():
+    mine = type("Mine", (Corner,), {"constraints": lambda self, x: [x >= 0, cp.sum(x) == 1]})()
+    with pytest.raises(ValueError, match="give the set has_constraints = True beside"):
+        projected(mine, "cut").solve()
+
+
+def test_a_slack_without_its_vertex_is_named():
+    body = {"minimize_with_slack": lambda self, direction: self.minimize(direction)}
+    mine = type("Mine", (Corner,), body)()
+    for use in (lambda: projected(mine).solve(), lambda: wdro.sets.check(mine)):
+        with pytest.raises(ValueError, match=r"must return a pair \(vertex, slack\), got array"):
+            use()
+
+
+def test_a_default_backend_that_is_not_registered_is_named():
+    class Unregistered(wdro.sets.FeasibleSet):
+        dimension, default_backend = 3, "nump"
+
+    with pytest.raises(ValueError, match="default_backend of Unregistered is 'nump', which is not"):
+        projected(Unregistered()).solve()
 
 
 def test_an_oracle_that_maximises_is_no_optimum():

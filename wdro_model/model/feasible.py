@@ -17,7 +17,7 @@ import numpy as np
 from wdro_model.errors import InfeasibleError
 from wdro_model.loss.batched import Layout
 from wdro_model.sets.convex import ConvexSet, boolean_entries, integer_entries
-from wdro_model.sets.feasible_set import FeasibleSet, In
+from wdro_model.sets.feasible_set import FeasibleSet, In, forgets_its_constraints
 from wdro_model.sets.product import ProductSet
 from wdro_model.sets.vertices import is_binary
 
@@ -83,18 +83,13 @@ class Feasible:
     def other_constraints(self) -> list[Any]:
         """CVXPY constraints for all the other variables."""
         shared = self._shared()
-        forms = [
-            c
-            for m in self.memberships
-            if m.variable in shared
-            for c in m.set.constraints(m.variable)
-        ]
+        forms = [c for m in self.memberships if m.variable in shared for c in m.constraints()]
         return [*self.constraints, *forms]
 
     def conic_constraints(self) -> list[Any]:
         """The feasible set as CVXPY constraints, oracle sets by their CVXPY form."""
         if self._conic is None:
-            forms = [c for m in self.memberships for c in m.set.constraints(m.variable)]
+            forms = [c for m in self.memberships for c in m.constraints()]
             self._conic = [*self.constraints, *forms]
         return self._conic
 
@@ -186,11 +181,17 @@ class Feasible:
                 refuse_continuous(member)
             if member.variable in shared and not member.set.has_constraints:
                 declared = [k for k, v in member.variable.attributes.items() if v]
+                written = forgets_its_constraints(member.set)
+                form = (
+                    "has_constraints = True beside its constraints(x)"
+                    if written
+                    else ("a CVXPY form (constraints=)")
+                )
                 asked = f" (declared {', '.join(declared)})" if adds_bounds(member) else ""
                 raise ValueError(
                     f"{member.set.describe()} is known only through an oracle, and an oracle set "
                     f"cannot be intersected with other constraints on {name!r}{asked}; drop them, "
-                    "give the set a CVXPY form (constraints=), or build them into its oracle."
+                    f"give the set {form}, or build them into its oracle."
                 )
 
 

@@ -4,6 +4,9 @@ For a price l of transport every sample climbs f(x, zeta) - l c(xi_k, zeta) insi
 bisection on the price brings the mean cost to the radius, and moves that still cost too much are
 shortened. Each distribution met on the way is in the ball: the largest expected loss among them is
 a lower bound, and the worst-case risk itself where f(x, .) - l c is concave.
+
+A cost that does not know its gradient gives prices of moves at least: `push` moves the samples
+along the slopes of the loss, as far as the budget goes.
 """
 
 from __future__ import annotations
@@ -19,6 +22,10 @@ from wdro_model.solvers.objective import Array
 LARGEST = 2**18
 """At most so many numbers of data are moved."""
 STEPS = 30
+PUSHES = 8
+DOUBLINGS = 60
+MOST_DIFFERENCES = 200
+"""Coordinates in which a dual norm is differentiated for the steepest move."""
 PRICES = 12
 ROUNDING = 1e-9
 """The share of the radius by which rounding may put a distribution outside of the ball."""
@@ -65,6 +72,88 @@ def climb(model: RobustModel, x: Array, dual: float | None = None) -> Climbed | 
             break
         price = 2 * low if np.isinf(high) else np.sqrt(max(low, high / 16) * high)
     return best
+
+
+def push(model: RobustModel, x: Array) -> Climbed | None:
+    """The samples moved along the slopes of the loss until the budget is spent; None if it cannot.
+
+    With slopes g_k and a cost of order p the moves are |g_k|^(1/(p-1)) times the steepest move of
+    g_k, those that gain most at first order; then again from the slopes where they lead. Only
+    prices of moves are asked of the cost.
+    """
+    if model.radius <= 0:
+        return None
+    best: Climbed | None = None
+    points = model.rows
+    for _ in range(PUSHES if model.rows.size <= LARGEST else 1):
+        try:
+            with np.errstate(all="ignore"):
+                slopes = model.loss(x, points)[1].in_data(np.ones(len(points)))
+                tried = [_spent(model, moves) for moves in _first_order(model, slopes)]
+                losses = [float(model.loss.values(x, rows).mean()) for rows in tried]
+        except (NotImplementedError, FloatingPointError):
+            break
+        found = [k for k, rows in enumerate(tried) if _in_the_ball(model, rows)]
+        found = [k for k in found if np.isfinite(losses[k])]
+        if not found:
+            break
+        top = max(found, key=lambda k: losses[k])
+        if best is not None and losses[top] <= best.expected_loss:
+            break
+        points = tried[top]
+        best = Climbed(points, losses[top], float(model.cost(model.rows, points).mean()))
+    return best
+
+
+def _first_order(model: RobustModel, slopes: Array) -> list[Array]:
+    """Moves (N, d) that gain most along slopes (N, d), in some length: all, or the best one."""
+    slopes = np.where(np.isfinite(slopes), slopes, 0.0) * ~model.cost.frozen
+    order = model.cost.order
+    if model.affine_in_data:
+        return [np.broadcast_to(_steepest(model, slopes[0]), slopes.shape)]
+    sizes = np.sqrt(np.sum(slopes**2, axis=1, keepdims=True))
+    if order is not None and order > 1:
+        return [slopes * np.where(sizes > 0, sizes, 1.0) ** (1.0 / (order - 1.0) - 1.0)]
+    return [slopes, slopes * (sizes == sizes.max())]
+
+
+def _steepest(model: RobustModel, slope: Array) -> Array:
+    """The move (d,) that gains most along a slope; the slope itself where the cost cannot tell."""
+    cost = model.cost
+    if cost.knows("steepest_move"):
+        return cost.steepest_move(slope)
+    if not cost.knows("dual_norms") or cost.dimension > MOST_DIFFERENCES or not slope.any():
+        return slope
+    # The gradient of the dual norm, by differences.
+    steps = 1e-5 * float(np.abs(slope).max()) * np.eye(cost.dimension)
+    move = cost.dual_norms(slope + steps) - cost.dual_norms(slope - steps)
+    return np.where(cost.frozen, 0.0, move) if np.isfinite(move).all() else slope
+
+
+def _spent(model: RobustModel, moves: Array) -> Array:
+    """The samples moved along `moves`, inside the support, as far as the budget goes."""
+    top = float(np.abs(moves).max(initial=0.0))
+    if not 0 < top < np.inf:
+        return model.rows
+    moves = moves * (_typical_length(model) / top)
+    lower, upper = model.joint.bounds or (-np.inf, np.inf)
+    for _ in range(DOUBLINGS):
+        points = np.clip(model.rows + moves, lower, upper)
+        if not model.cost(model.rows, points).mean() < model.radius:
+            break
+        moves = 2 * moves
+    points = model.cost.within_budget(model.rows, points, model.radius)
+    for _ in range(DOUBLINGS if model.joint.bounds is None else 0):
+        if model.joint.contains(points).all():
+            break
+        points = 0.5 * (points + model.rows)
+    return points
+
+
+def _in_the_ball(model: RobustModel, points: Array) -> bool:
+    """Is the mean cost within the radius, and every point in the support?"""
+    cost = float(model.cost(model.rows, points).mean())
+    return cost <= model.radius * (1 + ROUNDING) and bool(model.joint.contains(points).all())
 
 
 def _applies(model: RobustModel) -> bool:

@@ -90,13 +90,18 @@ class Program:
     @classmethod
     def if_convex(cls, expression: Any, constraints: tuple[Any, ...] = ()) -> Program | None:
         """The program, or None where CVXPY does not see that it is convex, or cannot write it."""
+        if not isinstance(constraints, list | tuple):
+            raise TypeError(
+                f"constraints must be a list or tuple, got one {type(constraints).__name__}; write "
+                "[constraint]."
+            )
         written = [expression, *(argument for c in constraints for argument in c.args)]
         solvable = (
             expression.is_convex()
             and all(c.is_dcp() for c in constraints)
             and all(is_canonicalisable(e) for e in written)
         )
-        return cls(expression, constraints) if solvable else None
+        return cls(expression, tuple(constraints)) if solvable else None
 
 
 def empirical_program(model: Model, count: int | None = None) -> Program | None:

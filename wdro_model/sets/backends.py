@@ -88,6 +88,11 @@ def _unknown(set_class: type, name: object) -> str:
     known = backend_names(set_class)
     if known:
         return unknown_name(f"backend of {set_class.__name__}", name, known)
+    if name == getattr(set_class, "default_backend", None):
+        return (
+            f"default_backend of {set_class.__name__} is {name!r}, which is not registered; call "
+            f"register_backend({set_class.__name__}, {name!r}, factory) below the class."
+        )
     return (
         f"{set_class.__name__} has no backend {name!r}: it has one way to be minimised; "
         f"register_backend({set_class.__name__}, {name!r}, factory) would add this one."

@@ -10,7 +10,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.sets.backends import Vector, reference_solver
-from wdro_model.sets.feasible_set import FeasibleSet, refuse_incomplete
+from wdro_model.sets.feasible_set import FeasibleSet, as_pair, cvxpy_form, refuse_incomplete
 
 
 class OracleError(ValueError, AssertionError):
@@ -115,7 +115,7 @@ def _call(set: FeasibleSet, direction: Vector) -> tuple[Answered | None, list[st
     """The answer for a direction, None if it is unusable, and what is wrong with it on its own."""
     given = direction.copy()
     try:
-        answer, slack = set.minimize_with_slack(given)
+        answer, slack = as_pair(set, set.minimize_with_slack(given))
         again = set.minimize(direction.copy())
         doubled = set.minimize(2.0 * direction)
     except Exception as error:
@@ -159,7 +159,7 @@ def _shape_failure(vertex: Any, dimension: int) -> str | None:
 def _bound_failures(set: FeasibleSet, vertex: Vector) -> Iterator[str]:
     if set.bounds is None:
         return
-    lower, upper = set.bounds
+    lower, upper = (np.broadcast_to(side, vertex.shape) for side in set.bounds)
     excess = np.maximum(lower - vertex, vertex - upper)
     index = int(np.argmax(excess))
     if excess[index] > 1e-9 * max(1.0, abs(vertex[index])):
@@ -193,7 +193,7 @@ def _not_optimal(returned: list[Answered]) -> Iterator[str]:
 def _against_cvxpy(set: FeasibleSet, returned: list[Answered]) -> Iterator[str]:
     """Directions for which CVXPY finds another minimum over `set.constraints(x)`."""
     x = cp.Variable(set.dimension)
-    constraints = set.constraints(x)
+    constraints = cvxpy_form(set, x)
     size = max(float(np.linalg.norm(answer.vertex)) for answer in returned)
     for i, answer in enumerate(returned):
         direction, vertex = answer.direction, answer.vertex

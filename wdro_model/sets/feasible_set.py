@@ -11,6 +11,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model.registry import refuse_signature
 from wdro_model.sets.backends import (
     LinearOracle,
     Vector,
@@ -120,7 +121,7 @@ class FeasibleSet(ABC):
             return False
         nearest = cp.Variable(self.dimension)
         distance = cp.Minimize(cp.max(cp.abs(nearest - point)))
-        problem = cp.Problem(distance, self.constraints(nearest))
+        problem = cp.Problem(distance, cvxpy_form(self, nearest))
         problem.solve(solver=reference_solver(problem))
         if problem.status not in cp.settings.SOLUTION_PRESENT:
             raise cp.error.SolverError(f"the distance to {self!r} was not found: {problem.status}.")
@@ -304,7 +305,7 @@ class In:
 
     def constraints(self) -> list[Any]:
         """The set's CVXPY form, written on the variable."""
-        return self.set.constraints(self.variable)
+        return cvxpy_form(self.set, self.variable)
 
     def __repr__(self) -> str:
         return f"In({self.variable.name()}, {self.set!r})"
@@ -340,7 +341,7 @@ def checked_choice(set: FeasibleSet, answer: Any) -> Vector:
 
 
 def refuse_incomplete(set: FeasibleSet) -> None:
-    """A ValueError that names what the class of a set lacks."""
+    """A ValueError that names what the class of a set lacks, or has in another form than asked."""
     kind, lacks = type(set), []
     if not hasattr(set, "dimension"):
         lacks.append("dimension (the number of entries of its points)")
@@ -349,6 +350,76 @@ def refuse_incomplete(set: FeasibleSet) -> None:
         lacks.append("minimize(direction) -> vertex (or a default_backend)")
     if lacks:
         raise ValueError(f"the set {kind.__name__} lacks {' and '.join(lacks)}.")
+    if not kind.__module__.startswith("wdro_model."):
+        _refuse_forms(set, kind.__name__)
+
+
+def _refuse_forms(set: FeasibleSet, name: str) -> None:
+    n = set.dimension
+    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+        raise ValueError(f"dimension of the set {name} must be a positive integer, got {n!r}.")
+    for method in ("minimize", "minimize_with_slack"):
+        refuse_signature(f"{method} of the set {name}", getattr(set, method), "direction")
+    if set.has_constraints and type(set).constraints is FeasibleSet.constraints:
+        raise ValueError(
+            f"the set {name} says has_constraints = True and lacks constraints(x), a list of CVXPY "
+            "constraints."
+        )
+    if set.bounds is None:
+        return
+    try:
+        lower, upper = (np.broadcast_to(np.asarray(b, dtype=float), (n,)) for b in set.bounds)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"bounds of the set {name} must be None or a pair (lower, upper) of arrays of shape "
+            f"({n},), got {_brief(set.bounds)}."
+        ) from None
+    if not np.all(lower <= upper):
+        raise ValueError(
+            f"bounds of the set {name} are crossed: its lower bounds are not all <= the upper "
+            f"ones, got {_brief(set.bounds)}."
+        )
+
+
+def _brief(given: Any) -> str:
+    text = repr(given)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def cvxpy_form(set: FeasibleSet, x: Any) -> list[Any]:
+    """The answer of `constraints(x)`, if it is a list of constraints; the error names the set."""
+    answer: Any = set.constraints(x)
+    if isinstance(answer, list | tuple):
+        return list(answer)
+    raise ValueError(
+        f"constraints(x) of {set!r} must return a list of CVXPY constraints, got "
+        f"{type(answer).__name__}; write return [...]."
+    )
+
+
+def forgets_its_constraints(set: FeasibleSet) -> bool:
+    """Has it `constraints` of its own, with `has_constraints` left at the default, False?"""
+    written = type(set).constraints is not FeasibleSet.constraints
+    said = "has_constraints" in vars(set) or any(
+        "has_constraints" in vars(kind) for kind in type(set).__mro__ if kind is not FeasibleSet
+    )
+    return written and not said
+
+
+def vertex_with_slack(set: FeasibleSet, direction: Vector) -> tuple[Vector, float]:
+    """The answer of `minimize_with_slack`, if it is a point and a number."""
+    vertex, slack = as_pair(set, set.minimize_with_slack(direction))
+    return checked_vertex(set, vertex), slack
+
+
+def as_pair(set: FeasibleSet, answer: Any) -> tuple[Any, float]:
+    """A vertex and its slack; the error names the set that returned something else."""
+    if isinstance(answer, tuple) and len(answer) == 2 and np.ndim(answer[1]) == 0:
+        return answer[0], float(answer[1])
+    raise ValueError(
+        f"minimize_with_slack(direction) of {set!r} must return a pair (vertex, slack), got "
+        f"{_brief(answer)}; the slack of an exact oracle is 0."
+    )
 
 
 def _named(x: Any) -> str:

@@ -16,7 +16,7 @@ from wdro_model.objectives.ascent import climb
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.plan import Plan
-from wdro_model.solve.true_risk import known_robust_value, refuse_false_value
+from wdro_model.solve.true_risk import known_robust_value, refuse_disagreement, refuse_false_value
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome
 from wdro_model.solvers.certificate import certificate
 from wdro_model.solvers.directions import ActiveSet
@@ -218,16 +218,19 @@ def report(
     reliable: the Monte Carlo error of the value is within the tolerance.
     """
     value = point.value
+    error = 0.0 if point.diagnostics is None else point.diagnostics.standard_error
+    # F is below the worst-case risk at the dual that minimises it.
+    below = value - 2 * error - (point.dual_residual if point.dual_gradient is None else gap)
+    below = below if reliable else -np.inf
+    known = evaluations(model, outcome.x, dual=point.dual, known=below)
     if chosen.counterpart is not None and not chosen.counterpart.is_proven:
         assert isinstance(model, RobustModel)
         refuse_false_value(model, outcome.x, value, chosen.counterpart)
+        refuse_disagreement(model, outcome.x, value, known["robust_value"], chosen.counterpart)
     close = gap <= tolerance(solver.gap, value, details.get("epsilon") or 0.0)
     solved = settings.OPTIMAL if convex else STATIONARY
     if not reliable:
         solved = settings.OPTIMAL_INACCURATE if convex else settings.USER_LIMIT
-    error = 0.0 if point.diagnostics is None else point.diagnostics.standard_error
-    # F is below the worst-case risk at the dual that minimises it.
-    below = value - 2 * error - (point.dual_residual if point.dual_gradient is None else gap)
     bound = max(outcome.lower_bound, value - gap) if same_objective else value - gap - 2 * error
     return Solution(
         method=chosen.method,
@@ -246,7 +249,7 @@ def report(
         trace=outcome.trace,
         active_set=outcome.active_set,
         **details,
-        **evaluations(model, outcome.x, dual=point.dual, known=below if reliable else -np.inf),
+        **known,
     )
 
 

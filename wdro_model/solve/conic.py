@@ -16,11 +16,12 @@ from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.loss.expressions import is_ordinary
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.empirical import Empirical, Program
+from wdro_model.objectives.exact import Counterpart
 from wdro_model.solve.certify import Solution, evaluations
 from wdro_model.solve.options import Options
 from wdro_model.solve.own_units import in_units
 from wdro_model.solve.plan import Plan, Written
-from wdro_model.solve.true_risk import refuse_false_value, robust_value
+from wdro_model.solve.true_risk import refuse_disagreement, refuse_false_value, robust_value
 from wdro_model.solve.units import (
     Multipliers,
     Scale,
@@ -52,6 +53,9 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
     if chosen.counterpart is not None and not chosen.counterpart.is_proven:
         assert isinstance(model, RobustModel)
         refuse_false_value(model, x, answer.value, chosen.counterpart)
+        if type(chosen.counterpart).value is not Counterpart.value:
+            value = robust_value(model, x, chosen.counterpart)
+            refuse_disagreement(model, x, answer.value, value, chosen.counterpart)
     return Solution(
         method=chosen.method,
         status=answer.status,

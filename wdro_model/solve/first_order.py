@@ -13,6 +13,7 @@ from wdro_model.model.feasible import meets
 from wdro_model.sets.deadlines import deadline
 from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
 from wdro_model.solve.certify import Solution, certified, report
+from wdro_model.solve.false_objectives import refuse_false_objective
 from wdro_model.solve.notes import hull_notes
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
@@ -54,6 +55,9 @@ def first_order_outcome(
     rng = np.random.default_rng(options.seed)
     with deadline(solver.time_limit):
         oracle = bounded_oracle(model)
+        if chosen.counterpart is not None and not chosen.counterpart.is_proven:
+            refuse_false_objective(chosen.counterpart, objective, oracle)
+            oracle.reset()
         start = first_point(model, objective, options, rng)
     if solver.time_limit is not None:  # what came before counts
         left = solver.time_limit - (time.perf_counter() - began)

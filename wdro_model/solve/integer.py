@@ -16,6 +16,7 @@ from wdro_model.objectives.exact.at_choices import linear_risk, risk_at_choices
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.sets.product import ProductSet
 from wdro_model.solve.certify import Solution, evaluations
+from wdro_model.solve.false_objectives import refuse_false_objective
 from wdro_model.solve.first_order import user_start
 from wdro_model.solve.options import Options
 from wdro_model.solve.over_columns import column_model
@@ -134,6 +135,8 @@ def nodes_of(model: Model, chosen: Plan, solver: BranchAndBound) -> NodeRelaxati
     kinks = chosen.written is not None and _has_kinks(model, chosen)
     if binary and chosen.objective is not None and not kinks:
         objective = chosen.objective()
+        if chosen.counterpart is not None and not chosen.counterpart.is_proven:
+            refuse_false_objective(chosen.counterpart, objective, oracle)
         quadratic = _quadratic(model, objective)
         if quadratic is not None:
             return QuadraticNodes(oracle, quadratic, solver.gap)

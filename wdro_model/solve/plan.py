@@ -135,7 +135,7 @@ def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
             Conic(),
             found.formula,
             (),
-            objective=(lambda: found.objective(robust)) if smooth else None,
+            objective=(lambda: exact.objective_by(found, robust)) if smooth else None,
             counterpart=found,
         ),
         solver,

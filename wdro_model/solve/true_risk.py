@@ -8,7 +8,7 @@ import numpy as np
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives import exact
-from wdro_model.objectives.ascent import climb
+from wdro_model.objectives.ascent import climb, push
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.exact import Counterpart, Extremal
 from wdro_model.solve.own_units import Units, in_units
@@ -16,6 +16,10 @@ from wdro_model.solvers.objective import Array
 
 FALSE = 1e-5
 """How far a counterpart of one's own may be below what is known, relative to that."""
+ATTAINED = 1e-2
+"""The share of what the ball adds to the mean loss by which a worst case may fall short of it."""
+AGREE = 1e-4
+"""How far its program, its objective and its value may be apart, relative to them."""
 
 
 def known_robust_value(model: RobustModel, x: Array) -> float | None:
@@ -27,7 +31,14 @@ def known_robust_value(model: RobustModel, x: Array) -> float | None:
 def robust_value(model: RobustModel, x: Array, found: Counterpart) -> float:
     """The worst-case risk of a decision, by its counterpart, worked out in the model's units."""
     units = _units(model, found)
-    value = units.loss * found.value(units.model, x)
+    told: Any = found.value(units.model, x)
+    if np.ndim(told) != 0 or not isinstance(told, int | float | np.number | np.ndarray):
+        what = f"an array of shape {np.shape(told)}" if np.ndim(told) else repr(told)
+        raise ValueError(
+            f"the counterpart {type(found).__name__} gives the worst-case risk as {what}; its "
+            "value(model, x) must return one number."
+        )
+    value = units.loss * float(told)
     if not found.is_proven:
         refuse_false_value(model, x, value, found)
     return value
@@ -36,8 +47,8 @@ def robust_value(model: RobustModel, x: Array, found: Counterpart) -> float:
 def refuse_false_value(model: RobustModel, x: Array, value: Any, found: Counterpart) -> None:
     """A ValueError where a counterpart's risk is below that of a distribution of the ball."""
     mean = Empirical(model).evaluate(x).value
-    moved = climb(model, x)
-    known = mean if moved is None else max(mean, moved.expected_loss)
+    moved = [found for found in (climb(model, x), push(model, x)) if found is not None]
+    known = max([mean, *(found.expected_loss for found in moved)])
     number = np.ndim(value) == 0 and np.isfinite(value)
     if number and value >= known - FALSE * max(abs(known), abs(known - mean), 1e-3):
         return
@@ -45,6 +56,22 @@ def refuse_false_value(model: RobustModel, x: Array, value: Any, found: Counterp
         f"the counterpart {type(found).__name__} gives the worst-case risk {value!r}, but some "
         f"distribution of the ball has the expected loss {known:.8g} at this decision (the data "
         f"itself has {mean:.8g}); correct its formula, or its refusal."
+    )
+
+
+def refuse_disagreement(
+    model: RobustModel, x: Array, solved: float, value: float | None, found: Counterpart
+) -> None:
+    """A ValueError where what was minimised and the `value` of a counterpart differ at x."""
+    if value is None:
+        return
+    mean = Empirical(model).evaluate(x).value
+    if abs(solved - value) <= AGREE * max(abs(solved), abs(value), abs(value - mean), 1e-3):
+        return
+    raise ValueError(
+        f"the counterpart {type(found).__name__} contradicts itself: the worst-case risk of the "
+        f"solution is {solved:.8g} by what was minimised, but {value:.8g} by its value(model, x) "
+        "(by default its program with the decision held fixed); correct one of them."
     )
 
 
@@ -65,15 +92,35 @@ def refuse_false_distribution(model: RobustModel, worst: Extremal, found: Counte
     )
 
 
+def refuse_unattained(model: RobustModel, x: Array, worst: Extremal, found: Counterpart) -> None:
+    """A ValueError where the expected loss of a worst case is below the worst-case risk."""
+    risk = robust_value(model, x, found)
+    mean = Empirical(model).evaluate(x).value
+    attained = float(worst.weights @ model.loss.values(x, worst.rows))
+    if attained >= risk - ATTAINED * abs(risk - mean) - FALSE * max(abs(risk), 1e-3):
+        return
+    raise ValueError(
+        f"the worst case of the counterpart {type(found).__name__} has the expected loss "
+        f"{attained:.8g}, below the worst-case risk {risk:.8g} that it is to attain; correct its "
+        "extremal(model, x)."
+    )
+
+
 def worst_distribution(model: RobustModel, x: Array, found: Counterpart) -> Extremal:
     """A distribution of the ball that attains it."""
     units = _units(model, found)
     worst = found.extremal(units.model, x)
+    if not isinstance(worst, Extremal):
+        raise TypeError(
+            f"extremal of the counterpart {type(found).__name__} must return Extremal(rows, "
+            f"weights, source, dual), got {type(worst).__name__}."
+        )
     if units.model is not model:
         dual = worst.dual * units.loss / units.cost
         worst = Extremal(worst.rows * units.data, worst.weights, worst.source, dual)
     if not found.is_proven:
         refuse_false_distribution(model, worst, found)
+        refuse_unattained(model, x, worst, found)
     return worst
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.errors import InexactOracleError
-from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
+from wdro_model.sets.feasible_set import FeasibleSet, vertex_with_slack
 from wdro_model.sets.product import ProductSet
 from wdro_model.solvers.objective import Array
 
@@ -52,8 +52,7 @@ def _certificate(feasible: FeasibleSet, x: Array, gradient: Array) -> Certificat
             vertex[where] = parts[-1].vertex
         slope, slack = sum(part.slope for part in parts), sum(part.slack for part in parts)
         return Certificate(vertex, slope, slack, tuple(parts))
-    vertex, slack = feasible.minimize_with_slack(gradient)
-    vertex = checked_vertex(feasible, vertex)
+    vertex, slack = vertex_with_slack(feasible, gradient)
     found = Certificate(vertex, float(gradient @ (x - vertex)), slack)
     refuse_negative(feasible, found.slope + slack, x, vertex, gradient)
     return found

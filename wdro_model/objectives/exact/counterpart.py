@@ -22,6 +22,7 @@ from wdro_model.registry import Register, refuse_signature
 from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.objective import Array, Objective
 from wdro_model.uncertainty.costs import BoundCost
+from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.supports import Everywhere
 
 Condition = Callable[[RobustModel], str | None]
@@ -77,8 +78,13 @@ class Counterpart(ABC):
         raise NotImplementedError(f"{type(self).__name__} is not smooth in the decision.")
 
     def value(self, model: RobustModel, x: Array) -> float:
-        """The worst-case risk of one decision: its program with the decision held fixed."""
-        program = self.program(model)
+        """The worst-case risk of one decision: its program with the decision held fixed.
+
+        Without a program, the objective.
+        """
+        program = program_by(self, model)
+        if program is None and self.has_objective(model):
+            return float(objective_by(self, model).evaluate(x).value)
         if program is None:
             raise NotImplementedError(
                 f"{type(self).__name__} has no convex program here, and defines no value(model, x)."
@@ -194,14 +200,59 @@ def refusal_of(entry: Counterpart, model: RobustModel) -> str | None:
 
 def program_of(model: RobustModel) -> Program | None:
     """The program of the counterpart that applies."""
-    entry = counterpart(model)
+    return program_by(counterpart(model), model)
+
+
+def program_by(entry: Counterpart, model: RobustModel) -> Program | None:
+    """The program of a counterpart; an error that names it where it is none that can be solved."""
     found = entry.program(model)
-    if found is None or isinstance(found, Program):
-        return found
-    raise TypeError(
-        f"program of the counterpart {type(entry).__name__} must return Program.if_convex(...) or "
-        f"None, got {type(found).__name__}."
-    )
+    name = f"program of the counterpart {type(entry).__name__}"
+    if found is not None and not isinstance(found, Program):
+        raise TypeError(
+            f"{name} must return Program.if_convex(...) or None, got {type(found).__name__}."
+        )
+    if found is not None and not entry.is_proven:
+        _refuse_program(found, name)
+    return found
+
+
+def _refuse_program(found: Program, name: str) -> None:
+    """An error where a program is not one convex number under a list of constraints."""
+    if not isinstance(found.constraints, list | tuple):
+        raise TypeError(
+            f"{name} has as constraints one {type(found.constraints).__name__}; write "
+            "Program(expression, [constraint])."
+        )
+    objective = found.expression
+    if not isinstance(objective, cp.Expression) or objective.size != 1:
+        shape = objective.shape if isinstance(objective, cp.Expression) else repr(objective)
+        raise ValueError(f"{name} must minimise one CVXPY number, got {shape}; sum or average it.")
+    held = [*objective.parameters(), *(p for c in found.constraints for p in c.parameters())]
+    data = sorted({p.name() for p in held if isinstance(p, UncertainParameter)})
+    if data:
+        raise ValueError(
+            f"{name} still has the uncertain {', '.join(data)} in it; put in numbers: "
+            "substitute(model.expression, {parameter: sample})."
+        )
+    if not objective.is_convex() or not all(c.is_dcp() for c in found.constraints):
+        raise ValueError(
+            f"{name} is not convex by CVXPY's rules: {objective} is {objective.curvature.lower()}; "
+            "return Program.if_convex(expression, constraints), which is None there."
+        )
+
+
+def objective_by(entry: Counterpart, model: RobustModel) -> Objective:
+    """The smooth objective of a counterpart; an error that names it where it is none."""
+    found = entry.objective(model)
+    name = f"objective of the counterpart {type(entry).__name__}"
+    lacking = [part for part in ("evaluate", "convex") if not hasattr(found, part)]
+    if lacking:
+        raise TypeError(
+            f"{name} must return an object with evaluate(x, dual=None) -> Point and convex (a "
+            f"bool); the {type(found).__name__} that it returned lacks {' and '.join(lacking)}."
+        )
+    refuse_signature(f"evaluate of the {name}", found.evaluate, "x", "dual")
+    return found
 
 
 # ------------------------------------------------------------------ what they ask of a model

@@ -78,6 +78,8 @@ def closed_form_refusal(model: RobustModel) -> str | None:
         return "the loss is not affine in the data"
     if not model.cost.is_quadratic:
         return "the ground cost is not quadratic"
+    if not model.cost.is_separable and np.any(model.cost.frozen):
+        return "the ground cost couples coordinates, some of which may not move"
     if not model.joint.everywhere:
         if model.joint.bounds is None:
             return "the support has no coordinate structure"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from inspect import isfunction
 from typing import Any, TypeVar
 
 import cvxpy as cp
@@ -37,9 +38,9 @@ PURPOSES: dict[str, str] = {
     "coordinate_weights": "boxes (with is_separable)",
     "conjugate": "bounded supports (with is_conic)",
     "perspective": "worst-case distributions on bounded supports (with is_conic)",
-    "inverse_times": "affine and max-affine losses (with is_quadratic)",
+    "inverse_times": "affine and max-affine losses (with is_quadratic); worked out from matrix",
     "whitened": "max-affine losses (with is_quadratic)",
-    "matrix": "smoothing of affine losses in closed form (with is_quadratic)",
+    "matrix": "smoothing of affine losses (with is_quadratic); worked out if missing, slowly",
     "rounded": "smoothing of costs with kinks",
     "quadratic_model": "smoothing with fewer calls of the cost",
     "default_sigma": "a closed form of the default sigma; found by draws if missing",
@@ -137,6 +138,12 @@ def as_cost(given: Any) -> GroundCost:
         return given
     if isinstance(given, type) and issubclass(given, GroundCost):
         raise ValueError(f"cost is the class {given.__name__}; write {given.__name__}().")
+    if isinstance(given, BoundCost) or (isinstance(given, type) and issubclass(given, BoundCost)):
+        name = given.__name__ if isinstance(given, type) else type(given).__name__
+        raise ValueError(
+            f"cost is {name}, a BoundCost; pass the ground cost, not what it binds to: the one "
+            "whose bind(joint) returns it."
+        )
     if isinstance(given, str):
         return _by_name(given)
     if callable(given):
@@ -161,16 +168,29 @@ def _by_name(name: str) -> GroundCost:
 MOVES = 8
 CLOSE, SLOPE = 1e-6, 1e-3
 """Relative errors: of values, and of gradients against differences."""
+PROPERTIES = ("dimension", *(n for n in dir(BoundCost) if not callable(getattr(BoundCost, n))))
+"""What of a bound cost is no method."""
+SLOPES, MOST_DIFFERENCES, MOST_DERIVATIVES = 2, 200, 10_000
+"""Slopes at which the dual norm is differentiated, in at most so many coordinates: by differences,
+and by CVXPY's derivatives."""
 
 
 def check(cost: BoundCost, rows: Array | None = None, seed: int = 0) -> None:
     """Raise a ValueError if what a bound cost says of itself does not hold at random moves.
 
     Costs are not negative and zero at rest; with an order they grow by its power, the same in every
-    place and in both directions; <b, delta> <= |b|_dual |delta|, which the steepest move attains;
-    the dual norm is the same in CVXPY and as numbers; the gradient is that of differences; weights
-    and matrix give the cost. What the cost does not know is not tested. rows: some samples (n, d).
+    place and in both directions; <b, delta> <= |b|_dual |delta|, which the steepest move attains,
+    and so does the gradient of the dual norm in b (by differences up to 200 coordinates, then by
+    CVXPY where it has derivatives, up to 10000); the dual norm is the same in CVXPY and as numbers;
+    the gradient is that of differences; weights and matrix give the cost. What the cost does not
+    know is not tested. rows: some samples (n, d).
     """
+    for name in PROPERTIES:
+        if isfunction(getattr(type(cost), name, None)):
+            raise ValueError(
+                f"{name} of the cost {cost.describe()} is a method, and must be a property: write "
+                f"@property above def {name}(self)."
+            )
     rows = np.zeros((MOVES, cost.dimension)) if rows is None else rows
     failures = list(_failures(cost, np.asarray(rows, dtype=float)[:MOVES], seed))
     if failures:
@@ -228,6 +248,7 @@ def _failures(cost: BoundCost, rows: Array, seed: int) -> Iterator[str]:
         yield from _gradient(cost, delta, size * rng.normal(size=delta.shape) * free)
     if cost.knows("dual_norms"):
         yield from _duality(cost, rng.normal(size=delta.shape) * free, delta, costs)
+        yield from _attained(cost, rows, rng)
 
 
 def _homogeneity(cost: BoundCost, rows: Array, delta: Array, costs: Array) -> Iterator[str]:
@@ -282,6 +303,67 @@ def _duality(cost: BoundCost, slopes: Array, delta: Array, costs: Array) -> Iter
         yield from _differ("<b, steepest move>", np.sum(best * slopes, axis=1), norms, "|b|_dual")
         lengths = _asked(cost, "of_displacements", best.shape[:1], best)
         yield from _differ("a steepest move", lengths, np.ones(len(best)), "1")
+
+
+def _attained(cost: BoundCost, rows: Array, rng: np.random.Generator) -> Iterator[str]:
+    """Is the dual norm attained? Its gradient m at b has <b, m> = |b|_dual and length 1.
+
+    A dual norm that is too low has a gradient that is too short, and one too high a longer one.
+    """
+    assert cost.order is not None
+    for _ in range(SLOPES):
+        found = _steepest_by_gradient(cost, rng)
+        if found is None:
+            continue
+        slope, move, norm = found
+        gain = float(slope @ move) / max(norm, 1e-300)
+        length = float(cost(rows[:1], rows[:1] + move)[0]) ** (1.0 / cost.order)
+        if abs(gain - 1) > SLOPE or abs(length - 1) > SLOPE:
+            yield (
+                f"the gradient of the dual norm is a move of length {length:.6g} that gains "
+                f"{gain:.6g} times the dual norm, not 1 and 1: the dual norm is too "
+                f"{'low' if length < gain else 'high'}, it is not that of this cost"
+            )
+            return
+
+
+def _steepest_by_gradient(
+    cost: BoundCost, rng: np.random.Generator
+) -> tuple[Array, Array, float] | None:
+    """A random slope, the gradient of its dual norm and the norm; None where that is not known.
+
+    By differences, and by CVXPY where there are many coordinates.
+    """
+    free = ~np.asarray(cost.frozen)
+    if cost.dimension > MOST_DIFFERENCES:
+        if not cost.knows("dual_norm") or cost.dimension > MOST_DERIVATIVES:
+            return None
+        slope = cp.Variable(cost.dimension)
+        slope.value = rng.normal(size=cost.dimension) * free
+        try:
+            norm = cost.dual_norm(slope)
+            gradient = norm.grad[slope]
+        except Exception:  # some atoms have no derivatives, and say so in many ways
+            return None
+        if gradient is None or not hasattr(gradient, "toarray"):
+            return None
+        return slope.value, np.ravel(gradient.toarray()) * free, float(norm.value)
+    if not cost.knows("of_displacements"):
+        return None
+    scales = np.where(free, cost.coordinate_scales, 0.0)
+    scales = np.where(np.isfinite(scales), scales, 0.0)
+    where = np.flatnonzero(scales > 0)
+    steps = 1e-5 * np.diag(scales)[where]
+    point, way = (scales * rng.normal(size=scales.shape) for _ in range(2))
+    tried = np.vstack([point, point + 1e-6 * way, point - 1e-6 * way, point + steps, point - steps])
+    norms = _asked(cost, "dual_norms", tried.shape[:1], tried)
+    ahead, back = np.split(norms[3:], 2)
+    move = np.zeros(cost.dimension)
+    move[where] = (ahead - back) / (2e-5 * scales[where])
+    along = (norms[1] - norms[2]) / 2e-6
+    # At a kink differences of two sizes disagree.
+    smooth = len(where) > 0 and abs(along - way @ move) <= SLOPE * norms[0]
+    return (point, move, float(norms[0])) if smooth else None
 
 
 def _differ(name: str, found: Array, expected: Array, other: str = "the cost") -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import cvxpy as cp
@@ -27,6 +28,10 @@ Array = np.ndarray
 
 FOLLOWS = {"dual_norms": ("dual_norm",), "largest_gains": ("dual_norms",)}
 """Operations that the base class works out from others."""
+OF_A_MATRIX = ("matrix", "inverse_times")
+"""Those that it works out from the values of a quadratic cost."""
+MOST_PAIRS = 500
+"""Coordinates of which all pairs are moved for that."""
 HALVINGS = 60
 PROBED = 16
 """Coordinates along which the cost of a small move is tried."""
@@ -94,7 +99,11 @@ class BoundCost(ABC):
 
     def knows(self, operation: str) -> bool:
         """Has the cost an operation of its own, or those that it follows from?"""
-        return class_knows(type(self), operation)
+        if class_knows(type(self), operation):
+            return True
+        return operation in OF_A_MATRIX and (
+            class_knows(type(self), "matrix") or self._has_a_matrix
+        )
 
     # ------------------------------------------------------------------ its values
     def __call__(self, origins: Array, points: Array) -> Array:
@@ -136,8 +145,10 @@ class BoundCost(ABC):
 
     @property
     def matrix(self) -> Array:
-        """P (d, d) of a quadratic cost."""
-        self._unknown("matrix")
+        """P (d, d) of a quadratic cost; from the costs of moves of two coordinates if missing."""
+        if not self._has_a_matrix:
+            self._unknown("matrix")
+        return self._by_pairs
 
     @cached_property
     def couplings(self) -> Any | None:
@@ -180,7 +191,10 @@ class BoundCost(ABC):
 
     def inverse_times(self, slopes: Array) -> Array:
         """P^-1 times each row of slopes (..., d), of a quadratic cost."""
-        self._unknown("inverse_times")
+        if not self.knows("inverse_times"):
+            self._unknown("inverse_times")
+        flat = np.reshape(slopes, (-1, self.dimension))
+        return np.linalg.solve(self.matrix, flat.T).T.reshape(np.shape(slopes))
 
     def largest_gains(self, slopes: Array, radius: float, width: Array | None) -> Array:
         """What the budget can add along slopes (..., d), within a box of some width (d,)."""
@@ -298,6 +312,21 @@ class BoundCost(ABC):
             return self
         self._unknown("restricted")
 
+    @property
+    def _has_a_matrix(self) -> bool:
+        """Is it a quadratic cost of few coordinates, all of which move?"""
+        known = self.is_quadratic and class_knows(type(self), "of_displacements")
+        return known and self.dimension <= MOST_PAIRS and not np.any(self.frozen)
+
+    @cached_property
+    def _by_pairs(self) -> Array:
+        """P, from c(e_i + e_j) = P_ii + 2 P_ij + P_jj."""
+        units = np.eye(self.dimension)
+        alone = self.of_displacements(units)
+        both = np.array([self.of_displacements(units + unit) for unit in units])
+        found = (both - alone - alone[:, None]) / 2
+        return (found + found.T) / 2
+
     def _measured(self, joint: JointSamples) -> tuple[float, float]:
         """p and w of small moves, from the cost of one and of two steps off a sample."""
         row = joint.matrix[:1]
@@ -314,9 +343,10 @@ class BoundCost(ABC):
         self._unknown("small_moves", "pass sigma=... and epsilon=...")
 
     def _unknown(self, operation: str, way_out: str | None = None) -> NoReturn:
+        kind = "method" if isfunction(getattr(BoundCost, operation)) else "property"
         raise UnknownToCost(
             f"the cost {self.describe()} does not know its {operation}: "
-            + (way_out or f"give {type(self).__name__} the method {operation}.")
+            + (way_out or f"give {type(self).__name__} the {kind} {operation}.")
         )
 
 

@@ -39,7 +39,8 @@ class Whitening:
         self._turn: Array | None = None
         self._scale: Array | float = spread
         if not cost.is_separable:
-            self.weights, turn = np.linalg.eigh(spread[:, None] * cost.matrix * spread)
+            block = cost.matrix[np.ix_(self.free, self.free)]
+            self.weights, turn = np.linalg.eigh(spread[:, None] * block * spread)
             self._turn = spread[:, None] * turn
         else:
             self.weights = cost.coordinate_weights[self.free] * spread**2
