@@ -223,20 +223,26 @@ def declare(*atoms: type) -> Callable[[Family], Family]:
         if not (isinstance(family, type) and issubclass(family, AtomFacts)):
             raise TypeError(f"declare takes a subclass of AtomFacts, got {family!r}.")
         _check_names(family)
-        if family.rule is not AtomFacts.rule or family.kernel is not AtomFacts.kernel:
-            _RULED.update(atoms)
+        foreign = not family.__module__.startswith("wdro_model.")
         for atom in atoms:
             known = _facts_of_class(atom)
             if not isinstance(known, family):
                 body = _plain_rule(family)
-                if not family.__module__.startswith("wdro_model.") and "rule" in vars(family):
+                if foreign and "rule" in vars(family):
                     body["_is_proven"] = False
                 known = type(family.__name__, (family, type(known)), body)()
+            # What the library declares has the rule of its bases, if it has none of its own.
+            if _has_rule(family) or not foreign and _has_rule(type(known)):
+                _RULED.add(atom)
             _TABLE[atom] = known
         _FOUND.clear()
         return family
 
     return register
+
+
+def _has_rule(family: type[AtomFacts]) -> bool:
+    return family.rule is not AtomFacts.rule or family.kernel is not AtomFacts.kernel
 
 
 def _plain_rule(family: type[AtomFacts]) -> dict[str, Any]:
