@@ -36,6 +36,14 @@ def pieces(expression: Any, parameters: Iterable[Any], limit: int = 64) -> tuple
         return None
 
 
+def pieces_of(expression: Any, degrees: Degrees, entry: int, sign: int) -> Pieces | None:
+    """Expressions whose maximum is sign * an entry, in column-major order; None if unknown."""
+    try:
+        return _Pieces(degrees, 64).of(expression, entry, sign)
+    except NoPieces:
+        return None
+
+
 def entry_pieces(expression: Any, degrees: Degrees) -> tuple[int, Pieces] | None:
     """(sign, pieces): sign * expression is the maximum, entry by entry, of affine pieces.
 

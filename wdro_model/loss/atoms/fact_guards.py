@@ -7,7 +7,6 @@ than the fact has, is reported as what it is.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from numbers import Real
@@ -43,11 +42,12 @@ def guarded(family: type, base: type, passing: Passing) -> dict[str, Any]:
 
 def _guard(name: str, fact: Any, asked: Any, passing: Passing) -> Callable[..., Any]:
     signature = _signature(asked)
+    raised: Passing = (*passing, ArithmeticError, MemoryError, NotImplementedError)
 
     def answer(atom: Any, function: Callable[..., Any], *given: Any) -> Any:
         try:
             return function(*given)
-        except (*passing, ArithmeticError, MemoryError, NotImplementedError):
+        except raised:
             raise
         except Exception as error:
             raise ValueError(_failure(name, signature, atom, given, error)) from error
@@ -105,7 +105,7 @@ def _are_expressions(found: Any) -> bool:
 
 
 def _is_degree(found: Any) -> bool:
-    return isinstance(found, Real) and not math.isnan(found) and found >= 0
+    return isinstance(found, Real) and float(found) >= 0.0
 
 
 FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {

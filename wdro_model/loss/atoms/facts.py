@@ -213,6 +213,11 @@ def facts_of(expression: Any) -> AtomFacts:
     return _facts_of_class(type(expression))
 
 
+def is_foreign(expression: Any) -> bool:
+    """Is anything of what is known of an expression a user's word?"""
+    return facts_of(expression)._is_foreign
+
+
 def _facts_of_class(cls: type) -> AtomFacts:
     found = _FOUND.get(cls)
     if found is None:
@@ -241,7 +246,7 @@ def declare(*atoms: type) -> Callable[[Family], Family]:
                         body["_is_proven"] = False
                 known = type(family.__name__, (family, type(known)), body)()
             # What the library declares has the rule of its bases, if it has none of its own.
-            if _has_rule(family) or not foreign and _has_rule(type(known)):
+            if _has_rule(family) or (not foreign and _has_rule(type(known))):
                 _RULED.add(atom)
             _TABLE[atom] = known
         _FOUND.clear()

@@ -62,7 +62,7 @@ def hold_rule(
         at = ", ".join(shown(v[where[0]] if o.batched else v) for o, v in zip(operands, values))
         raise ValueError(
             f"the rule of the atom {name!r} gives {value[where]:.6g} where its numeric() gives "
-            f"{expected[where]:.6g}, at {at}; correct one of them."
+            f"{expected[where]:.6g}, at the operands {at}; correct one of them."
         )
     _check_pullbacks(name, kernel, values, found, expected)
     return value
@@ -79,8 +79,7 @@ def _check_pullbacks(
     weights = rng.uniform(0.5, 1.5, expected.shape)
     noise = 1e-14 * float(np.sum(np.abs(weights * expected)))
     for k, operand in enumerate(values):
-        step = STEP * (1.0 + float(np.max(np.abs(operand), initial=0.0)))
-        move = rng.uniform(0.5, 1.5, operand.shape)
+        move = rng.uniform(0.5, 1.5, operand.shape) * (1.0 + np.abs(operand))
 
         def total(step: float, k: int = k, move: np.ndarray = move) -> float:
             moved = [v + step * move if j == k else v.copy() for j, v in enumerate(values)]
@@ -102,10 +101,10 @@ def _check_pullbacks(
             ) from error
         here = total(0.0)
         # At a kink the pullback lies between the slopes to both sides.
-        sides = sorted(((total(step) - here) / step, (here - total(-step)) / step))
+        sides = sorted(((total(STEP) - here) / STEP, (here - total(-STEP)) / STEP))
         if not np.isfinite(sides).all():
             continue
-        within = CLOSE * (1.0 + abs(sides[0] + sides[1]) / 2) + noise / step
+        within = CLOSE * (1.0 + abs(sides[0] + sides[1]) / 2) + noise / STEP
         if not sides[0] - within <= slope <= sides[1] + within:
             kept = shape in (operand.shape, (*expected.shape[:1], *operand.shape))
             raise ValueError(
