@@ -388,3 +388,54 @@ def test_what_is_not_homogeneous_or_not_entrywise_is_refused():
     assert problem_of(elementwise(centred, rule, is_entrywise=False)) is not None
     with pytest.raises(ValueError, match=r"'Entries' is known as is_entrywise .* but another"):
         problem_of(elementwise(centred, rule))
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_a_square_that_is_not_the_atom_is_refused(factor):
+    def square(self, atom):
+        v = atom.args[0]
+        return v - cp.sum(v) / 3, cp.Constant(factor)
+
+    def rule(atom, v):
+        c = v - v.mean(axis=-1, keepdims=True)
+        return (c**2).sum(axis=-1), lambda g: 2 * np.asarray(g)[..., None] * c
+
+    atom = declared(rule, square=square)
+    atom.numeric = lambda self, values: 3 * np.var(values[0])
+    if factor == 1:
+        assert problem_of(atom) is not None
+        return
+    with pytest.raises(ValueError, match="fact square of the atom 'Spread' makes"):
+        problem_of(atom)
+
+
+def test_an_atom_derived_from_a_known_one_is_held_against_its_own_values():
+    class Same(cp.abs):
+        pass
+
+    class Twice(cp.abs):
+        def numeric(self, values):
+            return 2 * np.abs(values[0])
+
+    known = problem_of(cp.abs).solve(method="erm")
+    assert problem_of(Same).solve(method="erm") == pytest.approx(known, rel=1e-3)
+    with pytest.raises(ValueError, match=r"rule of the atom 'Twice' gives .* numeric\(\) gives"):
+        problem_of(Twice)
+
+
+def test_rules_with_a_domain_are_taken():
+    """1/v for v > 0, by a rule that refuses all else, of data that is close to zero."""
+
+    def rule(atom, v):
+        if np.any(v <= 0):
+            raise ValueError("not positive")
+        return 1 / v, lambda g: -g / v**2
+
+    atom = elementwise(lambda v: np.where(v > 0, 1 / v, np.inf), rule)
+    for scale in (1e-6, 1.0, 1e6):
+        x = cp.Variable(3, nonneg=True)
+        z = wdro.UncertainParameter(3, samples=scale * np.exp(SAMPLES))
+        problem = wdro.Problem(cp.Minimize(atom(z @ x)), [cp.sum(x) == 1], assume_convex=True)
+        problem.solve(method="erm")
+        mean = np.mean(1 / (scale * np.exp(SAMPLES) @ x.value))
+        assert problem.value == pytest.approx(mean, rel=1e-9)

@@ -85,6 +85,8 @@ class FactsAtData:
                 place.check_slopes(atom, step)
             if known > 1 and facts.pieces is not AtomFacts.pieces:
                 place.check_pieces(atom, step)
+            if facts.square is not AtomFacts.square:
+                place.check_square(atom, step)
             if facts.far is not AtomFacts.far and len(step.inputs) == len(atom.args):
                 self.check_far(x, atom, step)
 
@@ -350,6 +352,22 @@ class Place:
                 f"'{brief(atom)}' are not its slope and the rest: they make {claimed[k]:.6g} of "
                 f"what is {found[k]:.6g} at the data {shown(self.rows[k])}; correct them."
             )
+
+    def check_square(self, atom: Any, step: TapeStep) -> None:
+        """sum(u^2) / t is the atom."""
+        found = facts_of(atom).square(atom)
+        assert self.whose.joint is not None
+        for k, row in enumerate(self.rows if found is not None else ()):
+            values = {p: v[0] for p, v in self.whose.joint.split(row[None]).items()}
+            with held_values(values):
+                claimed = float(np.sum(found[0].value ** 2) / np.reshape(found[1].value, ()))
+            value = float(np.sum(self.values[step.output][k]))
+            if abs(claimed - value) > CLOSE * (1.0 + abs(value) + abs(claimed)):
+                raise ValueError(
+                    f"the fact square of the atom {type(atom).__name__!r} makes sum(u^2) / t = "
+                    f"{claimed:.6g} where the atom is {value:.6g}, at {self.shown(step, (k,))}; "
+                    "correct it."
+                )
 
     def check_pieces(self, atom: Any, step: TapeStep) -> None:
         """The maximum of its pieces is the atom, or minus it."""

@@ -222,6 +222,10 @@ def _facts_of_class(cls: type) -> AtomFacts:
     found = _FOUND.get(cls)
     if found is None:
         found = next(_TABLE[base] for base in cls.__mro__ if base in _TABLE)
+        own = cls in _TABLE or not issubclass(cls, Atom)
+        if not own and not cls.__module__.startswith(("cvxpy.", "wdro_model.")):
+            # Another function may have been made of an atom that is known.
+            found = type(cls.__name__, (type(found),), {"_is_foreign": True, "_is_proven": False})()
         _FOUND[cls] = found
     return found
 

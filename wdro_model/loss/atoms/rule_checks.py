@@ -83,7 +83,10 @@ def _check_pullbacks(
 
         def total(step: float, k: int = k, move: np.ndarray = move) -> float:
             moved = [v + step * move if j == k else v.copy() for j, v in enumerate(values)]
-            return float(np.sum(weights * np.asarray(kernel(*moved)[0])))
+            try:
+                return float(np.sum(weights * np.asarray(kernel(*moved)[0])))
+            except UNKNOWN:
+                return np.nan  # outside its domain
 
         shape: Any = None
         try:
