@@ -439,3 +439,21 @@ def test_rules_with_a_domain_are_taken():
         problem.solve(method="erm")
         mean = np.mean(1 / (scale * np.exp(SAMPLES) @ x.value))
         assert problem.value == pytest.approx(mean, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "fact"),
+    [
+        ("terms", lambda self, atom, split: [cp.abs(atom.args[0]), cp.abs(atom.args[0])]),
+        ("factor", lambda self, atom, number: (3.0, cp.abs(atom.args[0]))),
+        ("times", lambda self, atom, factor, push: cp.abs(atom.args[0])),
+        ("replaced", lambda self, atom, reads: cp.square(reads[0])),
+        ("same_number", lambda self, atom: atom.args[0]),
+    ],
+)
+def test_an_atom_that_is_rewritten_as_another_is_refused(name, fact):
+    atom = elementwise(
+        np.abs, lambda atom, v: (np.abs(v), lambda g: g * np.sign(v)), **{name: fact}
+    )
+    with pytest.raises(ValueError, match=f"fact {name} of the atom 'Entries' makes .* of what is"):
+        problem_of(atom)

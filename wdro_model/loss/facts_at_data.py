@@ -21,6 +21,7 @@ from wdro_model.loss.affine_pieces import pieces_of
 from wdro_model.loss.atoms.facts import AtomFacts, Operand, brief, facts_of, is_foreign
 from wdro_model.loss.atoms.rule_checks import UNKNOWN, hold_rule, numeric, shown
 from wdro_model.loss.batched import BatchedLoss, Layout
+from wdro_model.loss.expressions import as_scalar, constant_number, substitute, times
 from wdro_model.loss.polynomial import Degrees, affine_parts
 from wdro_model.loss.tape import TapeStep, dense_value, lower
 from wdro_model.uncertainty.joint import JointSamples
@@ -85,8 +86,7 @@ class FactsAtData:
                 place.check_slopes(atom, step)
             if known > 1 and facts.pieces is not AtomFacts.pieces:
                 place.check_pieces(atom, step)
-            if facts.square is not AtomFacts.square:
-                place.check_square(atom, step)
+            place.check_rewritten(atom, step)
             if facts.far is not AtomFacts.far and len(step.inputs) == len(atom.args):
                 self.check_far(x, atom, step)
 
@@ -353,21 +353,25 @@ class Place:
                 f"what is {found[k]:.6g} at the data {shown(self.rows[k])}; correct them."
             )
 
-    def check_square(self, atom: Any, step: TapeStep) -> None:
-        """sum(u^2) / t is the atom."""
-        found = facts_of(atom).square(atom)
+    def check_rewritten(self, atom: Any, step: TapeStep) -> None:
+        """What the atom is written as otherwise has its values, summed over its entries."""
         assert self.whose.joint is not None
-        for k, row in enumerate(self.rows if found is not None else ()):
+        written = list(_rewritten(atom))
+        rewrites = type(facts_of(atom)).replaced is not AtomFacts.replaced
+        for k, row in enumerate(self.rows if written or rewrites else ()):
             values = {p: v[0] for p, v in self.whose.joint.split(row[None]).items()}
             with held_values(values):
-                claimed = float(np.sum(found[0].value ** 2) / np.reshape(found[1].value, ()))
-            value = float(np.sum(self.values[step.output][k]))
-            if abs(claimed - value) > CLOSE * (1.0 + abs(value) + abs(claimed)):
-                raise ValueError(
-                    f"the fact square of the atom {type(atom).__name__!r} makes sum(u^2) / t = "
-                    f"{claimed:.6g} where the atom is {value:.6g}, at {self.shown(step, (k,))}; "
-                    "correct it."
-                )
+                here = [*written, ("replaced", substitute(atom, values), 1.0)]
+                totals = [(name, factor, float(np.sum(e.value))) for name, e, factor in here]
+            own = self.values[step.output][k]
+            for name, factor, claimed in totals:
+                value, size = factor * float(np.sum(own)), float(np.sum(np.abs(own)))
+                if abs(claimed - value) > CLOSE * (1.0 + 2 * size + abs(claimed)):
+                    raise ValueError(
+                        f"the fact {name} of the atom {type(atom).__name__!r} makes "
+                        f"{claimed:.6g} of what is {value:.6g}, summed over its entries, at "
+                        f"{self.shown(step, (k,))}; correct it."
+                    )
 
     def check_pieces(self, atom: Any, step: TapeStep) -> None:
         """The maximum of its pieces is the atom, or minus it."""
@@ -393,6 +397,21 @@ class Place:
                             "the fact pieces(atom, sign, at), and raise NoPieces for a sign that "
                             "has none."
                         )
+
+
+def _rewritten(atom: Any) -> Iterator[tuple[str, Any, float]]:
+    """(fact, expression, factor): sums of entries that are factor times that of the atom."""
+    facts = facts_of(atom)
+    if (square := facts.square(atom)) is not None:
+        yield "square", cp.sum_squares(square[0]) / as_scalar(square[1]), 1.0
+    if (terms := facts.terms(atom, lambda argument: [argument])) is not None:
+        yield "terms", sum(cp.sum(term) for term in terms), 1.0
+    if (factor := facts.factor(atom, constant_number)) is not None:
+        yield "factor", factor[0] * factor[1], 1.0
+    if (same := facts.same_number(atom)) is not None:
+        yield "same_number", same, 1.0
+    if type(facts).times is not AtomFacts.times:
+        yield "times", facts.times(atom, 2.0, times), 2.0
 
 
 @contextmanager
