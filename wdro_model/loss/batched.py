@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.loss.atoms.facts import brief
+from wdro_model.loss.atoms.facts import brief, is_foreign
 from wdro_model.loss.tape import lower
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
@@ -114,6 +114,11 @@ class BatchedLoss:
         return values, Pullback(
             partial(self._in_decision, call, size), partial(self._in_data, call, size)
         )
+
+    @property
+    def is_foreign(self) -> bool:
+        """Does it contain an atom of which something was declared outside the library?"""
+        return any(is_foreign(node.expression) for node in self._tape.nodes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Kernels are closures: a copy in another process builds its own.

@@ -13,6 +13,7 @@ from cvxpy.error import ParameterError
 
 from wdro_model.loss import BatchedLoss, CallableLoss, analyse
 from wdro_model.loss.batched import FlatLoss
+from wdro_model.loss.facts_at_data import FactsAtData
 from wdro_model.loss.structure import Structure
 from wdro_model.model.declared import all_variables, refuse_uncertain_constraints
 from wdro_model.model.feasible import Feasible, parameters_of
@@ -227,10 +228,12 @@ def compiled(
     feasible = Feasible(constraints, all_variables(loss.variables, constraints))
     if not uncertain:
         flat = FlatLoss(loss, feasible.layout, None)
-        return Model(expression, flat, structure, feasible, assume_convex, maximise)
+        certain = Model(expression, flat, structure, feasible, assume_convex, maximise)
+        refuse_false_facts(certain)
+        return certain
     joint = JointSamples(uncertain)
     given = WassersteinBall(0.0) if ball is None else ball
-    return RobustModel(
+    model = RobustModel(
         expression,
         FlatLoss(loss, feasible.layout, joint),
         structure,
@@ -242,6 +245,19 @@ def compiled(
         given.cost.bound_to(joint),
         has_ball=ball is not None,
     )
+    refuse_false_facts(model)
+    return model
+
+
+def refuse_false_facts(model: Model, x: np.ndarray | None = None) -> None:
+    """Atoms that a user declared must be what their facts say, at the data and the decision x.
+
+    x: some decisions of order one by default.
+    """
+    loss = model.loss.loss
+    if isinstance(loss, BatchedLoss) and loss.is_foreign:
+        free = ~np.asarray(model.cost.frozen) if isinstance(model, RobustModel) else None
+        FactsAtData(loss, model.loss.layout, model.loss.joint, free).refuse_false(x)
 
 
 def refuse_missing_values(model: Model) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from cvxpy import settings
 
 from wdro_model.model import Model, RobustModel
+from wdro_model.model.compiled import refuse_false_facts
 from wdro_model.objectives.ascent import climb
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.sets.feasible_set import FeasibleSet
@@ -266,6 +267,7 @@ def evaluations(
     dual: the price of transport that a smoothed solve found.
     known: a lower bound on the worst-case risk that it gave.
     """
+    refuse_false_facts(model, x)
     mean = Empirical(model).evaluate(x).value
     if not isinstance(model, RobustModel) or not model.has_ball:
         return {"empirical_value": mean, "robust_value": robust}

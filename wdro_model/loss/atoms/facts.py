@@ -41,6 +41,7 @@ import numpy as np
 from cvxpy.atoms.atom import Atom
 
 from wdro_model.errors import MissingRuleError
+from wdro_model.loss.atoms.fact_guards import guarded
 from wdro_model.loss.atoms.rule_checks import check_rule
 from wdro_model.registry import loaded
 
@@ -90,6 +91,8 @@ class AtomFacts:
     """Is h(t a) = t h(a) for t > 0?"""
     _is_proven = True
     """Is the rule tested with the library? Others are tested when they are first used."""
+    _is_foreign = False
+    """Was any of it declared outside the library? It is then held against the atom's values."""
 
     # -------------------------------------------------------------- values and gradients
     def rule(self, atom: Any, *values: Any) -> tuple[Any, ...]:
@@ -124,7 +127,7 @@ class AtomFacts:
         if self.is_entrywise:
             for k, argument in enumerate(atom.args):
                 if argument.shape != atom.shape:
-                    read[k] = cp.broadcast_to(argument, atom.shape)
+                    read[k] = _entry_by_entry(atom, argument)
         return read
 
     # -------------------------------------------------------------- as a function of the data
@@ -134,10 +137,13 @@ class AtomFacts:
 
     def adjoints(self, atom: Any) -> Adjoints:
         """Where the degree is one: the reverse pass; asked for arguments that see the data."""
-        raise ValueError(
-            f"the slope of '{brief(atom)}' in the data is not known; write the product with "
-            "cp.multiply or @ on vectors and matrices."
-        )
+        way_out = "write the product with cp.multiply or @ on vectors and matrices"
+        if self._is_foreign:
+            way_out = (
+                f"declare the fact adjoints(atom) of {type(atom).__name__!r}, whose degree is "
+                "declared as one, or a degree of math.inf if it is not affine"
+            )
+        raise ValueError(f"the slope of '{brief(atom)}' in the data is not known; {way_out}.")
 
     def constant_part(self, atom: Any, parts: Sequence[Any | None]) -> Any | None:
         """Where the degree is one: the atom of the constant parts; None stands for zero."""
@@ -207,10 +213,19 @@ def facts_of(expression: Any) -> AtomFacts:
     return _facts_of_class(type(expression))
 
 
+def is_foreign(expression: Any) -> bool:
+    """Is anything of what is known of an expression a user's word?"""
+    return facts_of(expression)._is_foreign
+
+
 def _facts_of_class(cls: type) -> AtomFacts:
     found = _FOUND.get(cls)
     if found is None:
         found = next(_TABLE[base] for base in cls.__mro__ if base in _TABLE)
+        own = cls in _TABLE or not issubclass(cls, Atom)
+        if not own and not cls.__module__.startswith(("cvxpy.", "wdro_model.")):
+            # Another function may have been made of an atom that is known.
+            found = type(cls.__name__, (type(found),), {"_is_foreign": True, "_is_proven": False})()
         _FOUND[cls] = found
     return found
 
@@ -223,20 +238,29 @@ def declare(*atoms: type) -> Callable[[Family], Family]:
         if not (isinstance(family, type) and issubclass(family, AtomFacts)):
             raise TypeError(f"declare takes a subclass of AtomFacts, got {family!r}.")
         _check_names(family)
-        if family.rule is not AtomFacts.rule or family.kernel is not AtomFacts.kernel:
-            _RULED.update(atoms)
+        foreign = not family.__module__.startswith("wdro_model.")
         for atom in atoms:
             known = _facts_of_class(atom)
             if not isinstance(known, family):
                 body = _plain_rule(family)
-                if not family.__module__.startswith("wdro_model.") and "rule" in vars(family):
-                    body["_is_proven"] = False
+                if foreign:
+                    body |= guarded(family, AtomFacts, (NoPieces, NoVectorForm))
+                    body["_is_foreign"] = True
+                    if _has_rule(family):
+                        body["_is_proven"] = False
                 known = type(family.__name__, (family, type(known)), body)()
+            # What the library declares has the rule of its bases, if it has none of its own.
+            if _has_rule(family) or (not foreign and _has_rule(type(known))):
+                _RULED.add(atom)
             _TABLE[atom] = known
         _FOUND.clear()
         return family
 
     return register
+
+
+def _has_rule(family: type[AtomFacts]) -> bool:
+    return family.rule is not AtomFacts.rule or family.kernel is not AtomFacts.kernel
 
 
 def _plain_rule(family: type[AtomFacts]) -> dict[str, Any]:
@@ -340,6 +364,17 @@ def _check_signature(function: Any, prepared: bool) -> None:
             return
     name = getattr(function, "__name__", repr(function))
     raise TypeError(f"a rule is a function {needed}, got {name}{signature}.")
+
+
+def _entry_by_entry(atom: Any, argument: Any) -> Any:
+    """An argument of an entrywise atom, in the atom's shape."""
+    try:
+        return cp.broadcast_to(argument, atom.shape)
+    except ValueError:
+        raise ValueError(
+            f"the atom {type(atom).__name__!r} is declared as is_entrywise, but has the shape "
+            f"{atom.shape} and an argument of shape {argument.shape}; leave the fact out."
+        ) from None
 
 
 def hidden_parameters(atom: Any) -> list[Any]:
