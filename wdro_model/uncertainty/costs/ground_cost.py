@@ -374,8 +374,11 @@ class GroundCost(ABC):
         from wdro_model.uncertainty.costs.cost_register import check
 
         name = type(self).__name__
-        refuse_signature(f"bind of the cost {name}", self.bind, "joint")
-        bound = self.bind(joint)
+        try:
+            bound = self.bind(joint)
+        except TypeError:
+            refuse_signature(f"bind of the cost {name}", self.bind, "joint")
+            raise
         if not isinstance(bound, BoundCost) or getattr(bound, "dimension", None) != joint.dimension:
             raise ValueError(
                 f"bind of the cost {name} must return a BoundCost with dimension="
