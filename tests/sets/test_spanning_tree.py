@@ -267,3 +267,8 @@ def test_fractional_points_outside_the_hull_violate_a_row():
         assert bool(sets) != inside or x.max() > 1.0
         found += bool(sets)
     assert found
+
+
+def test_one_edge_that_is_given_without_a_list_is_named():
+    with pytest.raises(ValueError, match=r"edges are given as a list: write \[\(0, 1\)\]"):
+        SpanningTree(nx.complete_graph(4), forbidden=(0, 1))

@@ -112,6 +112,8 @@ class ChoiceSet(FeasibleSet):
             return np.zeros(0, dtype=np.int64)
         if isinstance(things, str) or not isinstance(things, Iterable):
             raise ValueError(f"{self.thing}s are given as a list of names, got {things!r}.")
+        if isinstance(things, tuple) and things in self._places:
+            raise ValueError(f"{self.thing}s are given as a list: write [{things!r}].")
         return np.array([self.position(thing) for thing in things], dtype=np.int64)
 
     def position(self, thing: Any) -> int:
