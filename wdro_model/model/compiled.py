@@ -17,6 +17,7 @@ from wdro_model.loss.facts_at_data import FactsAtData
 from wdro_model.loss.structure import Structure
 from wdro_model.model.declared import all_variables, refuse_uncertain_constraints
 from wdro_model.model.feasible import Feasible, parameters_of
+from wdro_model.model.kept_programs import Budget, Programs, mixed_parameters, values_of
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
@@ -34,6 +35,8 @@ class Memory:
 
     def __init__(self) -> None:
         self.values: tuple[bytes, ...] = ()
+        self.programs = Programs()
+        """Kept for all values: their parameters are CVXPY's."""
         self.results: dict[str, Any] = {}
 
     def find(self, name: str, values: tuple[bytes, ...], compute: Callable[[], Any]) -> Any:
@@ -140,6 +143,19 @@ class Model:
         values = tuple(np.asarray(p.value).tobytes() for p in certain if p.value is not None)
         return self.memory.find(name, values, compute)
 
+    @property
+    def programs(self) -> Programs:
+        """Compiled programs, of this model and of its twins with another radius."""
+        return self.memory.programs
+
+    def parametric(self) -> Model:
+        """The model as programs are written that are to be solved again."""
+        return self
+
+    def worked_in(self) -> tuple[bytes, ...]:
+        """The values of those certain parameters that a program may hold as numbers."""
+        return () if self.expression is None else values_of(mixed_parameters(self.expression))
+
 
 @dataclass(frozen=True)
 class RobustModel(Model):
@@ -153,13 +169,29 @@ class RobustModel(Model):
     """The ground cost with its weights resolved."""
     has_ball: bool
     """Did the user give a ball?"""
+    budget: Budget | None = field(default=None, repr=False, compare=False, kw_only=True)
+    """The radius as a parameter, where a program is written that is to be solved again."""
 
     is_uncertain = True
 
     @property
     def radius(self) -> float:
         """The transport budget; 0 where no coordinate of the data may move."""
-        return 0.0 if self.cost.frozen.all() else self.ambiguity.radius
+        return 0.0 if self.cost.frozen.all() else self.ambiguity.budget
+
+    @property
+    def written_radius(self) -> Any:
+        """The radius as it stands in programs: a number, or a parameter."""
+        return self.radius if self.budget is None else self.budget.radius
+
+    @property
+    def written_root(self) -> Any:
+        """The square root of the radius as it stands in programs."""
+        return math.sqrt(self.radius) if self.budget is None else self.budget.root
+
+    def parametric(self) -> RobustModel:
+        self.programs.budget.set(self.radius)
+        return replace(self, budget=self.programs.budget)
 
     @property
     def rows(self) -> np.ndarray:

@@ -79,6 +79,8 @@ class Solution:
     """The mean loss of the decision over the samples."""
     maximise: bool = False
     """Is the objective maximised, its worst case being the least expected value?"""
+    compilation: str | None = None
+    """Whether the conic program was compiled for this solve, and why; None without one."""
     notes: tuple[str, ...] = ()
     """What the user should know about this result."""
     trace: Trace = field(default_factory=Trace, repr=False)
@@ -148,6 +150,7 @@ class Solution:
             ("effective draws", _draws(self.diagnostics)),
             ("standard error", _number(self.standard_error)),
             ("solver", self.solver),
+            ("program", self.compilation),
             ("iterations", None if self.iterations is None else str(self.iterations)),
             ("seconds", f"{self.seconds:.3g}"),
         ]

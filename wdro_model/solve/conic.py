@@ -19,11 +19,13 @@ from wdro_model.objectives.empirical import Empirical, Program
 from wdro_model.objectives.exact import Counterpart
 from wdro_model.solve.certify import Solution, evaluations
 from wdro_model.solve.options import Options
+from wdro_model.solve.kept import AGAIN, Kept, certain_values
 from wdro_model.solve.own_units import in_units
 from wdro_model.solve.plan import Plan, Written
 from wdro_model.solve.true_risk import refuse_disagreement, refuse_false_value, robust_value
 from wdro_model.solve.units import (
     Multipliers,
+    Rescaled,
     Scale,
     decision_units,
     loss_unit,
@@ -42,6 +44,7 @@ NOISE = 1e-7
 """Values below this share of their unit are what a solver leaves of zero."""
 HONEST = 1e-5
 """How far the value of a solver may be from that of its decision, relative to both."""
+OTHER_UNITS = "compiled: the answer of the kept program asked for other units"
 Judge = Callable[[Array], float]
 """The true objective of a decision."""
 
@@ -49,7 +52,8 @@ Judge = Callable[[Array], float]
 def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> Solution:
     """Hand the convex program to a conic solver."""
     began = time.perf_counter()
-    answer, x = conic_answer(model, chosen, solver, verbose=options.verbose)
+    best = conic_attempt(model, chosen, solver, verbose=options.verbose)
+    answer, x = best.answer, best.decision
     if chosen.counterpart is not None and not chosen.counterpart.is_proven:
         assert isinstance(model, RobustModel)
         refuse_false_value(model, x, answer.value, chosen.counterpart)
@@ -66,18 +70,21 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
         stop="the conic solver finished",
         convex=True,
         iterations=answer.iterations,
+        compilation=best.compilation,
         **evaluations(model, x, answer.value if chosen.method == "exact" else None),
     )
 
 
-def conic_answer(
-    model: Model, chosen: Plan, solver: Conic, *, verbose: bool = False
-) -> tuple[ConicAnswer, Array]:
+def conic_attempt(model: Model, chosen: Plan, solver: Conic, *, verbose: bool = False) -> Attempt:
     """What the solver says, and the decision; the variables and multipliers are set to it."""
     written = chosen.written
     assert written is not None
+    run = _Run(written.measured(model), written, solver, verbose)
+    best = None if chosen.kept is None or verbose else run.again(chosen.kept)
+    if best is not None:
+        return _taken(model, best)
+    compilation = OTHER_UNITS if chosen.kept is not None else chosen.compilation
     try:
-        run = _Run(written.measured(model), written, solver, verbose)
         best = _best_attempt(run, judge_of(model, chosen))
     except SolverError as error:
         if not model.feasible.is_integer:
@@ -89,10 +96,17 @@ def conic_answer(
             "without solver= there is branch and bound. Or install a solver for mixed-integer "
             "cones (pip install pyscipopt), or keep the program linear (a cost such as Norm(1))."
         ) from error
+    if best.is_ordinary:
+        run.keep(model, chosen, best)
+    return _taken(model, replace(best, compilation=compilation))
+
+
+def _taken(model: Model, best: Attempt) -> Attempt:
+    """The variables and multipliers set to an answer."""
     for variable, value in model.feasible.layout.split(best.decision).items():
         variable.save_value(np.array(value))
     best.multipliers.save()
-    return best.answer, best.decision
+    return best
 
 
 def over_the_hull(chosen: Plan) -> str:
@@ -109,7 +123,7 @@ def judge_of(model: Model, chosen: Plan) -> Judge:
     return lambda x: Empirical(model).evaluate(x).value
 
 
-def _best_attempt(run: _Run, judge: Judge) -> _Attempt:
+def _best_attempt(run: _Run, judge: Judge) -> Attempt:
     """Solve, and again in better units while the answer asks for them.
 
     Most problems are of order one, and are solved once. Where the loss at ordinary decisions
@@ -127,12 +141,13 @@ def _best_attempt(run: _Run, judge: Judge) -> _Attempt:
             attempts.append(run.attempt(scale))
         except FAILURES:
             continue
-    ordinary = len(attempts) == 1 and not attempts[0].unsure
-    return attempts[0] if ordinary else run.best(attempts, judge)
+    if len(attempts) == 1 and not attempts[0].unsure:
+        return replace(attempts[0], is_ordinary=True)
+    return run.best(attempts, judge)
 
 
 @dataclass(frozen=True)
-class _Attempt:
+class Attempt:
     """An answer and the units that led to it."""
 
     scale: Scale
@@ -141,6 +156,11 @@ class _Attempt:
     multipliers: Multipliers
     unsure: bool
     """Are numbers far from order one, or not known?"""
+    done: Rescaled
+    """The program that was solved."""
+    is_ordinary: bool = False
+    """Were its units right at once?"""
+    compilation: str = AGAIN
 
 
 @dataclass(frozen=True)
@@ -150,7 +170,7 @@ class _Run:
     solver: Conic
     verbose: bool
 
-    def first(self) -> _Attempt:
+    def first(self) -> Attempt:
         """The first answer: in units that are guessed, as written, or in those of some point."""
         guess = decision_units(self.model)
         units = unusual(guess.decision)
@@ -171,7 +191,7 @@ class _Run:
             except FAILURES:
                 raise failure from None
 
-    def attempt(self, scale: Scale) -> _Attempt:
+    def attempt(self, scale: Scale) -> Attempt:
         """Solve in some units of the decision and the loss."""
         program, scale = self.program(scale)
         done = rescaled(program, self.model.feasible.conic_constraints(), scale.decision)
@@ -180,7 +200,40 @@ class _Run:
         answer = ConicAnswer.of(done.problem, scale.loss)
         unsure = bool(scale.decision) or not is_ordinary(scale.loss)
         unsure = unsure or (isinstance(self.model, RobustModel) and not probes(self.model))
-        return _Attempt(scale, answer, self._decision(), multipliers, unsure)
+        return Attempt(scale, answer, self._decision(), multipliers, unsure, done)
+
+    def again(self, kept: Kept) -> Attempt | None:
+        """The kept program with its parameters as they are; None where the answer is no good."""
+        self.model.parametric()
+        done, unit = kept.done, kept.scale.loss
+        try:
+            answer = self.solver.run_again(done.problem, linear=kept.linear, unit=unit)
+        except FAILURES:
+            return None
+        sizes = sizes_of(self.model.feasible.layout.variables).values()
+        if answer is None or not all(is_ordinary(size) for size in sizes if size > NOISE):
+            return None
+        multipliers = done.multipliers(unit)
+        return Attempt(kept.scale, answer, self._decision(), multipliers, False, done)
+
+    def keep(self, model: Model, chosen: Plan, best: Attempt) -> None:
+        """Keep the program for the next solve, where CVXPY would not compile it again."""
+        problem, budget = best.done.problem, model.programs.budget
+        if not chosen.key or not problem.is_dpp():
+            return
+        held = {p.id for p in problem.parameters()}
+        linear = Program(problem.objective.expr, tuple(problem.constraints))
+        entry = Kept(
+            chosen,
+            best.done,
+            best.scale,
+            linear.is_piecewise_linear(()) and not problem.is_mixed_integer(),
+            model.radius,
+            not self.written.robust or bool(held & {budget.radius.id, budget.root.id}),
+            model.worked_in(),
+            certain_values(model),
+        )
+        model.programs.keep(chosen.key, entry)
 
     def program(self, scale: Scale) -> tuple[Program, Scale]:
         """The program in some units of the decision, and the units that it is in."""
@@ -193,7 +246,7 @@ class _Run:
         changed = own is not None and own.model is not self.model
         found = None if changed else self.written.known
         if found is None:
-            found = self.written.program(own.model if own is not None else self.model)
+            found = self.written.program(own.model if changed else self.model.parametric())
         if found is None:
             raise SolverError(
                 "the objective is convex for single samples by CVXPY's rules, and not for all of "
@@ -204,7 +257,7 @@ class _Run:
         unit = loss_unit(self.model)
         return found.over(unit), Scale({}, unit)
 
-    def better(self, last: _Attempt, by_loss: bool) -> Scale | None:
+    def better(self, last: Attempt, by_loss: bool) -> Scale | None:
         """The units for another solve; None where those of the last one were right.
 
         by_loss: an answer in wrong units may itself be wrong, and the loss there is asked first for
@@ -227,7 +280,7 @@ class _Run:
             return None
         return Scale(unusual({**known, **here.decision} if by_loss else known), here.loss)
 
-    def best(self, attempts: list[_Attempt], judge: Judge) -> _Attempt:
+    def best(self, attempts: list[Attempt], judge: Judge) -> Attempt:
         """The attempt with the best decision, its value checked against that of the decision."""
         judged = [_judged(attempt, judge) for attempt in attempts]
         feasible = [self._violation(attempt.decision) for attempt in attempts]
@@ -277,7 +330,7 @@ def _of_a_set_with_points(error: Exception) -> Exception:
     )
 
 
-def _judged(attempt: _Attempt, judge: Judge) -> float:
+def _judged(attempt: Attempt, judge: Judge) -> float:
     """The true objective of an attempt; what its solver says where that cannot be computed."""
     try:
         return judge(attempt.decision)

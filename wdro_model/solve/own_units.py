@@ -175,7 +175,8 @@ def _rescaled(
         loss=FlatLoss(BatchedLoss(expression, parameters), model.loss.layout, joint),
         structure=analyse(expression, parameters),
         joint=joint,
-        ambiguity=replace(model.ambiguity, radius=model.ambiguity.radius / unit),
+        ambiguity=replace(model.ambiguity, radius=model.ambiguity.budget / unit),
         cost=model.cost.rescaled(data, unit),
+        budget=None,
         memory=Memory(),
     )

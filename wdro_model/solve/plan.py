@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from wdro_model.errors import NoReformulationError, unknown_name
 from wdro_model.loss.expressions import substitute
@@ -18,6 +19,7 @@ from wdro_model.objectives import exact
 from wdro_model.objectives.convexity import LARGEST, hessian_of_quadratic, is_positive_semidefinite
 from wdro_model.objectives.empirical import Empirical, Program, empirical_program
 from wdro_model.objectives.exact import Counterpart
+from wdro_model.solve.kept import AGAIN, FIRST, Kept
 from wdro_model.solvers import BranchAndBound, Conic, FrankWolfe, Simplicial, Solver, cone_solver
 from wdro_model.solvers.objective import Objective
 
@@ -61,6 +63,12 @@ class Plan:
     """The objective as a smooth function, for the Frank-Wolfe methods."""
     counterpart: Counterpart | None = None
     """The exact counterpart that was chosen."""
+    key: tuple[Any, ...] = ()
+    """What was asked for, under which a compiled program is kept."""
+    kept: Kept | None = None
+    """The program of an earlier solve, to be solved again."""
+    compilation: str = FIRST
+    """Why a program is compiled anew, or that it is not."""
 
     @property
     def stage(self) -> str:
@@ -81,7 +89,13 @@ def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) 
     """
     if method not in METHODS:
         raise ValueError(unknown_name("method", method, METHODS))
-    return METHODS[method](model, solver, relax)
+    key = (method, repr(solver), relax)
+    kept = model.programs.find(key)
+    trouble = FIRST if kept is None else kept.trouble(model)
+    if kept is not None and trouble is None:
+        return replace(kept.plan, kept=kept, compilation=AGAIN)
+    chosen = METHODS[method](model, solver, relax)
+    return replace(chosen, key=key, compilation=trouble)
 
 
 def automatic(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
@@ -341,7 +355,7 @@ def _obstacle(
     if written.by_sample and isinstance(model, RobustModel) and model.rows.size > SMALL:
         found = _on_one_sample(model, written)
     else:
-        found = written.program(model)
+        found = written.program(model if columns else model.parametric())
         written = replace(written, known=found)
     if found is not None:
         return None, written

@@ -21,7 +21,7 @@ from wdro_model.objectives.calibration import (
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.sets.feasible_set import FeasibleSet
-from wdro_model.solve.conic import conic_answer
+from wdro_model.solve.conic import conic_attempt
 from wdro_model.solve.first_order import first_order_outcome
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan, plan
@@ -114,7 +114,7 @@ def _decision(model: RobustModel, chosen: Plan, options: Options) -> Array:
     quiet = replace(options, verbose=False, start=None, seed=0)
     with model.feasible.holding():
         if isinstance(chosen.solver, Conic):
-            return conic_answer(model, chosen, chosen.solver)[1]
+            return conic_attempt(model, chosen, chosen.solver).decision
         assert isinstance(chosen.solver, FrankWolfe)
         outcome = first_order_outcome(model, chosen, chosen.solver, quiet)[1]
     if outcome.stop is Stop.INTERRUPT:
@@ -147,10 +147,10 @@ def run_exact(model: RobustModel, options: Options) -> Array | None:
         if model.rows.size > LARGEST_PROGRAM:
             return None
         with model.feasible.holding():
-            answer, x = conic_answer(model, chosen, chosen.solver)
+            best = conic_attempt(model, chosen, chosen.solver)
     except (ValueError, SolverError):  # no counterpart, or none that a solver takes
         return None
-    return x if answer.status == settings.OPTIMAL else None
+    return best.decision if best.answer.status == settings.OPTIMAL else None
 
 
 def first_dual(model: RobustModel, x: Array) -> float:

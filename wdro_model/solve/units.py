@@ -198,6 +198,13 @@ class Row:
         found = [dual.value for dual in self.solved.dual_variables]
         return [None if value is None else unit * self.factor * value for value in found]
 
+    def is_ordinary(self) -> bool:
+        """Are its coefficients of order one, with the present values of its parameters?"""
+        if not isinstance(self.solved, Rows):
+            return True
+        sizes = _coefficients(self.solved.expr)
+        return sizes is None or _all_ordinary(sizes)
+
 
 @dataclass(frozen=True)
 class Multipliers:
@@ -266,7 +273,7 @@ def _ordinary_row(constraint: Any, multiples: Mapping[int, Any]) -> Row:
     if not isinstance(constraint, Rows):
         return Row(constraint, solved, 1.0)
     sizes = _coefficients(solved.expr)
-    if sizes is None or all(is_ordinary(size) for size in np.ravel(sizes[sizes > 0])):
+    if sizes is None or _all_ordinary(sizes):
         return Row(constraint, solved, 1.0)
     sizes = np.where(sizes > 0, sizes, 1.0)
     if is_ordinary(float(sizes.max() / sizes.min())):
@@ -277,6 +284,10 @@ def _ordinary_row(constraint: Any, multiples: Mapping[int, Any]) -> Row:
         expression = cp.multiply(factor, solved.expr)
     changed = expression <= 0 if isinstance(constraint, Inequality) else expression == 0
     return Row(constraint, changed, factor)
+
+
+def _all_ordinary(sizes: np.ndarray) -> bool:
+    return all(is_ordinary(size) for size in np.ravel(sizes[sizes > 0]))
 
 
 def _coefficients(expression: Any) -> np.ndarray | None:

@@ -11,8 +11,9 @@ import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
-from wdro_model.bounds_as_rows import WITHOUT_BOUNDS, bounds_as_rows
+from wdro_model.bounds_as_rows import bounds_as_rows
 from wdro_model.errors import InaccurateError, InfeasibleError, UnboundedError
+from wdro_model.solvers.warm_highs import WARM_HIGHS
 
 MIXED_INTEGER = ("HIGHS", "SCIP", "GUROBI", "MOSEK", "COPT", "XPRESS", "CPLEX")
 """Solvers for integer variables: the one for linear programs first, those for cones after it."""
@@ -103,13 +104,44 @@ class Conic:
                 "so that losses and radius are of order 1, or use another solver."
             )
 
+    def run_again(
+        self, problem: cp.Problem, *, linear: bool, unit: float = 1.0
+    ) -> ConicAnswer | None:
+        """Solve in place what was solved before with other numbers; None if it does not work out.
+
+        Linear programs by the simplex method from the last basis, cones by the solver that CVXPY
+        has kept; where that is inaccurate, afresh.
+        linear: is it a linear program?
+        unit: what the objective of the problem is measured in.
+        """
+        if linear and self.solver in (None, cp.HIGHS):
+            solver = WARM_HIGHS
+        else:
+            (name,) = [self.solver] if self.solver is not None else preferred(problem)[:1]
+            solver = bounds_as_rows(problem, name)
+        for warm in (True, False):
+            data, chain, inverse = problem.get_problem_data(solver, solver_opts=dict(self.options))
+            raw = chain.solve_via_data(problem, data, warm, False, dict(self.options))
+            found = chain.invert(raw, inverse)
+            if found.status == settings.OPTIMAL:
+                for variable in problem.variables():
+                    variable.save_value(found.primal_vars[variable.id])
+                for constraint in problem.constraints:
+                    if constraint.id in found.dual_vars:
+                        constraint.save_dual_value(found.dual_vars[constraint.id])
+                name = chain.solver.name().upper()
+                check_constraints(problem, name)
+                iterations = found.attr.get(settings.NUM_ITERS)
+                return ConicAnswer(unit * float(found.opt_val), found.status, name, iterations)
+        return None
+
     def _solve(self, problem: cp.Problem, verbose: bool) -> None:
         """By the solver that was named, or the first of the preferred ones that can."""
         names = [self.solver] if self.solver is not None else preferred(problem)
         failure = SolverError("no installed solver takes a mixed-integer program with cones.")
         for name in names:
             try:
-                solver = name if name in WITHOUT_BOUNDS else bounds_as_rows(problem, name)
+                solver = bounds_as_rows(problem, name)
                 problem.solve(solver=solver, verbose=verbose, **self.options)
                 if problem.status == settings.OPTIMAL:
                     check_constraints(problem, name)

@@ -7,10 +7,12 @@ import numbers
 from dataclasses import dataclass, field
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 
 from wdro_model.uncertainty.costs import GroundCost, Norm, SquaredEuclidean, as_cost
 from wdro_model.uncertainty.costs.weighted_cost import as_float, shown
+from wdro_model.uncertainty.parameter import UncertainParameter
 
 
 @dataclass(frozen=True)
@@ -18,15 +20,19 @@ class WassersteinBall:
     """The distributions Q on the support with W_c(P_N, Q) <= radius.
 
     radius: a bound on the optimal transport cost itself. With a squared cost it is a squared
-        distance; `WassersteinBall.order(2, r)` takes the distance r instead.
+        distance; `WassersteinBall.order(2, r)` takes the distance r instead. A number, or a scalar
+        `cp.Parameter(nonneg=True)` whose value may change from one solve to the next.
     cost: a ground cost, or a function of (origins, points); `SquaredEuclidean()` by default.
     """
 
-    radius: float
+    radius: Any
     cost: Any = field(default_factory=SquaredEuclidean)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", _nonnegative(self.radius, "radius"))
+        if isinstance(self.radius, cp.Parameter):
+            _check_parameter(self.radius)
+        else:
+            object.__setattr__(self, "radius", _nonnegative(self.radius, "radius"))
         if not isinstance(self.cost, GroundCost):
             object.__setattr__(self, "cost", as_cost(self.cost))
 
@@ -40,6 +46,12 @@ class WassersteinBall:
         ):
             raise ValueError(
                 f"order p of a Wasserstein ball must be a number >= 1, got {shown(p)}."
+            )
+        if isinstance(radius, cp.Parameter):
+            raise ValueError(
+                "a radius that is a parameter bounds the transport cost itself: "
+                f"WassersteinBall(radius=parameter, cost=...), its value the distance to the power "
+                f"{p:g}."
             )
         distance = _nonnegative(radius, "radius")
         if cost is None and p not in _DEFAULT_COSTS:
@@ -62,20 +74,46 @@ class WassersteinBall:
             ) from None
 
     @property
+    def budget(self) -> float:
+        """The radius as a number: the present value of a parameter."""
+        if not isinstance(self.radius, cp.Parameter):
+            return float(self.radius)
+        if self.radius.value is None:
+            raise ValueError(
+                f"the radius is the parameter {self.radius.name()!r}, which has no value; set its "
+                ".value before solve()."
+            )
+        return _nonnegative(float(np.reshape(self.radius.value, ())), "radius")
+
+    @property
     def distance(self) -> float | None:
         """The radius as a p-Wasserstein distance, radius^(1/p); None if the order is unknown."""
         order = self.cost.order
-        return None if order is None else float(self.radius ** (1 / order))
+        return None if order is None else float(self.budget ** (1 / order))
 
     def describe(self) -> str:
         """The radius in both conventions, and the cost."""
-        bound = f"W_c <= {self.radius:g} with c(xi, zeta) = {self.cost.describe()}"
+        bound = f"W_c <= {self.budget:g} with c(xi, zeta) = {self.cost.describe()}"
         if self.distance is None:
             return bound
         return f"{bound} ({self.cost.order:g}-Wasserstein distance <= {self.distance:g})"
 
 
 _DEFAULT_COSTS: dict[float, type[GroundCost]] = {1.0: Norm, 2.0: SquaredEuclidean}
+
+
+def _check_parameter(given: Any) -> None:
+    """A radius that changes is one certain number."""
+    if isinstance(given, UncertainParameter):
+        raise ValueError(
+            f"the radius of a Wasserstein ball is certain, got the uncertain parameter "
+            f"{given.name()!r}; use cp.Parameter(nonneg=True)."
+        )
+    if given.size != 1:
+        raise ValueError(
+            f"the radius of a Wasserstein ball is one number, got the parameter {given.name()!r} "
+            f"of shape {given.shape}; use cp.Parameter(nonneg=True)."
+        )
 
 
 def _nonnegative(given: Any, name: str) -> float:

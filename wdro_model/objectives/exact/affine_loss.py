@@ -68,7 +68,7 @@ class AffineLoss(Counterpart):
             return MaxAffineOnBox().program(model) if is_small(model) else None
         mean = substitute(model.expression, model.mean_values())
         norm = model.cost.dual_norm(flat_slope(model, parts.slopes))
-        return Program.if_convex(mean + np.sqrt(model.radius) * norm)
+        return Program.if_convex(mean + model.written_root * norm)
 
     def writes_samples(self, model: RobustModel) -> bool:
         return not moves_freely(model) and is_small(model)

@@ -60,7 +60,7 @@ class LeastSquaresLoss(Counterpart):
         assert found is not None
         u = found.piece.values(found.seen, model.rows)
         size = cp.norm(u, 2) / np.sqrt(len(model.rows))
-        reach = np.sqrt(model.radius) * model.cost.dual_norm(found.piece.slope)
+        reach = model.written_root * model.cost.dual_norm(found.piece.slope)
         total = times(cp.square(size + reach), found.factor) if found.factor else cp.Constant(0.0)
         return Program.if_convex(sum(found.rest, total))
 

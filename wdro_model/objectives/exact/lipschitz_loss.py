@@ -68,7 +68,7 @@ class LipschitzLoss(PiecewiseCounterpart):
         rates = [rate for group in groups if (rate := lipschitz(model, group)) is not None]
         if not rates:
             return Program.if_convex(mean)
-        return Program.if_convex(mean + model.radius * largest(rates))
+        return Program.if_convex(mean + model.written_radius * largest(rates))
 
     def has_objective(self, model: RobustModel) -> bool:
         smooth = model.cost.has_smooth_dual_norm and model.cost.knows("steepest_move")

@@ -91,7 +91,7 @@ def dual_program(
     """
     dual = cp.Variable(nonneg=True, name="transport_dual")
     total = certain_part(model, groups) if certain is None else certain
-    total = total + model.radius * dual
+    total = total + model.written_radius * dual
     constraints: list[Any] = []
     for group in groups:
         rows = group.rows(model)
