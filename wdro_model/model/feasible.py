@@ -14,10 +14,11 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.errors import InfeasibleError
+from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.loss.batched import Layout
 from wdro_model.sets.convex import ConvexSet, boolean_entries, integer_entries
 from wdro_model.sets.feasible_set import FeasibleSet, In, forgets_its_constraints
+from wdro_model.sets.nearby import Nearby
 from wdro_model.sets.product import ProductSet
 from wdro_model.sets.vertices import is_binary
 
@@ -160,7 +161,7 @@ class Feasible:
             where = np.concatenate([np.r_[self.layout.slices[v]] for v in rest])
             blocks.append((ConvexSet(self.other_constraints(), rest), where))
         if len(blocks) == 1:
-            return blocks[0][0]
+            return _near_if_unbounded(blocks[0][0])
         return ProductSet(blocks)
 
     def _shared(self) -> set[cp.Variable]:
@@ -193,6 +194,19 @@ class Feasible:
                     f"cannot be intersected with other constraints on {name!r}{asked}; drop them, "
                     f"give the set {form}, or build them into its oracle."
                 )
+
+
+def _near_if_unbounded(only: FeasibleSet) -> FeasibleSet:
+    """The set of CVXPY constraints, seen from a point where it is unbounded."""
+    if not isinstance(only, ConvexSet) or only.program.is_integer:
+        return only
+    try:
+        only.check_bounded()
+    except UnboundedError:
+        return Nearby(only)
+    except InfeasibleError:  # said where the set is asked for a point
+        return only
+    return only
 
 
 def refuse_false_constants(constraints: Sequence[Any]) -> None:

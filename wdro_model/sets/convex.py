@@ -59,6 +59,11 @@ class ConvexSet(FeasibleSet):
             self.bounds = (lower, upper)
         self.use_backend()
 
+    @property
+    def program(self) -> ConeProgram:
+        """The constraints as a cone program."""
+        return self._program
+
     def constraints(self, x: Any = None) -> list[Any]:
         """The user's constraints; for an x other than the set's variables, a copy of them on x."""
         if x is None or self._owns(x):

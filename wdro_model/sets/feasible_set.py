@@ -36,6 +36,7 @@ class FeasibleSet(ABC):
     bounds: (lower (n,), upper (n,)) that every point satisfies, or None if none are known.
     nonnegative_directions: the oracle is only valid for directions >= 0.
     is_polytope: the (hull of the) set has finitely many vertices, and `minimize` returns one.
+    is_bounded: linear functions have a minimum; else they are minimised near a point, `seen_from`.
     has_constraints: `constraints(x)` gives the set in CVXPY.
     preferred_direction: the Frank-Wolfe direction that suits the set best, by name; None to choose.
     accuracy: how far points of the set may lie outside it in each coordinate, by the tolerance of
@@ -52,6 +53,7 @@ class FeasibleSet(ABC):
     bounds: tuple[Vector, Vector] | None = None
     nonnegative_directions: bool = False
     is_polytope: bool = True
+    is_bounded: bool = True
     has_constraints: bool = False
     preferred_direction: str | None = None
     accuracy: float = 0.0
@@ -175,6 +177,9 @@ class FeasibleSet(ABC):
 
     def check_bounded(self) -> None:  # noqa: B027
         """Raise an UnboundedError if the set is unbounded; sets that cannot be need not look."""
+
+    def seen_from(self, x: Vector) -> None:  # noqa: B027
+        """Where a solver stands: unbounded sets are minimised over near this point."""
 
     def reset(self) -> None:  # noqa: B027
         """Forget what earlier calls left behind, so that a run can be repeated exactly."""

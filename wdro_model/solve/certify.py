@@ -18,7 +18,7 @@ from wdro_model.objectives.empirical import Empirical
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.plan import Plan
 from wdro_model.solve.true_risk import known_robust_value, refuse_disagreement, refuse_false_value
-from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome
+from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome, QuasiNewton
 from wdro_model.solvers.certificate import certificate
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.driver import relative_gap
@@ -203,7 +203,7 @@ def certified(
 def report(
     model: Model,
     chosen: Plan,
-    solver: FrankWolfe | MomentumFrankWolfe,
+    solver: FrankWolfe | QuasiNewton | MomentumFrankWolfe,
     outcome: Outcome,
     point: Point,
     gap: float,

@@ -18,8 +18,8 @@ from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.empirical import Empirical, Program
 from wdro_model.objectives.exact import Counterpart
 from wdro_model.solve.certify import Solution, evaluations
-from wdro_model.solve.options import Options
 from wdro_model.solve.kept import AGAIN, Kept, certain_values
+from wdro_model.solve.options import Options
 from wdro_model.solve.own_units import in_units
 from wdro_model.solve.plan import Plan, Written
 from wdro_model.solve.true_risk import refuse_disagreement, refuse_false_value, robust_value
@@ -246,7 +246,8 @@ class _Run:
         changed = own is not None and own.model is not self.model
         found = None if changed else self.written.known
         if found is None:
-            found = self.written.program(own.model if changed else self.model.parametric())
+            other = own.model if own is not None and changed else self.model.parametric()
+            found = self.written.program(other)
         if found is None:
             raise SolverError(
                 "the objective is convex for single samples by CVXPY's rules, and not for all of "

@@ -9,9 +9,9 @@ from wdro_model.solve.certify import Solution
 from wdro_model.solve.integer import choice_risk
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
-from wdro_model.solve.recipe import choose_integration, dual_rule
+from wdro_model.solve.recipe import FirstOrder, choose_integration, dual_rule
 from wdro_model.solve.same_choice import same_choice_note
-from wdro_model.solvers import BranchAndBound, Conic, FrankWolfe, MomentumFrankWolfe
+from wdro_model.solvers import BranchAndBound, Conic
 
 
 def explain(model: Model, chosen: Plan, options: Options, solution: Solution | None) -> str:
@@ -86,7 +86,7 @@ def smoothing_rows(
         epsilon = f"{KAPPA:g} / (2 d) times what the adversary gains at the ERM decision"
         epsilon += f" = {solved.epsilon:.4g}" if solved is not None else ""
     sigma = f"{options.sigma} (given)" if options.sigma is not None else _default_sigma(model)
-    assert isinstance(chosen.solver, FrankWolfe | MomentumFrankWolfe)
+    assert isinstance(chosen.solver, FirstOrder)
     strategy = choose_integration(model, chosen.solver, options)
     dual = dual_rule(chosen.solver, options)
     meaning = {

@@ -17,13 +17,12 @@ from wdro_model.solve.false_objectives import refuse_false_objective
 from wdro_model.solve.notes import hull_notes
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
-from wdro_model.solvers import ActiveSet, FrankWolfe, MomentumFrankWolfe, Outcome
+from wdro_model.solve.recipe import FirstOrder
+from wdro_model.solvers import ActiveSet, FrankWolfe, Outcome
 from wdro_model.solvers.objective import Array
 
 
-def run_first_order(
-    model: Model, chosen: Plan, solver: FrankWolfe | MomentumFrankWolfe, options: Options
-) -> Solution:
+def run_first_order(model: Model, chosen: Plan, solver: FirstOrder, options: Options) -> Solution:
     """Frank-Wolfe on an objective without Monte Carlo error."""
     began, asked = time.perf_counter(), model.feasible.oracle().calls
     objective, outcome = first_order_outcome(model, chosen, solver, options)
@@ -46,7 +45,7 @@ def run_first_order(
 
 
 def first_order_outcome(
-    model: Model, chosen: Plan, solver: FrankWolfe | MomentumFrankWolfe, options: Options
+    model: Model, chosen: Plan, solver: FirstOrder, options: Options
 ) -> tuple[Any, Outcome]:
     """The objective of a plan, and the run that minimised it."""
     assert chosen.objective is not None
@@ -54,7 +53,7 @@ def first_order_outcome(
     objective: Any = chosen.objective()
     rng = np.random.default_rng(options.seed)
     with deadline(solver.time_limit):
-        oracle = bounded_oracle(model)
+        oracle = reset_oracle(model, solver)
         if chosen.counterpart is not None and not chosen.counterpart.is_proven:
             refuse_false_objective(chosen.counterpart, objective, oracle)
             oracle.reset()
@@ -69,10 +68,14 @@ def first_order_outcome(
 
 
 # ------------------------------------------------------------------ parts
-def bounded_oracle(model: Model) -> FeasibleSet:
-    """The oracle of the feasible set: bounded, and with no memory of earlier solves."""
+def reset_oracle(model: Model, solver: FirstOrder) -> FeasibleSet:
+    """The oracle of the feasible set, with no memory of earlier solves.
+
+    An UnboundedError where the set is not bounded, and the solver asks for that.
+    """
     oracle = model.feasible.oracle()
-    oracle.check_bounded()
+    if not solver.takes_unbounded:
+        oracle.check_bounded()
     oracle.reset()
     return oracle
 

@@ -87,8 +87,8 @@ def check_solver(solver: Any) -> Solver | None:
     if isinstance(solver, str) and solver.upper() in installed:
         return Conic(solver)
     raise ValueError(
-        "solver must be FrankWolfe(...), MomentumFrankWolfe(...), Simplicial(...), "
-        "BranchAndBound(...), Conic(...) or the name of a CVXPY solver "
+        "solver must be FrankWolfe(...), QuasiNewton(...), MomentumFrankWolfe(...), "
+        "Simplicial(...), BranchAndBound(...), Conic(...) or the name of a CVXPY solver "
         f"(installed: {', '.join(installed)}), got {solver!r}."
     )
 

@@ -19,14 +19,27 @@ from wdro_model.objectives import exact
 from wdro_model.objectives.convexity import LARGEST, hessian_of_quadratic, is_positive_semidefinite
 from wdro_model.objectives.empirical import Empirical, Program, empirical_program
 from wdro_model.objectives.exact import Counterpart
+from wdro_model.sets.ball import Ball
+from wdro_model.sets.convex import ConvexSet
+from wdro_model.sets.nearby import Nearby
 from wdro_model.solve.kept import AGAIN, FIRST, Kept
-from wdro_model.solvers import BranchAndBound, Conic, FrankWolfe, Simplicial, Solver, cone_solver
+from wdro_model.solvers import (
+    BranchAndBound,
+    Conic,
+    FrankWolfe,
+    QuasiNewton,
+    Simplicial,
+    Solver,
+    cone_solver,
+)
 from wdro_model.solvers.objective import Objective
 
 SMALL = 2**17
 """Numbers of data that a program may hold to be written while planning."""
 LARGE_FORM = 5000
 """Sets whose CVXPY form has more variables of its own are left to their oracle."""
+MOST_CURVED = 500
+"""Over larger sets the matrices of a quadratic model take more time than vertices."""
 UNKNOWN_ATOM = "the loss has an atom that CVXPY's solvers do not know"
 NOT_CONVEX = "the objective is not convex by CVXPY's rules"
 
@@ -158,6 +171,20 @@ def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     )
 
 
+def first_order_solver(model: Model) -> FrankWolfe | QuasiNewton:
+    """Vertices suit polytopes and oracles, quadratic models curved and unbounded sets.
+
+    Towards a minimiser inside a ball, or on its boundary, vertices lead in ever shorter steps.
+    """
+    oracle = model.feasible.oracle()
+    if model.feasible.is_integer or oracle.dimension > MOST_CURVED:
+        return FrankWolfe()
+    if isinstance(oracle, Nearby | Ball):
+        return QuasiNewton()
+    curved = isinstance(oracle, ConvexSet) and not oracle.is_polytope
+    return QuasiNewton() if curved else FrankWolfe()
+
+
 def exact_program(model: Model) -> Program | None:
     """The program of the counterpart that applies."""
     assert isinstance(model, RobustModel)
@@ -186,7 +213,7 @@ def smoothed(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     formula = (
         "F(x, l) = l radius + epsilon mean_k log E exp((f(x, zeta) - l c(xi_k, zeta))/epsilon)"
     )
-    return Plan("smoothed", solver or FrankWolfe(), formula, ())
+    return Plan("smoothed", solver or first_order_solver(model), formula, ())
 
 
 METHODS: dict[str, Callable[[Model, Solver | None, bool], Plan]] = {
@@ -236,7 +263,8 @@ def _with_solver(
         if _asks_for_columns(model, draft, written):
             return _by_columns(model, draft, Simplicial(), written)
         if draft.objective is not None:
-            return replace(draft, solver=FrankWolfe(), reasons=("the feasible set has an oracle",))
+            reason = "the feasible set has an oracle"
+            return replace(draft, solver=first_order_solver(model), reasons=(reason,))
     obstacle, checked = _obstacle(model, draft, written)
     if obstacle is None:
         reason = "convex by CVXPY's rules, over CVXPY constraints"
@@ -249,7 +277,7 @@ def _with_solver(
     if solver is not None:
         raise ValueError(f"{obstacle}; use solver=FrankWolfe() instead.")
     reason = "there is no convex CVXPY form of the objective"
-    return replace(draft, solver=FrankWolfe(), reasons=(reason,))
+    return replace(draft, solver=first_order_solver(model), reasons=(reason,))
 
 
 # ------------------------------------------------------------------ vertices and conic programs
@@ -333,7 +361,7 @@ def _smooth(draft: Plan) -> Plan:
     if draft.objective is None:
         raise ValueError(
             f"the exact counterpart ({draft.formula}) is not smooth in the decision, which "
-            "Frank-Wolfe asks for; use solver=Conic(), or method='smoothed'."
+            "first-order solvers ask for; use solver=Conic(), or method='smoothed'."
         )
     return draft
 

@@ -10,14 +10,14 @@ from wdro_model.objectives import integration
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.smoothed_risk import Moving, Smoothed
 from wdro_model.solve.options import Options
-from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
+from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, QuasiNewton
 from wdro_model.solvers.objective import Array
 
 REPORT_DRAWS = 1000
 REPORT_ENTRIES = 2**26
 """The final value takes up to so many draws per sample, and so many numbers in all."""
 
-FirstOrder = FrankWolfe | MomentumFrankWolfe
+FirstOrder = FrankWolfe | QuasiNewton | MomentumFrankWolfe
 
 
 def choose_integration(model: RobustModel, solver: FirstOrder, options: Options) -> Choice:

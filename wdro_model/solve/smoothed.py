@@ -16,7 +16,7 @@ from wdro_model.objectives.integration.inner_integral import EMPIRICAL, ROBUST
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.certify import Solution, certified, report
-from wdro_model.solve.first_order import bounded_oracle, display, first_point, warm_active_set
+from wdro_model.solve.first_order import display, first_point, reset_oracle, warm_active_set
 from wdro_model.solve.growth import middle, refuse_growth_at, refuse_infinite
 from wdro_model.solve.notes import is_reliable, overreaches, smoothing_notes
 from wdro_model.solve.options import Options
@@ -63,7 +63,7 @@ def run_smoothed(
 ) -> Solution:
     """Frank-Wolfe on the smoothed objective; sampled values are re-estimated with other draws."""
     began, asked = time.perf_counter(), model.feasible.oracle().calls
-    oracle = bounded_oracle(model)
+    oracle = reset_oracle(model, solver)
     rng = np.random.default_rng(options.seed)
     recipe = prepare(model, solver, options)
     shown = display(options, chosen)

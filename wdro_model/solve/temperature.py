@@ -27,7 +27,7 @@ from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan, plan
 from wdro_model.solve.recipe import FirstOrder, Recipe
 from wdro_model.solve.units import known_loss_unit
-from wdro_model.solvers import Conic, FrankWolfe, Simplicial, Stop
+from wdro_model.solvers import Conic, FrankWolfe, QuasiNewton, Simplicial, Stop
 from wdro_model.solvers.objective import Array
 
 NOTHING = 1e-20
@@ -115,7 +115,7 @@ def _decision(model: RobustModel, chosen: Plan, options: Options) -> Array:
     with model.feasible.holding():
         if isinstance(chosen.solver, Conic):
             return conic_attempt(model, chosen, chosen.solver).decision
-        assert isinstance(chosen.solver, FrankWolfe)
+        assert isinstance(chosen.solver, FrankWolfe | QuasiNewton)
         outcome = first_order_outcome(model, chosen, chosen.solver, quiet)[1]
     if outcome.stop is Stop.INTERRUPT:
         raise KeyboardInterrupt  # half a run is no decision

@@ -11,11 +11,12 @@ from wdro_model.solvers.directions import (
 )
 from wdro_model.solvers.frank_wolfe import FrankWolfe, MomentumFrankWolfe
 from wdro_model.solvers.outcome import Outcome, State, Stop
+from wdro_model.solvers.quasi_newton import QuasiNewton
 from wdro_model.solvers.simplicial import Simplicial
 from wdro_model.solvers.steps import Adaptive, LineSearch, OpenLoop, register_step
 from wdro_model.solvers.trace import Record, Trace
 
-Solver = Conic | FrankWolfe | MomentumFrankWolfe | Simplicial | BranchAndBound
+Solver = Conic | FrankWolfe | QuasiNewton | MomentumFrankWolfe | Simplicial | BranchAndBound
 """What `solve(solver=...)` takes."""
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "OpenLoop",
     "Outcome",
     "Plain",
+    "QuasiNewton",
     "Record",
     "Simplicial",
     "Solver",

@@ -41,6 +41,7 @@ def certificate(feasible: FeasibleSet, x: Array, gradient: Array) -> Certificate
     In a product of sets every block has a gap of its own.
     """
     feasible.calls += 1
+    feasible.seen_from(x)
     return _certificate(feasible, x, gradient)
 
 

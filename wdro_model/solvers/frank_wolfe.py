@@ -52,6 +52,7 @@ class FrankWolfe:
 
     is_conic: ClassVar[bool] = False
     is_stochastic: ClassVar[bool] = False
+    takes_unbounded: ClassVar[bool] = False
     stage: ClassVar[str | None] = None
     """The stage of a solve that runs it; None where the objective decides."""
 
@@ -174,6 +175,7 @@ class MomentumFrankWolfe:
 
     is_conic: ClassVar[bool] = False
     is_stochastic: ClassVar[bool] = True
+    takes_unbounded: ClassVar[bool] = False
     stage: ClassVar[str | None] = None
     """The stage of a solve that runs it; None where the objective decides."""
 

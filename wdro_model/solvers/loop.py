@@ -150,7 +150,8 @@ class Loop:
         allowed = tolerance(limits.gap, state.value, getattr(self.objective, "scale", 0.0))
         if self.rules.gradient.certified and state.gap <= allowed:
             known = [] if self.active_set is None else [self.active_set.matrix]
-            known += [] if self.feasible.witness is None else [self.feasible.witness[None]]
+            if self.feasible.witness is not None and self.feasible.is_bounded:
+                known.append(self.feasible.witness[None])
             for some in known:
                 refuse_beaten(self.feasible, here.certificate, state.gradient, some)
             return Stop.GAP

@@ -26,7 +26,7 @@ class _Running:
     upper: np.ndarray
 
 
-class WarmHighs(HIGHS):  # type: ignore[misc]
+class WarmHighs(HIGHS):
     """min c'x subject to rows; numbers that changed since the last solve are changed in place.
 
     Bounds of variables are rows: CVXPY derives false ones for solvers that take bounds.
