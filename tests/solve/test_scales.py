@@ -136,14 +136,14 @@ def test_some_of_many_samples_set_the_scale(rng):
     problem.solve(method="erm")
     everything = KAPPA * adversary_gain(problem._model, w.value) / (2 * 3)
     asked = []
-    original = temperature.conic_answer
+    original = temperature.conic_attempt
 
     def counting(model, *rest):
         asked.append(model.size)
         return original(model, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(temperature, "conic_answer", counting)
+        patch.setattr(temperature, "conic_attempt", counting)
         problem.solve(method="smoothed")
     assert problem.solution.status == cp.OPTIMAL
     assert max(asked) <= temperature.ENOUGH

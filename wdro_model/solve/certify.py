@@ -16,6 +16,7 @@ from wdro_model.model.compiled import refuse_false_facts
 from wdro_model.objectives.ascent import climb
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.sets.feasible_set import FeasibleSet
+from wdro_model.solve.kept import FIRST
 from wdro_model.solve.plan import Plan
 from wdro_model.solve.true_risk import known_robust_value, refuse_disagreement, refuse_false_value
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome, QuasiNewton
@@ -150,7 +151,7 @@ class Solution:
             ("effective draws", _draws(self.diagnostics)),
             ("standard error", _number(self.standard_error)),
             ("solver", self.solver),
-            ("program", self.compilation),
+            ("program", None if self.compilation == FIRST else self.compilation),
             ("iterations", None if self.iterations is None else str(self.iterations)),
             ("seconds", f"{self.seconds:.3g}"),
         ]

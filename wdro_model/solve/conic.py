@@ -244,10 +244,13 @@ class _Run:
                 return found, Scale(scale.decision, units.loss)
         own = in_units(self.model) if self.written.by_sample else None
         changed = own is not None and own.model is not self.model
-        found = None if changed else self.written.known
+        unit = loss_unit(self.model)
+        # A factor that goes past a parameter ends inside norms and cones: there, numbers.
+        plain = unit == 1.0 and not changed
+        found = self.written.known if plain else None
         if found is None:
-            other = own.model if own is not None and changed else self.model.parametric()
-            found = self.written.program(other)
+            other = own.model if own is not None and changed else self.model
+            found = self.written.program(other.parametric() if plain else other)
         if found is None:
             raise SolverError(
                 "the objective is convex for single samples by CVXPY's rules, and not for all of "
@@ -255,7 +258,6 @@ class _Run:
             )
         if own is not None and changed:
             return found, Scale({}, own.loss)
-        unit = loss_unit(self.model)
         return found.over(unit), Scale({}, unit)
 
     def better(self, last: Attempt, by_loss: bool) -> Scale | None:

@@ -109,8 +109,8 @@ class Conic:
     ) -> ConicAnswer | None:
         """Solve in place what was solved before with other numbers; None if it does not work out.
 
-        Linear programs by the simplex method from the last basis, cones by the solver that CVXPY
-        has kept; where that is inaccurate, afresh.
+        Linear programs by the simplex method from the last basis. Cones afresh: an interior point
+        method gains nothing from the last answer, and its own then depends on no history.
         linear: is it a linear program?
         unit: what the objective of the problem is measured in.
         """
@@ -119,21 +119,20 @@ class Conic:
         else:
             (name,) = [self.solver] if self.solver is not None else preferred(problem)[:1]
             solver = bounds_as_rows(problem, name)
-        for warm in (True, False):
-            data, chain, inverse = problem.get_problem_data(solver, solver_opts=dict(self.options))
-            raw = chain.solve_via_data(problem, data, warm, False, dict(self.options))
-            found = chain.invert(raw, inverse)
-            if found.status == settings.OPTIMAL:
-                for variable in problem.variables():
-                    variable.save_value(found.primal_vars[variable.id])
-                for constraint in problem.constraints:
-                    if constraint.id in found.dual_vars:
-                        constraint.save_dual_value(found.dual_vars[constraint.id])
-                name = chain.solver.name().upper()
-                check_constraints(problem, name)
-                iterations = found.attr.get(settings.NUM_ITERS)
-                return ConicAnswer(unit * float(found.opt_val), found.status, name, iterations)
-        return None
+        data, chain, inverse = problem.get_problem_data(solver, solver_opts=dict(self.options))
+        raw = chain.solve_via_data(problem, data, False, False, dict(self.options))
+        found = chain.invert(raw, inverse)
+        if found.status != settings.OPTIMAL:
+            return None
+        for variable in problem.variables():
+            variable.save_value(found.primal_vars[variable.id])
+        for constraint in problem.constraints:
+            if constraint.id in found.dual_vars:
+                constraint.save_dual_value(found.dual_vars[constraint.id])
+        name = chain.solver.name().upper()
+        check_constraints(problem, name)
+        iterations = found.attr.get(settings.NUM_ITERS)
+        return ConicAnswer(unit * float(found.opt_val), found.status, name, iterations)
 
     def _solve(self, problem: cp.Problem, verbose: bool) -> None:
         """By the solver that was named, or the first of the preferred ones that can."""
