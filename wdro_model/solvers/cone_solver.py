@@ -132,7 +132,8 @@ class Conic:
         name = chain.solver.name().upper()
         check_constraints(problem, name)
         iterations = found.attr.get(settings.NUM_ITERS)
-        return ConicAnswer(unit * float(found.opt_val), found.status, name, iterations)
+        value = unit * float(problem.objective.value)  # at the decision, as CVXPY has it
+        return ConicAnswer(value, found.status, name, iterations)
 
     def _solve(self, problem: cp.Problem, verbose: bool) -> None:
         """By the solver that was named, or the first of the preferred ones that can."""
