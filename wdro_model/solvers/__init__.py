@@ -10,8 +10,8 @@ from wdro_model.solvers.directions import (
     Plain,
 )
 from wdro_model.solvers.frank_wolfe import FrankWolfe, MomentumFrankWolfe
+from wdro_model.solvers.newton_steps import QuasiNewton
 from wdro_model.solvers.outcome import Outcome, State, Stop
-from wdro_model.solvers.quasi_newton import QuasiNewton
 from wdro_model.solvers.simplicial import Simplicial
 from wdro_model.solvers.steps import Adaptive, LineSearch, OpenLoop, register_step
 from wdro_model.solvers.trace import Record, Trace
