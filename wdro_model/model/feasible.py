@@ -161,7 +161,7 @@ class Feasible:
             where = np.concatenate([np.r_[self.layout.slices[v]] for v in rest])
             blocks.append((ConvexSet(self.other_constraints(), rest), where))
         if len(blocks) == 1:
-            return _near_if_unbounded(blocks[0][0])
+            return near_if_unbounded(blocks[0][0])
         return ProductSet(blocks)
 
     def _shared(self) -> set[cp.Variable]:
@@ -196,7 +196,7 @@ class Feasible:
                 )
 
 
-def _near_if_unbounded(only: FeasibleSet) -> FeasibleSet:
+def near_if_unbounded(only: FeasibleSet) -> FeasibleSet:
     """The set of CVXPY constraints, seen from a point where it is unbounded."""
     if not isinstance(only, ConvexSet) or only.program.is_integer:
         return only

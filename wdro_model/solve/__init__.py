@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wdro_model.solve.certify import Solution
+from wdro_model.solve.composite import run_composite
 from wdro_model.solve.conic import run_conic
 from wdro_model.solve.first_order import run_first_order
 from wdro_model.solve.integer import run_integer
@@ -23,6 +24,7 @@ __all__ = ["METHODS", "STAGES", "Options", "Plan", "Solution", "plan"]
 STAGES: dict[str, Callable[[Any, Plan, Any, Options], Solution]] = {
     "conic": run_conic,
     "first_order": run_first_order,
+    "composite": run_composite,
     "smoothed": run_smoothed,
     "simplicial": run_simplicial,
     "integer": run_integer,

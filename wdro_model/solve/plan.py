@@ -40,6 +40,9 @@ LARGE_FORM = 5000
 """Sets whose CVXPY form has more variables of its own are left to their oracle."""
 MOST_CURVED = 500
 """Over larger sets the matrices of a quadratic model take more time than vertices."""
+MANY = 2_000
+"""Numbers of data from which a smooth loss is left to gradients."""
+COMPOSITE_GAP = 1e-6
 UNKNOWN_ATOM = "the loss has an atom that CVXPY's solvers do not know"
 NOT_CONVEX = "the objective is not convex by CVXPY's rules"
 
@@ -76,6 +79,8 @@ class Plan:
     """The objective as a smooth function, for the Frank-Wolfe methods."""
     counterpart: Counterpart | None = None
     """The exact counterpart that was chosen."""
+    remainder: Callable[[], Program] | None = None
+    """What the ball adds to a smooth mean loss, where that is a program without samples."""
     key: tuple[Any, ...] = ()
     """What was asked for, under which a compiled program is kept."""
     kept: Kept | None = None
@@ -88,6 +93,8 @@ class Plan:
         """The stage of the pipeline that runs it."""
         if self.solver.stage is not None:
             return self.solver.stage
+        if self.objective is None and self.remainder is not None:
+            return "composite"
         return "smoothed" if self.objective is None else "first_order"
 
     def because(self, reason: str) -> Plan:
@@ -155,6 +162,16 @@ def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
         )
     found = exact.counterpart(robust)
     smooth = found.has_objective(robust)
+    if not smooth and takes_composite(robust, solver) and (rest := found.remainder(robust)):
+        reason = "the mean loss is smooth, and what the ball adds holds no samples"
+        return Plan(
+            "exact",
+            solver or QuasiNewton(gap=COMPOSITE_GAP),
+            found.formula,
+            (reason,),
+            counterpart=found,
+            remainder=lambda: rest,
+        )
     return _with_solver(
         model,
         Plan(
@@ -168,6 +185,22 @@ def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
         solver,
         Written(exact_program, found.writes_samples(robust), robust=True),
         relax,
+    )
+
+
+def takes_composite(model: RobustModel, solver: Solver | None) -> bool:
+    """Are quasi-Newton steps asked for, or faster than a cone for each sample?"""
+    feasible = model.feasible
+    suits = isinstance(solver, QuasiNewton) or (
+        solver is None and model.rows.size > MANY and feasible.layout.dimension <= MOST_CURVED
+    )
+    return (
+        suits
+        and feasible.has_conic_form
+        and not feasible.is_integer
+        and model.convex_in_decision
+        and model.expression is not None
+        and model.expression.is_smooth()
     )
 
 

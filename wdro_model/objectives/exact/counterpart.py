@@ -65,6 +65,10 @@ class Counterpart(ABC):
     def program(self, model: RobustModel) -> Program | None:
         """The worst-case risk as a convex CVXPY program; None where CVXPY sees no convexity."""
 
+    def remainder(self, model: RobustModel) -> Program | None:
+        """What the ball adds to the mean loss, where that is a program without samples."""
+        return None
+
     def writes_samples(self, model: RobustModel) -> bool:
         """Is every sample written into the program, rather than their mean?"""
         return True

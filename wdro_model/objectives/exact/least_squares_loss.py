@@ -58,8 +58,7 @@ class LeastSquaresLoss(Counterpart):
     def program(self, model: RobustModel) -> Program | None:
         found = residual(model)
         assert found is not None
-        u = found.piece.values(found.seen, model.rows)
-        size = cp.norm(u, 2) / np.sqrt(len(model.rows))
+        size = root_mean_square(found, model.rows)
         reach = model.written_root * model.cost.dual_norm(found.piece.slope)
         total = times(cp.square(size + reach), found.factor) if found.factor else cp.Constant(0.0)
         return Program.if_convex(sum(found.rest, total))
@@ -88,6 +87,22 @@ class LeastSquaresLoss(Counterpart):
         assert found is not None
         constant, slope = evaluate_piece(model, found.piece, x)
         return found, constant + model.rows @ slope, np.where(model.cost.frozen, 0.0, slope)
+
+
+def root_mean_square(found: Residual, rows: Array) -> Any:
+    """sqrt(mean_k u_k^2) as a CVXPY expression.
+
+    With many samples |u| = |Q R (b, a)| = |R (b, a)|: as many rows as there are coordinates.
+    """
+    count, seen = len(rows), found.seen
+    if not len(seen) or count <= 2 * (len(seen) + 1):
+        return cp.norm(found.piece.values(seen, rows), 2) / np.sqrt(count)
+    scaled = np.column_stack([found.piece.scale * rows[:, seen], np.ones(count)])
+    factor = np.linalg.qr(scaled / np.sqrt(count), mode="r")
+    slope = found.piece.direction[seen]
+    return cp.norm(
+        factor @ cp.hstack([slope, cp.reshape(found.piece.constant, (1,), order="C")]), 2
+    )
 
 
 def needs_residual(model: RobustModel) -> str | None:

@@ -61,14 +61,16 @@ class LipschitzLoss(PiecewiseCounterpart):
         )
 
     def program(self, model: RobustModel) -> Program | None:
-        groups = self.groups(model)
-        mean = mean_loss(model, groups)
-        if mean is None:
+        mean, added = mean_loss(model, self.groups(model)), self.remainder(model)
+        if mean is None or added is None:
             return None
+        return Program.if_convex(mean + added.expression)
+
+    def remainder(self, model: RobustModel) -> Program | None:
+        groups = self.groups(model)
         rates = [rate for group in groups if (rate := lipschitz(model, group)) is not None]
-        if not rates:
-            return Program.if_convex(mean)
-        return Program.if_convex(mean + model.written_radius * largest(rates))
+        added = model.written_radius * largest(rates) if rates else cp.Constant(0.0)
+        return Program.if_convex(added)
 
     def has_objective(self, model: RobustModel) -> bool:
         smooth = model.cost.has_smooth_dual_norm and model.cost.knows("steepest_move")
