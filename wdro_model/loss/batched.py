@@ -40,6 +40,15 @@ class Pullback:
         with a second argument, for the parameters in it alone.
 
     Valid until the next call of the same loss.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2)
+    >>> loss = wdro.loss.BatchedLoss(price @ x)
+    >>> _, pullback = loss({x: np.array([1.0, 2.0])}, {price: np.array([[3.0, 4.0]])})
+    >>> pullback(np.ones(1))[x], pullback.in_data(np.ones(1))[price]
+    (array([3., 4.]), array([[1., 2.]]))
     """
 
     in_decision: Callable[[np.ndarray], Gradients]
@@ -50,7 +59,17 @@ class Pullback:
 
 
 class Loss(Protocol):
-    """A loss f(x, xi) on a batch of scenarios: `values, pullback = loss(x, scenarios)`."""
+    """A loss f(x, xi) on a batch of scenarios: `values, pullback = loss(x, scenarios)`.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2)
+    >>> loss: wdro.loss.Loss = wdro.loss.BatchedLoss(cp.pos(price @ x))
+    >>> values, _ = loss({x: np.ones(2)}, {price: np.array([[1.0, 2.0], [-3.0, -4.0]])})
+    >>> values
+    array([3., 0.])
+    """
 
     variables: tuple[Any, ...]
     parameters: tuple[Any, ...]
@@ -66,6 +85,17 @@ class BatchedLoss:
     expression: real, with one entry, in variables and uncertain parameters. It need not be convex.
     parameters: which parameters are uncertain; by default every UncertainParameter of the
         expression, in order of first appearance. The other ones are read at each call.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2)
+    >>> loss = wdro.loss.BatchedLoss(cp.square(price @ x))
+    >>> values, pullback = loss({x: np.ones(2)}, {price: np.array([[1.0, 2.0], [3.0, 4.0]])})
+    >>> values
+    array([ 9., 49.])
+    >>> pullback(np.array([0.5, 0.5]))[x]                       # the gradient of their mean
+    array([24., 34.])
     """
 
     def __init__(self, expression: Any, parameters: Sequence[Any] | None = None) -> None:

@@ -28,6 +28,14 @@ class Arborescence(EdgeSet):
 
     Backends: "edmonds" (default: O(m log^2 m)), "networkx", "highs" (a linear program with the cuts
     x(into S) >= 1 as they are violated).
+
+    Examples
+    --------
+    >>> import networkx as nx, wdro_model as wdro
+    >>> graph = nx.DiGraph([("a", "b"), ("a", "c"), ("b", "c"), ("c", "b")])
+    >>> branching = wdro.sets.Arborescence(graph, root="a")
+    >>> branching.selected(branching.minimize([5.0, 1.0, 1.0, 1.0]))
+    [('a', 'c'), ('c', 'b')]
     """
 
     default_backend = "edmonds"

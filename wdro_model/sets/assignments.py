@@ -36,6 +36,13 @@ class AssignmentSet(ItemSet):
     Attributes
     ----------
     pairs: the pair (row, column) of each coordinate.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> jobs = wdro.sets.Assignment(["Ann", "Bob"], ["bake", "cook", "serve"])
+    >>> jobs.selected(jobs.minimize([3.0, 1.0, 2.0, 2.0, 1.0, 9.0]))
+    [('Ann', 'cook'), ('Bob', 'bake')]
     """
 
     default_backend = "scipy"
@@ -65,7 +72,16 @@ class AssignmentSet(ItemSet):
         self.hold(forbidden, mandatory)
 
     def table(self, x: ArrayLike) -> np.ndarray:
-        """A point as an array (n, m)."""
+        """A point as an array (n, m).
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> jobs = wdro.sets.Assignment(2, 3)
+        >>> jobs.table(jobs.minimize([3.0, 1.0, 2.0, 2.0, 1.0, 9.0]))
+        array([[0., 1., 0.],
+               [1., 0., 0.]])
+        """
         return as_direction(x, self.dimension, kind="x").reshape(self.shape)
 
     def is_member(self, chosen: np.ndarray) -> bool:

@@ -37,6 +37,18 @@ class CpSat(FeasibleSet):
     Attributes
     ----------
     names: the keys of the dict, or the variables' own names where they are all different.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> from ortools.sat.python import cp_model
+    >>> model = cp_model.CpModel()
+    >>> shifts = {name: model.new_bool_var(name) for name in ("early", "late", "night")}
+    >>> rule = model.add_exactly_one(shifts["early"], shifts["late"])
+    >>> rule = model.add_implication(shifts["late"], shifts["night"])
+    >>> rota = wdro.sets.CpSat(model, shifts)
+    >>> rota.selected(rota.minimize([3.0, 1.0, 1.0]))
+    ['late', 'night']
     """
 
     def __init__(

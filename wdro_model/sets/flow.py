@@ -48,6 +48,14 @@ class Flow(OnGraph, FeasibleSet):
     supplies and bounds; costs are rounded to 44 bits or less on large graphs, and the slack says
     what that may cost), "networkx" (the same by the network simplex method, slow). By default
     "ortools" where data are whole and costs keep 32 bits, else "highs".
+
+    Examples
+    --------
+    >>> import networkx as nx, wdro_model as wdro
+    >>> graph = nx.DiGraph([("mill", "shop"), ("mill", "store"), ("store", "shop")])
+    >>> flow = wdro.sets.Flow(graph, supply={"mill": 3, "shop": -3}, capacity=2)
+    >>> flow.selected(flow.minimize([1.0, 1.0, 1.0]))
+    {('mill', 'shop'): 2.0, ('mill', 'store'): 1.0, ('store', 'shop'): 1.0}
     """
 
     default_backend = "highs"

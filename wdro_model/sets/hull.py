@@ -21,6 +21,13 @@ class Hull(FeasibleSet):
 
     integral: the points are choices, which `round` and bounds choose among; by default they are
     where all entries are 0 and 1.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> plans = wdro.sets.Hull([[1.0, 0.0, 0.5], [0.0, 2.0, 0.0]])
+    >>> plans.minimize([1.0, 1.0, 2.0])
+    array([1. , 0. , 0.5])
     """
 
     has_constraints = True

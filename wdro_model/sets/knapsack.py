@@ -38,6 +38,13 @@ class Knapsack(ItemSet):
     ----------
     weights: (n,), >= 0.
     items: their names; 0, ..., n - 1 by default.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> bag = wdro.sets.Knapsack([3.0, 2.0, 2.0], capacity=4.0, items=["tent", "food", "rope"])
+    >>> bag.selected(bag.minimize([-5.0, -3.0, -3.0]))              # minus what they are worth
+    ['food', 'rope']
     """
 
     default_backend = "frontier"

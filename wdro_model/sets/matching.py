@@ -40,6 +40,13 @@ class Matching(EdgeSet):
 
     The hull has a CVXPY form on bipartite graphs (at most one edge, or one, at each node) and on
     graphs of at most 12 nodes. Beyond, it has a row for each odd set of nodes, too many to write.
+
+    Examples
+    --------
+    >>> import networkx as nx, wdro_model as wdro
+    >>> pairs = wdro.sets.Matching(nx.path_graph(4), perfect=True)
+    >>> pairs.selected(pairs.minimize([1.0, -5.0, 1.0]))            # nobody is left alone
+    [(0, 1), (2, 3)]
     """
 
     default_backend = "highs"

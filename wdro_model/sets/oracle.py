@@ -36,6 +36,14 @@ class Oracle(FeasibleSet):
     integral: the vertices have whole entries, and points can be rounded to them (True), or points
         are not to be rounded (False); by default, vertices of zeros and ones are rounded to.
     dimension: in place of the shape, the number of entries of a vector.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> def cheapest(direction):
+    ...     return np.eye(5)[np.argmin(direction)]
+    >>> print(wdro.sets.check(wdro.sets.Oracle(cheapest, 5)))
+    Oracle(cheapest, dimension=5): passed (50 directions, 0 against its CVXPY form)
     """
 
     def __init__(

@@ -48,6 +48,16 @@ class ShortestPath(EdgeSet):
 
     Edges that lie on no walk from source to target without returning to either end (self-loops,
     dead ends of a directed graph) are zero in every path and their weights do not matter.
+
+    Examples
+    --------
+    >>> import networkx as nx, wdro_model as wdro
+    >>> graph = nx.Graph([("home", "park"), ("park", "work"), ("home", "work")])
+    >>> path = wdro.sets.ShortestPath(graph, "home", "work")
+    >>> path.edges
+    (('home', 'park'), ('home', 'work'), ('park', 'work'))
+    >>> path.selected(path.minimize([1.0, 3.0, 1.0]))
+    [('home', 'park'), ('park', 'work')]
     """
 
     default_backend = "scipy"

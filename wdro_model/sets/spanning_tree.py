@@ -35,6 +35,16 @@ class SpanningTree(EdgeSet):
     A cheapest tree depends on the order of the weights alone, not on their sizes. Held edges are
     therefore moved to the ends of that order, and solvers with tolerances are given ranks: all
     different, the tree is the only optimum, and no weight is too small.
+
+    Examples
+    --------
+    >>> import networkx as nx, wdro_model as wdro
+    >>> graph = nx.Graph([("a", "b"), ("b", "c"), ("a", "c"), ("c", "d")])
+    >>> tree = wdro.sets.SpanningTree(graph, forbidden=[("b", "c")])
+    >>> tree.edges
+    (('a', 'b'), ('a', 'c'), ('b', 'c'), ('c', 'd'))
+    >>> tree.selected(tree.minimize([4.0, 3.0, 1.0, 2.0]))
+    [('a', 'b'), ('a', 'c'), ('c', 'd')]
     """
 
     default_backend = "kruskal"

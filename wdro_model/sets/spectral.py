@@ -56,6 +56,15 @@ class NuclearBall(RankOneSet):
 
     Backends: "dense", a full singular value decomposition, the default up to 60 rows or columns;
     "arpack", the leading singular vectors from a fixed start.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> ball = wdro.sets.NuclearBall((2, 3), radius=2.0)
+    >>> vertex = ball.minimize([0.0, 0.0, 4.0, 0.0, 3.0, 0.0])          # row by row
+    >>> np.abs(ball.table(vertex)).round(6)
+    array([[0., 0., 2.],
+           [0., 0., 0.]])
     """
 
     def __init__(self, shape: tuple[int, int], radius: float, backend: str | None = None) -> None:
@@ -88,6 +97,14 @@ class Spectraplex(RankOneSet):
 
     Backends: "dense", all eigenvalues, the default up to n = 60; "arpack", the smallest one from a
     fixed start.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> plex = wdro.sets.Spectraplex(2)
+    >>> np.abs(plex.table(plex.minimize([1.0, 0.0, 0.0, -1.0]))).round(6)
+    array([[0., 0.],
+           [0., 1.]])
     """
 
     def __init__(self, n: int, trace: float = 1.0, backend: str | None = None) -> None:

@@ -30,6 +30,13 @@ class Tour(EdgeSet):
 
     time_limit: seconds that "ortools" may take for one call, once it knows a tour; its answer is
         then the best so far, and `minimize_with_slack` says how much at most a better one saves.
+
+    Examples
+    --------
+    >>> import networkx as nx, wdro_model as wdro
+    >>> tour = wdro.sets.Tour(nx.complete_graph(4))
+    >>> tour.order(tour.minimize([1.0, 5.0, 1.0, 1.0, 5.0, 1.0]))
+    [0, 1, 2, 3]
     """
 
     default_backend = "highs"
@@ -64,7 +71,15 @@ class Tour(EdgeSet):
         )
 
     def order(self, x: Any) -> list[Any]:
-        """The nodes of a tour in the order in which they are met, the first of the graph first."""
+        """The nodes of a tour in the order in which they are met, the first of the graph first.
+
+        Examples
+        --------
+        >>> import networkx as nx, wdro_model as wdro
+        >>> tour = wdro.sets.Tour(nx.complete_graph(["a", "b", "c", "d"]))
+        >>> tour.order(tour.minimize([5.0, 1.0, 1.0, 1.0, 1.0, 5.0]))
+        ['a', 'c', 'b', 'd']
+        """
         vertex = self._discrete(x, "x")
         return [self.nodes[i] for i in self._order(vertex)]
 

@@ -40,3 +40,4 @@ __all__ = [
     "Trace",
     "register_step",
 ]
+__dir__ = __all__.copy  # what the tab key offers

@@ -27,7 +27,15 @@ REACHED = "the relative gap is under the tolerance"
 
 
 class Assignment(NamedTuple):
-    """A flow (A,) and how it was found."""
+    """A flow (A,) and how it was found.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> flow, solution = wdro.traffic.equilibrium(wdro.datasets.sioux_falls(), gap=1e-2)
+    >>> flow.shape, solution.status
+    ((76,), 'optimal')
+    """
 
     flow: np.ndarray
     solution: Solution
@@ -58,6 +66,14 @@ def equilibrium(
     flows: the `sets.TrafficFlows` of the network, to choose its backend or to build it only once.
     solver: by default Frank-Wolfe with biconjugate directions; another one has its own tolerance.
     options: those of `Problem.solve`.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> flow, solution = wdro.traffic.equilibrium(network, gap=1e-4)
+    >>> f"{network.beckmann(flow) / 1e5:.2f}"                # in hours and thousands of vehicles
+    '42.31'
     """
     return _assign(beckmann, network, gap, [Spent(gap)], flows, solver, options)
 
@@ -69,6 +85,15 @@ def social_optimum(
 
     gap: the Frank-Wolfe gap to certify, as a fraction of the total cost. Other options as in
         `equilibrium`.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> best = wdro.traffic.social_optimum(network, gap=1e-3)
+    >>> selfish = wdro.traffic.equilibrium(network, gap=1e-3)
+    >>> network.total_cost(best.flow) < network.total_cost(selfish.flow)
+    True
     """
     return _assign(system_cost, network, gap, [], flows, solver, options)
 
@@ -113,6 +138,14 @@ def all_or_nothing(network: Network, times: ArrayLike, flows: Any = None) -> np.
     """The flow (A,) when all trips take a shortest path at fixed times (A,) >= 0.
 
     flows: the `sets.TrafficFlows` of the network, to choose its backend or to build it only once.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> flow = wdro.traffic.all_or_nothing(network, network.free_flow_time)
+    >>> float(flow @ network.free_flow_time)                  # nobody is in anybody's way
+    3176000.0
     """
     return (TrafficFlows(network) if flows is None else flows).minimize(times)
 
@@ -122,6 +155,14 @@ def relative_gap(network: Network, flow: ArrayLike, flows: Any = None) -> float:
 
     The share of their time that travellers would save if all took a shortest path and times stayed:
     0 at equilibrium.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> flow, _ = wdro.traffic.equilibrium(network, gap=1e-4)
+    >>> wdro.traffic.relative_gap(network, flow) <= 1e-4
+    True
     """
     x = as_flow(flow, network, one=True)
     times = network.travel_time(x)
@@ -134,6 +175,12 @@ def price_of_anarchy(network: Network, **options: Any) -> float:
     """The total cost of the user equilibrium over that of the social optimum, >= 1.
 
     options: those of `equilibrium` and `social_optimum`.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> round(wdro.traffic.price_of_anarchy(wdro.datasets.sioux_falls(), gap=1e-3), 2)
+    1.04
     """
     selfish = network.total_cost(equilibrium(network, **options).flow)
     best = network.total_cost(social_optimum(network, **options).flow)

@@ -11,7 +11,8 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.errors import unknown_name
-from wdro_model.uncertainty.supports import Everywhere, Support, first_index
+from wdro_model.uncertainty.supports import Everywhere, Support
+from wdro_model.uncertainty.supports.boxes import first_index
 
 KNOWN = tuple(
     name
@@ -40,6 +41,19 @@ class UncertainParameter(cp.Parameter):
         CVXPY what the loss looks like; they do not restrict the adversary.
 
     `.value` stays None, so that solving the model as an ordinary CVXPY problem fails loudly.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> data = np.random.default_rng(0).uniform(1.0, 2.0, size=(50, 3))
+    >>> orthant = wdro.supports.Nonnegative()
+    >>> price = wdro.UncertainParameter(3, "price", samples=data, support=orthant)
+    >>> price.shape, price.count, price.is_nonneg()
+    ((3,), 50, True)
+    >>> wdro.UncertainParameter(2, "price", samples=[[1.0, np.nan]])
+    Traceback (most recent call last):
+        ...
+    ValueError: samples of 'price' must be finite...
     """
 
     def __init__(
@@ -98,6 +112,17 @@ class UncertainParameter(cp.Parameter):
         """Observations (N, *shape) of this parameter, read-only, without a copy where possible.
 
         ValueError where the shape, the support or an attribute speaks against them.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> demand = wdro.UncertainParameter(name="demand", support=wdro.supports.Box(0, 10))
+        >>> demand.as_samples([1, 2, 3])
+        array([1., 2., 3.])
+        >>> demand.as_samples([1, 12])
+        Traceback (most recent call last):
+            ...
+        ValueError: ...
         """
         label = repr(self.name())
         array = as_scenarios(given, self.shape, f"samples of {label}")

@@ -29,6 +29,16 @@ def quadratic_form(x: Any, P: Any) -> Any:
 
     A certain P whose symmetric part is semidefinite gives CVXPY's own `quad_form`, so that conic
     solvers can handle it. Otherwise the expression is convex if P is declared PSD.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> x = cp.Variable(2)
+    >>> costs = wdro.UncertainParameter((2, 2), samples=[[[2.0, 1.0], [0.0, 2.0]]])
+    >>> loss = wdro.quadratic_form(x, costs)                  # not symmetric
+    >>> problem = wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1, x >= 0], assume_convex=True)
+    >>> print(f"{problem.solve():.3f}")
+    1.250
     """
     x, P = cp.Constant.cast_to_const(x), cp.Constant.cast_to_const(P)
     _check_shapes(x, P)

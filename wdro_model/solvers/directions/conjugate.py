@@ -23,6 +23,12 @@ class Conjugate:
     it: exact for quadratics, and no gradient is evaluated for it.
 
     memory: 1 (conjugate) or 2 (biconjugate).
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.solvers.FrankWolfe(direction=wdro.solvers.Conjugate(memory=2)).direction
+    Conjugate(memory=2)
     """
 
     memory: int = 1
