@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
 
 import cvxpy as cp
 import numpy as np
 from cvxpy.lin_ops import lin_utils
+from numpy.typing import ArrayLike
 
 from wdro_model.errors import ConvexityWarning
 from wdro_model.model import Memory, Model, RobustModel, compiled
@@ -26,7 +27,15 @@ from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
 from wdro_model.solve.explain import explain
 from wdro_model.solve.first_order import user_start
-from wdro_model.solve.options import check_solver, check_time_limit, with_time_limit
+from wdro_model.solve.options import (
+    DualName,
+    IntegrationName,
+    Method,
+    SolveOptions,
+    check_solver,
+    check_time_limit,
+    with_time_limit,
+)
 from wdro_model.solve.true_risk import known_robust_value
 from wdro_model.solvers import Solver
 from wdro_model.uncertainty.ambiguity import WassersteinBall
@@ -117,11 +126,20 @@ class Problem:
     # -------------------------------------------------------------- solving
     def solve(
         self,
-        method: str = "auto",
+        method: Method = "auto",
         *,
-        solver: Solver | None = None,
+        solver: Solver | str | None = None,
         time_limit: float | None = None,
-        **options: Any,
+        epsilon: float | None = None,
+        sigma: ArrayLike | None = None,
+        integration: IntegrationName | None = None,
+        dual: DualName | None = None,
+        seed: int = 0,
+        start: Mapping[cp.Variable, Any] | Solution | None = None,
+        relax: bool = False,
+        verbose: bool = False,
+        progress: bool = True,
+        **unknown: Never,
     ) -> float:
         """Solve, set the variables' values, and return the optimal value.
 
@@ -130,12 +148,16 @@ class Problem:
         method : "auto", "erm", "exact" or "smoothed"
             "auto" is exact where a reformulation is known, smoothed otherwise.
         solver : FrankWolfe, MomentumFrankWolfe, Conic, Simplicial or BranchAndBound, optional
+            Or the name of a conic solver, such as "CLARABEL".
         time_limit : float, optional
             Seconds, for all but conic solvers.
         epsilon, sigma : float, optional
             Smoothing temperature and standard deviation of the reference Gaussian.
-        integration, dual : str, optional
-            How the inner integral and the dual variable are computed.
+        integration : str, optional
+            How the inner integral is computed: "closed_form", "separable", "low_rank", "norms",
+            "cells", "conditional", "tilted" or "gaussian"; by default the first that applies.
+        dual : "exact" or "vertex", optional
+            How the dual variable is found: minimised at each decision, or by the paper's steps.
         seed : int
             Random numbers depend on it alone; nothing global is touched.
         start : dict {variable: value} or Solution, optional
@@ -164,7 +186,21 @@ class Problem:
             ...
         TypeError: unknown option 'epsilom'. Did you mean 'epsilon'? ...
         """
-        checked, time_limit = Options.of(options), check_time_limit(time_limit)
+        checked = Options.of(
+            {
+                "epsilon": epsilon,
+                "sigma": sigma,
+                "integration": integration,
+                "dual": dual,
+                "seed": seed,
+                "start": start,
+                "relax": relax,
+                "verbose": verbose,
+                "progress": progress,
+                **unknown,
+            }
+        )
+        time_limit = check_time_limit(time_limit)
         model, method = self._current_model(), checked.method(method, self.radius)
         chosen = plan(model, method, check_solver(solver), checked.relax)
         chosen = replace(chosen, solver=with_time_limit(chosen.solver, time_limit))
@@ -181,7 +217,13 @@ class Problem:
         self._warn_about_convexity(solution)
         return solution.value
 
-    def explain(self, method: str = "auto", *, solver: Solver | None = None, **options: Any) -> str:
+    def explain(
+        self,
+        method: Method = "auto",
+        *,
+        solver: Solver | str | None = None,
+        **options: Unpack[SolveOptions],
+    ) -> str:
         """What would be solved, how, and why: loss, data, ball, feasible set, formula, solver.
 
         Examples
@@ -281,7 +323,9 @@ class Problem:
         found = known_robust_value(model, x)
         return None if found is None else model.sign * found
 
-    def worst_case(self, method: str | None = None, decision: Any = None) -> WorstCase:
+    def worst_case(
+        self, method: Literal["exact", "smoothed"] | None = None, decision: Any = None
+    ) -> WorstCase:
         """The adversarial distribution at the decision: scenarios, weights, transport cost.
 
         method: "exact" for the extremal distribution, where an exact formula is known, "smoothed"
@@ -314,10 +358,12 @@ class Problem:
     def path(
         self,
         radii: Iterable[float],
-        method: str = "auto",
+        method: Method = "auto",
         *,
         test: Any = None,
-        **options: Any,
+        solver: Solver | str | None = None,
+        time_limit: float | None = None,
+        **options: Unpack[SolveOptions],
     ) -> RadiusPath:
         """The decisions for several radii, each solve starting from the decision before it.
 
@@ -340,7 +386,8 @@ class Problem:
         """
         from wdro_model.evaluation.path import radius_path
 
-        return radius_path(self, radii, method, test, options)
+        arguments = {"solver": solver, "time_limit": time_limit, **options}
+        return radius_path(self, radii, method, test, arguments)
 
     def round(self) -> Rounded:
         """Replace a fractional decision by a discrete one next to it: a tree, a path, integers.
@@ -552,12 +599,17 @@ class Problem:
 
 
 def solve_cvxpy_problem(
-    problem: cp.Problem, ambiguity: WassersteinBall | None = None, **options: Any
+    problem: cp.Problem,
+    ambiguity: WassersteinBall | None = None,
+    *,
+    wdro_method: Method = "auto",
+    solver: Solver | str | None = None,
+    time_limit: float | None = None,
+    **options: Unpack[SolveOptions],
 ) -> float:
     """`cp.Problem(...).solve(method="wdro", ambiguity=...)`."""
-    method = options.pop("wdro_method", "auto")
     robust = Problem(problem.objective, problem.constraints, ambiguity)
-    value = robust.solve(method, **options)
+    value = robust.solve(wdro_method, solver=solver, time_limit=time_limit, **options)
     # CVXPY would evaluate the objective at parameters that have no value.
     problem._value, problem._status = value, robust.status
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -17,6 +17,9 @@ from wdro_model.sets.backends import Vector, register_backend
 from wdro_model.sets.choices import Array
 from wdro_model.sets.feasible_set import as_flat
 from wdro_model.sets.graphs import EdgeSet
+
+ArborescenceBackend = Literal["edmonds", "networkx", "highs"]
+"""Those that are built in; `register_backend` adds others."""
 
 
 class Arborescence(EdgeSet):
@@ -45,7 +48,7 @@ class Arborescence(EdgeSet):
         self,
         graph: Any,
         root: Any = None,
-        backend: str | None = None,
+        backend: ArborescenceBackend | str | None = None,
         *,
         forbidden: Iterable[Any] | None = None,
         mandatory: Iterable[Any] | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -19,6 +19,9 @@ from wdro_model.sets.held_oracle import HeldOracle, Mask, nothing_left
 from wdro_model.sets.highs_choices import HighsChoices
 from wdro_model.sets.integer_costs import LARGEST, scaled_to_integers
 from wdro_model.sets.items import ItemSet
+
+AssignmentBackend = Literal["scipy", "ortools", "highs"]
+"""Those that are built in; `register_backend` adds others."""
 
 
 class AssignmentSet(ItemSet):
@@ -53,7 +56,7 @@ class AssignmentSet(ItemSet):
         self,
         rows: Any,
         columns: Any = None,
-        backend: str | None = None,
+        backend: AssignmentBackend | str | None = None,
         *,
         forbidden: Iterable[Any] | None = None,
         mandatory: Iterable[Any] | None = None,

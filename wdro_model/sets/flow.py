@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -24,6 +24,9 @@ from wdro_model.sets.graphs import OnGraph
 from wdro_model.sets.vertices import WHOLE, is_whole
 
 Amounts = float | str | Mapping[Any, float] | ArrayLike
+
+FlowBackend = Literal["highs", "ortools", "networkx"]
+"""Those that are built in; `register_backend` adds others."""
 
 
 class Flow(OnGraph, FeasibleSet):
@@ -66,7 +69,7 @@ class Flow(OnGraph, FeasibleSet):
         graph: Any,
         supply: Mapping[Any, float] | str,
         capacity: Amounts | None = None,
-        backend: str | None = None,
+        backend: FlowBackend | str | None = None,
         *,
         lower: Amounts = 0.0,
         forbidden: Iterable[Any] | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -25,6 +25,9 @@ ARCS = 20_000
 """Knapsacks whose network of loads has at most so many arcs have a CVXPY form."""
 ROUNDING = 1e-12
 """How far sums of real weights may exceed the capacity, relative to it: 0.1 + 0.2 fits in 0.3."""
+
+KnapsackBackend = Literal["frontier", "ortools", "cpsat", "highs"]
+"""Those that are built in; `register_backend` adds others."""
 
 
 class Knapsack(ItemSet):
@@ -54,7 +57,7 @@ class Knapsack(ItemSet):
         weights: ArrayLike,
         capacity: float,
         items: Any = None,
-        backend: str | None = None,
+        backend: KnapsackBackend | str | None = None,
         *,
         forbidden: Iterable[Any] | None = None,
         mandatory: Iterable[Any] | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,6 +25,9 @@ ENUMERATED = 12
 """Up to so many nodes the rows of all odd sets are written out."""
 SMALL = 20
 """Up to so many nodes NetworkX's blossoms are faster than a linear program."""
+
+MatchingBackend = Literal["scipy", "highs", "networkx"]
+"""Those that are built in; `register_backend` adds others."""
 
 
 class Matching(EdgeSet):
@@ -55,7 +58,7 @@ class Matching(EdgeSet):
         self,
         graph: Any,
         perfect: bool = False,
-        backend: str | None = None,
+        backend: MatchingBackend | str | None = None,
         *,
         forbidden: Iterable[Any] | None = None,
         mandatory: Iterable[Any] | None = None,

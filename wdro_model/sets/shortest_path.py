@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -28,6 +28,9 @@ from wdro_model.sets.path_backends import (
     with_scipy,
 )
 from wdro_model.sets.simple_paths import SimplePaths
+
+PathBackend = Literal["scipy", "networkx", "ortools", "cvxpy", "highs"]
+"""Those that are built in; `register_backend` adds others."""
 
 
 class ShortestPath(EdgeSet):
@@ -68,7 +71,7 @@ class ShortestPath(EdgeSet):
         graph: Any,
         source: Any,
         target: Any,
-        backend: str | None = None,
+        backend: PathBackend | str | None = None,
         *,
         forbidden: Iterable[Any] | None = None,
         mandatory: Iterable[Any] | None = None,

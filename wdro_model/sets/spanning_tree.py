@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -20,6 +20,9 @@ from wdro_model.sets.feasible_set import as_flat
 from wdro_model.sets.graphs import EdgeSet, exchange, exchanges
 from wdro_model.sets.tree_rows import TreeRows, ranked
 from wdro_model.sets.vertices import Value
+
+TreeBackend = Literal["kruskal", "numba", "scipy", "networkx", "ortools", "cvxpy"]
+"""Those that are built in; `register_backend` adds others."""
 
 
 class SpanningTree(EdgeSet):
@@ -52,7 +55,7 @@ class SpanningTree(EdgeSet):
     def __init__(
         self,
         graph: Any,
-        backend: str | None = None,
+        backend: TreeBackend | str | None = None,
         *,
         forbidden: Iterable[Any] | None = None,
         mandatory: Iterable[Any] | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -16,6 +16,9 @@ from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 
 SMALL = 60
 """Matrices with a side of at most so many rows are decomposed in full."""
+
+SpectralBackend = Literal["dense", "arpack"]
+"""Those that are built in; `register_backend` adds others."""
 
 
 class RankOneSet(FeasibleSet):
@@ -67,7 +70,9 @@ class NuclearBall(RankOneSet):
            [0., 0., 0.]])
     """
 
-    def __init__(self, shape: tuple[int, int], radius: float, backend: str | None = None) -> None:
+    def __init__(
+        self, shape: tuple[int, int], radius: float, backend: SpectralBackend | str | None = None
+    ) -> None:
         sizes = as_shape(shape, "a NuclearBall")
         if len(sizes) != 2:
             raise ValueError(f"a NuclearBall is one of matrices, of a shape (n, m), got {shape!r}.")
@@ -107,7 +112,9 @@ class Spectraplex(RankOneSet):
            [0., 1.]])
     """
 
-    def __init__(self, n: int, trace: float = 1.0, backend: str | None = None) -> None:
+    def __init__(
+        self, n: int, trace: float = 1.0, backend: SpectralBackend | str | None = None
+    ) -> None:
         size = as_count(n, "the size n of a Spectraplex")
         self.trace = as_positive(trace, "the trace of a Spectraplex")
         self._declare((size, size), backend)

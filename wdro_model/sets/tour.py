@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -16,6 +16,9 @@ from wdro_model.sets.choices import Array
 from wdro_model.sets.edge_program import EdgeProgram, ViolatedRow, at_least, components
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.sets.integer_costs import rounding_slack, scaled_to_integers
+
+TourBackend = Literal["highs", "ortools"]
+"""Those that are built in; `register_backend` adds others."""
 
 
 class Tour(EdgeSet):
@@ -45,7 +48,7 @@ class Tour(EdgeSet):
     def __init__(
         self,
         graph: Any,
-        backend: str | None = None,
+        backend: TourBackend | str | None = None,
         *,
         time_limit: float | None = None,
         forbidden: Iterable[Any] | None = None,

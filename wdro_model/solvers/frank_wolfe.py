@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -20,6 +20,17 @@ from wdro_model.solvers.outcome import Outcome, State
 from wdro_model.solvers.steps import STEPS, OpenLoop, StepRule, check_step, looks_along, shown
 
 Callback = Callable[[State], bool | None]
+DirectionName = Literal[
+    "auto",
+    "plain",
+    "conjugate",
+    "biconjugate",
+    "blended_pairwise",
+    "blended_conjugate",
+    "blended_newton",
+]
+StepName = Literal["line_search", "adaptive", "open_loop"]
+"""Those that are built in; `register_step` adds others."""
 ON_POLYTOPES, ON_LONG_ONES = "blended_newton", "blended_conjugate"
 """The direction of "auto" on polytopes: Newton ones take a half to a twentieth of the iterations of
 conjugate ones, which take a half to a fifth of those of pairwise steps. Where vertices are kept
@@ -48,12 +59,12 @@ class FrankWolfe:
     """Stop when the Frank-Wolfe gap is at most this fraction of |value|; of epsilon where that is
     larger, with the smoothed method."""
     max_iterations: int = 1000
-    direction: str | DirectionRule = "auto"
+    direction: DirectionName | DirectionRule = "auto"
     """"plain", "conjugate", "biconjugate", "blended_pairwise", "blended_conjugate",
     "blended_newton", a rule, or "auto": what the set prefers (flows: biconjugate), else blended
     Newton directions on polytopes (conjugate ones in thousands of dimensions) and plain ones
     elsewhere."""
-    step: str | StepRule = "line_search"
+    step: StepName | str | StepRule = "line_search"
     """"line_search", "adaptive", "open_loop" (2/(t+2)), or a rule such as `OpenLoop(offset=7)`."""
     samples: int = 100
     """Draws per sample where the inner integral is sampled."""

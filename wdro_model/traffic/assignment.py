@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import cvxpy as cp
 import numpy as np
@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 from wdro_model.problem import Problem
 from wdro_model.sets import In
 from wdro_model.solve.certify import STATIONARY, Solution
-from wdro_model.solvers import FrankWolfe, LineSearch, State, Stop
+from wdro_model.solve.options import SolveOptions
+from wdro_model.solvers import FrankWolfe, LineSearch, Solver, State, Stop
 from wdro_model.traffic.beckmann import beckmann, system_cost
 from wdro_model.traffic.flows import TrafficFlows
 from wdro_model.traffic.network import Network, as_flow
@@ -56,7 +57,13 @@ class Spent:
 
 
 def equilibrium(
-    network: Network, *, gap: float = GAP, flows: Any = None, solver: Any = None, **options: Any
+    network: Network,
+    *,
+    gap: float = GAP,
+    flows: TrafficFlows | None = None,
+    solver: Solver | str | None = None,
+    time_limit: float | None = None,
+    **options: Unpack[SolveOptions],
 ) -> Assignment:
     """The user equilibrium: no traveller has a faster path. It minimises Beckmann's objective.
 
@@ -75,11 +82,17 @@ def equilibrium(
     >>> f"{network.beckmann(flow) / 1e5:.2f}"                # in hours and thousands of vehicles
     '42.31'
     """
-    return _assign(beckmann, network, gap, [Spent(gap)], flows, solver, options)
+    return _assign(beckmann, network, gap, [Spent(gap)], flows, solver, time_limit, options)
 
 
 def social_optimum(
-    network: Network, *, gap: float = GAP, flows: Any = None, solver: Any = None, **options: Any
+    network: Network,
+    *,
+    gap: float = GAP,
+    flows: TrafficFlows | None = None,
+    solver: Solver | str | None = None,
+    time_limit: float | None = None,
+    **options: Unpack[SolveOptions],
 ) -> Assignment:
     """The flow of least total cost, sum_a t_a(x) x_a.
 
@@ -95,7 +108,7 @@ def social_optimum(
     >>> network.total_cost(best.flow) < network.total_cost(selfish.flow)
     True
     """
-    return _assign(system_cost, network, gap, [], flows, solver, options)
+    return _assign(system_cost, network, gap, [], flows, solver, time_limit, options)
 
 
 def _assign(
@@ -104,8 +117,9 @@ def _assign(
     gap: float,
     stops: list[Spent],
     flows: Any,
-    solver: Any,
-    options: dict[str, Any],
+    solver: Solver | str | None,
+    time_limit: float | None,
+    options: SolveOptions,
 ) -> Assignment:
     feasible = TrafficFlows(network) if flows is None else flows
     x = cp.Variable(feasible.dimension, name="flow")
@@ -119,7 +133,7 @@ def _assign(
             callbacks=stops,
         )
     problem = Problem(cp.Minimize(loss + network.fixed_cost @ x), [In(x, feasible)])
-    problem.solve(method="erm", solver=solver, **options)
+    problem.solve(method="erm", solver=solver, time_limit=time_limit, **options)
     assert problem.solution is not None
     return Assignment(np.array(x.value, dtype=np.float64), _judged(problem.solution, stops, solver))
 
@@ -171,7 +185,15 @@ def relative_gap(network: Network, flow: ArrayLike, flows: Any = None) -> float:
     return (spent - least) / spent if spent else 0.0
 
 
-def price_of_anarchy(network: Network, **options: Any) -> float:
+def price_of_anarchy(
+    network: Network,
+    *,
+    gap: float = GAP,
+    flows: TrafficFlows | None = None,
+    solver: Solver | str | None = None,
+    time_limit: float | None = None,
+    **options: Unpack[SolveOptions],
+) -> float:
     """The total cost of the user equilibrium over that of the social optimum, >= 1.
 
     options: those of `equilibrium` and `social_optimum`.
@@ -182,6 +204,13 @@ def price_of_anarchy(network: Network, **options: Any) -> float:
     >>> round(wdro.traffic.price_of_anarchy(wdro.datasets.sioux_falls(), gap=1e-3), 2)
     1.04
     """
-    selfish = network.total_cost(equilibrium(network, **options).flow)
-    best = network.total_cost(social_optimum(network, **options).flow)
+    flows = TrafficFlows(network) if flows is None else flows
+    selfish, best = (
+        network.total_cost(
+            find(
+                network, gap=gap, flows=flows, solver=solver, time_limit=time_limit, **options
+            ).flow
+        )
+        for find in (equilibrium, social_optimum)
+    )
     return selfish / best if best else 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import cvxpy as cp
 import numpy as np
@@ -24,6 +24,21 @@ SPECTRAL_LIMIT = 200
 """Semidefiniteness of samples is checked up to this many rows."""
 CHUNK_ENTRIES = 1 << 18
 """Checks look at about this many numbers at a time, so that they need no copy of the data."""
+
+
+class ParameterAttributes(TypedDict, total=False):
+    """The attributes of a CVXPY parameter that uncertain data can have, for type checkers."""
+
+    nonneg: bool
+    nonpos: bool
+    pos: bool
+    neg: bool
+    bounds: Any
+    symmetric: bool
+    diag: bool
+    PSD: bool
+    NSD: bool
+    sparsity: Any
 
 
 class UncertainParameter(cp.Parameter):
@@ -63,17 +78,18 @@ class UncertainParameter(cp.Parameter):
         *,
         samples: Any = None,
         support: Support | None = None,
-        **attributes: Any,
+        **attributes: Unpack[ParameterAttributes],
     ) -> None:
         label = "the uncertain parameter" if name is None else f"uncertain parameter {name!r}"
-        _refuse_attributes(label, name, attributes)
+        given: dict[str, Any] = {**attributes}
+        _refuse_attributes(label, name, given)
         full_shape = _as_shape(label, shape)
         try:
-            region = _restricted(_as_support(support), attributes)
+            region = _restricted(_as_support(support), given)
             region.validate(full_shape)
         except ValueError as error:
             raise ValueError(f"support of {label}: {error}") from error
-        super().__init__(full_shape, name, **_with_sign(attributes, region, full_shape))
+        super().__init__(full_shape, name, **_with_sign(given, region, full_shape))
         self._support = region
         self._samples: np.ndarray | None = None
         if samples is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import cvxpy as cp
 import numpy as np
@@ -19,6 +19,9 @@ from wdro_model.traffic.flows.trips import Indices, RoadNetwork, Trips
 
 SUMMABLE = 1e290
 """Weights below this can be added up; larger ones are scaled, which changes no assignment."""
+
+TrafficBackend = Literal["scipy", "numba", "networkx", "ortools", "cvxpy"]
+"""Those that are built in; `register_backend` adds others."""
 
 
 class TrafficFlows(FeasibleSet):
@@ -70,7 +73,11 @@ class TrafficFlows(FeasibleSet):
     threaded_backends: ClassVar[tuple[str, ...]] = ("numba",)
 
     def __init__(
-        self, network: RoadNetwork, backend: str | None = None, *, threads: int | None = None
+        self,
+        network: RoadNetwork,
+        backend: TrafficBackend | str | None = None,
+        *,
+        threads: int | None = None,
     ) -> None:
         self.network = network
         self.trips = Trips.of(network)

@@ -6,7 +6,7 @@ import math
 import numbers
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -180,7 +180,7 @@ class Norm(GroundCost):
     'W_c <= 0.1 with c(xi, zeta) = ||(xi - zeta)||_1 (1-Wasserstein distance <= 0.1)'
     """
 
-    p: float | str = 2
+    p: float | Literal["inf"] = 2
     weights: Any = None
     order = 1.0
     bound = BoundNorm
