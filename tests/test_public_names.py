@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -56,3 +57,17 @@ def test_an_example_does_what_it_shows(name, complaints):
 
 def test_every_error_is_offered_at_the_top_or_by_its_module():
     assert {name for name in wdro.errors.__all__ if name not in wdro.__all__} == {"UnknownToCost"}
+
+
+def test_docstrings_are_read_by_their_sections(caplog):
+    """As the site reads them: NumPy's style, every parameter that is described being one."""
+    griffe = pytest.importorskip("griffe")
+    package = griffe.load("wdro_model", search_paths=[str(Path(wdro.__file__).parent.parent)])
+    for thing in map(inspect.unwrap, (getattr(t, "__func__", t) for t in NAMES.values())):
+        function = getattr(thing, "fget", thing)
+        where = f"{function.__module__}.{function.__qualname__}".removeprefix("wdro_model.")
+        for section in package[where].docstring.parse("numpy"):
+            if section.kind.value == "parameters" and not inspect.isclass(function):
+                described = {item.name.lstrip("*") for item in section.value}
+                assert described <= set(inspect.signature(function).parameters), where
+    assert not caplog.records, caplog.text

@@ -39,7 +39,10 @@ __dir__ = __all__.copy  # what the tab key offers
 def dual_bound(loss_bound: float, radius: float, mean_cost: float) -> float:
     """lambda_max = 2 |f| / (rho - m_c): optimal dual variables lie in [0, lambda_max].
 
-    mean_cost: m_c = max_k E c(xi_k, zeta) over the reference zeta ~ N(xi_k, sigma^2 I).
+    Parameters
+    ----------
+    mean_cost
+        m_c = max_k E c(xi_k, zeta) over the reference zeta ~ N(xi_k, sigma^2 I).
 
     Examples
     --------
@@ -61,7 +64,10 @@ def gaussian_dual_bound(
 ) -> float:
     """lambda_max = 2 |f| / (rho - L_c sigma^2 d), since m_c <= L_c sigma^2 d.
 
-    cost_upper: L_c; 1 for the squared Euclidean cost.
+    Parameters
+    ----------
+    cost_upper
+        L_c; 1 for the squared Euclidean cost.
 
     Examples
     --------
@@ -154,8 +160,12 @@ class Estimator:
 def decision_variance(estimator: Estimator, dual: float, gradient_bound: float) -> float:
     """The variance bound of the estimate of the gradient in x (see `Estimator.log_variance`).
 
-    gradient_bound: C >= |grad_x f|. It holds up to a constant that depends on no parameter;
-    infinite where it overflows.
+    It holds up to a constant that depends on no parameter; infinite where it overflows.
+
+    Parameters
+    ----------
+    gradient_bound
+        C >= |grad_x f|.
 
     Examples
     --------
@@ -184,7 +194,10 @@ def log_decision_variance(estimator: Estimator, dual: float, gradient_bound: flo
 def dual_variance(estimator: Estimator, dual: float, cost_bound: float) -> float:
     """The variance bound of the estimate of the derivative in the dual: C replaced by C_c.
 
-    cost_bound: C_c = sup c(xi, zeta) over the support.
+    Parameters
+    ----------
+    cost_bound
+        C_c = sup c(xi, zeta) over the support.
 
     Examples
     --------
@@ -255,9 +268,18 @@ def convergence_constant(
 
     Q = max(9^(1/3) (F_0 - F*), L_F D/2 + 2 D max(3 |grad F_0|, sqrt(16 V_max + 2 L_F^2 D^2)))
 
-    initial_gap: F_0 - F*; initial_gradient: |grad F(x_0, l_0)|; smoothness: L_F, the Lipschitz
-    constant of the gradient; diameter: D, that of X x [0, lambda_max]; log_variance: the logarithm
-    of V_max, from `log_full_variance` at lambda_max.
+    Parameters
+    ----------
+    initial_gap
+        F_0 - F*.
+    initial_gradient
+        |grad F(x_0, l_0)|.
+    smoothness
+        L_F, the Lipschitz constant of the gradient.
+    diameter
+        D, that of X x [0, lambda_max].
+    log_variance
+        The logarithm of V_max, from `log_full_variance` at lambda_max.
 
     Examples
     --------
@@ -318,8 +340,16 @@ def erm_bound(
 ) -> float:
     """F(x_ERM) - F* <= 2 |f| sqrt(2 log(2 |X| / alpha) / N) + delta, with probability 1 - alpha.
 
-    For a finite set of decisions and i.i.d. samples. decisions: |X|, an integer of any size;
-    confidence: 1 - alpha; tolerance: delta, how far x_ERM is from the least empirical risk.
+    For a finite set of decisions and i.i.d. samples.
+
+    Parameters
+    ----------
+    decisions
+        |X|, an integer of any size.
+    confidence
+        1 - alpha.
+    tolerance
+        delta, how far x_ERM is from the least empirical risk.
 
     Examples
     --------
@@ -350,7 +380,12 @@ def erm_shift_bound(
 
     F_Q(x_ERM) - min F_Q <= 2 |f| sqrt(2 log(2 |X| / alpha) / N) + 2 L_f sqrt(rho / mu_c).
 
-    lipschitz: L_f, the Lipschitz constant of f in the data (Euclidean norm); cost_lower: mu_c.
+    Parameters
+    ----------
+    lipschitz
+        L_f, the Lipschitz constant of f in the data (Euclidean norm).
+    cost_lower
+        mu_c.
 
     Examples
     --------

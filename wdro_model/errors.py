@@ -67,7 +67,10 @@ class InaccurateError(SolverError):
 class NoReformulationError(ValueError):
     """No exact robust counterpart is known for this loss, cost and support.
 
-    reason: what stands in the way, without the sentence on what applies instead.
+    Attributes
+    ----------
+    reason
+        What stands in the way, without the sentence on what applies instead.
 
     Examples
     --------

@@ -328,10 +328,14 @@ class Problem:
     ) -> WorstCase:
         """The adversarial distribution at the decision: scenarios, weights, transport cost.
 
-        method: "exact" for the extremal distribution, where an exact formula is known, "smoothed"
+        Parameters
+        ----------
+        method
+            "exact" for the extremal distribution, where an exact formula is known, "smoothed"
             for draws of the smoothed problem's adversary after solve(method="smoothed"); by default
             the one that goes with the last solve.
-        decision: {variable: value} or a solution, instead of this problem's own; only "exact".
+        decision
+            {variable: value} or a solution, instead of this problem's own; only "exact".
 
         Examples
         --------
@@ -481,13 +485,17 @@ class Problem:
     def with_samples(self, samples: Any = None, *, rows: Any = None) -> Problem:
         """The same problem on other data: variables, sets and the compiled loss are shared.
 
-        samples: {parameter: (N, *shape)}, or the bare array if there is one parameter; checked as
-            when the parameters are declared.
-        rows: instead of samples, which of the problem's own to use: indices, in any order and also
-            more than once, or booleans. They are copied only if the method has to see each row.
-
         What is read off the data, such as weights="standardize", is read off the new samples. The
         parameters keep the samples that they were declared with.
+
+        Parameters
+        ----------
+        samples
+            {parameter: (N, *shape)}, or the bare array if there is one parameter; checked as
+            when the parameters are declared.
+        rows
+            Instead of samples, which of the problem's own to use: indices, in any order and also
+            more than once, or booleans. They are copied only if the method has to see each row.
 
         Examples
         --------

@@ -28,8 +28,16 @@ KEPT = 0.7
 class TreeCosts:
     """A distribution of cost matrices on pairs of edges.
 
-    base: mu, (m, m); mask: M, (m, m) booleans; noise: standard deviation of an entry around mu.
-    nonnegative: clip the entries of A at zero before normalising, so that the scenarios lie in the
+    Parameters
+    ----------
+    base
+        mu, (m, m).
+    mask
+        M, (m, m) booleans.
+    noise
+        Standard deviation of an entry around mu.
+    nonnegative
+        Clip the entries of A at zero before normalising, so that the scenarios lie in the
         nonnegative orthant; the noise makes some of them negative otherwise.
 
     Examples
@@ -139,8 +147,12 @@ class QuadraticTree:
     ) -> TreeCosts:
         """A distribution to test on: another base cost, another mask and more noise.
 
-        base_shift: in [0, 1]; the base cost becomes (1 - s) mu + s mu' for an independent mu'.
-        mask_shift: in [0, 1]; the chance that an entry of the mask is drawn anew.
+        Parameters
+        ----------
+        base_shift
+            In [0, 1]; the base cost becomes (1 - s) mu + s mu' for an independent mu'.
+        mask_shift
+            In [0, 1]; the chance that an entry of the mask is drawn anew.
 
         Examples
         --------

@@ -34,12 +34,16 @@ Gradients = dict[Any, np.ndarray]
 class Pullback:
     """Gradients of weights @ values, at the point and scenarios of the call that returned it.
 
-    in_decision: weights (B,) -> {variable: gradient of weights @ values, the variable's shape};
-        calling the pullback itself does the same.
-    in_data: weights (B,) -> {parameter: (B, *shape)}, row b being weights_b grad_xi f(x, xi_b);
-        with a second argument, for the parameters in it alone.
-
     Valid until the next call of the same loss.
+
+    Parameters
+    ----------
+    in_decision
+        weights (B,) -> {variable: gradient of weights @ values, the variable's shape};
+        calling the pullback itself does the same.
+    in_data
+        weights (B,) -> {parameter: (B, *shape)}, row b being weights_b grad_xi f(x, xi_b);
+        with a second argument, for the parameters in it alone.
 
     Examples
     --------
@@ -82,8 +86,12 @@ class Loss(Protocol):
 class BatchedLoss:
     """A scalar CVXPY expression, evaluated on a batch of scenarios.
 
-    expression: real, with one entry, in variables and uncertain parameters. It need not be convex.
-    parameters: which parameters are uncertain; by default every UncertainParameter of the
+    Parameters
+    ----------
+    expression
+        Real, with one entry, in variables and uncertain parameters. It need not be convex.
+    parameters
+        Which parameters are uncertain; by default every UncertainParameter of the
         expression, in order of first appearance. The other ones are read at each call.
 
     Examples

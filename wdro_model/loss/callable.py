@@ -28,13 +28,19 @@ Function = Callable[[Mapping[Any, np.ndarray], Mapping[Any, np.ndarray]], tuple[
 class CallableLoss:
     """A loss computed by the user's function, with its outputs checked.
 
-    function: (x, scenarios) -> (values, pullback), where x = {variable: array} and scenarios =
+    Parameters
+    ----------
+    function
+        (x, scenarios) -> (values, pullback), where x = {variable: array} and scenarios =
         {parameter: (B, *shape)}; values has shape (B,), and pullback(weights) returns
         {variable: gradient of weights @ values}. It may also return {parameter: (B, *shape)}, row b
         being weights_b times the gradient in the data: some methods need it.
-    variables, parameters: what the function reads, as lists; one of a kind may stand by itself.
-    convex: the user's word that the loss is convex in the variables.
-    name: what messages call it; the function's own name by default.
+    variables, parameters
+        What the function reads, as lists; one of a kind may stand by itself.
+    convex
+        The user's word that the loss is convex in the variables.
+    name
+        What messages call it; the function's own name by default.
 
     Examples
     --------

@@ -85,7 +85,10 @@ class Structure:
 def analyse(expression: Any, parameters: Iterable[Any], limit: int = 64) -> Structure:
     """The structure of a scalar loss in its decision and in the parameters.
 
-    limit: at most so many affine pieces are written out.
+    Parameters
+    ----------
+    limit
+        At most so many affine pieces are written out.
 
     Examples
     --------

@@ -25,12 +25,16 @@ ArborescenceBackend = Literal["edmonds", "networkx", "highs"]
 class Arborescence(EdgeSet):
     """The spanning arborescences of a directed graph: one arc into each node but the root.
 
-    root: where they start; None for any node. Weights of any sign and parallel arcs are allowed;
-    loops, and arcs into the root, are in no arborescence. Some arcs may be `forbidden`, others
-    `mandatory`.
+    Weights of any sign and parallel arcs are allowed; loops, and arcs into the root, are in no
+    arborescence. Some arcs may be `forbidden`, others `mandatory`.
 
     Backends: "edmonds" (default: O(m log^2 m)), "networkx", "highs" (a linear program with the cuts
     x(into S) >= 1 as they are violated).
+
+    Parameters
+    ----------
+    root
+        Where they start; None for any node.
 
     Examples
     --------

@@ -33,12 +33,15 @@ class AssignmentSet(ItemSet):
 
     Parameters
     ----------
-    rows, columns: names, or their numbers n and m; as many columns as rows by default.
-    forbidden, mandatory: pairs (row, column).
+    rows, columns
+        Names, or their numbers n and m; as many columns as rows by default.
+    forbidden, mandatory
+        Pairs (row, column).
 
     Attributes
     ----------
-    pairs: the pair (row, column) of each coordinate.
+    pairs
+        The pair (row, column) of each coordinate.
 
     Examples
     --------

@@ -20,8 +20,10 @@ class Ball(FeasibleSet):
 
     Parameters
     ----------
-    shape: n or (n, m); points are flattened in row-major order.
-    center: a number or an array of the shape.
+    shape
+        n or (n, m); points are flattened in row-major order.
+    center
+        A number or an array of the shape.
 
     Examples
     --------

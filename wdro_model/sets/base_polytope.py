@@ -27,9 +27,11 @@ class BasePolytope(FeasibleSet):
 
     Parameters
     ----------
-    f: a submodular function of a set of items, f(A) + f(B) >= f(A | B) + f(A & B), with
+    f
+        A submodular function of a set of items, f(A) + f(B) >= f(A | B) + f(A & B), with
         f(empty set) = 0; tried on random subsets at declaration.
-    items: their names, or their number n.
+    items
+        Their names, or their number n.
 
     Examples
     --------

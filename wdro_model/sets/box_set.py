@@ -18,7 +18,8 @@ class BoxSet(FeasibleSet):
 
     Attributes
     ----------
-    shape: of the decision; its points are flattened in row-major order.
+    shape
+        Of the decision; its points are flattened in row-major order.
 
     Examples
     --------

@@ -28,15 +28,20 @@ class CpSat(FeasibleSet):
 
     Parameters
     ----------
-    model: a `cp_model.CpModel`; the set has a copy, as it is now, without its objective.
-    variables: Boolean and integer variables of it, in a list or in a dict by name: one for each
+    model
+        A `cp_model.CpModel`; the set has a copy, as it is now, without its objective.
+    variables
+        Boolean and integer variables of it, in a list or in a dict by name: one for each
         coordinate.
-    time_limit: seconds for a call; the best solution so far is returned, with its bound.
-    workers: threads of the solver; with one, and no time limit, answers can be repeated.
+    time_limit
+        Seconds for a call; the best solution so far is returned, with its bound.
+    workers
+        Threads of the solver; with one, and no time limit, answers can be repeated.
 
     Attributes
     ----------
-    names: the keys of the dict, or the variables' own names where they are all different.
+    names
+        The keys of the dict, or the variables' own names where they are all different.
 
     Examples
     --------

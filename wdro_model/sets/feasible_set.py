@@ -32,19 +32,30 @@ class FeasibleSet(ABC):
 
     Attributes
     ----------
-    dimension: n.
-    bounds: (lower (n,), upper (n,)) that every point satisfies, or None if none are known.
-    nonnegative_directions: the oracle is only valid for directions >= 0.
-    is_polytope: the (hull of the) set has finitely many vertices, and `minimize` returns one.
-    has_constraints: `constraints(x)` gives the set in CVXPY.
-    preferred_direction: the Frank-Wolfe direction that suits the set best, by name; None to choose.
-    accuracy: how far points of the set may lie outside it in each coordinate, by the tolerance of
+    dimension
+        n.
+    bounds
+        (lower (n,), upper (n,)) that every point satisfies, or None if none are known.
+    nonnegative_directions
+        The oracle is only valid for directions >= 0.
+    is_polytope
+        The (hull of the) set has finitely many vertices, and `minimize` returns one.
+    has_constraints
+        `constraints(x)` gives the set in CVXPY.
+    preferred_direction
+        The Frank-Wolfe direction that suits the set best, by name; None to choose.
+    accuracy
+        How far points of the set may lie outside it in each coordinate, by the tolerance of
         a solver; 0 where they are exact up to rounding.
-    rounds: a point can be rounded to a discrete one; None if the oracle's answers are to tell, by
+    rounds
+        A point can be rounded to a discrete one; None if the oracle's answers are to tell, by
         being 0/1 vectors.
-    backend: the name of the backend in use, None for a set with one way to be minimised.
-    calls: how often a solve has asked the oracle, by `vertex` or for a certificate.
-    witness: the last answer of `vertex`: a point that no minimum may exceed.
+    backend
+        The name of the backend in use, None for a set with one way to be minimised.
+    calls
+        How often a solve has asked the oracle, by `vertex` or for a certificate.
+    witness
+        The last answer of `vertex`: a point that no minimum may exceed.
 
     Examples
     --------
@@ -79,7 +90,10 @@ class FeasibleSet(ABC):
     ) -> Vector:
         """A point of the set that minimises <direction, x>, as a fresh array (n,).
 
-        lower, upper: bounds (n,) that it meets as well, by `minimize_within`.
+        Parameters
+        ----------
+        lower, upper
+            Bounds (n,) that it meets as well, by `minimize_within`.
 
         Examples
         --------

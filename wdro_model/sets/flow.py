@@ -34,16 +34,6 @@ class Flow(OnGraph, FeasibleSet):
 
         N x = supply,   lower <= x <= capacity
 
-    Parameters
-    ----------
-    supply: {node: amount}, negative where flow is taken out, zero for nodes that are left out; or
-        the name of a node attribute. The amounts sum to zero.
-    capacity: for all edges a number, a {edge: number}, an array in their order, or the name of an
-        edge attribute. Without one (or infinite), an acyclic graph has the total supply; on a graph
-        with cycles flows would have no bound.
-    lower: what an edge carries at least, in the same forms; 0 by default.
-    forbidden, mandatory: edges that carry nothing, and edges that carry at least 1.
-
     Costs may have any sign. With whole supplies and bounds the vertices are whole (and `integral`
     is true), and a unit supply with unit capacities is a path, perhaps with cycles beside it.
 
@@ -51,6 +41,20 @@ class Flow(OnGraph, FeasibleSet):
     supplies and bounds; costs are rounded to 44 bits or less on large graphs, and the slack says
     what that may cost), "networkx" (the same by the network simplex method, slow). By default
     "ortools" where data are whole and costs keep 32 bits, else "highs".
+
+    Parameters
+    ----------
+    supply
+        {node: amount}, negative where flow is taken out, zero for nodes that are left out; or
+        the name of a node attribute. The amounts sum to zero.
+    capacity
+        For all edges a number, a {edge: number}, an array in their order, or the name of an
+        edge attribute. Without one (or infinite), an acyclic graph has the total supply; on a graph
+        with cycles flows would have no bound.
+    lower
+        What an edge carries at least, in the same forms; 0 by default.
+    forbidden, mandatory
+        Edges that carry nothing, and edges that carry at least 1.
 
     Examples
     --------

@@ -39,8 +39,10 @@ class Knapsack(ItemSet):
 
     Parameters
     ----------
-    weights: (n,), >= 0.
-    items: their names; 0, ..., n - 1 by default.
+    weights
+        (n,), >= 0.
+    items
+        Their names; 0, ..., n - 1 by default.
 
     Examples
     --------

@@ -26,11 +26,14 @@ class Matroid(ItemSet):
 
     Parameters
     ----------
-    items: names, or their number n.
-    independent: a function of a set of names; at its declaration the matroid is tried in a few
+    items
+        Names, or their number n.
+    independent
+        A function of a set of names; at its declaration the matroid is tried in a few
         random orders, and refused where the greedy answers differ in size or a subset of an
         independent set is not independent.
-    bases: only the independent sets of full size.
+    bases
+        Only the independent sets of full size.
 
     Examples
     --------

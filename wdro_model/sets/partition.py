@@ -19,8 +19,10 @@ class Partition(ItemSet):
 
     Parameters
     ----------
-    groups: lists of names, each name in one of them; or a dict of such lists by the group's name.
-    capacities: a number for all groups, a list, or a dict with the keys of `groups`.
+    groups
+        Lists of names, each name in one of them; or a dict of such lists by the group's name.
+    capacities
+        A number for all groups, a list, or a dict with the keys of `groups`.
 
     Examples
     --------

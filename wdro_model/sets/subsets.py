@@ -20,7 +20,8 @@ class Subsets(ItemSet):
 
     Parameters
     ----------
-    items: names, or their number n.
+    items
+        Names, or their number n.
 
     Examples
     --------

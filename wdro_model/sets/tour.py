@@ -31,7 +31,10 @@ class Tour(EdgeSet):
     Backends: "highs" (default: a linear program with the cuts around sets of nodes as they are
     violated, then branch and bound) and "ortools" (CP-SAT's circuits, costs rounded to integers).
 
-    time_limit: seconds that "ortools" may take for one call, once it knows a tour; its answer is
+    Parameters
+    ----------
+    time_limit
+        Seconds that "ortools" may take for one call, once it knows a tour; its answer is
         then the best so far, and `minimize_with_slack` says how much at most a better one saves.
 
     Examples

@@ -146,9 +146,13 @@ class FrankWolfe:
     ) -> Outcome:
         """Minimise the objective from a starting point.
 
-        dual_bound: with a bound the dual variable takes vertex steps on [0, dual_bound] as well;
+        Parameters
+        ----------
+        dual_bound
+            With a bound the dual variable takes vertex steps on [0, dual_bound] as well;
             without one it is minimised out.
-        active_set: the active set of an earlier run over the same set, such as that for the last
+        active_set
+            The active set of an earlier run over the same set, such as that for the last
             radius of a path: the run goes on from its point and its vertices, `start` is not used.
         """
         plain = dual_bound is not None and self.direction == "auto"

@@ -100,7 +100,10 @@ class Simplicial:
     ) -> SimplicialOutcome:
         """Minimise from some columns of each set, within bounds on the other coordinates.
 
-        enough: the run may end once its lower bound is at least this, or its own gap a share of
+        Parameters
+        ----------
+        enough
+            The run may end once its lower bound is at least this, or its own gap a share of
             what the bound leaves open below it.
         """
         began, trace, bound, calls = time.perf_counter(), Trace(), -np.inf, 0

@@ -67,12 +67,18 @@ def equilibrium(
 ) -> Assignment:
     """The user equilibrium: no traveller has a faster path. It minimises Beckmann's objective.
 
-    gap: the relative gap to certify, (<t, x> - <t, y>) / <t, x> with t the times at the flow x and
+    Parameters
+    ----------
+    gap
+        The relative gap to certify, (<t, x> - <t, y>) / <t, x> with t the times at the flow x and
         y all-or-nothing at t: what travellers could save, as a share of what they spend. The gap
         that the solution reports is relative to the objective, which is smaller than <t, x>.
-    flows: the `sets.TrafficFlows` of the network, to choose its backend or to build it only once.
-    solver: by default Frank-Wolfe with biconjugate directions; another one has its own tolerance.
-    options: those of `Problem.solve`.
+    flows
+        The `sets.TrafficFlows` of the network, to choose its backend or to build it only once.
+    solver
+        By default Frank-Wolfe with biconjugate directions; another one has its own tolerance.
+    **options
+        Those of `Problem.solve`.
 
     Examples
     --------
@@ -96,8 +102,12 @@ def social_optimum(
 ) -> Assignment:
     """The flow of least total cost, sum_a t_a(x) x_a.
 
-    gap: the Frank-Wolfe gap to certify, as a fraction of the total cost. Other options as in
-        `equilibrium`.
+    Parameters
+    ----------
+    gap
+        The Frank-Wolfe gap to certify, as a fraction of the total cost.
+    **options
+        And all else as in `equilibrium`.
 
     Examples
     --------
@@ -151,7 +161,10 @@ def _judged(solution: Solution, stops: list[Spent], solver: Any) -> Solution:
 def all_or_nothing(network: Network, times: ArrayLike, flows: Any = None) -> np.ndarray:
     """The flow (A,) when all trips take a shortest path at fixed times (A,) >= 0.
 
-    flows: the `sets.TrafficFlows` of the network, to choose its backend or to build it only once.
+    Parameters
+    ----------
+    flows
+        The `sets.TrafficFlows` of the network, to choose its backend or to build it only once.
 
     Examples
     --------
@@ -196,7 +209,10 @@ def price_of_anarchy(
 ) -> float:
     """The total cost of the user equilibrium over that of the social optimum, >= 1.
 
-    options: those of `equilibrium` and `social_optimum`.
+    Parameters
+    ----------
+    **options
+        Those of `equilibrium` and `social_optimum`.
 
     Examples
     --------

@@ -22,16 +22,21 @@ def beckmann(x: Any, capacity: Any, time: Any, alpha: Any, beta: Any) -> Any:
 
         sum_a  t_a ( x_a + alpha_a c_a/(beta_a + 1) (x_a/c_a)^(beta_a + 1) ).
 
-    x: flows, shape (A,), an affine expression of the variables.
-    capacity: c > 0, one number or (A,); an array or a `cvxpy.Parameter` with a value.
-    time: free-flow times t >= 0; alpha >= 0: multiplier; beta >= 0: exponent. Each is one number
-        for all arcs or (A,): an array, a `cvxpy.Parameter`, an `UncertainParameter` or an affine
-        expression of them, in any mixture.
-
     Flows below zero have no congestion, so that the expression is convex in x on all of R^A as soon
     as the signs of time, alpha and beta are known: of an uncertain parameter they are when its
     support is nonnegative. With exponents that are numbers it consists of CVXPY's own atoms, and
     is affine in time, and in alpha.
+
+    Parameters
+    ----------
+    x
+        Flows, shape (A,), an affine expression of the variables.
+    capacity
+        c > 0, one number or (A,); an array or a `cvxpy.Parameter` with a value.
+    time, alpha, beta
+        Free-flow times t >= 0, multiplier >= 0 and exponent >= 0. Each is one number for all arcs
+        or (A,): an array, a `cvxpy.Parameter`, an `UncertainParameter` or an affine expression of
+        them, in any mixture.
 
     Examples
     --------

@@ -45,10 +45,14 @@ def plot_flows(
 
     Parameters
     ----------
-    path: where to save the figure; the suffix says the format.
-    title: by default the name of the network.
-    limit: the flow over capacity that the end of the colours stands for; the largest if not given.
-    labels: draw the names of the nodes? By default up to 60 of them.
+    path
+        Where to save the figure; the suffix says the format.
+    title
+        By default the name of the network.
+    limit
+        The flow over capacity that the end of the colours stands for; the largest if not given.
+    labels
+        Draw the names of the nodes? By default up to 60 of them.
 
     Examples
     --------

@@ -244,11 +244,17 @@ class Network:
     ) -> Network:
         """A network from a directed networkx graph and the trips between its nodes.
 
-        demand: {(origin, destination): trips}; the graph's own "demand" if not given.
-        capacity, free_flow_time, b, power, fixed_cost: the name of an edge attribute, or a number
+        Parameters
+        ----------
+        demand
+            {(origin, destination): trips}; the graph's own "demand" if not given.
+        capacity, free_flow_time, b, power, fixed_cost
+            The name of an edge attribute, or a number
             for all arcs. Edges without b, power or fixed_cost take 0.15, 4 and 0.
-        zones: the nodes that are zones, in order; those named by the demand if not given.
-        through, positions: names of node attributes; nodes without "through" may be passed.
+        zones
+            The nodes that are zones, in order; those named by the demand if not given.
+        through, positions
+            Names of node attributes; nodes without "through" may be passed.
 
         Examples
         --------

@@ -93,14 +93,22 @@ class TrafficDraw:
 class TrafficScenarios:
     """A distribution of congestion on a network.
 
-    network: its b must be the same on all arcs that congest (`network.normalized()`); an arc that
+    Parameters
+    ----------
+    network
+        Its b must be the same on all arcs that congest (`network.normalized()`); an arc that
         does not (b = 0 or power = 0) is given a capacity that no flow comes near. Use the network
         of the scenarios, not the one given here, in a model.
-    alpha, alpha_variance: of the normal law of alpha before it is restricted to its range.
-    beta, beta_width: the middle and the length of the interval of beta.
-    time_range: the multiples of the free-flow times.
-    capacity_factor: how much of the capacity is left.
-    ranges: where scenarios may lie; alpha is drawn within, beta and time must fit.
+    alpha, alpha_variance
+        Of the normal law of alpha before it is restricted to its range.
+    beta, beta_width
+        The middle and the length of the interval of beta.
+    time_range
+        The multiples of the free-flow times.
+    capacity_factor
+        How much of the capacity is left.
+    ranges
+        Where scenarios may lie; alpha is drawn within, beta and time must fit.
 
     Examples
     --------
@@ -214,11 +222,17 @@ def training_scenarios(
 ) -> TrafficScenarios:
     """The training distribution of the paper: more optimistic than the nominal instance.
 
-    alpha: the nominal b; the network is first rewritten so (`network.normalized(alpha)`).
-    beta: the nominal power, for all arcs; the network's own if it has only one.
-    mu_alpha, alpha_variance: in units of alpha, as in the paper: alpha is normal around
+    Parameters
+    ----------
+    alpha
+        The nominal b; the network is first rewritten so (`network.normalized(alpha)`).
+    beta
+        The nominal power, for all arcs; the network's own if it has only one.
+    mu_alpha, alpha_variance
+        In units of alpha, as in the paper: alpha is normal around
         (1 - mu_alpha) alpha with the variance alpha_variance * alpha.
-    mu_beta, beta_width: beta is uniform on beta - mu_beta -+ beta_width/2.
+    mu_beta, beta_width
+        beta is uniform on beta - mu_beta -+ beta_width/2.
 
     Examples
     --------
@@ -257,10 +271,18 @@ def shifted_scenarios(
 ) -> TrafficScenarios:
     """A distribution to test on: the training one, moved by `severity` times the shifts.
 
-    alpha_shift: up, in units of the nominal alpha; beta_shift: up, so that 2 is two units above the
-    training scenarios; time_shift: of the multiples of the free-flow times; capacity_loss: the
-    fraction of the capacity that is lost. The other options are those of the training scenarios;
-    severity=0 gives these.
+    Parameters
+    ----------
+    alpha_shift
+        Up, in units of the nominal alpha.
+    beta_shift
+        Up, so that 2 is two units above the training scenarios.
+    time_shift
+        Of the multiples of the free-flow times.
+    capacity_loss
+        The fraction of the capacity that is lost.
+    **training
+        And all else as for the training scenarios; severity=0 gives these.
 
     Examples
     --------

@@ -17,9 +17,13 @@ from wdro_model.uncertainty.costs.weighted_cost import as_float, shown
 class WassersteinBall:
     """The distributions Q on the support with W_c(P_N, Q) <= radius.
 
-    radius: a bound on the optimal transport cost itself. With a squared cost it is a squared
+    Parameters
+    ----------
+    radius
+        A bound on the optimal transport cost itself. With a squared cost it is a squared
         distance; `WassersteinBall.order(2, r)` takes the distance r instead.
-    cost: a ground cost, or a function of (origins, points); `SquaredEuclidean()` by default.
+    cost
+        A ground cost, or a function of (origins, points); `SquaredEuclidean()` by default.
 
     Examples
     --------

@@ -44,18 +44,24 @@ class ParameterAttributes(TypedDict, total=False):
 class UncertainParameter(cp.Parameter):
     """Data known through N samples, which the adversary may move within its support.
 
-    shape: () for a number, an int or a tuple as in CVXPY.
-    samples: (N, *shape), or anything NumPy reads as that: nested lists, a pandas frame. (N, 1) is
+    `.value` stays None, so that solving the model as an ordinary CVXPY problem fails loudly.
+
+    Parameters
+    ----------
+    shape
+        () for a number, an int or a tuple as in CVXPY.
+    samples
+        (N, *shape), or anything NumPy reads as that: nested lists, a pandas frame. (N, 1) is
         read as (N,) for a scalar, (N,) as (N, 1) for shape (1,). A float64 C-contiguous array is
         not copied: do not change it afterwards. Without samples the parameter can be declared and
         written into a loss, but not solved for.
-    support: where the adversary may move the data; all of R^d by default.
-    attributes: those of `cvxpy.Parameter`. nonneg, nonpos, pos, neg and bounds restrict the support
+    support
+        Where the adversary may move the data; all of R^d by default.
+    **attributes
+        Those of `cvxpy.Parameter`. nonneg, nonpos, pos, neg and bounds restrict the support
         accordingly (pos and neg to the closed half-line), and a support of one sign declares that
         sign to CVXPY. symmetric, PSD, NSD, diag and sparsity are checked on the samples and tell
         CVXPY what the loss looks like; they do not restrict the adversary.
-
-    `.value` stays None, so that solving the model as an ordinary CVXPY problem fails loudly.
 
     Examples
     --------

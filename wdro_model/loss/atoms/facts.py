@@ -322,8 +322,13 @@ def rule(
 
     The function is `AtomFacts.rule` without self: (atom, value of each operand) -> (the atom's
     value, one pullback per operand).
-    prepared: it is `AtomFacts.kernel` instead, (atom, operands) -> a function of the values.
-    replace: an atom that has a rule of its own gets another.
+
+    Parameters
+    ----------
+    prepared
+        It is `AtomFacts.kernel` instead, (atom, operands) -> a function of the values.
+    replace
+        An atom that has a rule of its own gets another.
 
     Examples
     --------

@@ -23,12 +23,16 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 def quadratic_form(x: Any, P: Any) -> Any:
     """The expression x' P x = sum_ij P_ij x_i x_j.
 
-    x: a vector, m entries, affine in the variables (and the data).
-    P: (m, m) array, `cvxpy.Parameter`, `UncertainParameter`, or an expression of them; no symmetry
-        is asked.
-
     A certain P whose symmetric part is semidefinite gives CVXPY's own `quad_form`, so that conic
     solvers can handle it. Otherwise the expression is convex if P is declared PSD.
+
+    Parameters
+    ----------
+    x
+        A vector, m entries, affine in the variables (and the data).
+    P
+        (m, m) array, `cvxpy.Parameter`, `UncertainParameter`, or an expression of them; no symmetry
+        is asked.
 
     Examples
     --------

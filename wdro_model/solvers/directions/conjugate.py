@@ -22,7 +22,10 @@ class Conjugate:
     H d_i is the difference of the gradients at both ends of step i, the mean of the Hessian along
     it: exact for quadratics, and no gradient is evaluated for it.
 
-    memory: 1 (conjugate) or 2 (biconjugate).
+    Parameters
+    ----------
+    memory
+        1 (conjugate) or 2 (biconjugate).
 
     Examples
     --------

@@ -43,10 +43,13 @@ class TrafficFlows(FeasibleSet):
 
     Parameters
     ----------
-    network: a `wdro_model.traffic.Network`, or any object with tails, heads, demand, zones, through
+    network
+        A `wdro_model.traffic.Network`, or any object with tails, heads, demand, zones, through
         and nodes.
-    backend: one of `TrafficFlows.backends()`.
-    threads: how many threads share the origins, for "numba" only; 1 if not given. Worth it from
+    backend
+        One of `TrafficFlows.backends()`.
+    threads
+        How many threads share the origins, for "numba" only; 1 if not given. Worth it from
         some milliseconds per assignment on, on cores that are free.
 
     Examples

@@ -32,7 +32,10 @@ def read_tntp(
     be repaired without guessing is told in `network.repairs`; what could not is a `TNTPError` that
     names file, line and field. A link of capacity 0 is closed, and removed as a repair.
 
-    toll_weight, length_weight: the fixed cost of an arc is toll_weight * toll +
+    Parameters
+    ----------
+    toll_weight, length_weight
+        The fixed cost of an arc is toll_weight * toll +
         length_weight * length. The files do not carry the weights; they are in the notes published
         with a network (Chicago Sketch: 0.02 and 0.04).
 

@@ -170,8 +170,12 @@ class BoundNorm(WeightedCost):
 class Norm(GroundCost):
     """c = || w * (xi - zeta) ||_p, the cost of the 1-Wasserstein distance.
 
-    p: in [1, inf]; "inf" as in CVXPY for np.inf.
-    weights: as for `SquaredEuclidean`, "standardize" being one over the sample standard deviation.
+    Parameters
+    ----------
+    p
+        In [1, inf]; "inf" as in CVXPY for np.inf.
+    weights
+        As for `SquaredEuclidean`, "standardize" being one over the sample standard deviation.
 
     Examples
     --------

@@ -137,7 +137,10 @@ class BoundSquared(WeightedCost, QuadraticCost):
 class SquaredEuclidean(GroundCost):
     """c = sum_i w_i (xi_i - zeta_i)^2, the cost of the 2-Wasserstein distance squared.
 
-    weights: None (1), a positive number, an array of the parameter's shape or of length d, a dict
+    Parameters
+    ----------
+    weights
+        None (1), a positive number, an array of the parameter's shape or of length d, a dict
         {parameter: number or array}, or "standardize" (one over the sample variance). The weight
         np.inf keeps a coordinate at its observed value.
 

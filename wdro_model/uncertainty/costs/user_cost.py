@@ -63,7 +63,11 @@ class Callable(GroundCost):
 
     The rows are the parameters flattened row-major, side by side in the order of the loss. Costs
     are nonnegative (np.inf forbids a move) and zero for a point that does not move.
-    order: p if the cost is a distance to the power p, for `WassersteinBall.order`.
+
+    Parameters
+    ----------
+    order
+        p if the cost is a distance to the power p, for `WassersteinBall.order`.
 
     Examples
     --------

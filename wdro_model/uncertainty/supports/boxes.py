@@ -190,8 +190,11 @@ class Nonnegative(_Coordinatewise):
 class Box(_Coordinatewise):
     """Entries between bounds: {z : lower <= z <= upper}.
 
-    lower, upper: numbers or arrays that broadcast to the parameter's shape; infinite values leave
-    that side of an entry open.
+    Parameters
+    ----------
+    lower, upper
+        Numbers or arrays that broadcast to the parameter's shape; infinite values leave
+        that side of an entry open.
 
     Examples
     --------

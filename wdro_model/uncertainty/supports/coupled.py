@@ -19,7 +19,12 @@ from wdro_model.uncertainty.supports.boxes import Array, Box, Shape, Support, nu
 class Polyhedron(Support):
     """Linear inequalities on the flattened (row-major) parameter: {z : A z <= b}.
 
-    A: (k, d) array or SciPy sparse matrix, b: (k,), both finite.
+    Parameters
+    ----------
+    A
+        (k, d) array or SciPy sparse matrix, finite.
+    b
+        (k,), finite.
 
     Examples
     --------
