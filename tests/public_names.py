@@ -15,6 +15,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import wdro_model as wdro
+from wdro_model.evaluation.discrete import Rounded
+from wdro_model.evaluation.path import RadiusPath
+from wdro_model.evaluation.statistics import Advantage
+from wdro_model.evaluation.worst_case import WorstCase
+from wdro_model.sets.checking import OracleReport
 
 WHOLE = (
     wdro.Problem,
@@ -38,13 +43,19 @@ SOME = {
     ),
     wdro.UncertainParameter: ("as_samples",),
     wdro.Solution: ("relative_gap", "vertices"),
+    wdro.sets.Subsets: ("selected",),
+    wdro.sets.Flow: ("selected",),
+    wdro.sets.CpSat: ("values",),
     wdro.sets.Tour: ("order",),
     wdro.sets.Assignment: ("table",),
     wdro.datasets.QuadraticTree: ("shifted",),
     wdro.datasets.TrafficDraw: ("as_test",),
+    wdro.evaluation.RadiusSelection: ("to_frame", "to_csv"),
     wdro.evaluation.Judged: ("statistics", "excess", "kept"),
 }
 """Of other classes, these."""
+RETURNED = (WorstCase, Rounded, RadiusPath, Advantage, OracleReport)
+"""What users are given, though they never build one."""
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -66,8 +77,9 @@ def public_names() -> dict[str, Any]:
             if inspect.isclass(thing) or inspect.isroutine(thing):
                 found.setdefault(id(thing), (f"{prefix}.{name}", thing))
     classes = {thing: name for name, thing in found.values() if inspect.isclass(thing)}
-    methods = {thing: tuple(own_methods(thing)) for thing in WHOLE} | SOME
+    methods = SOME | {t: (*own_methods(t), *SOME.get(t, ())) for t in WHOLE}
     listed = dict(found.values())
+    listed |= {f"the result {thing.__name__}": thing for thing in RETURNED}
     for owner, names in methods.items():
         for name in names:
             listed[f"{classes[owner]}.{name}"] = inspect.getattr_static(owner, name)

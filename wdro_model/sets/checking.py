@@ -38,6 +38,13 @@ class OracleReport:
 
     name: the set; directions: how many were tried; compared: how many of them were also solved
     through the set's CVXPY form; failures: one sentence each.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> report = wdro.sets.check(wdro.sets.Simplex(3))
+    >>> report.passed, report.directions, report.failures
+    (True, 50, ())
     """
 
     name: str

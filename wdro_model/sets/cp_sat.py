@@ -107,7 +107,19 @@ class CpSat(FeasibleSet):
         return [self.names[i] for i in np.flatnonzero(values > threshold)]
 
     def values(self, x: ArrayLike) -> dict[Any, float]:
-        """The value of each variable, by its name."""
+        """The value of each variable, by its name.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> from ortools.sat.python import cp_model
+        >>> model = cp_model.CpModel()
+        >>> pieces = {name: model.new_int_var(0, 3, name) for name in ("long", "short")}
+        >>> rule = model.add(2 * pieces["long"] + pieces["short"] >= 5)
+        >>> cuts = wdro.sets.CpSat(model, pieces)
+        >>> cuts.values(cuts.minimize([3.0, 1.0]))
+        {'long': 1.0, 'short': 3.0}
+        """
         return dict(zip(self.names, as_direction(x, self.dimension, kind="x").tolist()))
 
     def check_nonempty(self) -> None:

@@ -143,7 +143,16 @@ class Flow(OnGraph, FeasibleSet):
         return [self._incidence @ flat == self.supply, flat >= least, flat <= most]
 
     def selected(self, x: ArrayLike, threshold: float = 1e-6) -> dict[Any, float]:
-        """What each edge carries, of those that carry more than the threshold."""
+        """What each edge carries, of those that carry more than the threshold.
+
+        Examples
+        --------
+        >>> import networkx as nx, wdro_model as wdro
+        >>> graph = nx.DiGraph([("mill", "shop"), ("mill", "store"), ("store", "shop")])
+        >>> flow = wdro.sets.Flow(graph, supply={"mill": 3, "shop": -3}, capacity=2)
+        >>> flow.selected([2.0, 1.0, 1.0])
+        {('mill', 'shop'): 2.0, ('mill', 'store'): 1.0, ('store', 'shop'): 1.0}
+        """
         values = as_direction(x, self.dimension, kind="x")
         return {self.edges[e]: float(values[e]) for e in np.flatnonzero(values > threshold)}
 
