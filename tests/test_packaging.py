@@ -78,3 +78,13 @@ def test_the_source_archive_holds_what_its_tests_need(tmp_path):
         }
     assert wanted <= packed, sorted(wanted - packed)
     assert not [name for name in packed if name.endswith(".pyc") or "__pycache__" in name]
+
+
+def test_the_wheel_holds_what_is_not_python():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns = settings["package-data"]["wdro_model"]
+    package = Path(wdro_model.__file__).parent
+    for path in package.rglob("*"):
+        if path.is_file() and path.suffix not in (".py", ".pyc"):
+            name = path.relative_to(package)
+            assert any(name.match(pattern) for pattern in patterns), f"{name} is not shipped"
