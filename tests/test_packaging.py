@@ -85,6 +85,6 @@ def test_the_wheel_holds_what_is_not_python():
     patterns = settings["package-data"]["wdro_model"]
     package = Path(wdro_model.__file__).parent
     for path in package.rglob("*"):
-        if path.is_file() and path.suffix not in (".py", ".pyc"):
-            name = path.relative_to(package)
+        name = path.relative_to(package)
+        if path.is_file() and path.suffix != ".py" and "__pycache__" not in name.parts:
             assert any(name.match(pattern) for pattern in patterns), f"{name} is not shipped"
