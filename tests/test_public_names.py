@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,9 @@ def test_docstrings_are_read_by_their_sections(caplog):
         function = getattr(thing, "fget", thing)
         where = f"{function.__module__}.{function.__qualname__}".removeprefix("wdro_model.")
         for section in package[where].docstring.parse("numpy"):
+            if section.kind.value == "text":
+                shown = re.sub(r"`[^`]*`|^ {4}.*$", "", section.value, flags=re.MULTILINE)
+                assert not re.search(r"<[a-z]", shown), f"{where}: a tag in HTML; use backticks"
             if section.kind.value == "parameters" and not inspect.isclass(function):
                 described = {item.name.lstrip("*") for item in section.value}
                 assert described <= set(inspect.signature(function).parameters), where

@@ -491,7 +491,7 @@ class Problem:
         Parameters
         ----------
         samples
-            {parameter: (N, *shape)}, or the bare array if there is one parameter; checked as
+            `{parameter: (N, *shape)}`, or the bare array if there is one parameter; checked as
             when the parameters are declared.
         rows
             Instead of samples, which of the problem's own to use: indices, in any order and also

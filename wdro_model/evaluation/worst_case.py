@@ -43,7 +43,7 @@ class WorstCase:
     """
 
     scenarios: Mapping[UncertainParameter, np.ndarray]
-    """Its K atoms, (K, *shape) for each parameter; all inside the supports."""
+    """Its K atoms, `(K, *shape)` for each parameter; all inside the supports."""
     weights: np.ndarray
     """Their probabilities, (K,)."""
     source: np.ndarray

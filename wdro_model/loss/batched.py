@@ -39,10 +39,10 @@ class Pullback:
     Parameters
     ----------
     in_decision
-        weights (B,) -> {variable: gradient of weights @ values, the variable's shape};
+        weights (B,) -> `{variable: gradient of weights @ values}`, of the variable's shape;
         calling the pullback itself does the same.
     in_data
-        weights (B,) -> {parameter: (B, *shape)}, row b being weights_b grad_xi f(x, xi_b);
+        weights (B,) -> `{parameter: (B, *shape)}`, row b being weights_b grad_xi f(x, xi_b);
         with a second argument, for the parameters in it alone.
 
     Examples

@@ -31,10 +31,11 @@ class CallableLoss:
     Parameters
     ----------
     function
-        (x, scenarios) -> (values, pullback), where x = {variable: array} and scenarios =
-        {parameter: (B, *shape)}; values has shape (B,), and pullback(weights) returns
-        {variable: gradient of weights @ values}. It may also return {parameter: (B, *shape)}, row b
-        being weights_b times the gradient in the data: some methods need it.
+        `(x, scenarios) -> (values, pullback)`, where x is `{variable: array}` and scenarios are
+        `{parameter: (B, *shape)}`; values has shape (B,), and pullback(weights) returns
+        `{variable: gradient of weights @ values}`. It may also return
+        `{parameter: (B, *shape)}`, row b being weights_b times the gradient in the data: some
+        methods need it.
     variables, parameters
         What the function reads, as lists; one of a kind may stand by itself.
     convex

@@ -36,8 +36,8 @@ def register_backend(
 ) -> None:
     """Offer `factory` as the backend `name` of `set_class` (and of its subclasses).
 
-    factory(set) -> oracle, with oracle(direction) -> vertex: a minimiser of <direction, x> over the
-    set. A name that is taken is refused unless `replace` is true.
+    factory(set) -> oracle, with oracle(direction) -> vertex: a minimiser of `<direction, x>` over
+    the set. A name that is taken is refused unless `replace` is true.
 
     Examples
     --------

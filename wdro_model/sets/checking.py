@@ -82,8 +82,8 @@ def check(set: FeasibleSet, directions: int = 50, seed: int = 0, compared: int =
     For directions g_i of several kinds (random, with ties and zeros, single coordinates, near one
     another) and the vertices v_i returned for them: shape, finiteness, declared bounds; the
     direction is left as it was; the same direction gives the same cost again, and twice the
-    direction too (homogeneity); <g_i, v_i> (or the bound returned with v_i) <= <g_i, v_j> for all
-    j; and, for `compared` directions of a set that has a CVXPY form, the same minimum. Sets
+    direction too (homogeneity); `<g_i, v_i>` (or the bound returned with v_i) `<= <g_i, v_j>` for
+    all j; and, for `compared` directions of a set that has a CVXPY form, the same minimum. Sets
     for nonnegative directions are given such.
 
     Examples

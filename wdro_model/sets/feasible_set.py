@@ -88,7 +88,7 @@ class FeasibleSet(ABC):
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
     ) -> Vector:
-        """A point of the set that minimises <direction, x>, as a fresh array (n,).
+        """A point of the set that minimises `<direction, x>`, as a fresh array (n,).
 
         Parameters
         ----------

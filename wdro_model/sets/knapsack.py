@@ -31,7 +31,7 @@ KnapsackBackend = Literal["frontier", "ortools", "cpsat", "highs"]
 
 
 class Knapsack(ItemSet):
-    """{x in {0, 1}^n : <weights, x> <= capacity}; items that cost nothing are left out.
+    """`{x in {0, 1}^n : <weights, x> <= capacity}`; items that cost nothing are left out.
 
     Backends: "frontier" (default: the loads and costs that no others beat, item by item, for real
     weights and costs), "ortools" and "cpsat" (whole weights; costs scaled to whole numbers, with

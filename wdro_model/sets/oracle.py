@@ -22,7 +22,7 @@ class Oracle(FeasibleSet):
     Parameters
     ----------
     lmo
-        Returns a point of the set that minimises <direction, x>; it is given its own copy of the
+        Returns a point of the set that minimises `<direction, x>`; it is given its own copy of the
         direction, and what it returns is copied. If its points are only near the minimum it
         returns (vertex, bound), where no point of the set costs less than the bound: gaps are then
         measured from the bound. A vertex by itself is taken as exact.

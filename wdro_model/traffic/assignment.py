@@ -70,9 +70,9 @@ def equilibrium(
     Parameters
     ----------
     gap
-        The relative gap to certify, (<t, x> - <t, y>) / <t, x> with t the times at the flow x and
+        The relative gap to certify, `(<t, x> - <t, y>) / <t, x>` with t the times at the flow x and
         y all-or-nothing at t: what travellers could save, as a share of what they spend. The gap
-        that the solution reports is relative to the objective, which is smaller than <t, x>.
+        that the solution reports is relative to the objective, which is smaller than `<t, x>`.
     flows
         The `sets.TrafficFlows` of the network, to choose its backend or to build it only once.
     solver
@@ -178,7 +178,7 @@ def all_or_nothing(network: Network, times: ArrayLike, flows: Any = None) -> np.
 
 
 def relative_gap(network: Network, flow: ArrayLike, flows: Any = None) -> float:
-    """(<t, x> - <t, y>) / <t, x>, with t the times at the flow x, and y all-or-nothing at t.
+    """`(<t, x> - <t, y>) / <t, x>`, with t the times at the flow x, and y all-or-nothing at t.
 
     The share of their time that travellers would save if all took a shortest path and times stayed:
     0 at equilibrium.

@@ -51,7 +51,7 @@ class UncertainParameter(cp.Parameter):
     shape
         () for a number, an int or a tuple as in CVXPY.
     samples
-        (N, *shape), or anything NumPy reads as that: nested lists, a pandas frame. (N, 1) is
+        `(N, *shape)`, or anything NumPy reads as that: nested lists, a pandas frame. (N, 1) is
         read as (N,) for a scalar, (N,) as (N, 1) for shape (1,). A float64 C-contiguous array is
         not copied: do not change it afterwards. Without samples the parameter can be declared and
         written into a loss, but not solved for.
@@ -117,7 +117,7 @@ class UncertainParameter(cp.Parameter):
 
     @property
     def samples(self) -> np.ndarray | None:
-        """The observations (N, *shape), read-only; None if none were given."""
+        """The observations `(N, *shape)`, read-only; None if none were given."""
         return self._samples
 
     @property
@@ -131,7 +131,7 @@ class UncertainParameter(cp.Parameter):
         return 0 if self._samples is None else len(self._samples)
 
     def as_samples(self, given: Any) -> np.ndarray:
-        """Observations (N, *shape) of this parameter, read-only, without a copy where possible.
+        """Observations `(N, *shape)` of this parameter, read-only, without a copy where possible.
 
         ValueError where the shape, the support or an attribute speaks against them.
 

@@ -235,7 +235,7 @@ def check(cost: BoundCost, rows: Array | None = None, seed: int = 0) -> None:
     """Raise a ValueError if what a bound cost says of itself does not hold at random moves.
 
     Costs are not negative and zero at rest; with an order they grow by its power, the same in every
-    place and in both directions; <b, delta> <= |b|_dual |delta|, which the steepest move attains,
+    place and in both directions; `<b, delta> <= |b|_dual |delta|`, which the steepest move attains,
     and so does the gradient of the dual norm in b (by differences up to 200 coordinates, then by
     CVXPY where it has derivatives, up to 10000); the dual norm is the same in CVXPY and as numbers;
     the gradient is that of differences; weights and matrix give the cost. What the cost does not

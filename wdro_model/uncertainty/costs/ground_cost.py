@@ -179,7 +179,7 @@ class BoundCost(ABC):
 
     # ------------------------------------------------------------------ its dual norm
     def dual_norm(self, slope: Any) -> Any:
-        """The largest <slope, delta> over moves of length c^(1/p) <= 1, as a CVXPY expression.
+        """The largest `<slope, delta>` over moves of length c^(1/p) <= 1, as a CVXPY expression.
 
         Coordinates that are frozen do not count.
         """
@@ -206,7 +206,7 @@ class BoundCost(ABC):
         self._unknown("whitened_numbers")
 
     def steepest_move(self, slope: Array) -> Array:
-        """delta (d,) of length 1 with <slope, delta> = |slope|_dual; 0 for a slope of no effect."""
+        """delta (d,) of length 1 with `<slope, delta>` = |slope|_dual; 0 if no slope counts."""
         self._unknown("steepest_move")
 
     def inverse_times(self, slopes: Array) -> Array:
@@ -227,7 +227,7 @@ class BoundCost(ABC):
 
     # ------------------------------------------------------------------ in convex programs
     def conjugate(self, slopes: Any, price: Any) -> tuple[Any | None, list[Any]]:
-        """sup_delta <u, delta> - price c(delta) for each row u of slopes (n, d), CVXPY.
+        """`sup_delta <u, delta> - price c(delta)` for each row u of slopes (n, d), CVXPY.
 
         (values (n,) or None for zeros, constraints under which they are finite).
         """

@@ -28,7 +28,7 @@ class Support(ABC):
 
     @abstractmethod
     def contains(self, points: Array) -> Array:
-        """Which of the points (B, *shape) lie in the support, as booleans (B,)."""
+        """Which of the points `(B, *shape)` lie in the support, as booleans (B,)."""
 
     @abstractmethod
     def bounds(self, shape: Shape) -> tuple[Array, Array] | None:

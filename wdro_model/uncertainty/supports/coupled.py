@@ -113,7 +113,7 @@ class Polyhedron(Support):
 
 @dataclass(frozen=True, eq=False)
 class Where(Support):
-    """The points a predicate accepts: predicate(points (B, *shape)) -> booleans (B,).
+    """The points a predicate accepts: `predicate(points (B, *shape)) -> booleans (B,)`.
 
     Examples
     --------
