@@ -206,7 +206,7 @@ class BoundCost(ABC):
         self._unknown("whitened_numbers")
 
     def steepest_move(self, slope: Array) -> Array:
-        """delta (d,) of length 1 with `<slope, delta>` = |slope|_dual; 0 if no slope counts."""
+        """delta (d,) of length 1, `<slope, delta>` = |slope|_dual; 0 for a slope of no effect."""
         self._unknown("steepest_move")
 
     def inverse_times(self, slopes: Array) -> Array:
