@@ -10,7 +10,17 @@ make_room_for_highspy()  # CVXPY looks for it when it is imported
 
 import cvxpy as _cp
 
-from wdro_model import bounds, counterparts, datasets, loss, sets, solvers, traffic
+from wdro_model import (
+    bounds,
+    counterparts,
+    datasets,
+    errors,
+    evaluation,
+    loss,
+    sets,
+    solvers,
+    traffic,
+)
 from wdro_model.counterparts import register_counterpart
 from wdro_model.errors import (
     ConvexityWarning,
@@ -54,6 +64,8 @@ __all__ = [
     "costs",
     "counterparts",
     "datasets",
+    "errors",
+    "evaluation",
     "loss",
     "quadratic_form",
     "register_counterpart",
@@ -64,3 +76,4 @@ __all__ = [
     "supports",
     "traffic",
 ]
+__dir__ = __all__.copy  # what the tab key offers

@@ -17,11 +17,38 @@ from numbers import Integral, Real
 
 import numpy as np
 
+__all__ = [
+    "Estimator",
+    "convergence_bound",
+    "convergence_constant",
+    "decision_variance",
+    "dual_bound",
+    "dual_variance",
+    "erm_bound",
+    "erm_shift_bound",
+    "full_variance",
+    "gaussian_dual_bound",
+    "log_convergence_constant",
+    "log_decision_variance",
+    "log_dual_variance",
+    "log_full_variance",
+]
+__dir__ = __all__.copy  # what the tab key offers
+
 
 def dual_bound(loss_bound: float, radius: float, mean_cost: float) -> float:
     """lambda_max = 2 |f| / (rho - m_c): optimal dual variables lie in [0, lambda_max].
 
-    mean_cost: m_c = max_k E c(xi_k, zeta) over the reference zeta ~ N(xi_k, sigma^2 I).
+    Parameters
+    ----------
+    mean_cost
+        m_c = max_k E c(xi_k, zeta) over the reference zeta ~ N(xi_k, sigma^2 I).
+
+    Examples
+    --------
+    >>> from wdro_model import bounds
+    >>> bounds.dual_bound(loss_bound=10.0, radius=2.0, mean_cost=1.0)
+    20.0
     """
     _nonnegative(loss_bound=loss_bound, radius=radius, mean_cost=mean_cost)
     if not radius > mean_cost:
@@ -37,7 +64,16 @@ def gaussian_dual_bound(
 ) -> float:
     """lambda_max = 2 |f| / (rho - L_c sigma^2 d), since m_c <= L_c sigma^2 d.
 
-    cost_upper: L_c; 1 for the squared Euclidean cost.
+    Parameters
+    ----------
+    cost_upper
+        L_c; 1 for the squared Euclidean cost.
+
+    Examples
+    --------
+    >>> from wdro_model import bounds
+    >>> bounds.gaussian_dual_bound(loss_bound=10.0, radius=2.0, sigma=0.5, dimension=4)
+    20.0
     """
     _nonnegative(loss_bound=loss_bound, radius=radius)
     _positive(sigma=sigma, cost_upper=cost_upper)
@@ -54,7 +90,17 @@ def gaussian_dual_bound(
 
 @dataclass(frozen=True)
 class Estimator:
-    """The gradient estimator of the smoothed objective from b samples with S draws each."""
+    """The gradient estimator of the smoothed objective from b samples with S draws each.
+
+    Examples
+    --------
+    >>> from wdro_model import bounds
+    >>> estimator = bounds.Estimator(
+    ...     loss_bound=1.0, epsilon=0.5, sigma=0.1, dimension=4, size=100, batch_size=10, draws=10
+    ... )
+    >>> round(estimator.log_variance(dual=2.0, log_square=0.0), 2)
+    4.79
+    """
 
     loss_bound: float
     """|f|."""
@@ -114,14 +160,33 @@ class Estimator:
 def decision_variance(estimator: Estimator, dual: float, gradient_bound: float) -> float:
     """The variance bound of the estimate of the gradient in x (see `Estimator.log_variance`).
 
-    gradient_bound: C >= |grad_x f|. It holds up to a constant that depends on no parameter;
-    infinite where it overflows.
+    It holds up to a constant that depends on no parameter; infinite where it overflows.
+
+    Parameters
+    ----------
+    gradient_bound
+        C >= |grad_x f|.
+
+    Examples
+    --------
+    >>> from wdro_model import bounds
+    >>> estimator = bounds.Estimator(1.0, 0.5, 0.1, dimension=4, size=100, batch_size=10, draws=10)
+    >>> round(bounds.decision_variance(estimator, dual=2.0, gradient_bound=1.0), 1)
+    120.6
     """
     return _exp(log_decision_variance(estimator, dual, gradient_bound))
 
 
 def log_decision_variance(estimator: Estimator, dual: float, gradient_bound: float) -> float:
-    """The logarithm of `decision_variance`."""
+    """The logarithm of `decision_variance`.
+
+    Examples
+    --------
+    >>> from wdro_model import bounds
+    >>> paper = bounds.Estimator(1.0, 1e-4, 0.01, dimension=100, size=100, batch_size=10, draws=10)
+    >>> round(bounds.log_decision_variance(paper, dual=2.0, gradient_bound=1.0))
+    40048
+    """
     _nonnegative(gradient_bound=gradient_bound)
     return estimator.log_variance(dual, 2 * _log(gradient_bound))
 
@@ -129,13 +194,31 @@ def log_decision_variance(estimator: Estimator, dual: float, gradient_bound: flo
 def dual_variance(estimator: Estimator, dual: float, cost_bound: float) -> float:
     """The variance bound of the estimate of the derivative in the dual: C replaced by C_c.
 
-    cost_bound: C_c = sup c(xi, zeta) over the support.
+    Parameters
+    ----------
+    cost_bound
+        C_c = sup c(xi, zeta) over the support.
+
+    Examples
+    --------
+    >>> from wdro_model import bounds
+    >>> estimator = bounds.Estimator(1.0, 0.5, 0.1, dimension=4, size=100, batch_size=10, draws=10)
+    >>> round(bounds.dual_variance(estimator, dual=2.0, cost_bound=3.0), 1)
+    1085.8
     """
     return _exp(log_dual_variance(estimator, dual, cost_bound))
 
 
 def log_dual_variance(estimator: Estimator, dual: float, cost_bound: float) -> float:
-    """The logarithm of `dual_variance`."""
+    """The logarithm of `dual_variance`.
+
+    Examples
+    --------
+    >>> from wdro_model import bounds
+    >>> estimator = bounds.Estimator(1.0, 0.5, 0.1, dimension=4, size=100, batch_size=10, draws=10)
+    >>> round(bounds.log_dual_variance(estimator, dual=2.0, cost_bound=3.0), 2)
+    6.99
+    """
     _nonnegative(cost_bound=cost_bound)
     return estimator.log_variance(dual, 2 * _log(cost_bound))
 
@@ -146,6 +229,13 @@ def full_variance(
     """The variance bound of the whole estimate: C^2 + C_c^2 in place of C^2.
 
     At dual = lambda_max it is the theorem's V_max.
+
+    Examples
+    --------
+    >>> from wdro_model import bounds
+    >>> estimator = bounds.Estimator(1.0, 0.5, 0.1, dimension=4, size=100, batch_size=10, draws=10)
+    >>> round(bounds.full_variance(estimator, dual=2.0, gradient_bound=1.0, cost_bound=3.0))
+    1206
     """
     return _exp(log_full_variance(estimator, dual, gradient_bound, cost_bound))
 
@@ -153,7 +243,15 @@ def full_variance(
 def log_full_variance(
     estimator: Estimator, dual: float, gradient_bound: float, cost_bound: float
 ) -> float:
-    """The logarithm of `full_variance`."""
+    """The logarithm of `full_variance`.
+
+    Examples
+    --------
+    >>> from wdro_model import bounds
+    >>> estimator = bounds.Estimator(1.0, 0.5, 0.1, dimension=4, size=100, batch_size=10, draws=10)
+    >>> round(bounds.log_full_variance(estimator, 2.0, gradient_bound=1.0, cost_bound=3.0), 2)
+    7.1
+    """
     _nonnegative(gradient_bound=gradient_bound, cost_bound=cost_bound)
     log_square = float(np.logaddexp(2 * _log(gradient_bound), 2 * _log(cost_bound)))
     return estimator.log_variance(dual, log_square)
@@ -170,9 +268,27 @@ def convergence_constant(
 
     Q = max(9^(1/3) (F_0 - F*), L_F D/2 + 2 D max(3 |grad F_0|, sqrt(16 V_max + 2 L_F^2 D^2)))
 
-    initial_gap: F_0 - F*; initial_gradient: |grad F(x_0, l_0)|; smoothness: L_F, the Lipschitz
-    constant of the gradient; diameter: D, that of X x [0, lambda_max]; log_variance: the logarithm
-    of V_max, from `log_full_variance` at lambda_max.
+    Parameters
+    ----------
+    initial_gap
+        F_0 - F*.
+    initial_gradient
+        |grad F(x_0, l_0)|.
+    smoothness
+        L_F, the Lipschitz constant of the gradient.
+    diameter
+        D, that of X x [0, lambda_max].
+    log_variance
+        The logarithm of V_max, from `log_full_variance` at lambda_max.
+
+    Examples
+    --------
+    >>> from wdro_model import bounds
+    >>> constant = bounds.convergence_constant(
+    ...     initial_gap=1.0, initial_gradient=2.0, smoothness=1.0, diameter=2.0, log_variance=3.0
+    ... )
+    >>> round(constant, 1)
+    73.6
     """
     given = (initial_gap, initial_gradient, smoothness, diameter, log_variance)
     return _exp(log_convergence_constant(*given))
@@ -185,7 +301,14 @@ def log_convergence_constant(
     diameter: float,
     log_variance: float,
 ) -> float:
-    """The logarithm of `convergence_constant`."""
+    """The logarithm of `convergence_constant`.
+
+    Examples
+    --------
+    >>> from wdro_model import bounds
+    >>> round(bounds.log_convergence_constant(1.0, 2.0, 1.0, 2.0, log_variance=40_000.0))
+    20003
+    """
     _nonnegative(initial_gap=initial_gap, initial_gradient=initial_gradient)
     _nonnegative(smoothness=smoothness, diameter=diameter)
     if math.isnan(log_variance):
@@ -198,7 +321,14 @@ def log_convergence_constant(
 
 
 def convergence_bound(constant: float, iteration: int) -> float:
-    """E F(x_t, l_t) - F* <= Q / (t + 9)^(1/3), with Q from `convergence_constant`."""
+    """E F(x_t, l_t) - F* <= Q / (t + 9)^(1/3), with Q from `convergence_constant`.
+
+    Examples
+    --------
+    >>> from wdro_model import bounds
+    >>> round(bounds.convergence_bound(73.0, iteration=10**6), 2)
+    0.73
+    """
     if not constant >= 0:
         raise ValueError(f"constant must be a nonnegative number, got {constant!r}.")
     _count(least=0, iteration=iteration)
@@ -210,8 +340,22 @@ def erm_bound(
 ) -> float:
     """F(x_ERM) - F* <= 2 |f| sqrt(2 log(2 |X| / alpha) / N) + delta, with probability 1 - alpha.
 
-    For a finite set of decisions and i.i.d. samples. decisions: |X|, an integer of any size;
-    confidence: 1 - alpha; tolerance: delta, how far x_ERM is from the least empirical risk.
+    For a finite set of decisions and i.i.d. samples.
+
+    Parameters
+    ----------
+    decisions
+        |X|, an integer of any size.
+    confidence
+        1 - alpha.
+    tolerance
+        delta, how far x_ERM is from the least empirical risk.
+
+    Examples
+    --------
+    >>> from wdro_model import bounds
+    >>> round(bounds.erm_bound(loss_bound=1.0, size=1000, decisions=2**20, confidence=0.95), 2)
+    0.37
     """
     _nonnegative(loss_bound=loss_bound, tolerance=tolerance)
     _count(size=size, decisions=decisions)
@@ -236,7 +380,21 @@ def erm_shift_bound(
 
     F_Q(x_ERM) - min F_Q <= 2 |f| sqrt(2 log(2 |X| / alpha) / N) + 2 L_f sqrt(rho / mu_c).
 
-    lipschitz: L_f, the Lipschitz constant of f in the data (Euclidean norm); cost_lower: mu_c.
+    Parameters
+    ----------
+    lipschitz
+        L_f, the Lipschitz constant of f in the data (Euclidean norm).
+    cost_lower
+        mu_c.
+
+    Examples
+    --------
+    >>> from wdro_model import bounds
+    >>> bound = bounds.erm_shift_bound(
+    ...     loss_bound=1.0, size=1000, decisions=2**20, confidence=0.95, radius=0.01, lipschitz=1.0
+    ... )
+    >>> round(bound, 2)
+    0.57
     """
     _nonnegative(radius=radius, lipschitz=lipschitz)
     _positive(cost_lower=cost_lower)

@@ -23,3 +23,4 @@ __all__ = [
     "register_counterpart",
     "substitute",
 ]
+__dir__ = __all__.copy  # what the tab key offers

@@ -8,23 +8,82 @@ from difflib import get_close_matches
 
 from cvxpy.error import SolverError
 
+__all__ = [
+    "ConvexityWarning",
+    "InaccurateError",
+    "InexactOracleError",
+    "InfeasibleError",
+    "MissingRuleError",
+    "NoReformulationError",
+    "SamplingWarning",
+    "UnboundedError",
+    "UnknownToCost",
+]
+__dir__ = __all__.copy  # what the tab key offers
+
 
 class InfeasibleError(ValueError):
-    """The feasible set is empty."""
+    """The feasible set is empty.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable(2)
+    >>> try:
+    ...     wdro.Problem(cp.Minimize(cp.sum(x)), [x >= 1, cp.sum(x) <= 1])
+    ... except wdro.InfeasibleError as error:
+    ...     print(error)
+    the feasible set is empty: no value of ... satisfies all of its 2 constraints ...
+    """
 
 
 class UnboundedError(ValueError):
-    """The feasible set, or the loss over it, is unbounded where a bounded one is needed."""
+    """The feasible set, or the loss over it, is unbounded where a bounded one is needed.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable(2)
+    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    >>> try:
+    ...     wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) <= 1]).solve()
+    ... except wdro.UnboundedError as error:
+    ...     print("unbounded")
+    unbounded
+    """
 
 
 class InaccurateError(SolverError):
-    """A solver calls an answer optimal that breaks its constraints, or is far from its bound."""
+    """A solver calls an answer optimal that breaks its constraints, or is far from its bound.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> issubclass(wdro.InaccurateError, cp.SolverError)
+    True
+    """
 
 
 class NoReformulationError(ValueError):
     """No exact robust counterpart is known for this loss, cost and support.
 
-    reason: what stands in the way, without the sentence on what applies instead.
+    Attributes
+    ----------
+    reason
+        What stands in the way, without the sentence on what applies instead.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> gain = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    >>> loss, ball = cp.Minimize(cp.exp(-gain @ x)), wdro.WassersteinBall(0.1)
+    >>> problem = wdro.Problem(loss, [cp.sum(x) == 1], ambiguity=ball)
+    >>> try:
+    ...     problem.solve(method="exact")
+    ... except wdro.NoReformulationError as error:
+    ...     print(error.reason)
+    no exact robust counterpart is known for this model: the loss is not affine in the data ...
     """
 
     def __init__(self, reason: str, applies: str | None = None) -> None:
@@ -33,23 +92,84 @@ class NoReformulationError(ValueError):
 
 
 class InexactOracleError(ValueError):
-    """An oracle's answer is beaten by a point of its own set: its gaps prove nothing."""
+    """An oracle's answer is beaten by a point of its own set: its gaps prove nothing.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> upside_down = wdro.sets.Oracle(lambda direction: np.eye(3)[np.argmax(direction)], 3)
+    >>> x = cp.Variable(3)
+    >>> price = wdro.UncertainParameter(3, samples=[[1.0, 2.0, 3.0]])
+    >>> problem = wdro.Problem(cp.Minimize(cp.sum_squares(x - price)), [wdro.In(x, upside_down)])
+    >>> try:
+    ...     problem.solve()
+    ... except wdro.InexactOracleError as error:
+    ...     print("its answers are no minima")
+    its answers are no minima
+    """
 
 
 class MissingRuleError(NotImplementedError):
-    """An atom of the loss has no batched rule."""
+    """An atom of the loss has no batched rule.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable((2, 2))
+    >>> picture = wdro.UncertainParameter((2, 2), samples=[[[1.0, 0.0], [0.0, 1.0]]])
+    >>> try:
+    ...     wdro.Problem(cp.Minimize(cp.sigma_max(picture - x)), [cp.abs(x) <= 1])
+    ... except wdro.MissingRuleError as error:
+    ...     print(error)
+    the atom 'sigma_max' in ... has no batched rule. ...
+    """
 
 
 class UnknownToCost(ValueError):
-    """A ground cost was asked for something that it does not know, such as its dual norm."""
+    """A ground cost was asked for something that it does not know, such as its dual norm.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> bound = wdro.costs.BoundUserCost(2, lambda a, b: np.abs(b - a).sum(axis=1))
+    >>> try:
+    ...     bound.dual_norms(np.ones((1, 2)))
+    ... except wdro.errors.UnknownToCost as error:
+    ...     print("the dual norm is not known")
+    the dual norm is not known
+    """
 
 
 class ConvexityWarning(UserWarning):
-    """The loss is not provably convex in the decision: the result is a stationary point."""
+    """The loss is not provably convex in the decision: the result is a stationary point.
+
+    Examples
+    --------
+    >>> import warnings, cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> cost = wdro.UncertainParameter((2, 2), samples=[[[0.0, 2.0], [2.0, 0.0]]])
+    >>> problem = wdro.Problem(cp.Minimize(wdro.quadratic_form(x, cost)), [cp.sum(x) == 1])
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     value = problem.solve()
+    >>> problem.status, caught[-1].category.__name__
+    ('stationary', 'ConvexityWarning')
+    """
 
 
 class SamplingWarning(UserWarning):
-    """The Monte Carlo estimate of the smoothed objective is unreliable."""
+    """The Monte Carlo estimate of the smoothed objective is unreliable.
+
+    Examples
+    --------
+    >>> import warnings, wdro_model as wdro
+    >>> with warnings.catch_warnings():                      # stop where the draws are too few
+    ...     warnings.simplefilter("error", wdro.SamplingWarning)
+    ...     warnings.warn("few draws count", wdro.SamplingWarning)
+    Traceback (most recent call last):
+        ...
+    wdro_model.errors.SamplingWarning: few draws count
+    """
 
 
 @contextmanager

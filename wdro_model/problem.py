@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
 
 import cvxpy as cp
 import numpy as np
 from cvxpy.lin_ops import lin_utils
+from numpy.typing import ArrayLike
 
 from wdro_model.errors import ConvexityWarning
 from wdro_model.model import Memory, Model, RobustModel, compiled
@@ -26,7 +27,15 @@ from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
 from wdro_model.solve.explain import explain
 from wdro_model.solve.first_order import user_start
-from wdro_model.solve.options import check_solver, check_time_limit, with_time_limit
+from wdro_model.solve.options import (
+    DualName,
+    IntegrationName,
+    Method,
+    SolveOptions,
+    check_solver,
+    check_time_limit,
+    with_time_limit,
+)
 from wdro_model.solve.true_risk import known_robust_value
 from wdro_model.solvers import Solver
 from wdro_model.uncertainty.ambiguity import WassersteinBall
@@ -48,6 +57,12 @@ class Problem:
     With `cp.Maximize` the least expected value over the ball is maximised. What is reported has the
     sign of the objective as it was written: `value`, `losses` and the rest are then of rewards.
 
+    What a problem is built from is read-only; `with_radius` and `with_samples` give twins, which
+    share the variables but have decisions of their own. `losses`, `evaluate`, `robust_value`,
+    `worst_case` and `round` judge the decision that the last solve (or `round`) of the problem they
+    are called on has found, whichever problem was solved since. Before its first solve, and for
+    variables whose value was set since by hand or by a CVXPY problem, it is `variable.value`.
+
     Parameters
     ----------
     objective : cp.Minimize, cp.Maximize or CallableLoss
@@ -59,11 +74,18 @@ class Problem:
     assume_convex : bool
         Your word that the loss is convex in the decision, where CVXPY's rules cannot see it.
 
-    What a problem is built from is read-only; `with_radius` and `with_samples` give twins, which
-    share the variables but have decisions of their own. `losses`, `evaluate`, `robust_value`,
-    `worst_case` and `round` judge the decision that the last solve (or `round`) of the problem they
-    are called on has found, whichever problem was solved since. Before its first solve, and for
-    variables whose value was set since by hand or by a CVXPY problem, it is `variable.value`.
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> data = np.array([[0.10, 0.02], [-0.04, 0.03], [0.12, 0.01]])       # 3 months, 2 assets
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> returns = wdro.UncertainParameter(2, samples=data)
+    >>> ball = wdro.WassersteinBall(radius=0.001)
+    >>> problem = wdro.Problem(cp.Minimize(-returns @ x), [cp.sum(x) == 1], ambiguity=ball)
+    >>> print(f"{problem.solve():.4f}", problem.status)
+    -0.0284 optimal
+    >>> print(x.value.round(2))
+    [1. 0.]
     """
 
     objective: Any = ReadOnly("build a new Problem with the other objective")
@@ -104,11 +126,20 @@ class Problem:
     # -------------------------------------------------------------- solving
     def solve(
         self,
-        method: str = "auto",
+        method: Method = "auto",
         *,
-        solver: Solver | None = None,
+        solver: Solver | str | None = None,
         time_limit: float | None = None,
-        **options: Any,
+        epsilon: float | None = None,
+        sigma: ArrayLike | None = None,
+        integration: IntegrationName | None = None,
+        dual: DualName | None = None,
+        seed: int = 0,
+        start: Mapping[cp.Variable, Any] | Solution | None = None,
+        relax: bool = False,
+        verbose: bool = False,
+        progress: bool = True,
+        **unknown: Never,
     ) -> float:
         """Solve, set the variables' values, and return the optimal value.
 
@@ -117,12 +148,16 @@ class Problem:
         method : "auto", "erm", "exact" or "smoothed"
             "auto" is exact where a reformulation is known, smoothed otherwise.
         solver : FrankWolfe, MomentumFrankWolfe, Conic, Simplicial or BranchAndBound, optional
+            Or the name of a conic solver, such as "CLARABEL".
         time_limit : float, optional
             Seconds, for all but conic solvers.
         epsilon, sigma : float, optional
             Smoothing temperature and standard deviation of the reference Gaussian.
-        integration, dual : str, optional
-            How the inner integral and the dual variable are computed.
+        integration : str, optional
+            How the inner integral is computed: "closed_form", "separable", "low_rank", "norms",
+            "cells", "conditional", "tilted" or "gaussian"; by default the first that applies.
+        dual : "exact" or "vertex", optional
+            How the dual variable is found: minimised at each decision, or by the paper's steps.
         seed : int
             Random numbers depend on it alone; nothing global is touched.
         start : dict {variable: value} or Solution, optional
@@ -131,8 +166,41 @@ class Problem:
             Minimise over the convex hull of the feasible points where variables are integer.
         verbose, progress : bool
             Print a table; show a bar on a terminal.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> order = cp.Variable(nonneg=True)
+        >>> demand = wdro.UncertainParameter(samples=[70.0, 90.0, 140.0], nonneg=True)
+        >>> loss = 1.0 * order - 3.0 * cp.minimum(order, demand)  # buy at 1, sell at 3
+        >>> ball = wdro.WassersteinBall(5.0, wdro.costs.Norm())  # demand moves by 5
+        >>> problem = wdro.Problem(cp.Minimize(loss), [order <= 200], ambiguity=ball)
+        >>> for method in ("erm", "exact", "smoothed"):
+        ...     value = problem.solve(method)
+        ...     print(f"{method:<9} {value:.1f} {problem.status}")
+        erm       -160.0 optimal
+        exact     -145.0 optimal
+        smoothed  -146.5 optimal
+        >>> problem.solve(epsilom=0.1)
+        Traceback (most recent call last):
+            ...
+        TypeError: unknown option 'epsilom'. Did you mean 'epsilon'? ...
         """
-        checked, time_limit = Options.of(options), check_time_limit(time_limit)
+        checked = Options.of(
+            {
+                "epsilon": epsilon,
+                "sigma": sigma,
+                "integration": integration,
+                "dual": dual,
+                "seed": seed,
+                "start": start,
+                "relax": relax,
+                "verbose": verbose,
+                "progress": progress,
+                **unknown,
+            }
+        )
+        time_limit = check_time_limit(time_limit)
         model, method = self._current_model(), checked.method(method, self.radius)
         chosen = plan(model, method, check_solver(solver), checked.relax)
         chosen = replace(chosen, solver=with_time_limit(chosen.solver, time_limit))
@@ -149,8 +217,35 @@ class Problem:
         self._warn_about_convexity(solution)
         return solution.value
 
-    def explain(self, method: str = "auto", *, solver: Solver | None = None, **options: Any) -> str:
-        """What would be solved, how, and why: loss, data, ball, feasible set, formula, solver."""
+    def explain(
+        self,
+        method: Method = "auto",
+        *,
+        solver: Solver | str | None = None,
+        **options: Unpack[SolveOptions],
+    ) -> str:
+        """What would be solved, how, and why: loss, data, ball, feasible set, formula, solver.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True, name="x")
+        >>> price = wdro.UncertainParameter(2, "price", samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> ball = wdro.WassersteinBall(0.1)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+        >>> print(problem.explain())
+        decision     x (2); 2 numbers
+        feasible     1 CVXPY constraint(s)
+        data         price (2), support Everywhere()
+                     N = 2 joint samples in dimension 2
+        loss         convex in the decision, affine in the data (price)
+        ball         W_c <= 0.1 with c(xi, zeta) = sum_i (xi_i - zeta_i)^2 ...
+        method       exact
+        minimises    mean f + sqrt(radius) * |B(x)| in the dual norm of the cost...
+        solver       conic solver CLARABEL ...
+        because      an exact counterpart is known
+        ...
+        """
         checked = Options.of(options)
         model, method = self._current_model(), checked.method(method, self.radius)
         chosen = plan(model, method, check_solver(solver), checked.relax)
@@ -162,6 +257,19 @@ class Problem:
 
         Of this problem's decision, of another {variable: value}, or of a solution. With
         `cp.Maximize` these are the values of the objective, of which large ones are good.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [3.0, 1.0]])
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
+        >>> round(problem.solve(), 2)
+        1.33
+        >>> problem.losses().round(3)                                # on the samples
+        array([2., 1., 1.])
+        >>> problem.losses([[4.0, 5.0]], decision={x: [0.5, 0.5]})   # another, elsewhere
+        array([4.5])
         """
         from wdro_model.evaluation.statistics import losses_at
 
@@ -172,6 +280,20 @@ class Problem:
         """Mean, spread and tail of the losses on scenarios, or on the samples.
 
         Of this problem's decision, of another {variable: value}, or of a solution.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [3.0, 1.0]])
+        >>> ball = wdro.WassersteinBall(0.5)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+        >>> round(problem.solve(), 2)
+        2.04
+        >>> held_out = [[2.0, 3.0], [4.0, 3.0], [2.0, 2.0]]
+        >>> statistics = problem.evaluate(held_out)
+        >>> print(f"mean {statistics.mean:.3f}, worst {statistics.worst:.3f}")
+        mean 2.667, worst 3.053
         """
         from wdro_model.evaluation.statistics import LossStatistics
 
@@ -181,6 +303,18 @@ class Problem:
         """The exact worst-case risk of this problem's decision, or of another {variable: value}.
 
         None where no exact formula is known for the loss, the cost and the support.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [3.0, 1.0]])
+        >>> ball = wdro.WassersteinBall(0.25)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+        >>> print(f"{problem.robust_value({x: [0.5, 0.5]}):.4f}")
+        2.0202
+        >>> print(f"{5 / 3 + np.sqrt(0.25) * np.sqrt(0.5):.4f}")
+        2.0202
         """
         model = self._current_model()
         x = self._decision(decision)
@@ -189,13 +323,35 @@ class Problem:
         found = known_robust_value(model, x)
         return None if found is None else model.sign * found
 
-    def worst_case(self, method: str | None = None, decision: Any = None) -> WorstCase:
+    def worst_case(
+        self, method: Literal["exact", "smoothed"] | None = None, decision: Any = None
+    ) -> WorstCase:
         """The adversarial distribution at the decision: scenarios, weights, transport cost.
 
-        method: "exact" for the extremal distribution, where an exact formula is known, "smoothed"
+        Parameters
+        ----------
+        method
+            "exact" for the extremal distribution, where an exact formula is known, "smoothed"
             for draws of the smoothed problem's adversary after solve(method="smoothed"); by default
             the one that goes with the last solve.
-        decision: {variable: value} or a solution, instead of this problem's own; only "exact".
+        decision
+            {variable: value} or a solution, instead of this problem's own; only "exact".
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> ball = wdro.WassersteinBall(0.02)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+        >>> round(problem.solve(), 2)
+        1.6
+        >>> adversary = problem.worst_case()
+        >>> adversary.scenarios[price].round(2)              # every price 0.1 higher
+        array([[1.1, 2.1],
+               [2.1, 1.1]])
+        >>> print(f"{adversary.transport_cost:.3f} of {problem.radius}")
+        0.020 of 0.02
         """
         from wdro_model.evaluation.worst_case import find_worst_case
 
@@ -206,19 +362,36 @@ class Problem:
     def path(
         self,
         radii: Iterable[float],
-        method: str = "auto",
+        method: Method = "auto",
         *,
         test: Any = None,
-        **options: Any,
+        solver: Solver | str | None = None,
+        time_limit: float | None = None,
+        **options: Unpack[SolveOptions],
     ) -> RadiusPath:
         """The decisions for several radii, each solve starting from the decision before it.
 
         `test` adds the losses on held-out scenarios; other arguments are those of `solve`. The
         path prints as a table; `path.plot()` shows how decision and value change.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [1.2, 1.4]])
+        >>> ball = wdro.WassersteinBall(1.0)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+        >>> path = problem.path([0.0, 1.0, 100.0])
+        >>> for solution in path.solutions:
+        ...     print(f"{solution.value:.2f}", solution.decision[x].round(2))
+        1.10 [1. 0.]
+        2.04 [0.73 0.27]
+        8.46 [0.52 0.48]
         """
         from wdro_model.evaluation.path import radius_path
 
-        return radius_path(self, radii, method, test, options)
+        arguments = {"solver": solver, "time_limit": time_limit, **options}
+        return radius_path(self, radii, method, test, arguments)
 
     def round(self) -> Rounded:
         """Replace a fractional decision by a discrete one next to it: a tree, a path, integers.
@@ -229,6 +402,22 @@ class Problem:
         `cp.Maximize`, those of the loss, minus the objective). Where integer variables stand beside
         continuous ones, these are solved again with the integers fixed. `problem.solution` and
         `problem.value` keep those of the solve.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, networkx as nx, numpy as np, wdro_model as wdro
+        >>> tree = wdro.sets.SpanningTree(nx.complete_graph(4))
+        >>> x = cp.Variable(tree.dimension)
+        >>> cost = wdro.UncertainParameter(6, samples=[[1.0, 2, 2, 2, 2, 1], [1.0, 1, 3, 1, 3, 2]])
+        >>> ball = wdro.WassersteinBall(4.0)
+        >>> problem = wdro.Problem(cp.Minimize(cost @ x), [wdro.In(x, tree)], ball)
+        >>> round(problem.solve(), 2)
+        7.13
+        >>> found = problem.round()
+        >>> tree.selected(x.value)
+        [(0, 1), (0, 2), (2, 3)]
+        >>> print(f"{found.fractional_value:.3f} in the hull, {found.value:.3f} for one tree")
+        7.131 in the hull, 7.464 for one tree
         """
         from wdro_model.evaluation.discrete import round_decision
 
@@ -236,11 +425,33 @@ class Problem:
 
     # -------------------------------------------------------------- reading
     def variables(self) -> list[cp.Variable]:
-        """The decision variables, in the order of their appearance."""
+        """The decision variables, in the order of their appearance.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x, level = cp.Variable(2, nonneg=True, name="x"), cp.Variable(name="level")
+        >>> price = wdro.UncertainParameter(2, "price", samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> loss = cp.maximum(price @ x, level)
+        >>> problem = wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1, level >= 1])
+        >>> sorted(variable.name() for variable in problem.variables())
+        ['level', 'x']
+        """
         return list(self._model.feasible.layout.variables)
 
     def uncertain_parameters(self) -> list[UncertainParameter]:
-        """The uncertain parameters of the loss."""
+        """The uncertain parameters of the loss.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, "price", samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> toll = wdro.UncertainParameter(2, "toll", samples=[[0.1, 0.2], [0.3, 0.1]])
+        >>> problem = wdro.Problem(cp.Minimize((price + toll) @ x), [cp.sum(x) == 1])
+        >>> [parameter.name() for parameter in problem.uncertain_parameters()]
+        ['price', 'toll']
+        """
         return list(self._model.loss.loss.parameters)
 
     @property
@@ -249,7 +460,20 @@ class Problem:
         return self._model.radius
 
     def with_radius(self, radius: float) -> Problem:
-        """The same problem with another radius: variables, data and compiled parts are shared."""
+        """The same problem with another radius: variables, data and compiled parts are shared.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> ball = wdro.WassersteinBall(0.02)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+        >>> print(f"{problem.solve():.2f}, {problem.with_radius(0.5).solve():.2f}")
+        1.60, 2.00
+        >>> problem.radius
+        0.02
+        """
         if self.ambiguity is None:
             raise ValueError("the problem has no ambiguity set; pass ambiguity= when it is built.")
         ball = WassersteinBall(radius, self.ambiguity.cost)
@@ -261,13 +485,29 @@ class Problem:
     def with_samples(self, samples: Any = None, *, rows: Any = None) -> Problem:
         """The same problem on other data: variables, sets and the compiled loss are shared.
 
-        samples: {parameter: (N, *shape)}, or the bare array if there is one parameter; checked as
-            when the parameters are declared.
-        rows: instead of samples, which of the problem's own to use: indices, in any order and also
-            more than once, or booleans. They are copied only if the method has to see each row.
-
         What is read off the data, such as weights="standardize", is read off the new samples. The
         parameters keep the samples that they were declared with.
+
+        Parameters
+        ----------
+        samples
+            `{parameter: (N, *shape)}`, or the bare array if there is one parameter; checked as
+            when the parameters are declared.
+        rows
+            Instead of samples, which of the problem's own to use: indices, in any order and also
+            more than once, or booleans. They are copied only if the method has to see each row.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [3.0, 1.0]])
+        >>> ball = wdro.WassersteinBall(0.02)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+        >>> print(f"{problem.with_samples([[2.0, 2.0], [1.5, 3.0]]).solve():.2f}")
+        1.89
+        >>> print(f"{problem.with_samples(rows=[0, 1]).solve():.2f}")  # without the third
+        1.60
         """
         model = self._model
         if (samples is None) == (rows is None):
@@ -367,12 +607,17 @@ class Problem:
 
 
 def solve_cvxpy_problem(
-    problem: cp.Problem, ambiguity: WassersteinBall | None = None, **options: Any
+    problem: cp.Problem,
+    ambiguity: WassersteinBall | None = None,
+    *,
+    wdro_method: Method = "auto",
+    solver: Solver | str | None = None,
+    time_limit: float | None = None,
+    **options: Unpack[SolveOptions],
 ) -> float:
     """`cp.Problem(...).solve(method="wdro", ambiguity=...)`."""
-    method = options.pop("wdro_method", "auto")
     robust = Problem(problem.objective, problem.constraints, ambiguity)
-    value = robust.solve(method, **options)
+    value = robust.solve(wdro_method, solver=solver, time_limit=time_limit, **options)
     # CVXPY would evaluate the objective at parameters that have no value.
     problem._value, problem._status = value, robust.status
     return value

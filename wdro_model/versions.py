@@ -12,7 +12,6 @@ from wdro_model.sets.backends import backend_names
 
 REQUIRED = ("wdro_model", "numpy", "scipy", "cvxpy", "networkx", "joblib", "highspy", "clarabel")
 OPTIONAL = ("ortools", "numba", "matplotlib", "pandas", "dask")
-ORACLES = (sets.SpanningTree, sets.ShortestPath, sets.TrafficFlows)
 
 
 def version(package: str) -> str | None:
@@ -34,7 +33,10 @@ def versions() -> dict[str, str]:
 
 def backends() -> dict[str, tuple[str, ...]]:
     """The names of the oracle backends of each set; whether they can run is another matter."""
-    return {oracle.__name__: backend_names(oracle) for oracle in ORACLES}
+    offered = {name: getattr(sets, name) for name in sets.__all__}
+    classes = {name: found for name, found in offered.items() if isinstance(found, type)}
+    known = {name: backend_names(found) for name, found in classes.items()}
+    return {name: names for name, names in known.items() if names}
 
 
 def solvers() -> list[str]:

@@ -21,3 +21,4 @@ __all__ = [
     "sioux_falls",
     "training_scenarios",
 ]
+__dir__ = __all__.copy  # what the tab key offers

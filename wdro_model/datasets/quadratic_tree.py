@@ -28,9 +28,25 @@ KEPT = 0.7
 class TreeCosts:
     """A distribution of cost matrices on pairs of edges.
 
-    base: mu, (m, m); mask: M, (m, m) booleans; noise: standard deviation of an entry around mu.
-    nonnegative: clip the entries of A at zero before normalising, so that the scenarios lie in the
+    Parameters
+    ----------
+    base
+        mu, (m, m).
+    mask
+        M, (m, m) booleans.
+    noise
+        Standard deviation of an entry around mu.
+    nonnegative
+        Clip the entries of A at zero before normalising, so that the scenarios lie in the
         nonnegative orthant; the noise makes some of them negative otherwise.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> costs = wdro.datasets.quadratic_tree(nodes=6, edges=9, seed=0).training
+    >>> data = costs.sample(20, seed=1)
+    >>> data.shape, bool((data >= 0).all())
+    ((20, 9, 9), True)
     """
 
     base: np.ndarray
@@ -57,11 +73,29 @@ class TreeCosts:
         return _normalized(self.mask * self.base, self.nonnegative)
 
     def sample(self, count: int, seed: int | None = None) -> np.ndarray:
-        """Scenarios (count, m, m); scenario k depends on (seed, k) alone."""
+        """Scenarios (count, m, m); scenario k depends on (seed, k) alone.
+
+        Examples
+        --------
+        >>> import numpy as np, wdro_model as wdro
+        >>> costs = wdro.datasets.quadratic_tree(nodes=6, edges=9, seed=0).training
+        >>> more, fewer = costs.sample(20, seed=1), costs.sample(5, seed=1)
+        >>> bool(np.array_equal(more[:5], fewer))
+        True
+        """
         return self.lazy(count, seed)[:]
 
     def lazy(self, count: int, seed: int | None = None) -> LazySamples:
-        """The scenarios of `sample`, bit for bit, but generated when they are read."""
+        """The scenarios of `sample`, bit for bit, but generated when they are read.
+
+        Examples
+        --------
+        >>> import numpy as np, wdro_model as wdro
+        >>> costs = wdro.datasets.quadratic_tree(nodes=6, edges=9, seed=0).training
+        >>> many = costs.lazy(1_000_000, seed=1)                # takes no memory
+        >>> many.shape, bool(np.array_equal(many[0], costs.sample(1, seed=1)[0]))
+        ((1000000, 9, 9), True)
+        """
         entropy = np.random.SeedSequence(_seed(seed)).entropy
         return LazySamples(_Draw(self, entropy), count, self.base.shape)
 
@@ -87,6 +121,13 @@ class QuadraticTree:
     """An instance: the graph whose spanning trees are chosen, and the costs to train on.
 
     Row and column e of a scenario belong to edge e of `list(graph.edges)`.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> instance = wdro.datasets.quadratic_tree(nodes=6, edges=9, seed=0)
+    >>> instance.graph.number_of_edges(), instance.nominal.shape
+    (9, (9, 9))
     """
 
     graph: nx.Graph
@@ -106,8 +147,20 @@ class QuadraticTree:
     ) -> TreeCosts:
         """A distribution to test on: another base cost, another mask and more noise.
 
-        base_shift: in [0, 1]; the base cost becomes (1 - s) mu + s mu' for an independent mu'.
-        mask_shift: in [0, 1]; the chance that an entry of the mask is drawn anew.
+        Parameters
+        ----------
+        base_shift
+            In [0, 1]; the base cost becomes (1 - s) mu + s mu' for an independent mu'.
+        mask_shift
+            In [0, 1]; the chance that an entry of the mask is drawn anew.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> instance = wdro.datasets.quadratic_tree(nodes=6, edges=9, seed=0)
+        >>> test = instance.shifted(seed=1, noise=0.3)
+        >>> test.sample(100, seed=2).shape
+        (100, 9, 9)
         """
         weight = _fraction(base_shift, "base_shift", 1.0)
         renewed = _fraction(mask_shift, "mask_shift", 1.0)
@@ -130,6 +183,19 @@ def quadratic_tree(
 
     The graph is uniform among the connected ones, found by drawing until one is connected. Where
     that is improbable (few edges) it is a uniform spanning tree with uniform edges added.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> instance = wdro.datasets.quadratic_tree(nodes=6, edges=9, seed=0)
+    >>> tree = wdro.sets.SpanningTree(instance.graph)
+    >>> x = cp.Variable(9)
+    >>> costs = wdro.UncertainParameter((9, 9), samples=instance.training.sample(20, seed=1))
+    >>> loss, ball = wdro.quadratic_form(x, costs), wdro.WassersteinBall(1.0)
+    >>> problem = wdro.Problem(cp.Minimize(loss), [wdro.In(x, tree)], ambiguity=ball)
+    >>> value = problem.solve(method="exact")
+    >>> problem.status
+    'optimal'
     """
     _check_sizes(nodes, edges)
     rng = np.random.default_rng(_seed(seed))

@@ -15,3 +15,4 @@ __all__ = [
     "compare",
     "select_radius",
 ]
+__dir__ = __all__.copy  # what the tab key offers

@@ -77,6 +77,21 @@ def compare(
         within the tolerance of a method is what the method returns.
     **options
         Further arguments of `solve`, for all methods.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> rng = np.random.default_rng(0)
+    >>> x = cp.Variable(5, nonneg=True)
+    >>> returns = wdro.UncertainParameter(5, samples=rng.normal(0.05, 0.3, size=(10, 5)))
+    >>> ball = wdro.WassersteinBall(0.1)
+    >>> problem = wdro.Problem(cp.Minimize(-returns @ x), [cp.sum(x) == 1], ball)
+    >>> held_out = rng.normal(0.05, 0.3, size=(1000, 5))
+    >>> report = wdro.compare(problem, methods=("erm", "exact"), test=held_out)
+    >>> for judged in report.methods:
+    ...     print(judged.name, judged.kept("test"))
+    erm False
+    exact True
     """
     if not hasattr(problem, "with_radius"):
         raise TypeError(f"compare needs a wdro Problem first, got {type(problem).__name__}.")

@@ -41,7 +41,21 @@ VERTICES = 100
 
 @dataclass(frozen=True)
 class Rounded:
-    """A discrete decision beside the fractional one that it replaces."""
+    """A discrete decision beside the fractional one that it replaces.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> teams = wdro.sets.Subsets(4, k=2)
+    >>> x = cp.Variable(4)
+    >>> cost = wdro.UncertainParameter(4, samples=[[1.0, 2.0, 2.0, 3.0], [1.5, 1.0, 2.0, 3.0]])
+    >>> ball = wdro.WassersteinBall(4.0)
+    >>> problem = wdro.Problem(cp.Minimize(cost @ x), [wdro.In(x, teams)], ball)
+    >>> value = problem.solve()
+    >>> found = problem.round()
+    >>> found.criterion, found.value >= found.fractional_value
+    ('worst-case risk', True)
+    """
 
     decision: Mapping[cp.Variable, Array]
     criterion: str

@@ -44,7 +44,19 @@ class Stage:
 
 @dataclass(frozen=True)
 class RadiusPath(Tabular):
-    """Decisions along increasing radii: prints as a table; `plot()` shows how they change."""
+    """Decisions along increasing radii: prints as a table; `plot()` shows how they change.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [1.2, 1.4]])
+    >>> ball = wdro.WassersteinBall(1.0)
+    >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+    >>> path = problem.path([0.0, 1.0, 100.0])
+    >>> path.radii
+    array([  0.,   1., 100.])
+    """
 
     stages: tuple[Stage, ...]
     coordinates: tuple[str, ...]

@@ -66,6 +66,10 @@ def select_radius(
     samples that were held out. Afterwards the variables hold the decision at the chosen radius,
     fitted on all samples; `problem` itself keeps its radius and its own last solution.
 
+    Ctrl-C returns the folds that have finished (`complete` is then False, and the problem is not
+    solved again), and is raised if there are none. A solve that fails leaves NaN and a message; an
+    error if all do.
+
     Parameters
     ----------
     problem : Problem
@@ -93,9 +97,17 @@ def select_radius(
     **arguments
         Of `Problem.solve`: method, solver, time_limit, epsilon, ...
 
-    Ctrl-C returns the folds that have finished (`complete` is then False, and the problem is not
-    solved again), and is raised if there are none. A solve that fails leaves NaN and a message; an
-    error if all do.
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> rng = np.random.default_rng(0)
+    >>> x = cp.Variable(5, nonneg=True)
+    >>> returns = wdro.UncertainParameter(5, samples=rng.normal(0.05, 0.3, size=(20, 5)))
+    >>> ball = wdro.WassersteinBall(0.01)
+    >>> problem = wdro.Problem(cp.Minimize(-returns @ x), [cp.sum(x) == 1], ball)
+    >>> found = wdro.select_radius(problem, radii=[0.0, 0.01, 0.1], folds=4, progress=False)
+    >>> found.radius in (0.0, 0.01, 0.1), found.problem.status
+    (True, 'optimal')
     """
     began = time.perf_counter()
     joint, cost = check_problem(problem)

@@ -70,7 +70,19 @@ OF_A_METHOD = ("method", "seconds", "status", "gap", "relative_gap")
 
 @dataclass(frozen=True)
 class Judged:
-    """One method: its solution and the losses of its decision on each set of scenarios."""
+    """One method: its solution and the losses of its decision on each set of scenarios.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    >>> ball = wdro.WassersteinBall(0.5)
+    >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+    >>> judged = wdro.compare(problem, "exact", test=[[3.0, 3.0], [1.0, 1.0]])["exact"]
+    >>> judged.losses["test"].round(2), round(judged.promise, 2)
+    (array([3., 1.]), 2.0)
+    """
 
     name: str
     solution: Solution
@@ -91,11 +103,33 @@ class Judged:
         return (self.solution.method if self.solution else self.name) == "erm"
 
     def statistics(self, scenarios: str) -> LossStatistics:
-        """Mean, spread and tail on a set of scenarios."""
+        """Mean, spread and tail on a set of scenarios.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
+        >>> judged = wdro.compare(problem, "erm", test=[[3.0, 3.0], [1.0, 1.0]])["erm"]
+        >>> round(judged.statistics("test").worst, 2)
+        3.0
+        """
         return LossStatistics.of(self.losses[scenarios], self.maximise)
 
     def excess(self, scenarios: str) -> float | None:
-        """How far the mean falls short of the promise: positive where it was too good."""
+        """How far the mean falls short of the promise: positive where it was too good.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
+        >>> judged = wdro.compare(problem, "erm", test=[[3.0, 3.0], [1.0, 1.0]])["erm"]
+        >>> round(judged.excess("test"), 2)                     # 1.5 promised, 2.0 seen
+        0.5
+        """
         if self.promise is None:
             return None
         mean = float(self.losses[scenarios].mean())
@@ -104,7 +138,19 @@ class Judged:
         return self.promise - mean if self.maximise else mean - self.promise
 
     def kept(self, scenarios: str) -> bool | None:
-        """Was the mean loss at most what was promised, up to rounding?"""
+        """Was the mean loss at most what was promised, up to rounding?
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> ball = wdro.WassersteinBall(1.0)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+        >>> report = wdro.compare(problem, ("erm", "exact"), test=[[3.0, 3.0], [1.0, 1.0]])
+        >>> report["erm"].kept("test"), report["exact"].kept("test")
+        (False, True)
+        """
         excess = self.excess(scenarios)
         if excess is None or self.promise is None:
             return None
@@ -129,7 +175,19 @@ class Judged:
 
 @dataclass(frozen=True)
 class Refused:
-    """A method that gave no decision."""
+    """A method that gave no decision.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> gain = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    >>> ball = wdro.WassersteinBall(0.1)
+    >>> problem = wdro.Problem(cp.Minimize(cp.exp(-gain @ x)), [cp.sum(x) == 1], ball)
+    >>> report = wdro.compare(problem, ("erm", "exact"))
+    >>> [(refused.name, refused.status) for refused in report.refused]
+    [('exact', 'refused')]
+    """
 
     name: str
     message: str
@@ -143,7 +201,23 @@ class Refused:
 
 @dataclass(frozen=True)
 class Report(Tabular):
-    """The result of `compare`: prints as a table; `plot()` and `to_html()` show more."""
+    """The result of `compare`: prints as a table; `plot()` and `to_html()` show more.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    >>> ball = wdro.WassersteinBall(1.0)
+    >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+    >>> report = wdro.compare(problem, ("erm", "exact"), test=[[3.0, 3.0], [1.0, 1.0]])
+    >>> for row in report.rows():
+    ...     print(row["method"], row["scenarios"], f"{row['promise']:.2f} {row['mean']:.2f}")
+    erm training 1.50 1.50
+    erm test 1.50 2.00
+    exact training 2.21 1.50
+    exact test 2.21 2.00
+    """
 
     entries: tuple[Judged | Refused, ...]
     """In the order of the methods."""
@@ -187,14 +261,37 @@ class Report(Tabular):
         return [{name: row.get(name) for name in names} for row in rows]
 
     def advantage(self, over: str = "erm") -> Advantage:
-        """What each method gains over `over`, scenario by scenario: positive where better."""
+        """What each method gains over `over`, scenario by scenario: positive where better.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [1.4, 1.2]])
+        >>> ball = wdro.WassersteinBall(1.0)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+        >>> report = wdro.compare(problem, ("erm", "exact"), test=[[3.0, 1.0], [2.0, 1.0]])
+        >>> gained = report.advantage()
+        >>> [round(row["difference"], 2) for row in gained.rows() if row["scenarios"] == "test"]
+        [0.53]
+        """
         base = self[over]
         others = {judged.name: judged.losses for judged in self.methods if judged.name != over}
         return advantage(others, base.name, base.losses, base.maximise)
 
     # -------------------------------------------------------------- ways out
     def plot(self, path: Any = None) -> Any:
-        """Histograms of the losses, a panel for each set of scenarios; saved if a path is given."""
+        """Histograms of the losses, a panel for each set of scenarios; saved if a path is given.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [1.5, 1.0]])
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
+        >>> report = wdro.compare(problem, "erm", test=[[3.0, 3.0], [1.0, 1.0], [2.0, 1.0]])
+        >>> figure = report.plot()                              # or report.plot("losses.png")
+        """
         from wdro_model.evaluation.drawing import plot_losses
 
         return plot_losses(self, path)
@@ -203,6 +300,16 @@ class Report(Tabular):
         """One page with table, explanations and pictures, nothing loaded from elsewhere.
 
         Written to a file, or returned without a path.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [1.5, 1.0]])
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
+        >>> page = wdro.compare(problem, "erm").to_html(title="Prices")
+        >>> "<title>Prices</title>" in page
+        True
         """
         notes = [
             f"{judged.name}: {note}" for judged in self.methods for note in judged.solution.notes
@@ -239,7 +346,19 @@ class Report(Tabular):
         return image(figure, f"Histograms and densities of the losses of {methods}. {means}.")
 
     def messages(self) -> list[str]:
-        """What stands under the table: why some methods gave no decision, and the sense."""
+        """What stands under the table: why some methods gave no decision, and the sense.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> gain = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> ball = wdro.WassersteinBall(0.1)
+        >>> problem = wdro.Problem(cp.Minimize(cp.exp(-gain @ x)), [cp.sum(x) == 1], ball)
+        >>> [message] = wdro.compare(problem, ("erm", "exact")).messages()
+        >>> message.split(":")[0]
+        'exact (refused)'
+        """
         texts = [f"{r.name} ({r.status}): {r.message}" for r in self.refused]
         if self.maximise:
             texts.append(

@@ -28,7 +28,20 @@ COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class RadiusSelection(Tabular):
-    """Scores of K radii on F folds, and the radius chosen by them."""
+    """Scores of K radii on F folds, and the radius chosen by them.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> rng = np.random.default_rng(0)
+    >>> x = cp.Variable(3, nonneg=True)
+    >>> returns = wdro.UncertainParameter(3, samples=rng.normal(0.05, 0.3, size=(12, 3)))
+    >>> ball = wdro.WassersteinBall(0.01)
+    >>> problem = wdro.Problem(cp.Minimize(-returns @ x), [cp.sum(x) == 1], ball)
+    >>> found = wdro.select_radius(problem, radii=[0.0, 0.1], folds=3, progress=False)
+    >>> found.scores.shape, found.complete                  # radii, folds
+    ((2, 3), True)
+    """
 
     radii: np.ndarray
     """(K,), increasing."""
@@ -111,7 +124,19 @@ class RadiusSelection(Tabular):
         ]
 
     def plot(self, path: Any = None) -> Any:
-        """Scores against radii with their standard errors; saved if a path is given."""
+        """Scores against radii with their standard errors; saved if a path is given.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+        >>> rng = np.random.default_rng(0)
+        >>> x = cp.Variable(3, nonneg=True)
+        >>> returns = wdro.UncertainParameter(3, samples=rng.normal(0.05, 0.3, size=(12, 3)))
+        >>> ball = wdro.WassersteinBall(0.01)
+        >>> problem = wdro.Problem(cp.Minimize(-returns @ x), [cp.sum(x) == 1], ball)
+        >>> found = wdro.select_radius(problem, radii=[0.0, 0.01, 0.1], folds=3, progress=False)
+        >>> figure = found.plot()                               # or found.plot("radii.png")
+        """
         from wdro_model.evaluation.radius_drawing import plot_radii
 
         return plot_radii(self, path)

@@ -54,6 +54,15 @@ class LossStatistics:
     """Mean, spread, quantiles and tail of a sample of losses; prints as a small table.
 
     Of an objective that is maximised, of its values: the worst are then the smallest.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> statistics = wdro.evaluation.LossStatistics.of(np.arange(1.0, 101.0))
+    >>> statistics.mean, statistics.median, statistics.worst
+    (50.5, 50.5, 100.0)
+    >>> round(statistics.tail, 1)                           # the mean of 96, ..., 100
+    98.0
     """
 
     count: int
@@ -72,7 +81,15 @@ class LossStatistics:
 
     @classmethod
     def of(cls, losses: Any, maximise: bool = False) -> LossStatistics:
-        """The statistics of a sample of losses, (count,); maximise: large ones are good."""
+        """The statistics of a sample of losses, (count,); maximise: large ones are good.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> rewards = wdro.evaluation.LossStatistics.of([1.0, 2.0, 3.0], maximise=True)
+        >>> rewards.mean, rewards.worst
+        (2.0, 1.0)
+        """
         losses = np.asarray(losses, dtype=float)
         if losses.ndim != 1 or not losses.size:
             raise ValueError(
@@ -197,6 +214,18 @@ class Advantage(Tabular):
     """Paired differences of losses, positive where a method is better than the baseline.
 
     What all scenarios have in common cancels.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [1.4, 1.2]])
+    >>> ball = wdro.WassersteinBall(1.0)
+    >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+    >>> report = wdro.compare(problem, ("erm", "exact"), test=[[3.0, 1.0], [2.0, 1.0]])
+    >>> gained = report.advantage(over="erm")
+    >>> gained.over, len(gained.differences)                # on the samples and on the test
+    ('erm', 2)
     """
 
     over: str

@@ -101,11 +101,33 @@ class Tabular:
         return ()
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame of `rows()`."""
+        """A pandas DataFrame of `rows()`.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
+        >>> frame = wdro.compare(problem, "erm", test=[[3.0, 3.0]]).to_frame()
+        >>> list(frame["scenarios"])
+        ['training', 'test']
+        """
         return frame(self.rows())
 
     def to_csv(self, path: Any = None) -> str | None:
-        """`rows()` as comma-separated values: written to a file, or returned without a path."""
+        """`rows()` as comma-separated values: written to a file, or returned without a path.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
+        >>> text = wdro.compare(problem, "erm").to_csv()
+        >>> text.splitlines()[0].split(",")[:3]
+        ['method', 'radius', 'scenarios']
+        """
         return csv_text(self.rows(), path)
 
     def html(self) -> str:

@@ -27,10 +27,23 @@ STAGE = 2**20
 
 @dataclass(frozen=True)
 class WorstCase:
-    """A distribution of the ball under which the expected loss of a decision is largest."""
+    """A distribution of the ball under which the expected loss of a decision is largest.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    >>> ball = wdro.WassersteinBall(0.02)
+    >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+    >>> value = problem.solve()
+    >>> adversary = problem.worst_case()
+    >>> round(adversary.expected_loss, 3), adversary.weights, adversary.source
+    (1.6, array([0.5, 0.5]), array([0, 1]))
+    """
 
     scenarios: Mapping[UncertainParameter, np.ndarray]
-    """Its K atoms, (K, *shape) for each parameter; all inside the supports."""
+    """Its K atoms, `(K, *shape)` for each parameter; all inside the supports."""
     weights: np.ndarray
     """Their probabilities, (K,)."""
     source: np.ndarray

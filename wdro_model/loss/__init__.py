@@ -32,3 +32,4 @@ __all__ = [
     "register_rule",
     "rule",
 ]
+__dir__ = __all__.copy  # what the tab key offers

@@ -27,6 +27,15 @@ def pieces(expression: Any, parameters: Iterable[Any], limit: int = 64) -> tuple
 
     None if the expression is not such a maximum by the facts of its atoms, or has more than
     `limit` pieces: a sum of maxima has as many as the product of theirs.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, samples=[[1.0, 2.0]])
+    >>> len(wdro.loss.pieces(cp.abs(price @ x) + cp.maximum(price[0], 0, 1), [price]))
+    6
+    >>> wdro.loss.pieces(cp.exp(price @ x), [price]) is None
+    True
     """
     if expression.size != 1:
         raise ValueError(f"pieces needs one entry, got shape {expression.shape}.")

@@ -34,12 +34,25 @@ Gradients = dict[Any, np.ndarray]
 class Pullback:
     """Gradients of weights @ values, at the point and scenarios of the call that returned it.
 
-    in_decision: weights (B,) -> {variable: gradient of weights @ values, the variable's shape};
+    Valid until the next call of the same loss.
+
+    Parameters
+    ----------
+    in_decision
+        weights (B,) -> `{variable: gradient of weights @ values}`, of the variable's shape;
         calling the pullback itself does the same.
-    in_data: weights (B,) -> {parameter: (B, *shape)}, row b being weights_b grad_xi f(x, xi_b);
+    in_data
+        weights (B,) -> `{parameter: (B, *shape)}`, row b being weights_b grad_xi f(x, xi_b);
         with a second argument, for the parameters in it alone.
 
-    Valid until the next call of the same loss.
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2)
+    >>> loss = wdro.loss.BatchedLoss(price @ x)
+    >>> _, pullback = loss({x: np.array([1.0, 2.0])}, {price: np.array([[3.0, 4.0]])})
+    >>> pullback(np.ones(1))[x], pullback.in_data(np.ones(1))[price]
+    (array([3., 4.]), array([[1., 2.]]))
     """
 
     in_decision: Callable[[np.ndarray], Gradients]
@@ -50,7 +63,17 @@ class Pullback:
 
 
 class Loss(Protocol):
-    """A loss f(x, xi) on a batch of scenarios: `values, pullback = loss(x, scenarios)`."""
+    """A loss f(x, xi) on a batch of scenarios: `values, pullback = loss(x, scenarios)`.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2)
+    >>> loss: wdro.loss.Loss = wdro.loss.BatchedLoss(cp.pos(price @ x))
+    >>> values, _ = loss({x: np.ones(2)}, {price: np.array([[1.0, 2.0], [-3.0, -4.0]])})
+    >>> values
+    array([3., 0.])
+    """
 
     variables: tuple[Any, ...]
     parameters: tuple[Any, ...]
@@ -63,9 +86,24 @@ class Loss(Protocol):
 class BatchedLoss:
     """A scalar CVXPY expression, evaluated on a batch of scenarios.
 
-    expression: real, with one entry, in variables and uncertain parameters. It need not be convex.
-    parameters: which parameters are uncertain; by default every UncertainParameter of the
+    Parameters
+    ----------
+    expression
+        Real, with one entry, in variables and uncertain parameters. It need not be convex.
+    parameters
+        Which parameters are uncertain; by default every UncertainParameter of the
         expression, in order of first appearance. The other ones are read at each call.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2)
+    >>> loss = wdro.loss.BatchedLoss(cp.square(price @ x))
+    >>> values, pullback = loss({x: np.ones(2)}, {price: np.array([[1.0, 2.0], [3.0, 4.0]])})
+    >>> values
+    array([ 9., 49.])
+    >>> pullback(np.array([0.5, 0.5]))[x]                       # the gradient of their mean
+    array([24., 34.])
     """
 
     def __init__(self, expression: Any, parameters: Sequence[Any] | None = None) -> None:

@@ -170,6 +170,16 @@ def substitute(expression: Any, values: Mapping[cp.Parameter, np.ndarray]) -> An
 
     Leaves are kept, so the variables of the copy are the user's own. Structured atoms come back in
     CVXPY's own atoms where their new arguments allow it.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> from wdro_model.counterparts import substitute
+    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, samples=[[1.0, 2.0]])
+    >>> certain = substitute(price @ x, {price: np.array([3.0, 4.0])})
+    >>> x.value = [1.0, 1.0]
+    >>> float(certain.value)
+    7.0
     """
     return _Substitution(values)(expression)
 

@@ -26,6 +26,13 @@ def degree(expression: Any, parameters: Iterable[Any]) -> float:
     """The joint polynomial degree in the parameters: 0, 1, 2, ..., or math.inf if there is none.
 
     0 means that the expression does not depend on them, 1 that it is affine in them.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, samples=[[1.0, 2.0]])
+    >>> [wdro.loss.degree(loss, [price]) for loss in (price @ x, cp.square(price @ x), cp.sum(x))]
+    [1.0, 2.0, 0]
     """
     return Degrees(parameters)(expression)
 
@@ -58,7 +65,17 @@ class Degrees(Walk):
 # ------------------------------------------------------------------ of degree one
 @dataclass(frozen=True)
 class AffineParts:
-    """A scalar expression as constant + sum_p sum(multiply(slopes[p], p))."""
+    """A scalar expression as constant + sum_p sum(multiply(slopes[p], p)).
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, samples=[[1.0, 2.0]])
+    >>> parts = wdro.loss.affine_parts(price @ x + cp.sum_squares(x), [price])
+    >>> x.value = [1.0, 2.0]
+    >>> float(parts.constant.value), parts.slopes[price].value
+    (5.0, array([1., 2.]))
+    """
 
     constant: Any
     """a(x), a CVXPY expression of shape ()."""
@@ -67,7 +84,17 @@ class AffineParts:
 
 
 def affine_parts(expression: Any, parameters: Iterable[Any]) -> AffineParts:
-    """a(x) and B(x) of a scalar expression of degree at most one in the parameters."""
+    """a(x) and B(x) of a scalar expression of degree at most one in the parameters.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, samples=[[1.0, 2.0]])
+    >>> parts = wdro.loss.affine_parts(-price @ x + 1, [price])
+    >>> x.value = [1.0, 2.0]
+    >>> parts.slopes[price].value
+    array([-1., -2.])
+    """
     degrees = Degrees(parameters)
     if expression.size != 1:
         raise ValueError(f"affine_parts needs one entry, got shape {expression.shape}.")

@@ -20,7 +20,16 @@ from wdro_model.loss.polynomial import Degrees, degree
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """What is known of f(x, xi); each fact is worked out when it is first asked for."""
+    """What is known of f(x, xi); each fact is worked out when it is first asked for.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, "price", samples=[[1.0, 2.0]])
+    >>> structure = wdro.loss.analyse(cp.pos(price @ x), [price])
+    >>> structure.curvature_in_data, len(structure.pieces)
+    ('convex', 2)
+    """
 
     expression: Any
     """f, of one entry."""
@@ -76,7 +85,17 @@ class Structure:
 def analyse(expression: Any, parameters: Iterable[Any], limit: int = 64) -> Structure:
     """The structure of a scalar loss in its decision and in the parameters.
 
-    limit: at most so many affine pieces are written out.
+    Parameters
+    ----------
+    limit
+        At most so many affine pieces are written out.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, "price", samples=[[1.0, 2.0]])
+    >>> print(wdro.loss.analyse(price @ x, [price]).describe())
+    convex in the decision, affine in the data (price)
     """
     return Structure(expression, tuple(parameters), limit)
 
@@ -100,6 +119,13 @@ def convexity_in_data(expression: Any, parameters: Iterable[Any]) -> str:
 
     Subexpressions that are affine in the data become variables, those without data become
     parameters of the same sign; CVXPY's composition rules then speak about the data.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, samples=[[1.0, 2.0]])
+    >>> wdro.loss.convexity_in_data(cp.exp(price @ x), [price])
+    'convex'
     """
     degrees = Degrees(parameters)
     if degrees(expression) <= 1:
@@ -173,5 +199,15 @@ class _Canonicalisable(Walk):
 
 
 def is_canonicalisable(expression: Any) -> bool:
-    """Can CVXPY write the expression for its solvers? Not one with an atom it knows nothing of."""
+    """Can CVXPY write the expression for its solvers? Not one with an atom it knows nothing of.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x, costs = cp.Variable(2), wdro.UncertainParameter((2, 2))
+    >>> wdro.loss.is_canonicalisable(cp.exp(cp.sum(x)))
+    True
+    >>> wdro.loss.is_canonicalisable(wdro.quadratic_form(x, costs))
+    False
+    """
     return _Canonicalisable()(expression)

@@ -159,7 +159,29 @@ class Model:
 
 @dataclass(frozen=True)
 class RobustModel(Model):
-    """A problem with uncertain data, and a ball around it."""
+    """A problem with uncertain data, and a ball around it.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> from wdro_model.counterparts import Counterpart, RobustModel
+    >>> class Reader(Counterpart):
+    ...     formula = "none"
+    ...     def refusal(self, model: RobustModel) -> str:
+    ...         return f"{model.size} samples, {model.joint.dimension} numbers in each"
+    ...     def program(self, model: RobustModel) -> None:
+    ...         return None
+    >>> wdro.register_counterpart("reader", Reader) is Reader
+    True
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> gain = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    >>> loss, ball = cp.Minimize(cp.exp(-gain @ x)), wdro.WassersteinBall(0.1)
+    >>> try:
+    ...     wdro.Problem(loss, [cp.sum(x) == 1], ambiguity=ball).solve(method="exact")
+    ... except wdro.NoReformulationError as error:
+    ...     print("2 samples, 2 numbers in each" in error.reason)
+    True
+    """
 
     joint: JointSamples
     """The joint samples."""

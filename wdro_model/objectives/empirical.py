@@ -68,7 +68,17 @@ class Empirical:
 
 @dataclass(frozen=True)
 class Program:
-    """An objective as a convex CVXPY expression, with the constraints of its own variables."""
+    """An objective as a convex CVXPY expression, with the constraints of its own variables.
+
+    Examples
+    --------
+    >>> import cvxpy as cp
+    >>> from wdro_model.counterparts import Program
+    >>> x, bound = cp.Variable(2), cp.Variable()
+    >>> program = Program(bound, (cp.abs(x) <= bound,))
+    >>> Program.if_convex(cp.sqrt(bound)) is None                 # not convex
+    True
+    """
 
     expression: Any
     constraints: tuple[Any, ...] = ()

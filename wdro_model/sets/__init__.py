@@ -60,3 +60,4 @@ __all__ = [
     "check",
     "register_backend",
 ]
+__dir__ = __all__.copy  # what the tab key offers

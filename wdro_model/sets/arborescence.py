@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -18,16 +18,31 @@ from wdro_model.sets.choices import Array
 from wdro_model.sets.feasible_set import as_flat
 from wdro_model.sets.graphs import EdgeSet
 
+ArborescenceBackend = Literal["edmonds", "networkx", "highs"]
+"""Those that are built in; `register_backend` adds others."""
+
 
 class Arborescence(EdgeSet):
     """The spanning arborescences of a directed graph: one arc into each node but the root.
 
-    root: where they start; None for any node. Weights of any sign and parallel arcs are allowed;
-    loops, and arcs into the root, are in no arborescence. Some arcs may be `forbidden`, others
-    `mandatory`.
+    Weights of any sign and parallel arcs are allowed; loops, and arcs into the root, are in no
+    arborescence. Some arcs may be `forbidden`, others `mandatory`.
 
     Backends: "edmonds" (default: O(m log^2 m)), "networkx", "highs" (a linear program with the cuts
     x(into S) >= 1 as they are violated).
+
+    Parameters
+    ----------
+    root
+        Where they start; None for any node.
+
+    Examples
+    --------
+    >>> import networkx as nx, wdro_model as wdro
+    >>> graph = nx.DiGraph([("a", "b"), ("a", "c"), ("b", "c"), ("c", "b")])
+    >>> branching = wdro.sets.Arborescence(graph, root="a")
+    >>> branching.selected(branching.minimize([5.0, 1.0, 1.0, 1.0]))
+    [('a', 'c'), ('c', 'b')]
     """
 
     default_backend = "edmonds"
@@ -37,7 +52,7 @@ class Arborescence(EdgeSet):
         self,
         graph: Any,
         root: Any = None,
-        backend: str | None = None,
+        backend: ArborescenceBackend | str | None = None,
         *,
         forbidden: Iterable[Any] | None = None,
         mandatory: Iterable[Any] | None = None,

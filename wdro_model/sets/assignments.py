@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -20,6 +20,9 @@ from wdro_model.sets.highs_choices import HighsChoices
 from wdro_model.sets.integer_costs import LARGEST, scaled_to_integers
 from wdro_model.sets.items import ItemSet
 
+AssignmentBackend = Literal["scipy", "ortools", "highs"]
+"""Those that are built in; `register_backend` adds others."""
+
 
 class AssignmentSet(ItemSet):
     """The assignments of n rows to n of m >= n columns, `sets.Assignment`.
@@ -30,12 +33,22 @@ class AssignmentSet(ItemSet):
 
     Parameters
     ----------
-    rows, columns: names, or their numbers n and m; as many columns as rows by default.
-    forbidden, mandatory: pairs (row, column).
+    rows, columns
+        Names, or their numbers n and m; as many columns as rows by default.
+    forbidden, mandatory
+        Pairs (row, column).
 
     Attributes
     ----------
-    pairs: the pair (row, column) of each coordinate.
+    pairs
+        The pair (row, column) of each coordinate.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> jobs = wdro.sets.Assignment(["Ann", "Bob"], ["bake", "cook", "serve"])
+    >>> jobs.selected(jobs.minimize([3.0, 1.0, 2.0, 2.0, 1.0, 9.0]))
+    [('Ann', 'cook'), ('Bob', 'bake')]
     """
 
     default_backend = "scipy"
@@ -46,7 +59,7 @@ class AssignmentSet(ItemSet):
         self,
         rows: Any,
         columns: Any = None,
-        backend: str | None = None,
+        backend: AssignmentBackend | str | None = None,
         *,
         forbidden: Iterable[Any] | None = None,
         mandatory: Iterable[Any] | None = None,
@@ -65,7 +78,16 @@ class AssignmentSet(ItemSet):
         self.hold(forbidden, mandatory)
 
     def table(self, x: ArrayLike) -> np.ndarray:
-        """A point as an array (n, m)."""
+        """A point as an array (n, m).
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> jobs = wdro.sets.Assignment(2, 3)
+        >>> jobs.table(jobs.minimize([3.0, 1.0, 2.0, 2.0, 1.0, 9.0]))
+        array([[0., 1., 0.],
+               [1., 0., 0.]])
+        """
         return as_direction(x, self.dimension, kind="x").reshape(self.shape)
 
     def is_member(self, chosen: np.ndarray) -> bool:

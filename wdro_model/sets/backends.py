@@ -36,8 +36,26 @@ def register_backend(
 ) -> None:
     """Offer `factory` as the backend `name` of `set_class` (and of its subclasses).
 
-    factory(set) -> oracle, with oracle(direction) -> vertex: a minimiser of <direction, x> over the
-    set. A name that is taken is refused unless `replace` is true.
+    factory(set) -> oracle, with oracle(direction) -> vertex: a minimiser of `<direction, x>` over
+    the set. A name that is taken is refused unless `replace` is true.
+
+    Examples
+    --------
+    >>> import networkx as nx, numpy as np, wdro_model as wdro
+    >>> def by_hand(tree):                          # called once, with the set
+    ...     def minimize(direction):
+    ...         graph, vertex = nx.Graph(), np.zeros(tree.dimension)
+    ...         for i in np.argsort(direction, kind="stable"):
+    ...             u, v = tree.edges[i]
+    ...             if u not in graph or v not in graph or not nx.has_path(graph, u, v):
+    ...                 graph.add_edge(u, v)
+    ...                 vertex[i] = 1.0
+    ...         return vertex
+    ...     return minimize
+    >>> wdro.sets.register_backend(wdro.sets.SpanningTree, "by_hand", by_hand)
+    >>> tree = wdro.sets.SpanningTree(nx.complete_graph(4), backend="by_hand")
+    >>> tree.minimize([1.0, 2.0, 3.0, 1.5, 4.0, 5.0])
+    array([1., 0., 1., 1., 0., 0.])
     """
     if not isinstance(set_class, type):
         raise ValueError(

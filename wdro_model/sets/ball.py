@@ -20,8 +20,16 @@ class Ball(FeasibleSet):
 
     Parameters
     ----------
-    shape: n or (n, m); points are flattened in row-major order.
-    center: a number or an array of the shape.
+    shape
+        n or (n, m); points are flattened in row-major order.
+    center
+        A number or an array of the shape.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.sets.Ball(2, p=2, radius=5.0).minimize([3.0, 4.0])
+    array([-3., -4.])
     """
 
     has_constraints = True

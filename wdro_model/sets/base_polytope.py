@@ -27,9 +27,18 @@ class BasePolytope(FeasibleSet):
 
     Parameters
     ----------
-    f: a submodular function of a set of items, f(A) + f(B) >= f(A | B) + f(A & B), with
+    f
+        A submodular function of a set of items, f(A) + f(B) >= f(A | B) + f(A & B), with
         f(empty set) = 0; tried on random subsets at declaration.
-    items: their names, or their number n.
+    items
+        Their names, or their number n.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> permutations = wdro.sets.BasePolytope(lambda chosen: sum(range(4 - len(chosen), 4)), 3)
+    >>> permutations.minimize([0.1, 0.3, 0.2])
+    array([3., 1., 2.])
     """
 
     def __init__(self, f: Callable[[frozenset[Any]], float], items: Any) -> None:

@@ -18,7 +18,14 @@ class BoxSet(FeasibleSet):
 
     Attributes
     ----------
-    shape: of the decision; its points are flattened in row-major order.
+    shape
+        Of the decision; its points are flattened in row-major order.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.sets.Box([0.0, 0.0, -1.0], 1.0).minimize([1.0, -1.0, 1.0])
+    array([ 0.,  1., -1.])
     """
 
     has_constraints = True

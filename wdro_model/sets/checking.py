@@ -14,7 +14,18 @@ from wdro_model.sets.feasible_set import FeasibleSet, as_pair, cvxpy_form, refus
 
 
 class OracleError(ValueError, AssertionError):
-    """An oracle failed `check`; `report` has the details."""
+    """An oracle failed `check`; `report` has the details.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> upside_down = wdro.sets.Oracle(lambda direction: np.eye(3)[np.argmax(direction)], 3)
+    >>> try:
+    ...     wdro.sets.check(upside_down)
+    ... except wdro.sets.OracleError as error:
+    ...     print(error.report.passed)
+    False
+    """
 
     def __init__(self, report: OracleReport) -> None:
         super().__init__(str(report))
@@ -27,6 +38,13 @@ class OracleReport:
 
     name: the set; directions: how many were tried; compared: how many of them were also solved
     through the set's CVXPY form; failures: one sentence each.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> report = wdro.sets.check(wdro.sets.Simplex(3))
+    >>> report.passed, report.directions, report.failures
+    (True, 50, ())
     """
 
     name: str
@@ -64,9 +82,15 @@ def check(set: FeasibleSet, directions: int = 50, seed: int = 0, compared: int =
     For directions g_i of several kinds (random, with ties and zeros, single coordinates, near one
     another) and the vertices v_i returned for them: shape, finiteness, declared bounds; the
     direction is left as it was; the same direction gives the same cost again, and twice the
-    direction too (homogeneity); <g_i, v_i> (or the bound returned with v_i) <= <g_i, v_j> for all
-    j; and, for `compared` directions of a set that has a CVXPY form, the same minimum. Sets
+    direction too (homogeneity); `<g_i, v_i>` (or the bound returned with v_i) `<= <g_i, v_j>` for
+    all j; and, for `compared` directions of a set that has a CVXPY form, the same minimum. Sets
     for nonnegative directions are given such.
+
+    Examples
+    --------
+    >>> import networkx as nx, wdro_model as wdro
+    >>> print(wdro.sets.check(wdro.sets.SpanningTree(nx.complete_graph(4), backend="networkx")))
+    SpanningTree(4 nodes, 6 edges): passed (50 directions, 5 against its CVXPY form)
     """
     if not isinstance(set, FeasibleSet):
         raise ValueError(

@@ -141,7 +141,15 @@ class ChoiceSet(FeasibleSet):
         return written
 
     def selected(self, x: ArrayLike, threshold: float = 0.5) -> list[Any]:
-        """The things whose coordinate exceeds the threshold."""
+        """The things whose coordinate exceeds the threshold.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> teams = wdro.sets.Subsets(["Ann", "Bob", "Cid"], k=2)
+        >>> teams.selected([0.9, 0.2, 0.9])
+        ['Ann', 'Cid']
+        """
         values = as_direction(x, self.dimension, kind="x")
         return [self.names[i] for i in np.flatnonzero(values > threshold)]
 

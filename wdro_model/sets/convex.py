@@ -38,6 +38,14 @@ class ConvexSet(FeasibleSet):
 
     Parameters of the constraints keep the value they have now; `is_current()` tells whether a value
     has changed since.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable(2)
+    >>> polytope = wdro.sets.ConvexSet([x >= 0, x[0] + 2 * x[1] <= 4], x)
+    >>> polytope.minimize([-1.0, -1.0])
+    array([4., 0.])
     """
 
     has_constraints = True

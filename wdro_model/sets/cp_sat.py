@@ -28,15 +28,32 @@ class CpSat(FeasibleSet):
 
     Parameters
     ----------
-    model: a `cp_model.CpModel`; the set has a copy, as it is now, without its objective.
-    variables: Boolean and integer variables of it, in a list or in a dict by name: one for each
+    model
+        A `cp_model.CpModel`; the set has a copy, as it is now, without its objective.
+    variables
+        Boolean and integer variables of it, in a list or in a dict by name: one for each
         coordinate.
-    time_limit: seconds for a call; the best solution so far is returned, with its bound.
-    workers: threads of the solver; with one, and no time limit, answers can be repeated.
+    time_limit
+        Seconds for a call; the best solution so far is returned, with its bound.
+    workers
+        Threads of the solver; with one, and no time limit, answers can be repeated.
 
     Attributes
     ----------
-    names: the keys of the dict, or the variables' own names where they are all different.
+    names
+        The keys of the dict, or the variables' own names where they are all different.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> from ortools.sat.python import cp_model
+    >>> model = cp_model.CpModel()
+    >>> shifts = {name: model.new_bool_var(name) for name in ("early", "late", "night")}
+    >>> rule = model.add_exactly_one(shifts["early"], shifts["late"])
+    >>> rule = model.add_implication(shifts["late"], shifts["night"])
+    >>> rota = wdro.sets.CpSat(model, shifts)
+    >>> rota.selected(rota.minimize([3.0, 1.0, 1.0]))
+    ['late', 'night']
     """
 
     def __init__(
@@ -90,7 +107,19 @@ class CpSat(FeasibleSet):
         return [self.names[i] for i in np.flatnonzero(values > threshold)]
 
     def values(self, x: ArrayLike) -> dict[Any, float]:
-        """The value of each variable, by its name."""
+        """The value of each variable, by its name.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> from ortools.sat.python import cp_model
+        >>> model = cp_model.CpModel()
+        >>> pieces = {name: model.new_int_var(0, 3, name) for name in ("long", "short")}
+        >>> rule = model.add(2 * pieces["long"] + pieces["short"] >= 5)
+        >>> cuts = wdro.sets.CpSat(model, pieces)
+        >>> cuts.values(cuts.minimize([3.0, 1.0]))
+        {'long': 1.0, 'short': 3.0}
+        """
         return dict(zip(self.names, as_direction(x, self.dimension, kind="x").tolist()))
 
     def check_nonempty(self) -> None:

@@ -32,20 +32,45 @@ class FeasibleSet(ABC):
 
     Attributes
     ----------
-    dimension: n.
-    bounds: (lower (n,), upper (n,)) that every point satisfies, or None if none are known.
-    nonnegative_directions: the oracle is only valid for directions >= 0.
-    is_polytope: the (hull of the) set has finitely many vertices, and `minimize` returns one.
-    is_bounded: linear functions have a minimum; else they are minimised near a point, `seen_from`.
-    has_constraints: `constraints(x)` gives the set in CVXPY.
-    preferred_direction: the Frank-Wolfe direction that suits the set best, by name; None to choose.
-    accuracy: how far points of the set may lie outside it in each coordinate, by the tolerance of
+    dimension
+        n.
+    bounds
+        (lower (n,), upper (n,)) that every point satisfies, or None if none are known.
+    nonnegative_directions
+        The oracle is only valid for directions >= 0.
+    is_polytope
+        The (hull of the) set has finitely many vertices, and `minimize` returns one.
+    is_bounded
+        Linear functions have a minimum; else they are minimised near a point, `seen_from`.
+    has_constraints
+        `constraints(x)` gives the set in CVXPY.
+    preferred_direction
+        The Frank-Wolfe direction that suits the set best, by name; None to choose.
+    accuracy
+        How far points of the set may lie outside it in each coordinate, by the tolerance of
         a solver; 0 where they are exact up to rounding.
-    rounds: a point can be rounded to a discrete one; None if the oracle's answers are to tell, by
+    rounds
+        A point can be rounded to a discrete one; None if the oracle's answers are to tell, by
         being 0/1 vectors.
-    backend: the name of the backend in use, None for a set with one way to be minimised.
-    calls: how often a solve has asked the oracle, by `vertex` or for a certificate.
-    witness: the last answer of `vertex`: a point that no minimum may exceed.
+    backend
+        The name of the backend in use, None for a set with one way to be minimised.
+    calls
+        How often a solve has asked the oracle, by `vertex` or for a certificate.
+    witness
+        The last answer of `vertex`: a point that no minimum may exceed.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> class Choices(wdro.sets.FeasibleSet):
+    ...     def __init__(self, n, k):
+    ...         self.dimension, self.k = n, k
+    ...     def minimize(self, direction):
+    ...         vertex = np.zeros(self.dimension)
+    ...         vertex[np.argsort(direction)[: self.k]] = 1.0
+    ...         return vertex
+    >>> print(wdro.sets.check(Choices(6, k=2)))
+    Choices(dimension=6): passed (50 directions, 0 against its CVXPY form)
     """
 
     dimension: int
@@ -66,9 +91,18 @@ class FeasibleSet(ABC):
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
     ) -> Vector:
-        """A point of the set that minimises <direction, x>, as a fresh array (n,).
+        """A point of the set that minimises `<direction, x>`, as a fresh array (n,).
 
-        lower, upper: bounds (n,) that it meets as well, by `minimize_within`.
+        Parameters
+        ----------
+        lower, upper
+            Bounds (n,) that it meets as well, by `minimize_within`.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> wdro.sets.Simplex(3).minimize([2.0, 1.0, 3.0])
+        array([0., 1., 0.])
         """
         if lower is not None or upper is not None:
             return self.minimize_within(direction, lower, upper)
@@ -83,6 +117,13 @@ class FeasibleSet(ABC):
 
         For sets of 0/1 points, where 1 in `lower` is mandatory and 0 in `upper` forbidden: by
         prices on `minimize`, for sets that know no better way.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> pairs = wdro.sets.Subsets(4, k=2)
+        >>> pairs.minimize_within([1.0, 2.0, 3.0, 4.0], None, [0.0, 1.0, 1.0, 1.0])
+        array([0., 1., 1., 0.])
         """
         held = as_held(lower, upper, self.dimension)
         return minimize_by_prices(self, as_direction(direction, self.dimension), *held)
@@ -94,6 +135,13 @@ class FeasibleSet(ABC):
 
         The slack is 0 where the oracle is exact; one that knows a lower bound only returns the
         cost of its point less the bound.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> vertex, slack = wdro.sets.Simplex(3).minimize_with_slack([2.0, 1.0, 3.0])
+        >>> vertex, slack
+        (array([0., 1., 0.]), 0.0)
         """
         if lower is None and upper is None:
             return self.minimize(direction), 0.0
@@ -110,14 +158,32 @@ class FeasibleSet(ABC):
         return self.minimize(direction)
 
     def constraints(self, x: Any) -> list[Any]:
-        """CVXPY constraints that say x (flattened in row-major order) is in the set's hull."""
+        """CVXPY constraints that say x (flattened in row-major order) is in the set's hull.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(3)
+        >>> simplex = wdro.sets.Simplex(3)
+        >>> problem = cp.Problem(cp.Minimize(cp.sum_squares(x)), simplex.constraints(x))
+        >>> round(float(problem.solve()), 3)
+        0.333
+        """
         raise NotImplementedError(
             f"{self!r} is known by its oracle alone and has no CVXPY form: it cannot be "
             "intersected with other constraints or handed to a conic solver."
         )
 
     def contains(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:
-        """Is x within `tolerance` of the convex hull of the set (in the largest coordinate)?"""
+        """Is x within `tolerance` of the convex hull of the set (in the largest coordinate)?
+
+        Examples
+        --------
+        >>> import networkx as nx, wdro_model as wdro
+        >>> tree = wdro.sets.SpanningTree(nx.cycle_graph(3))
+        >>> tree.contains([2 / 3, 2 / 3, 2 / 3]), tree.contains([1.0, 1.0, 1.0])
+        (True, False)
+        """
         point = as_direction(x, self.dimension, kind="x")
         if self.bounds is not None and _outside(point, self.bounds, tolerance):
             return False
@@ -137,6 +203,13 @@ class FeasibleSet(ABC):
         The best of the given candidates (vertices of the set, such as those whose combination is
         x) and of the oracle's answers near x, judged by `value(vertex)`, by the distance to x
         without one; sets that know how to improve a vertex go on from there.
+
+        Examples
+        --------
+        >>> import networkx as nx, wdro_model as wdro
+        >>> tree = wdro.sets.SpanningTree(nx.cycle_graph(3))
+        >>> tree.round([0.9, 0.9, 0.2])
+        array([1., 1., 0.])
         """
         point = as_direction(x, self.dimension, kind="x")
         self.check_rounds()
@@ -169,7 +242,15 @@ class FeasibleSet(ABC):
         return iter(())
 
     def is_vertex(self, x: ArrayLike) -> bool:
-        """Is x discrete, one of the points that `round` chooses from?"""
+        """Is x discrete, one of the points that `round` chooses from?
+
+        Examples
+        --------
+        >>> import networkx as nx, wdro_model as wdro
+        >>> tree = wdro.sets.SpanningTree(nx.cycle_graph(3))
+        >>> tree.is_vertex([1.0, 1.0, 0.0]), tree.is_vertex([0.9, 0.9, 0.2])
+        (True, False)
+        """
         return self._is_discrete(as_direction(x, self.dimension, kind="x"))
 
     def check_nonempty(self) -> None:  # noqa: B027
@@ -194,11 +275,26 @@ class FeasibleSet(ABC):
 
     @classmethod
     def backends(cls) -> tuple[str, ...]:
-        """The names that `backend=` accepts."""
+        """The names that `backend=` accepts.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> wdro.sets.SpanningTree.backends()
+        ('kruskal', 'numba', 'scipy', 'networkx', 'ortools', 'cvxpy'...)
+        """
         return backend_names(cls)
 
     def with_backend(self, name: str) -> Self:
-        """The same set, minimised by another backend."""
+        """The same set, minimised by another backend.
+
+        Examples
+        --------
+        >>> import networkx as nx, wdro_model as wdro
+        >>> tree = wdro.sets.SpanningTree(nx.complete_graph(4))
+        >>> tree.backend, tree.with_backend("scipy").backend
+        ('kruskal', 'scipy')
+        """
         twin = copy.copy(self)
         twin.use_backend(name)
         return twin
@@ -281,6 +377,16 @@ class In:
 
     `variable` may have any shape with as many entries as the set has dimensions; the set sees it
     flattened in row-major order.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, networkx as nx, wdro_model as wdro
+    >>> tree = wdro.sets.SpanningTree(nx.cycle_graph(4))
+    >>> x = cp.Variable(tree.dimension)
+    >>> length = wdro.UncertainParameter(4, samples=[[1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0, 4.0]])
+    >>> problem = wdro.Problem(cp.Minimize(length @ x), [wdro.In(x, tree)])
+    >>> print(f"{problem.solve():.2f}")
+    6.00
     """
 
     __slots__ = ("set", "variable")

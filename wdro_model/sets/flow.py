@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -25,21 +25,14 @@ from wdro_model.sets.vertices import WHOLE, is_whole
 
 Amounts = float | str | Mapping[Any, float] | ArrayLike
 
+FlowBackend = Literal["highs", "ortools", "networkx"]
+"""Those that are built in; `register_backend` adds others."""
+
 
 class Flow(OnGraph, FeasibleSet):
     """The flows x in a directed graph: what leaves a node less what enters it is its supply.
 
         N x = supply,   lower <= x <= capacity
-
-    Parameters
-    ----------
-    supply: {node: amount}, negative where flow is taken out, zero for nodes that are left out; or
-        the name of a node attribute. The amounts sum to zero.
-    capacity: for all edges a number, a {edge: number}, an array in their order, or the name of an
-        edge attribute. Without one (or infinite), an acyclic graph has the total supply; on a graph
-        with cycles flows would have no bound.
-    lower: what an edge carries at least, in the same forms; 0 by default.
-    forbidden, mandatory: edges that carry nothing, and edges that carry at least 1.
 
     Costs may have any sign. With whole supplies and bounds the vertices are whole (and `integral`
     is true), and a unit supply with unit capacities is a path, perhaps with cycles beside it.
@@ -48,6 +41,28 @@ class Flow(OnGraph, FeasibleSet):
     supplies and bounds; costs are rounded to 44 bits or less on large graphs, and the slack says
     what that may cost), "networkx" (the same by the network simplex method, slow). By default
     "ortools" where data are whole and costs keep 32 bits, else "highs".
+
+    Parameters
+    ----------
+    supply
+        {node: amount}, negative where flow is taken out, zero for nodes that are left out; or
+        the name of a node attribute. The amounts sum to zero.
+    capacity
+        For all edges a number, a {edge: number}, an array in their order, or the name of an
+        edge attribute. Without one (or infinite), an acyclic graph has the total supply; on a graph
+        with cycles flows would have no bound.
+    lower
+        What an edge carries at least, in the same forms; 0 by default.
+    forbidden, mandatory
+        Edges that carry nothing, and edges that carry at least 1.
+
+    Examples
+    --------
+    >>> import networkx as nx, wdro_model as wdro
+    >>> graph = nx.DiGraph([("mill", "shop"), ("mill", "store"), ("store", "shop")])
+    >>> flow = wdro.sets.Flow(graph, supply={"mill": 3, "shop": -3}, capacity=2)
+    >>> flow.selected(flow.minimize([1.0, 1.0, 1.0]))
+    {('mill', 'shop'): 2.0, ('mill', 'store'): 1.0, ('store', 'shop'): 1.0}
     """
 
     default_backend = "highs"
@@ -58,7 +73,7 @@ class Flow(OnGraph, FeasibleSet):
         graph: Any,
         supply: Mapping[Any, float] | str,
         capacity: Amounts | None = None,
-        backend: str | None = None,
+        backend: FlowBackend | str | None = None,
         *,
         lower: Amounts = 0.0,
         forbidden: Iterable[Any] | None = None,
@@ -128,7 +143,16 @@ class Flow(OnGraph, FeasibleSet):
         return [self._incidence @ flat == self.supply, flat >= least, flat <= most]
 
     def selected(self, x: ArrayLike, threshold: float = 1e-6) -> dict[Any, float]:
-        """What each edge carries, of those that carry more than the threshold."""
+        """What each edge carries, of those that carry more than the threshold.
+
+        Examples
+        --------
+        >>> import networkx as nx, wdro_model as wdro
+        >>> graph = nx.DiGraph([("mill", "shop"), ("mill", "store"), ("store", "shop")])
+        >>> flow = wdro.sets.Flow(graph, supply={"mill": 3, "shop": -3}, capacity=2)
+        >>> flow.selected([2.0, 1.0, 1.0])
+        {('mill', 'shop'): 2.0, ('mill', 'store'): 1.0, ('store', 'shop'): 1.0}
+        """
         values = as_direction(x, self.dimension, kind="x")
         return {self.edges[e]: float(values[e]) for e in np.flatnonzero(values > threshold)}
 

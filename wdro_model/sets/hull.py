@@ -19,8 +19,18 @@ from wdro_model.sets.vertices import WHOLE, Value, descend, is_binary, limit_of
 class Hull(FeasibleSet):
     """The convex combinations of points, the rows of an array (K, n).
 
-    integral: the points are choices, which `round` and bounds choose among; by default they are
-    where all entries are 0 and 1.
+    Parameters
+    ----------
+    integral
+        The points are choices, which `round` and bounds choose among; by default they are
+        where all entries are 0 and 1.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> plans = wdro.sets.Hull([[1.0, 0.0, 0.5], [0.0, 2.0, 0.0]])
+    >>> plans.minimize([1.0, 1.0, 2.0])
+    array([1. , 0. , 0.5])
     """
 
     has_constraints = True

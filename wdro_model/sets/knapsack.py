@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -26,9 +26,12 @@ ARCS = 20_000
 ROUNDING = 1e-12
 """How far sums of real weights may exceed the capacity, relative to it: 0.1 + 0.2 fits in 0.3."""
 
+KnapsackBackend = Literal["frontier", "ortools", "cpsat", "highs"]
+"""Those that are built in; `register_backend` adds others."""
+
 
 class Knapsack(ItemSet):
-    """{x in {0, 1}^n : <weights, x> <= capacity}; items that cost nothing are left out.
+    """`{x in {0, 1}^n : <weights, x> <= capacity}`; items that cost nothing are left out.
 
     Backends: "frontier" (default: the loads and costs that no others beat, item by item, for real
     weights and costs), "ortools" and "cpsat" (whole weights; costs scaled to whole numbers, with
@@ -36,8 +39,17 @@ class Knapsack(ItemSet):
 
     Parameters
     ----------
-    weights: (n,), >= 0.
-    items: their names; 0, ..., n - 1 by default.
+    weights
+        (n,), >= 0.
+    items
+        Their names; 0, ..., n - 1 by default.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> bag = wdro.sets.Knapsack([3.0, 2.0, 2.0], capacity=4.0, items=["tent", "food", "rope"])
+    >>> bag.selected(bag.minimize([-5.0, -3.0, -3.0]))              # minus what they are worth
+    ['food', 'rope']
     """
 
     default_backend = "frontier"
@@ -47,7 +59,7 @@ class Knapsack(ItemSet):
         weights: ArrayLike,
         capacity: float,
         items: Any = None,
-        backend: str | None = None,
+        backend: KnapsackBackend | str | None = None,
         *,
         forbidden: Iterable[Any] | None = None,
         mandatory: Iterable[Any] | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,6 +26,9 @@ ENUMERATED = 12
 SMALL = 20
 """Up to so many nodes NetworkX's blossoms are faster than a linear program."""
 
+MatchingBackend = Literal["scipy", "highs", "networkx"]
+"""Those that are built in; `register_backend` adds others."""
+
 
 class Matching(EdgeSet):
     """The matchings of a graph: x_e = 1 for edges of which no two meet.
@@ -40,6 +43,13 @@ class Matching(EdgeSet):
 
     The hull has a CVXPY form on bipartite graphs (at most one edge, or one, at each node) and on
     graphs of at most 12 nodes. Beyond, it has a row for each odd set of nodes, too many to write.
+
+    Examples
+    --------
+    >>> import networkx as nx, wdro_model as wdro
+    >>> pairs = wdro.sets.Matching(nx.path_graph(4), perfect=True)
+    >>> pairs.selected(pairs.minimize([1.0, -5.0, 1.0]))            # nobody is left alone
+    [(0, 1), (2, 3)]
     """
 
     default_backend = "highs"
@@ -48,7 +58,7 @@ class Matching(EdgeSet):
         self,
         graph: Any,
         perfect: bool = False,
-        backend: str | None = None,
+        backend: MatchingBackend | str | None = None,
         *,
         forbidden: Iterable[Any] | None = None,
         mandatory: Iterable[Any] | None = None,

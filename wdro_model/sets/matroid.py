@@ -26,11 +26,24 @@ class Matroid(ItemSet):
 
     Parameters
     ----------
-    items: names, or their number n.
-    independent: a function of a set of names; at its declaration the matroid is tried in a few
+    items
+        Names, or their number n.
+    independent
+        A function of a set of names; at its declaration the matroid is tried in a few
         random orders, and refused where the greedy answers differ in size or a subset of an
         independent set is not independent.
-    bases: only the independent sets of full size.
+    bases
+        Only the independent sets of full size.
+
+    Examples
+    --------
+    >>> import networkx as nx, wdro_model as wdro
+    >>> edges = [("a", "b"), ("b", "c"), ("a", "c")]
+    >>> def is_forest(chosen):
+    ...     return not chosen or nx.is_forest(nx.Graph(chosen))
+    >>> forests = wdro.sets.Matroid(edges, is_forest)
+    >>> forests.selected(forests.minimize([-1.0, -2.0, -3.0]))
+    [('b', 'c'), ('a', 'c')]
     """
 
     def __init__(

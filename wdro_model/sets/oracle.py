@@ -21,21 +21,37 @@ class Oracle(FeasibleSet):
 
     Parameters
     ----------
-    lmo: returns a point of the set that minimises <direction, x>; it is given its own copy of the
+    lmo
+        Returns a point of the set that minimises `<direction, x>`; it is given its own copy of the
         direction, and what it returns is copied. If its points are only near the minimum it
         returns (vertex, bound), where no point of the set costs less than the bound: gaps are then
         measured from the bound. A vertex by itself is taken as exact.
-    shape: n for vectors, (n, m) for matrices, of directions and vertices alike. The set itself
+    shape
+        n for vectors, (n, m) for matrices, of directions and vertices alike. The set itself
         speaks of vectors of all `dimension` entries, matrices flattened row by row.
-    constraints: x -> list of CVXPY constraints that describe the same set, x of that shape;
+    constraints
+        x -> list of CVXPY constraints that describe the same set, x of that shape;
         without it the set can neither be intersected with other constraints nor handed to a conic
         solver.
-    bounds: (lower, upper), scalars or arrays of the shape, which every point satisfies.
-    nonnegative_directions: the function is only right for directions >= 0.
-    name: for messages; the function's own name by default.
-    integral: the vertices have whole entries, and points can be rounded to them (True), or points
+    bounds
+        (lower, upper), scalars or arrays of the shape, which every point satisfies.
+    nonnegative_directions
+        The function is only right for directions >= 0.
+    name
+        For messages; the function's own name by default.
+    integral
+        The vertices have whole entries, and points can be rounded to them (True), or points
         are not to be rounded (False); by default, vertices of zeros and ones are rounded to.
-    dimension: in place of the shape, the number of entries of a vector.
+    dimension
+        In place of the shape, the number of entries of a vector.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> def cheapest(direction):
+    ...     return np.eye(5)[np.argmin(direction)]
+    >>> print(wdro.sets.check(wdro.sets.Oracle(cheapest, 5)))
+    Oracle(cheapest, dimension=5): passed (50 directions, 0 against its CVXPY form)
     """
 
     def __init__(

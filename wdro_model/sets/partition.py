@@ -19,8 +19,18 @@ class Partition(ItemSet):
 
     Parameters
     ----------
-    groups: lists of names, each name in one of them; or a dict of such lists by the group's name.
-    capacities: a number for all groups, a list, or a dict with the keys of `groups`.
+    groups
+        Lists of names, each name in one of them; or a dict of such lists by the group's name.
+    capacities
+        A number for all groups, a list, or a dict with the keys of `groups`.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> courses = {"soup": ["leek", "bean"], "main": ["fish", "rice"]}
+    >>> menu = wdro.sets.Partition(courses, 1, bases=True)
+    >>> menu.selected(menu.minimize([2.0, 1.0, 4.0, 3.0]))
+    ['bean', 'rice']
     """
 
     has_constraints = True

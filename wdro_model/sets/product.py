@@ -21,6 +21,13 @@ class ProductSet(FeasibleSet):
 
     ProductSet([(trees, slice(0, 10)), (paths, [10, 12, 11])]), or ProductSet([trees, paths]) for
     consecutive coordinates. Indices may be a slice, a range or a list. `blocks` holds the pairs.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> both = wdro.sets.ProductSet([wdro.sets.Simplex(2), wdro.sets.Box([0.0, 0.0], 1.0)])
+    >>> both.minimize([2.0, 1.0, -1.0, 1.0])
+    array([0., 1., 1., 0.])
     """
 
     def __init__(self, blocks: Iterable[Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -29,6 +29,9 @@ from wdro_model.sets.path_backends import (
 )
 from wdro_model.sets.simple_paths import SimplePaths
 
+PathBackend = Literal["scipy", "networkx", "ortools", "cvxpy", "highs"]
+"""Those that are built in; `register_backend` adds others."""
+
 
 class ShortestPath(EdgeSet):
     """The simple paths from `source` to `target`: x_e = 1 for the edges of a path.
@@ -48,6 +51,16 @@ class ShortestPath(EdgeSet):
 
     Edges that lie on no walk from source to target without returning to either end (self-loops,
     dead ends of a directed graph) are zero in every path and their weights do not matter.
+
+    Examples
+    --------
+    >>> import networkx as nx, wdro_model as wdro
+    >>> graph = nx.Graph([("home", "park"), ("park", "work"), ("home", "work")])
+    >>> path = wdro.sets.ShortestPath(graph, "home", "work")
+    >>> path.edges
+    (('home', 'park'), ('home', 'work'), ('park', 'work'))
+    >>> path.selected(path.minimize([1.0, 3.0, 1.0]))
+    [('home', 'park'), ('park', 'work')]
     """
 
     default_backend = "scipy"
@@ -58,7 +71,7 @@ class ShortestPath(EdgeSet):
         graph: Any,
         source: Any,
         target: Any,
-        backend: str | None = None,
+        backend: PathBackend | str | None = None,
         *,
         forbidden: Iterable[Any] | None = None,
         mandatory: Iterable[Any] | None = None,

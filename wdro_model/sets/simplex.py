@@ -15,7 +15,15 @@ from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 
 
 class Simplex(FeasibleSet):
-    """{x >= 0, sum(x) = total} in R^n, or sum(x) <= total with `at_most`."""
+    """{x >= 0, sum(x) = total} in R^n, or sum(x) <= total with `at_most`.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> budget = wdro.sets.Simplex(3, total=10.0, at_most=True)
+    >>> budget.minimize([2.0, -1.0, 3.0]), budget.minimize([2.0, 1.0, 3.0])
+    (array([ 0., 10.,  0.]), array([0., 0., 0.]))
+    """
 
     has_constraints = True
 

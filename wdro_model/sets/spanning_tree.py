@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -21,6 +21,9 @@ from wdro_model.sets.graphs import EdgeSet, exchange, exchanges
 from wdro_model.sets.tree_rows import TreeRows, ranked
 from wdro_model.sets.vertices import Value
 
+TreeBackend = Literal["kruskal", "numba", "scipy", "networkx", "ortools", "cvxpy"]
+"""Those that are built in; `register_backend` adds others."""
+
 
 class SpanningTree(EdgeSet):
     """The spanning trees of a connected graph: x_e = 1 for the n - 1 edges of a tree.
@@ -35,6 +38,16 @@ class SpanningTree(EdgeSet):
     A cheapest tree depends on the order of the weights alone, not on their sizes. Held edges are
     therefore moved to the ends of that order, and solvers with tolerances are given ranks: all
     different, the tree is the only optimum, and no weight is too small.
+
+    Examples
+    --------
+    >>> import networkx as nx, wdro_model as wdro
+    >>> graph = nx.Graph([("a", "b"), ("b", "c"), ("a", "c"), ("c", "d")])
+    >>> tree = wdro.sets.SpanningTree(graph, forbidden=[("b", "c")])
+    >>> tree.edges
+    (('a', 'b'), ('a', 'c'), ('b', 'c'), ('c', 'd'))
+    >>> tree.selected(tree.minimize([4.0, 3.0, 1.0, 2.0]))
+    [('a', 'b'), ('a', 'c'), ('c', 'd')]
     """
 
     default_backend = "kruskal"
@@ -42,7 +55,7 @@ class SpanningTree(EdgeSet):
     def __init__(
         self,
         graph: Any,
-        backend: str | None = None,
+        backend: TreeBackend | str | None = None,
         *,
         forbidden: Iterable[Any] | None = None,
         mandatory: Iterable[Any] | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -16,6 +16,9 @@ from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 
 SMALL = 60
 """Matrices with a side of at most so many rows are decomposed in full."""
+
+SpectralBackend = Literal["dense", "arpack"]
+"""Those that are built in; `register_backend` adds others."""
 
 
 class RankOneSet(FeasibleSet):
@@ -56,9 +59,20 @@ class NuclearBall(RankOneSet):
 
     Backends: "dense", a full singular value decomposition, the default up to 60 rows or columns;
     "arpack", the leading singular vectors from a fixed start.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> ball = wdro.sets.NuclearBall((2, 3), radius=2.0)
+    >>> vertex = ball.minimize([0.0, 0.0, 4.0, 0.0, 3.0, 0.0])          # row by row
+    >>> np.abs(ball.table(vertex)).round(6)
+    array([[0., 0., 2.],
+           [0., 0., 0.]])
     """
 
-    def __init__(self, shape: tuple[int, int], radius: float, backend: str | None = None) -> None:
+    def __init__(
+        self, shape: tuple[int, int], radius: float, backend: SpectralBackend | str | None = None
+    ) -> None:
         sizes = as_shape(shape, "a NuclearBall")
         if len(sizes) != 2:
             raise ValueError(f"a NuclearBall is one of matrices, of a shape (n, m), got {shape!r}.")
@@ -88,9 +102,19 @@ class Spectraplex(RankOneSet):
 
     Backends: "dense", all eigenvalues, the default up to n = 60; "arpack", the smallest one from a
     fixed start.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> plex = wdro.sets.Spectraplex(2)
+    >>> np.abs(plex.table(plex.minimize([1.0, 0.0, 0.0, -1.0]))).round(6)
+    array([[0., 0.],
+           [0., 1.]])
     """
 
-    def __init__(self, n: int, trace: float = 1.0, backend: str | None = None) -> None:
+    def __init__(
+        self, n: int, trace: float = 1.0, backend: SpectralBackend | str | None = None
+    ) -> None:
         size = as_count(n, "the size n of a Spectraplex")
         self.trace = as_positive(trace, "the trace of a Spectraplex")
         self._declare((size, size), backend)

@@ -20,7 +20,15 @@ class Subsets(ItemSet):
 
     Parameters
     ----------
-    items: names, or their number n.
+    items
+        Names, or their number n.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> teams = wdro.sets.Subsets(["Ann", "Bob", "Cid", "Dee"], k=2, mandatory=["Dee"])
+    >>> teams.selected(teams.minimize([1.0, 2.0, 3.0, 9.0]))
+    ['Ann', 'Dee']
     """
 
     has_constraints = True

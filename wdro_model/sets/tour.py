@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -17,6 +17,9 @@ from wdro_model.sets.edge_program import EdgeProgram, ViolatedRow, at_least, com
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.sets.integer_costs import rounding_slack, scaled_to_integers
 
+TourBackend = Literal["highs", "ortools"]
+"""Those that are built in; `register_backend` adds others."""
+
 
 class Tour(EdgeSet):
     """The Hamiltonian cycles of a graph, directed or not: x_e = 1 for the edges of a tour.
@@ -28,8 +31,18 @@ class Tour(EdgeSet):
     Backends: "highs" (default: a linear program with the cuts around sets of nodes as they are
     violated, then branch and bound) and "ortools" (CP-SAT's circuits, costs rounded to integers).
 
-    time_limit: seconds that "ortools" may take for one call, once it knows a tour; its answer is
+    Parameters
+    ----------
+    time_limit
+        Seconds that "ortools" may take for one call, once it knows a tour; its answer is
         then the best so far, and `minimize_with_slack` says how much at most a better one saves.
+
+    Examples
+    --------
+    >>> import networkx as nx, wdro_model as wdro
+    >>> tour = wdro.sets.Tour(nx.complete_graph(4))
+    >>> tour.order(tour.minimize([1.0, 5.0, 1.0, 1.0, 5.0, 1.0]))
+    [0, 1, 2, 3]
     """
 
     default_backend = "highs"
@@ -38,7 +51,7 @@ class Tour(EdgeSet):
     def __init__(
         self,
         graph: Any,
-        backend: str | None = None,
+        backend: TourBackend | str | None = None,
         *,
         time_limit: float | None = None,
         forbidden: Iterable[Any] | None = None,
@@ -64,7 +77,15 @@ class Tour(EdgeSet):
         )
 
     def order(self, x: Any) -> list[Any]:
-        """The nodes of a tour in the order in which they are met, the first of the graph first."""
+        """The nodes of a tour in the order in which they are met, the first of the graph first.
+
+        Examples
+        --------
+        >>> import networkx as nx, wdro_model as wdro
+        >>> tour = wdro.sets.Tour(nx.complete_graph(["a", "b", "c", "d"]))
+        >>> tour.order(tour.minimize([5.0, 1.0, 1.0, 1.0, 1.0, 5.0]))
+        ['a', 'c', 'b', 'd']
+        """
         vertex = self._discrete(x, "x")
         return [self.nodes[i] for i in self._order(vertex)]
 

@@ -37,6 +37,23 @@ class Solution:
 
     Values have the sign of the objective as it was written, also where it is maximised; the trace
     is that of the loss which the solver minimised.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    >>> ball = wdro.WassersteinBall(0.02)
+    >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+    >>> round(problem.solve(), 2)
+    1.6
+    >>> solution = problem.solution
+    >>> solution.method, solution.status
+    ('exact', 'optimal')
+    >>> print(f"promised {solution.value:.2f}, on the samples {solution.empirical_value:.2f}")
+    promised 1.60, on the samples 1.50
+    >>> solution.decision[x].round(2)
+    array([0.5, 0.5])
     """
 
     method: str
@@ -113,12 +130,39 @@ class Solution:
 
     @property
     def relative_gap(self) -> float | None:
-        """gap / |value|."""
+        """gap / |value|.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(3)
+        >>> price = wdro.UncertainParameter(3, samples=[[1.0, 2.0, 3.0], [2.0, 1.0, 3.0]])
+        >>> simplex, ball = wdro.sets.Simplex(3), wdro.WassersteinBall(1.0)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [wdro.In(x, simplex)], ambiguity=ball)
+        >>> round(problem.solve(solver=wdro.solvers.FrankWolfe(gap=1e-3)), 2)
+        2.21
+        >>> problem.solution.relative_gap <= 1e-3
+        True
+        """
         return None if self.gap is None else relative_gap(self.gap, self.value)
 
     @property
     def vertices(self) -> np.ndarray | None:
-        """The points (k, n) of which the flat decision is a combination; None if not kept."""
+        """The points (k, n) of which the flat decision is a combination; None if not kept.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(3)
+        >>> price = wdro.UncertainParameter(3, samples=[[1.0, 2.0, 3.0], [2.0, 1.0, 3.0]])
+        >>> simplex, ball = wdro.sets.Simplex(3), wdro.WassersteinBall(0.1)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [wdro.In(x, simplex)], ambiguity=ball)
+        >>> round(problem.solve(solver=wdro.solvers.FrankWolfe(gap=1e-3)), 2)
+        1.72
+        >>> solution = problem.solution
+        >>> (solution.weights @ solution.vertices).round(2)           # the decision
+        array([0.5, 0.5, 0. ])
+        """
         return None if self.active_set is None else self.active_set.vertices
 
     @property

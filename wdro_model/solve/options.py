@@ -4,17 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import cvxpy as cp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from wdro_model.errors import unknown_name
 from wdro_model.objectives.integration import STRATEGIES
 from wdro_model.solvers import Conic, Solver
 from wdro_model.solvers.frank_wolfe import check_positive
 
+if TYPE_CHECKING:
+    from wdro_model.solve.certify import Solution
+
 DUALS = ("exact", "vertex")
+Method = Literal["auto", "erm", "exact", "smoothed"]
+IntegrationName = Literal[
+    "closed_form",
+    "separable",
+    "low_rank",
+    "norms",
+    "cells",
+    "conditional",
+    "tilted",
+    "gaussian",
+]
+DualName = Literal["exact", "vertex"]
+
+
+class SolveOptions(TypedDict, total=False):
+    """The keywords of `Problem.solve` beside solver and time limit, for type checkers."""
+
+    epsilon: float | None
+    sigma: ArrayLike | None
+    integration: IntegrationName | None
+    dual: DualName | None
+    seed: int
+    start: Mapping[Any, Any] | Solution | None
+    relax: bool
+    verbose: bool
+    progress: bool
 
 
 @dataclass(frozen=True)
@@ -41,7 +71,7 @@ class Options:
                 raise TypeError(unknown_name("option", name, others))
         return cls(**given)
 
-    def method(self, asked: str, radius: float) -> str:
+    def method(self, asked: Method, radius: float) -> Method:
         """The method: an option of the smoothing asks for it, where it is left open."""
         smoothing = (self.epsilon, self.sigma, self.integration, self.dual)
         if asked == "auto" and radius > 0 and any(option is not None for option in smoothing):

@@ -42,3 +42,4 @@ __all__ = [
     "Trace",
     "register_step",
 ]
+__dir__ = __all__.copy  # what the tab key offers

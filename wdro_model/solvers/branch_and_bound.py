@@ -36,6 +36,18 @@ class BranchAndBound:
 
     Losses that are affine in the data and in the decision need none of it: at 0/1 points their
     worst-case risk is minimised by a search along one parameter.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, networkx as nx, wdro_model as wdro
+    >>> tree = wdro.sets.SpanningTree(nx.cycle_graph(4))
+    >>> x = cp.Variable(4, boolean=True)
+    >>> cost = wdro.UncertainParameter(4, samples=[[1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 1.0, 4.0]])
+    >>> loss, ball = cp.square(cost @ x), wdro.WassersteinBall(0.5)
+    >>> problem = wdro.Problem(cp.Minimize(loss), [wdro.In(x, tree)], ambiguity=ball)
+    >>> value = problem.solve(solver=wdro.solvers.BranchAndBound(gap=1e-3, time_limit=30))
+    >>> tree.selected(x.value)
+    [(0, 1), (0, 3), (1, 2)]
     """
 
     gap: float = 1e-3

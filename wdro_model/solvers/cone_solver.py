@@ -53,6 +53,16 @@ class Conic:
 
     `Conic()` is Clarabel for continuous programs; with integer variables HiGHS, or the first
     installed solver that takes cones as well.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], wdro.WassersteinBall(0.5))
+    >>> conic = wdro.solvers.Conic("CLARABEL", {"tol_gap_rel": 1e-9})
+    >>> round(problem.solve(solver=conic), 4)
+    2.0
     """
 
     solver: str | None = None

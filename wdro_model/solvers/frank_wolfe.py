@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -20,6 +20,17 @@ from wdro_model.solvers.outcome import Outcome, State
 from wdro_model.solvers.steps import STEPS, OpenLoop, StepRule, check_step, looks_along, shown
 
 Callback = Callable[[State], bool | None]
+DirectionName = Literal[
+    "auto",
+    "plain",
+    "conjugate",
+    "biconjugate",
+    "blended_pairwise",
+    "blended_conjugate",
+    "blended_newton",
+]
+StepName = Literal["line_search", "adaptive", "open_loop"]
+"""Those that are built in; `register_step` adds others."""
 ON_POLYTOPES, ON_LONG_ONES = "blended_newton", "blended_conjugate"
 """The direction of "auto" on polytopes: Newton ones take a half to a twentieth of the iterations of
 conjugate ones, which take a half to a fifth of those of pairwise steps. Where vertices are kept
@@ -28,18 +39,32 @@ sparse, conjugate ones need no dense copies of them."""
 
 @dataclass(frozen=True)
 class FrankWolfe:
-    """Deterministic Frank-Wolfe: full gradients on fixed draws, a certified relative gap."""
+    """Deterministic Frank-Wolfe: full gradients on fixed draws, a certified relative gap.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, networkx as nx, numpy as np, wdro_model as wdro
+    >>> path = wdro.sets.ShortestPath(nx.grid_2d_graph(3, 3), (0, 0), (2, 2))
+    >>> x = cp.Variable(path.dimension)
+    >>> data = np.random.default_rng(0).uniform(1, 2, size=(20, path.dimension))
+    >>> time = wdro.UncertainParameter(path.dimension, samples=data)
+    >>> ball = wdro.WassersteinBall(1.0)
+    >>> problem = wdro.Problem(cp.Minimize(time @ x), [wdro.In(x, path)], ball)
+    >>> fast = wdro.solvers.FrankWolfe(gap=1e-3, direction="blended_pairwise")
+    >>> print(f"{problem.solve(solver=fast):.2f}", problem.solution.relative_gap <= 1e-3)
+    7.36 True
+    """
 
     gap: float = 1e-4
     """Stop when the Frank-Wolfe gap is at most this fraction of |value|; of epsilon where that is
     larger, with the smoothed method."""
     max_iterations: int = 1000
-    direction: str | DirectionRule = "auto"
+    direction: DirectionName | DirectionRule = "auto"
     """"plain", "conjugate", "biconjugate", "blended_pairwise", "blended_conjugate",
     "blended_newton", a rule, or "auto": what the set prefers (flows: biconjugate), else blended
     Newton directions on polytopes (conjugate ones in thousands of dimensions) and plain ones
     elsewhere."""
-    step: str | StepRule = "line_search"
+    step: StepName | str | StepRule = "line_search"
     """"line_search", "adaptive", "open_loop" (2/(t+2)), or a rule such as `OpenLoop(offset=7)`."""
     samples: int = 100
     """Draws per sample where the inner integral is sampled."""
@@ -122,9 +147,13 @@ class FrankWolfe:
     ) -> Outcome:
         """Minimise the objective from a starting point.
 
-        dual_bound: with a bound the dual variable takes vertex steps on [0, dual_bound] as well;
+        Parameters
+        ----------
+        dual_bound
+            With a bound the dual variable takes vertex steps on [0, dual_bound] as well;
             without one it is minimised out.
-        active_set: the active set of an earlier run over the same set, such as that for the last
+        active_set
+            The active set of an earlier run over the same set, such as that for the last
             radius of a path: the run goes on from its point and its vertices, `start` is not used.
         """
         plain = dual_bound is not None and self.direction == "auto"
@@ -159,6 +188,18 @@ class MomentumFrankWolfe:
     Steps 2/(t+7), momentum 4/(t+8)^(2/3), batches without replacement, S fresh draws for each
     sample of the batch, and a Frank-Wolfe step of the dual variable on [0, lambda_max] from
     lambda_max/2. It runs all its iterations: gaps of momentum estimates certify nothing.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x = cp.Variable(2)
+    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [1.5, 1.5]])
+    >>> simplex, ball = wdro.sets.Simplex(2), wdro.WassersteinBall(0.5)
+    >>> problem = wdro.Problem(cp.Minimize(price @ x), [wdro.In(x, simplex)], ambiguity=ball)
+    >>> stochastic = wdro.solvers.MomentumFrankWolfe(batch_size=2, samples=20, max_iterations=200)
+    >>> value = problem.solve(method="smoothed", solver=stochastic, epsilon=0.5)
+    >>> problem.solution.iterations
+    200
     """
 
     batch_size: int = 10

@@ -39,7 +39,17 @@ class Diagnostics:
 
 @dataclass(frozen=True)
 class Point:
-    """An objective at one decision x: value, gradient in x and, where there is one, the dual."""
+    """An objective at one decision x: value, gradient in x and, where there is one, the dual.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from wdro_model.counterparts import Point
+    >>> x = np.array([3.0, 4.0])
+    >>> point = Point(value=float(x @ x), gradient=2 * x)
+    >>> point.value, point.gradient
+    (25.0, array([6., 8.]))
+    """
 
     value: float
     gradient: Array
@@ -53,7 +63,22 @@ class Point:
 
 
 class Objective(Protocol):
-    """A function of the flat decision x, minimised by a Frank-Wolfe method."""
+    """A function of the flat decision x, minimised by a Frank-Wolfe method.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from wdro_model.counterparts import Objective, Point
+    >>> class Distance:
+    ...     convex = True
+    ...     def evaluate(self, x, dual=None):
+    ...         return Point(float(x @ x), 2 * x)
+    ...     def describe(self):
+    ...         return "|x|^2"
+    >>> objective: Objective = Distance()
+    >>> objective.evaluate(np.array([3.0, 4.0])).value
+    25.0
+    """
 
     convex: bool
     """Is the objective known to be convex in x?"""

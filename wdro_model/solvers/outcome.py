@@ -24,7 +24,14 @@ def relative_gap(gap: float, value: float) -> float:
 
 
 class Stop(Enum):
-    """Why a run ended."""
+    """Why a run ended.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.solvers.Stop.TIME.value
+    'time limit'
+    """
 
     GAP = "the gap is under the tolerance"
     ITERATIONS = "iteration limit"
@@ -38,7 +45,20 @@ class Stop(Enum):
 
 @dataclass(frozen=True)
 class State:
-    """What a callback sees before each step."""
+    """What a callback sees before each step.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> seen = []
+    >>> def remember(state):                          # True would stop the run
+    ...     seen.append(state.gap)
+    >>> x, point = cp.Variable(2), wdro.UncertainParameter(2, samples=[[0.2, 0.3], [0.4, 0.5]])
+    >>> problem = wdro.Problem(cp.Minimize(cp.sum_squares(x - point)), [x >= 0, x <= 1])
+    >>> value = problem.solve(solver=wdro.solvers.FrankWolfe(callbacks=[remember]))
+    >>> seen[-1] < seen[0]
+    True
+    """
 
     iteration: int
     time: float
@@ -52,7 +72,23 @@ class State:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The last point of a run that was evaluated."""
+    """The last point of a run that was evaluated.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> from wdro_model.counterparts import Point
+    >>> class Distance:
+    ...     convex = True
+    ...     def evaluate(self, x, dual=None):
+    ...         return Point(float((x - 0.3) @ (x - 0.3)), 2 * (x - 0.3))
+    ...     def describe(self):
+    ...         return "|x - 0.3|^2"
+    >>> rng, box = np.random.default_rng(0), wdro.sets.Box(np.zeros(2), 1.0)
+    >>> outcome = wdro.solvers.FrankWolfe(gap=1e-6).run(Distance(), box, np.ones(2), rng=rng)
+    >>> outcome.x.round(3), outcome.stop.name
+    (array([0.3, 0.3]), 'GAP')
+    """
 
     x: Array
     point: Point

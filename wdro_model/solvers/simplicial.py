@@ -51,7 +51,20 @@ class SimplicialOutcome:
 
 @dataclass(frozen=True)
 class Simplicial:
-    """A conic program over the vertices so far, and one more vertex for each of its answers."""
+    """A conic program over the vertices so far, and one more vertex for each of its answers.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, networkx as nx, wdro_model as wdro
+    >>> tree = wdro.sets.SpanningTree(nx.cycle_graph(4))
+    >>> x = cp.Variable(4)
+    >>> cost = wdro.UncertainParameter(4, samples=[[1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 1.0, 4.0]])
+    >>> ball = wdro.WassersteinBall(0.5, wdro.costs.Norm(1))
+    >>> loss = cp.maximum(cost @ x, 6.5)
+    >>> problem = wdro.Problem(cp.Minimize(loss), [wdro.In(x, tree)], ambiguity=ball)
+    >>> round(problem.solve(method="exact", solver=wdro.solvers.Simplicial()), 3)
+    6.958
+    """
 
     gap: float = 1e-4
     """Stop when value - lower bound is at most this fraction of |value|."""
@@ -87,7 +100,10 @@ class Simplicial:
     ) -> SimplicialOutcome:
         """Minimise from some columns of each set, within bounds on the other coordinates.
 
-        enough: the run may end once its lower bound is at least this, or its own gap a share of
+        Parameters
+        ----------
+        enough
+            The run may end once its lower bound is at least this, or its own gap a share of
             what the bound leaves open below it.
         """
         began, trace, bound, calls = time.perf_counter(), Trace(), -np.inf, 0

@@ -89,6 +89,17 @@ def register_step(name: str, rule: Any = None, *, replace: bool = False) -> Any:
 
     As a decorator, `@register_step("harmonic")` above a class or a function. An entry point in the
     group `wdro_model.steps` does the same from another package.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> @wdro.solvers.register_step("slow")
+    ... def slow(t, line):
+    ...     return 1 / (t + 1)
+    >>> x, point = cp.Variable(2), wdro.UncertainParameter(2, samples=[[0.2, 0.3], [0.4, 0.5]])
+    >>> problem = wdro.Problem(cp.Minimize(cp.sum_squares(x - point)), [x >= 0, x <= 1])
+    >>> round(problem.solve(solver=wdro.solvers.FrankWolfe(step="slow", gap=0.05)), 2)
+    0.02
     """
     register = STEPS.decorator(name, replace)
     return register if rule is None else register(rule)
@@ -97,7 +108,16 @@ def register_step(name: str, rule: Any = None, *, replace: bool = False) -> Any:
 @register_step("open_loop")
 @dataclass(frozen=True)
 class OpenLoop:
-    """Step 2/(t + offset): no line search, no Lipschitz constant."""
+    """Step 2/(t + offset): no line search, no Lipschitz constant.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> step = wdro.solvers.OpenLoop(offset=7)
+    >>> [round(step(t, None), 3) for t in range(3)]
+    [0.286, 0.25, 0.222]
+    >>> solver = wdro.solvers.FrankWolfe(step=step, direction="plain")
+    """
 
     offset: float = 2.0
 
@@ -118,6 +138,12 @@ class LineSearch:
     the minimiser of the quadratic with the curvature of the last line; then secants, safeguarded by
     a bracket. On a quadratic the second trial is the minimiser. The step
     is one of the trials, so that the objective there is known.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.solvers.FrankWolfe(step=wdro.solvers.LineSearch(tolerance=1e-3)).step
+    LineSearch(tolerance=0.001, evaluations=12)
     """
 
     tolerance: float = 1e-2
@@ -178,6 +204,12 @@ class Adaptive:
     the parabola phi(0) + s phi'(0) + s^2 M |d|^2 / 2, and lowered by `decay` before each iteration
     (Pedregosa, Negiar, Askari and Jaggi, 2020). A step before the minimum of the line, where
     phi'(s) <= 0, is good as well: this decides where values differ by rounding errors only.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.solvers.FrankWolfe(step="adaptive").step_rule
+    Adaptive(growth=2.0, decay=0.9)
     """
 
     growth: float = 2.0

@@ -15,7 +15,15 @@ from wdro_model.errors import unknown_name
 
 @dataclass(frozen=True)
 class Record:
-    """One iteration of a Frank-Wolfe run, taken before its step."""
+    """One iteration of a Frank-Wolfe run, taken before its step.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> record = wdro.solvers.Record(0, 0.01, 2.0, gap=1.0, dual=0.0, step=0.5, oracle_calls=1)
+    >>> wdro.solvers.Trace([record])["gap"]
+    array([1.])
+    """
 
     iteration: int
     time: float
@@ -33,7 +41,18 @@ class Record:
 
 @dataclass
 class Trace:
-    """The records of a run as columns: `trace["gap"]`, `len(trace)`, `trace.to_frame()`."""
+    """The records of a run as columns: `trace["gap"]`, `len(trace)`, `trace.to_frame()`.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x, point = cp.Variable(2), wdro.UncertainParameter(2, samples=[[0.2, 0.3], [0.4, 0.5]])
+    >>> problem = wdro.Problem(cp.Minimize(cp.sum_squares(x - point)), [x >= 0, x <= 1])
+    >>> value = problem.solve(solver=wdro.solvers.FrankWolfe())
+    >>> trace = problem.solution.trace
+    >>> bool(trace["value"][-1] <= trace["value"][0])
+    True
+    """
 
     records: list[Record] = field(default_factory=list)
 
@@ -46,11 +65,27 @@ class Trace:
         return np.array([getattr(record, column) for record in self.records])
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Column name to array."""
+        """Column name to array.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> record = wdro.solvers.Record(0, 0.01, 2.0, gap=1.0, dual=0.0, step=0.5, oracle_calls=1)
+        >>> list(wdro.solvers.Trace([record]).columns())
+        ['iteration', 'time', 'value', 'gap', 'dual', 'step', 'oracle_calls']
+        """
         return {name: self[name] for name in Record.__dataclass_fields__}
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame, one row per iteration."""
+        """A pandas DataFrame, one row per iteration.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> record = wdro.solvers.Record(0, 0.01, 2.0, gap=1.0, dual=0.0, step=0.5, oracle_calls=1)
+        >>> wdro.solvers.Trace([record]).to_frame().shape
+        (1, 7)
+        """
         try:
             import pandas as pd
         except ImportError as error:

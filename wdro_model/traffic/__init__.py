@@ -36,3 +36,4 @@ __all__ = [
     "system_cost",
     "write_tntp",
 ]
+__dir__ = __all__.copy  # what the tab key offers

@@ -22,16 +22,31 @@ def beckmann(x: Any, capacity: Any, time: Any, alpha: Any, beta: Any) -> Any:
 
         sum_a  t_a ( x_a + alpha_a c_a/(beta_a + 1) (x_a/c_a)^(beta_a + 1) ).
 
-    x: flows, shape (A,), an affine expression of the variables.
-    capacity: c > 0, one number or (A,); an array or a `cvxpy.Parameter` with a value.
-    time: free-flow times t >= 0; alpha >= 0: multiplier; beta >= 0: exponent. Each is one number
-        for all arcs or (A,): an array, a `cvxpy.Parameter`, an `UncertainParameter` or an affine
-        expression of them, in any mixture.
-
     Flows below zero have no congestion, so that the expression is convex in x on all of R^A as soon
     as the signs of time, alpha and beta are known: of an uncertain parameter they are when its
     support is nonnegative. With exponents that are numbers it consists of CVXPY's own atoms, and
     is affine in time, and in alpha.
+
+    Parameters
+    ----------
+    x
+        Flows, shape (A,), an affine expression of the variables.
+    capacity
+        c > 0, one number or (A,); an array or a `cvxpy.Parameter` with a value.
+    time, alpha, beta
+        Free-flow times t >= 0, multiplier >= 0 and exponent >= 0. Each is one number for all arcs
+        or (A,): an array, a `cvxpy.Parameter`, an `UncertainParameter` or an affine expression of
+        them, in any mixture.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> x = cp.Variable(network.n_arcs, nonneg=True)
+    >>> times = wdro.UncertainParameter(network.n_arcs, "times", nonneg=True)
+    >>> loss = wdro.traffic.beckmann(x, network.capacity, times, network.b, network.power)
+    >>> loss.is_convex(), wdro.loss.degree(loss, [times])
+    (True, 1.0)
     """
     return link_costs(*_checked("beckmann", x, capacity, time, alpha, beta), integrated=True)
 
@@ -41,6 +56,17 @@ def system_cost(x: Any, capacity: Any, time: Any, alpha: Any, beta: Any) -> Any:
 
     Its minimiser is the system optimum, where that of `beckmann` is the equilibrium. Arguments,
     convexity and structure are the same.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> x = cp.Variable(network.n_arcs, nonneg=True)
+    >>> cost = wdro.traffic.system_cost(
+    ...     x, network.capacity, network.free_flow_time, network.b, network.power
+    ... )
+    >>> cost.is_convex()
+    True
     """
     return link_costs(*_checked("system_cost", x, capacity, time, alpha, beta), integrated=False)
 

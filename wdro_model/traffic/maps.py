@@ -45,10 +45,23 @@ def plot_flows(
 
     Parameters
     ----------
-    path: where to save the figure; the suffix says the format.
-    title: by default the name of the network.
-    limit: the flow over capacity that the end of the colours stands for; the largest if not given.
-    labels: draw the names of the nodes? By default up to 60 of them.
+    path
+        Where to save the figure; the suffix says the format.
+    title
+        By default the name of the network.
+    limit
+        The flow over capacity that the end of the colours stands for; the largest if not given.
+    labels
+        Draw the names of the nodes? By default up to 60 of them.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> flow = wdro.traffic.all_or_nothing(network, network.free_flow_time)
+    >>> figure = wdro.traffic.plot_flows(network, flow, title="everybody at once")
+    >>> figure.axes[0].get_title()
+    'everybody at once'
     """
     named = {network.name if title is None else title: flow}
     return _plot(network, named, path, limit, labels, difference=False)
@@ -68,6 +81,14 @@ def plot_comparison(
     Widths and colours mean the same in all maps of flows; those of differences have a scale of
     their own: red where there is more flow than in the first, blue where there is less. Other
     options as in `plot_flows`.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> naive = wdro.traffic.all_or_nothing(network, network.free_flow_time)
+    >>> settled, _ = wdro.traffic.equilibrium(network, gap=1e-2)
+    >>> figure = wdro.traffic.plot_comparison(network, {"naive": naive, "settled": settled})
     """
     if not isinstance(flows, Mapping) or not flows:
         raise ValueError(

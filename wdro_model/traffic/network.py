@@ -33,6 +33,16 @@ class Network:
     between the same two nodes, but none from a node to itself.
 
     Nodes are counted by `nodes`; without it there are as many as tails, heads and zones mention.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.traffic.Network(                    # two roads from 0 to 1, ten trips
+    ...     tails=[0, 0], heads=[1, 1], capacity=[5.0, 10.0], free_flow_time=[1.0, 2.0],
+    ...     b=0.15, power=4.0, demand=[[0.0, 10.0], [0.0, 0.0]],
+    ... )
+    >>> network.n_arcs, network.n_nodes, float(network.total_demand)
+    (2, 2, 10.0)
     """
 
     tails: Array
@@ -90,7 +100,18 @@ class Network:
         return [(self.nodes[u], self.nodes[v]) for u, v in zip(self.tails, self.heads)]
 
     def travel_time(self, flow: ArrayLike) -> Array:
-        """t(x) = t0 (1 + b (x/c)^power) + fixed cost, for flows (A,) or (..., A)."""
+        """t(x) = t0 (1 + b (x/c)^power) + fixed cost, for flows (A,) or (..., A).
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> network = wdro.traffic.Network(
+        ...     tails=[0, 0], heads=[1, 1], capacity=[5.0, 10.0], free_flow_time=[1.0, 2.0],
+        ...     b=1.0, power=2.0, demand=[[0.0, 10.0], [0.0, 0.0]],
+        ... )
+        >>> network.travel_time([10.0, 0.0])
+        array([5., 2.])
+        """
         load = (as_flow(flow, self) / self.capacity) ** self.power
         return self.free_flow_time * (1.0 + self.b * load) + self.fixed_cost
 
@@ -98,13 +119,31 @@ class Network:
         """Beckmann's objective, the sum over arcs of the integral of t_a from 0 to x_a.
 
         sum_a t0 x (1 + b/(power + 1) (x/c)^power) + fixed x; its minimisers are the equilibria.
+
+        Examples
+        --------
+        >>> import numpy as np, wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> network.beckmann(np.zeros(network.n_arcs))
+        0.0
         """
         x = as_flow(flow, self, one=True)
         load = self.b / (self.power + 1.0) * (x / self.capacity) ** self.power
         return float(np.sum(self.free_flow_time * x * (1.0 + load) + self.fixed_cost * x))
 
     def total_cost(self, flow: ArrayLike) -> float:
-        """What all travellers spend together: sum_a t_a(x) x_a."""
+        """What all travellers spend together: sum_a t_a(x) x_a.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> network = wdro.traffic.Network(
+        ...     tails=[0, 0], heads=[1, 1], capacity=[5.0, 10.0], free_flow_time=[1.0, 2.0],
+        ...     b=1.0, power=2.0, demand=[[0.0, 10.0], [0.0, 0.0]],
+        ... )
+        >>> network.total_cost([10.0, 0.0]), network.total_cost([5.0, 5.0])
+        (50.0, 22.5)
+        """
         x = as_flow(flow, self, one=True)
         return float(self.travel_time(x) @ x)
 
@@ -113,6 +152,15 @@ class Network:
 
         Capacities become (alpha/b)^(1/power) c. Networks that fold the capacity into b (c = 1 and
         b as small as 1e-71) must be rewritten so before b or the power is perturbed.
+
+        Examples
+        --------
+        >>> import numpy as np, wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> twin = network.normalized(alpha=1.0)
+        >>> flow = np.full(network.n_arcs, 1000.0)
+        >>> bool(np.allclose(twin.travel_time(flow), network.travel_time(flow)))
+        True
         """
         return self.replace(
             capacity=_normalized_capacity(self, alpha),
@@ -120,11 +168,27 @@ class Network:
         )
 
     def scaled_demand(self, factor: float) -> Network:
-        """The network with every demand multiplied by a factor >= 0."""
+        """The network with every demand multiplied by a factor >= 0.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> float(wdro.datasets.sioux_falls().scaled_demand(0.5).total_demand)
+        180300.0
+        """
         return self.replace(demand=self.demand * factor)
 
     def replace(self, **changes: Any) -> Network:
-        """A copy with some fields changed, checked like a new network."""
+        """A copy with some fields changed, checked like a new network.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> flooded = network.replace(capacity=0.8 * network.capacity, name="flooded")
+        >>> flooded.name, float((flooded.capacity / network.capacity).max().round(2))
+        ('flooded', 0.8)
+        """
         known = [f.name for f in fields(self)]
         for key in changes:
             if key not in known:
@@ -136,6 +200,13 @@ class Network:
 
         An arc's key is its index. Nodes carry zone (the index, or None), through and pos; the graph
         carries name and demand, {(origin, destination): trips}.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> graph = wdro.datasets.sioux_falls().to_networkx()
+        >>> graph.number_of_nodes(), graph.number_of_edges()
+        (24, 76)
         """
         names = self.nodes
         zone = {int(node): z for z, node in enumerate(self.zones)}
@@ -173,11 +244,27 @@ class Network:
     ) -> Network:
         """A network from a directed networkx graph and the trips between its nodes.
 
-        demand: {(origin, destination): trips}; the graph's own "demand" if not given.
-        capacity, free_flow_time, b, power, fixed_cost: the name of an edge attribute, or a number
+        Parameters
+        ----------
+        demand
+            {(origin, destination): trips}; the graph's own "demand" if not given.
+        capacity, free_flow_time, b, power, fixed_cost
+            The name of an edge attribute, or a number
             for all arcs. Edges without b, power or fixed_cost take 0.15, 4 and 0.
-        zones: the nodes that are zones, in order; those named by the demand if not given.
-        through, positions: names of node attributes; nodes without "through" may be passed.
+        zones
+            The nodes that are zones, in order; those named by the demand if not given.
+        through, positions
+            Names of node attributes; nodes without "through" may be passed.
+
+        Examples
+        --------
+        >>> import networkx as nx, wdro_model as wdro
+        >>> graph = nx.DiGraph()
+        >>> graph.add_edge("a", "b", capacity=5.0, free_flow_time=1.0, b=0.15, power=4)
+        >>> graph.add_edge("b", "a", capacity=5.0, free_flow_time=1.0, b=0.15, power=4)
+        >>> network = wdro.traffic.Network.from_networkx(graph, demand={("a", "b"): 10.0})
+        >>> network.arcs
+        [('a', 'b'), ('b', 'a')]
         """
         attributes = {
             "capacity": capacity,

@@ -115,6 +115,13 @@ def sioux_falls() -> Network:
     Times are hundredths of an hour, flows and capacities vehicles; trips may pass every node.
     Arcs are sorted by (tail, head). On each arc b = 0.15 and power = 4. At the equilibrium
     Beckmann's objective is 4231335.287 (42.31335287 in hours and thousands of vehicles).
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> network.n_nodes, network.n_arcs, float(network.total_demand)
+    (24, 76, 360600.0)
     """
     ways = [*ROADS, *((v, u, capacity, time) for u, v, capacity, time in ROADS)]
     tails, heads, capacities, times = zip(*sorted(ways))

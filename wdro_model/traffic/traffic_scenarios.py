@@ -29,7 +29,16 @@ FREE = 1e6
 
 @dataclass(frozen=True)
 class TrafficRanges:
-    """Where scenarios may lie: time as a multiple of the free-flow time, alpha and beta."""
+    """Where scenarios may lie: time as a multiple of the free-flow time, alpha and beta.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> room = wdro.datasets.TrafficRanges(time=(0.5, 1.5), alpha=(0.0, 0.5), beta=(2.0, 6.0))
+    >>> network = wdro.datasets.sioux_falls()
+    >>> wdro.datasets.training_scenarios(network, ranges=room).ranges == room
+    True
+    """
 
     time: Range
     alpha: Range
@@ -51,14 +60,32 @@ class TrafficRanges:
 
 @dataclass(frozen=True, eq=False)
 class TrafficDraw:
-    """N scenarios: time (N, A), alpha (N,) and beta (N,)."""
+    """N scenarios: time (N, A), alpha (N,) and beta (N,).
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> draw = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls()).sample(5, seed=0)
+    >>> draw.time.shape
+    (5, 76)
+    """
 
     time: np.ndarray
     alpha: np.ndarray
     beta: np.ndarray
 
     def as_test(self, time: Any, alpha: Any, beta: Any) -> Mapping[Any, np.ndarray]:
-        """The scenarios by parameter, as `compare` and `problem.losses` take them."""
+        """The scenarios by parameter, as `compare` and `problem.losses` take them.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls())
+        >>> time, alpha, beta = scenarios.parameters(10, seed=0)
+        >>> held_out = scenarios.sample(50, seed=1).as_test(time, alpha, beta)
+        >>> held_out[time].shape
+        (50, 76)
+        """
         return {time: self.time, alpha: self.alpha, beta: self.beta}
 
 
@@ -66,14 +93,30 @@ class TrafficDraw:
 class TrafficScenarios:
     """A distribution of congestion on a network.
 
-    network: its b must be the same on all arcs that congest (`network.normalized()`); an arc that
+    Parameters
+    ----------
+    network
+        Its b must be the same on all arcs that congest (`network.normalized()`); an arc that
         does not (b = 0 or power = 0) is given a capacity that no flow comes near. Use the network
         of the scenarios, not the one given here, in a model.
-    alpha, alpha_variance: of the normal law of alpha before it is restricted to its range.
-    beta, beta_width: the middle and the length of the interval of beta.
-    time_range: the multiples of the free-flow times.
-    capacity_factor: how much of the capacity is left.
-    ranges: where scenarios may lie; alpha is drawn within, beta and time must fit.
+    alpha, alpha_variance
+        Of the normal law of alpha before it is restricted to its range.
+    beta, beta_width
+        The middle and the length of the interval of beta.
+    time_range
+        The multiples of the free-flow times.
+    capacity_factor
+        How much of the capacity is left.
+    ranges
+        Where scenarios may lie; alpha is drawn within, beta and time must fit.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls())
+    >>> draw = scenarios.sample(10, seed=0)
+    >>> draw.time.shape, draw.alpha.shape, draw.beta.shape
+    ((10, 76), (10,), (10,))
     """
 
     network: Network
@@ -110,7 +153,17 @@ class TrafficScenarios:
         return Box(least * times, most * times), Box(*self.ranges.alpha), Box(*self.ranges.beta)
 
     def sample(self, count: int, seed: int | None = None) -> TrafficDraw:
-        """Draw `count` independent scenarios."""
+        """Draw `count` independent scenarios.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls())
+        >>> beta = scenarios.sample(100, seed=0).beta
+        >>> low, high = scenarios.beta_range
+        >>> bool(((low <= beta) & (beta <= high)).all())
+        True
+        """
         _check_count(count)
         rng = np.random.default_rng(_seed(seed))
         multiples = rng.uniform(*self.time_range, size=(count, self.network.n_arcs))
@@ -121,7 +174,19 @@ class TrafficScenarios:
     def parameters(
         self, count: int, seed: int | None = None
     ) -> tuple[UncertainParameter, UncertainParameter, UncertainParameter]:
-        """The uncertain parameters time, alpha and beta with `count` samples and their supports."""
+        """The uncertain parameters time, alpha and beta with `count` samples and their supports.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls())
+        >>> network = scenarios.network
+        >>> x = cp.Variable(network.n_arcs, nonneg=True)
+        >>> time, alpha, beta = scenarios.parameters(10, seed=0)
+        >>> loss = wdro.traffic.beckmann(x, network.capacity, time, alpha, beta)
+        >>> time.count, time.shape, loss.is_convex()
+        (10, (76,), True)
+        """
         draw = self.sample(count, seed)
         time, alpha, beta = self.supports
         return (
@@ -157,11 +222,24 @@ def training_scenarios(
 ) -> TrafficScenarios:
     """The training distribution of the paper: more optimistic than the nominal instance.
 
-    alpha: the nominal b; the network is first rewritten so (`network.normalized(alpha)`).
-    beta: the nominal power, for all arcs; the network's own if it has only one.
-    mu_alpha, alpha_variance: in units of alpha, as in the paper: alpha is normal around
+    Parameters
+    ----------
+    alpha
+        The nominal b; the network is first rewritten so (`network.normalized(alpha)`).
+    beta
+        The nominal power, for all arcs; the network's own if it has only one.
+    mu_alpha, alpha_variance
+        In units of alpha, as in the paper: alpha is normal around
         (1 - mu_alpha) alpha with the variance alpha_variance * alpha.
-    mu_beta, beta_width: beta is uniform on beta - mu_beta -+ beta_width/2.
+    mu_beta, beta_width
+        beta is uniform on beta - mu_beta -+ beta_width/2.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls(), mu_beta=1.0)
+    >>> tuple(round(end, 2) for end in scenarios.beta_range)          # below the nominal 4
+    (2.55, 3.45)
     """
     network = network.normalized(alpha)
     power = _common_power(network) if beta is None else _number(beta, "beta", positive=True)
@@ -193,10 +271,25 @@ def shifted_scenarios(
 ) -> TrafficScenarios:
     """A distribution to test on: the training one, moved by `severity` times the shifts.
 
-    alpha_shift: up, in units of the nominal alpha; beta_shift: up, so that 2 is two units above the
-    training scenarios; time_shift: of the multiples of the free-flow times; capacity_loss: the
-    fraction of the capacity that is lost. The other options are those of the training scenarios;
-    severity=0 gives these.
+    Parameters
+    ----------
+    alpha_shift
+        Up, in units of the nominal alpha.
+    beta_shift
+        Up, so that 2 is two units above the training scenarios.
+    time_shift
+        Of the multiples of the free-flow times.
+    capacity_loss
+        The fraction of the capacity that is lost.
+    **training
+        And all else as for the training scenarios; severity=0 gives these.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> scenarios = wdro.datasets.shifted_scenarios(wdro.datasets.sioux_falls(), severity=1.0)
+    >>> tuple(round(end, 2) for end in scenarios.beta_range)          # above it
+    (4.55, 5.45)
     """
     amount = _number(severity, "severity")
     low, high = time_range

@@ -17,3 +17,4 @@ __all__ = [
     "scenario_batches",
     "supports",
 ]
+__dir__ = __all__.copy  # what the tab key offers

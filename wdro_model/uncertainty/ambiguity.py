@@ -19,10 +19,23 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 class WassersteinBall:
     """The distributions Q on the support with W_c(P_N, Q) <= radius.
 
-    radius: a bound on the optimal transport cost itself. With a squared cost it is a squared
-        distance; `WassersteinBall.order(2, r)` takes the distance r instead. A number, or a scalar
-        `cp.Parameter(nonneg=True)` whose value may change from one solve to the next.
-    cost: a ground cost, or a function of (origins, points); `SquaredEuclidean()` by default.
+    Parameters
+    ----------
+    radius
+        A bound on the optimal transport cost itself. With a squared cost it is a squared
+        distance; `WassersteinBall.order(2, r)` takes the distance r instead. A number, or a
+        scalar `cp.Parameter(nonneg=True)` whose value may change from one solve to the next.
+    cost
+        A ground cost, or a function of (origins, points); `SquaredEuclidean()` by default.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> print(wdro.WassersteinBall(0.25).describe())
+    W_c <= 0.25 with c(xi, zeta) = sum_i (xi_i - zeta_i)^2 (2-Wasserstein distance <= 0.5)
+    >>> ball = wdro.WassersteinBall(0.5, wdro.costs.Norm(1))
+    >>> ball.distance
+    0.5
     """
 
     radius: Any
@@ -38,7 +51,15 @@ class WassersteinBall:
 
     @classmethod
     def order(cls, p: float, radius: float, cost: Any = None) -> WassersteinBall:
-        """The p-Wasserstein ball of this radius: W_p <= r, that is W_c <= r^p with c = |.|^p."""
+        """The p-Wasserstein ball of this radius: W_p <= r, that is W_c <= r^p with c = |.|^p.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> ball = wdro.WassersteinBall.order(2, 0.5)
+        >>> ball.radius, ball.distance
+        (0.25, 0.5)
+        """
         if (
             isinstance(p, bool)
             or not isinstance(p, numbers.Real)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import cvxpy as cp
 import numpy as np
 
 from wdro_model.errors import unknown_name
-from wdro_model.uncertainty.supports import Everywhere, Support, first_index
+from wdro_model.uncertainty.supports import Everywhere, Support
+from wdro_model.uncertainty.supports.boxes import first_index
 
 KNOWN = tuple(
     name
@@ -25,21 +26,55 @@ CHUNK_ENTRIES = 1 << 18
 """Checks look at about this many numbers at a time, so that they need no copy of the data."""
 
 
+class ParameterAttributes(TypedDict, total=False):
+    """The attributes of a CVXPY parameter that uncertain data can have, for type checkers."""
+
+    nonneg: bool
+    nonpos: bool
+    pos: bool
+    neg: bool
+    bounds: Any
+    symmetric: bool
+    diag: bool
+    PSD: bool
+    NSD: bool
+    sparsity: Any
+
+
 class UncertainParameter(cp.Parameter):
     """Data known through N samples, which the adversary may move within its support.
 
-    shape: () for a number, an int or a tuple as in CVXPY.
-    samples: (N, *shape), or anything NumPy reads as that: nested lists, a pandas frame. (N, 1) is
+    `.value` stays None, so that solving the model as an ordinary CVXPY problem fails loudly.
+
+    Parameters
+    ----------
+    shape
+        () for a number, an int or a tuple as in CVXPY.
+    samples
+        `(N, *shape)`, or anything NumPy reads as that: nested lists, a pandas frame. (N, 1) is
         read as (N,) for a scalar, (N,) as (N, 1) for shape (1,). A float64 C-contiguous array is
         not copied: do not change it afterwards. Without samples the parameter can be declared and
         written into a loss, but not solved for.
-    support: where the adversary may move the data; all of R^d by default.
-    attributes: those of `cvxpy.Parameter`. nonneg, nonpos, pos, neg and bounds restrict the support
+    support
+        Where the adversary may move the data; all of R^d by default.
+    **attributes
+        Those of `cvxpy.Parameter`. nonneg, nonpos, pos, neg and bounds restrict the support
         accordingly (pos and neg to the closed half-line), and a support of one sign declares that
         sign to CVXPY. symmetric, PSD, NSD, diag and sparsity are checked on the samples and tell
         CVXPY what the loss looks like; they do not restrict the adversary.
 
-    `.value` stays None, so that solving the model as an ordinary CVXPY problem fails loudly.
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> data = np.random.default_rng(0).uniform(1.0, 2.0, size=(50, 3))
+    >>> orthant = wdro.supports.Nonnegative()
+    >>> price = wdro.UncertainParameter(3, "price", samples=data, support=orthant)
+    >>> price.shape, price.count, price.is_nonneg()
+    ((3,), 50, True)
+    >>> wdro.UncertainParameter(2, "price", samples=[[1.0, np.nan]])
+    Traceback (most recent call last):
+        ...
+    ValueError: samples of 'price' must be finite...
     """
 
     def __init__(
@@ -49,17 +84,18 @@ class UncertainParameter(cp.Parameter):
         *,
         samples: Any = None,
         support: Support | None = None,
-        **attributes: Any,
+        **attributes: Unpack[ParameterAttributes],
     ) -> None:
         label = "the uncertain parameter" if name is None else f"uncertain parameter {name!r}"
-        _refuse_attributes(label, name, attributes)
+        given: dict[str, Any] = {**attributes}
+        _refuse_attributes(label, name, given)
         full_shape = _as_shape(label, shape)
         try:
-            region = _restricted(_as_support(support), attributes)
+            region = _restricted(_as_support(support), given)
             region.validate(full_shape)
         except ValueError as error:
             raise ValueError(f"support of {label}: {error}") from error
-        super().__init__(full_shape, name, **_with_sign(attributes, region, full_shape))
+        super().__init__(full_shape, name, **_with_sign(given, region, full_shape))
         self._support = region
         self._samples: np.ndarray | None = None
         if samples is not None:
@@ -81,7 +117,7 @@ class UncertainParameter(cp.Parameter):
 
     @property
     def samples(self) -> np.ndarray | None:
-        """The observations (N, *shape), read-only; None if none were given."""
+        """The observations `(N, *shape)`, read-only; None if none were given."""
         return self._samples
 
     @property
@@ -95,9 +131,20 @@ class UncertainParameter(cp.Parameter):
         return 0 if self._samples is None else len(self._samples)
 
     def as_samples(self, given: Any) -> np.ndarray:
-        """Observations (N, *shape) of this parameter, read-only, without a copy where possible.
+        """Observations `(N, *shape)` of this parameter, read-only, without a copy where possible.
 
         ValueError where the shape, the support or an attribute speaks against them.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> demand = wdro.UncertainParameter(name="demand", support=wdro.supports.Box(0, 10))
+        >>> demand.as_samples([1, 2, 3])
+        array([1., 2., 3.])
+        >>> demand.as_samples([1, 12])
+        Traceback (most recent call last):
+            ...
+        ValueError: ...
         """
         label = repr(self.name())
         array = as_scenarios(given, self.shape, f"samples of {label}")

@@ -56,7 +56,15 @@ Family = TypeVar("Family", bound="type[AtomFacts]")
 
 
 class NoPieces(Exception):
-    """An expression is not a maximum of affine pieces, or has too many of them."""
+    """An expression is not a maximum of affine pieces, or has too many of them.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> class HardFacts(wdro.loss.AtomFacts):
+    ...     def pieces(self, atom, sign, at):
+    ...         raise wdro.loss.NoPieces
+    """
 
 
 class NoVectorForm(Exception):
@@ -83,7 +91,31 @@ Operands = tuple[Operand, ...]
 
 
 class AtomFacts:
-    """What is known of a family of atoms; each answer here is the one where nothing is known."""
+    """What is known of a family of atoms; each answer here is the one where nothing is known.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> from cvxpy.atoms.elementwise.elementwise import Elementwise
+    >>> class Cubed(Elementwise):
+    ...     def numeric(self, values): return values[0] ** 3
+    ...     def sign_from_args(self): return False, False
+    ...     def is_atom_convex(self): return False
+    ...     def is_atom_concave(self): return False
+    ...     def is_incr(self, idx): return True
+    ...     def is_decr(self, idx): return False
+    ...     def _grad(self, values): raise NotImplementedError
+    >>> @wdro.loss.declare(Cubed)
+    ... class CubedFacts(wdro.loss.AtomFacts):
+    ...     is_entrywise = True
+    ...     def rule(self, atom, v):
+    ...         return v**3, lambda g: 3 * g * v**2
+    ...     def degree(self, atom, degrees):
+    ...         return 3 * degrees[0]
+    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0]])
+    >>> wdro.loss.degree(cp.sum(Cubed(price)), [price])
+    3.0
+    """
 
     is_entrywise = False
     """Does it act on the entries of its arguments, broadcast to its shape, one by one?"""
@@ -231,7 +263,17 @@ def _facts_of_class(cls: type) -> AtomFacts:
 
 
 def declare(*atoms: type) -> Callable[[Family], Family]:
-    """Declare a class of facts for atoms; subclasses inherit it, and it what their bases know."""
+    """Declare a class of facts for atoms; subclasses inherit it, and it what their bases know.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> class MyNorm(cp.norm1):
+    ...     pass
+    >>> @wdro.loss.declare(MyNorm)
+    ... class MyNormFacts(wdro.loss.AtomFacts):
+    ...     is_homogeneous = True
+    """
     _check_classes(atoms)
 
     def register(family: Family) -> Family:
@@ -280,8 +322,26 @@ def rule(
 
     The function is `AtomFacts.rule` without self: (atom, value of each operand) -> (the atom's
     value, one pullback per operand).
-    prepared: it is `AtomFacts.kernel` instead, (atom, operands) -> a function of the values.
-    replace: an atom that has a rule of its own gets another.
+
+    Parameters
+    ----------
+    prepared
+        It is `AtomFacts.kernel` instead, (atom, operands) -> a function of the values.
+    replace
+        An atom that has a rule of its own gets another.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> @wdro.register_rule(cp.normNuc)
+    ... def nuclear_norm(atom, v):                       # v: (B, m, n), or (m, n) without data
+    ...     left, values, right = np.linalg.svd(v, full_matrices=False)
+    ...     return values.sum(axis=-1), lambda g: np.asarray(g)[..., None, None] * (left @ right)
+    >>> z = cp.Variable((2, 2))
+    >>> picture = wdro.UncertainParameter((2, 2), samples=[[[1.0, 0.0], [0.0, 1.0]]])
+    >>> problem = wdro.Problem(cp.Minimize(cp.normNuc(picture - z)), [cp.abs(z) <= 0.5])
+    >>> round(problem.solve(), 2)
+    1.0
     """
     _check_classes(atoms)
 

@@ -22,6 +22,13 @@ class StructuredAtom(Atom):
 
     CVXPY's solvers do not know it. Where its arguments allow it, `rebuilt` returns an expression
     of CVXPY's own atoms instead.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> x, costs = cp.Variable(2), wdro.UncertainParameter((2, 2))
+    >>> isinstance(wdro.quadratic_form(x, costs), wdro.loss.StructuredAtom)
+    True
     """
 
     def degree_in(self, degrees: Sequence[float]) -> float:

@@ -23,12 +23,26 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 def quadratic_form(x: Any, P: Any) -> Any:
     """The expression x' P x = sum_ij P_ij x_i x_j.
 
-    x: a vector, m entries, affine in the variables (and the data).
-    P: (m, m) array, `cvxpy.Parameter`, `UncertainParameter`, or an expression of them; no symmetry
-        is asked.
-
     A certain P whose symmetric part is semidefinite gives CVXPY's own `quad_form`, so that conic
     solvers can handle it. Otherwise the expression is convex if P is declared PSD.
+
+    Parameters
+    ----------
+    x
+        A vector, m entries, affine in the variables (and the data).
+    P
+        (m, m) array, `cvxpy.Parameter`, `UncertainParameter`, or an expression of them; no symmetry
+        is asked.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> x = cp.Variable(2)
+    >>> costs = wdro.UncertainParameter((2, 2), samples=[[[2.0, 1.0], [0.0, 2.0]]])
+    >>> loss = wdro.quadratic_form(x, costs)                  # not symmetric
+    >>> problem = wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1, x >= 0], assume_convex=True)
+    >>> print(f"{problem.solve():.3f}")
+    1.250
     """
     x, P = cp.Constant.cast_to_const(x), cp.Constant.cast_to_const(P)
     _check_shapes(x, P)

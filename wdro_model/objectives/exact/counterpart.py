@@ -31,7 +31,19 @@ Condition = Callable[[RobustModel], str | None]
 
 @dataclass(frozen=True)
 class Extremal:
-    """A distribution of the ball that attains the worst-case risk of a decision."""
+    """A distribution of the ball that attains the worst-case risk of a decision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from wdro_model.counterparts import Extremal
+    >>> moved = Extremal(                                # both samples, each moved by (0.1, 0.1)
+    ...     rows=np.array([[1.1, 2.1], [2.1, 1.1]]), weights=np.array([0.5, 0.5]),
+    ...     source=np.array([0, 1]), dual=3.5,
+    ... )
+    >>> moved.weights @ moved.rows
+    array([1.6, 1.6])
+    """
 
     rows: Array
     """Atoms, (K, d)."""
@@ -50,7 +62,29 @@ def unmoved(model: RobustModel) -> Extremal:
 
 
 class Counterpart(ABC):
-    """The worst-case risk over the ball by a formula, for the models that it applies to."""
+    """The worst-case risk over the ball by a formula, for the models that it applies to.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> from wdro_model.counterparts import Counterpart
+    >>> class Shy(Counterpart):                             # it applies to nothing
+    ...     formula = "none"
+    ...     def refusal(self, model):
+    ...         return "it would rather not"
+    ...     def program(self, model):
+    ...         return None
+    >>> wdro.register_counterpart("shy", Shy) is Shy
+    True
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> gain = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    >>> loss, ball = cp.Minimize(cp.exp(-gain @ x)), wdro.WassersteinBall(0.1)
+    >>> try:
+    ...     wdro.Problem(loss, [cp.sum(x) == 1], ambiguity=ball).solve(method="exact")
+    ... except wdro.NoReformulationError as error:
+    ...     print("it would rather not" in error.reason)
+    True
+    """
 
     formula: ClassVar[str]
     """The worst-case risk, for people."""
@@ -153,6 +187,31 @@ def register_counterpart(name: str, given: Any = None, *, replace: bool = False)
 
     As a decorator, `@register_counterpart("name")` above a subclass of `Counterpart`. An entry
     point in the group `wdro_model.counterparts` does the same from another package.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> from wdro_model.counterparts import Counterpart, Program, affine_parts, substitute
+    >>> @wdro.register_counterpart("affine_on_norms")
+    ... class AffineOnNorms(Counterpart):
+    ...     formula = "mean f + radius |B(x)|, the dual norm of its slope in the data"
+    ...     def refusal(self, model):
+    ...         if model.expression is None or not model.affine_in_data:
+    ...             return "the loss is not affine in the data"
+    ...         if not model.cost.is_norm:
+    ...             return "the cost is not a norm"
+    ...         return None if model.joint.everywhere else "the support is not R^d"
+    ...     def program(self, model):
+    ...         slopes = affine_parts(model.expression, model.joint.parameters).slopes
+    ...         slope = cp.hstack([cp.vec(slopes[p], order="C") for p in model.joint.parameters])
+    ...         mean = substitute(model.expression, model.mean_values())
+    ...         return Program.if_convex(mean + model.radius * model.cost.dual_norm(slope))
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    >>> ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(1))
+    >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+    >>> round(problem.solve(method="exact"), 2), AffineOnNorms.formula in problem.explain()
+    (1.55, True)
     """
     register = COUNTERPARTS.decorator(name, replace)
     return register if given is None else register(given)

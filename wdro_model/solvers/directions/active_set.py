@@ -21,6 +21,17 @@ class ActiveSet:
     Rows are kept in arrays that grow by doubling, or as sparse rows: a path in a large graph uses
     few of its arcs. A row that is removed leaves its place to the last one, so the order of the
     vertices means nothing.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> active = wdro.solvers.ActiveSet(np.eye(3)[:2], np.array([0.25, 0.75]))
+    >>> active.x
+    array([0.25, 0.75, 0.  ])
+    >>> active.add(np.eye(3)[2], 1.0)
+    >>> active.normalise()
+    >>> active.x
+    array([0.125, 0.375, 0.5  ])
     """
 
     def __init__(self, vertices: Any, weights: Array) -> None:

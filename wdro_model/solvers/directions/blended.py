@@ -21,6 +21,12 @@ class BlendedPairwise:
     """Within the active set, weight goes from the worst vertex to the best.
 
     Linear convergence on polytopes (Tsuji, Tanaka and Pokutta, 2022).
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.solvers.FrankWolfe(direction=wdro.solvers.BlendedPairwise()).direction
+    BlendedPairwise()
     """
 
     needs_line_search = True
@@ -40,6 +46,12 @@ class BlendedConjugate:
     The blended scheme of Braun, Pokutta, Tu and Wright (2019) with conjugate directions: the face
     spanned by k vertices is searched in all its dimensions at once, where pairwise steps take them
     two by two. Costs one more product with the (k, n) vertices in an iteration.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.solvers.FrankWolfe(direction="blended_conjugate").direction
+    'blended_conjugate'
     """
 
     needs_line_search = True

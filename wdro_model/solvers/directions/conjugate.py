@@ -16,13 +16,22 @@ class Conjugate:
     """Towards a point s that makes d = s - x conjugate to the last direction, or the last two.
 
     s = (v + nu s_1 + mu s_2) / (1 + nu + mu) with v the oracle's vertex, s_1 and s_2 the points
-    that the last steps aimed at, and nu, mu >= 0 from <d, H d_1> = <d, H d_2> = 0. It is a convex
+    that the last steps aimed at, and nu, mu >= 0 from `<d, H d_1> = <d, H d_2> = 0`. It is a convex
     combination of points of the set, so a step up to 1 is feasible.
 
     H d_i is the difference of the gradients at both ends of step i, the mean of the Hessian along
     it: exact for quadratics, and no gradient is evaluated for it.
 
-    memory: 1 (conjugate) or 2 (biconjugate).
+    Parameters
+    ----------
+    memory
+        1 (conjugate) or 2 (biconjugate).
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.solvers.FrankWolfe(direction=wdro.solvers.Conjugate(memory=2)).direction
+    Conjugate(memory=2)
     """
 
     memory: int = 1

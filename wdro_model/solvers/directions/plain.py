@@ -54,7 +54,14 @@ class DirectionRule(Protocol):
 
 @dataclass(frozen=True)
 class Plain:
-    """Towards the oracle's vertex: d = v - x."""
+    """Towards the oracle's vertex: d = v - x.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.solvers.FrankWolfe(direction=wdro.solvers.Plain(), step="open_loop").direction
+    Plain()
+    """
 
     needs_line_search = False
 

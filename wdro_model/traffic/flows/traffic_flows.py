@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import cvxpy as cp
 import numpy as np
@@ -19,6 +19,9 @@ from wdro_model.traffic.flows.trips import Indices, RoadNetwork, Trips
 
 SUMMABLE = 1e290
 """Weights below this can be added up; larger ones are scaled, which changes no assignment."""
+
+TrafficBackend = Literal["scipy", "numba", "networkx", "ortools", "cvxpy"]
+"""Those that are built in; `register_backend` adds others."""
 
 
 class TrafficFlows(FeasibleSet):
@@ -40,11 +43,28 @@ class TrafficFlows(FeasibleSet):
 
     Parameters
     ----------
-    network: a `wdro_model.traffic.Network`, or any object with tails, heads, demand, zones, through
+    network
+        A `wdro_model.traffic.Network`, or any object with tails, heads, demand, zones, through
         and nodes.
-    backend: one of `TrafficFlows.backends()`.
-    threads: how many threads share the origins, for "numba" only; 1 if not given. Worth it from
+    backend
+        One of `TrafficFlows.backends()`.
+    threads
+        How many threads share the origins, for "numba" only; 1 if not given. Worth it from
         some milliseconds per assignment on, on cores that are free.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls())
+    >>> network = scenarios.network
+    >>> flows = wdro.sets.TrafficFlows(network)
+    >>> x = cp.Variable(flows.dimension)
+    >>> time, alpha, beta = scenarios.parameters(10, seed=0)
+    >>> loss = wdro.traffic.beckmann(x, network.capacity, time, alpha, beta)
+    >>> problem = wdro.Problem(cp.Minimize(loss), [wdro.In(x, flows)])
+    >>> value = problem.solve(solver=wdro.solvers.FrankWolfe(gap=1e-2))
+    >>> flows.contains(x.value)
+    True
     """
 
     default_backend = "scipy"
@@ -56,7 +76,11 @@ class TrafficFlows(FeasibleSet):
     threaded_backends: ClassVar[tuple[str, ...]] = ("numba",)
 
     def __init__(
-        self, network: RoadNetwork, backend: str | None = None, *, threads: int | None = None
+        self,
+        network: RoadNetwork,
+        backend: TrafficBackend | str | None = None,
+        *,
+        threads: int | None = None,
     ) -> None:
         self.network = network
         self.trips = Trips.of(network)
@@ -72,7 +96,16 @@ class TrafficFlows(FeasibleSet):
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
     ) -> Vector:
-        """The all-or-nothing assignment for the given weights of the arcs, as a fresh array."""
+        """The all-or-nothing assignment for the given weights of the arcs, as a fresh array.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> flow = wdro.sets.TrafficFlows(network).minimize(network.free_flow_time)
+        >>> flow.shape
+        (76,)
+        """
         if lower is not None or upper is not None:
             raise ValueError(
                 f"{self!r} cannot be minimised within bounds on the flows of its arcs: its oracle "
@@ -87,7 +120,16 @@ class TrafficFlows(FeasibleSet):
         return self._oracle(weights / max(weights.max() / SUMMABLE, 1.0))
 
     def shortest_costs(self, weights: ArrayLike) -> Vector:
-        """The least cost of a trip between each pair of zones (Z, Z); inf where there is no way."""
+        """The least cost of a trip between each pair of zones (Z, Z); inf where there is no way.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> costs = wdro.sets.TrafficFlows(network).shortest_costs(network.free_flow_time)
+        >>> costs.shape, float(costs[0, 1])
+        ((24, 24), 6.0)
+        """
         zones, graph = self.trips.zones, self.graph
         matrix = graph.matrix(graph.weights(self._as_weights(weights, graph.proper)))
         costs = np.empty((zones.size, zones.size))
@@ -101,6 +143,14 @@ class TrafficFlows(FeasibleSet):
         """The all-or-nothing assignment path by path: one path for each pair with demand.
 
         Assignments can be mixed: `0.4 * flows.shortest_paths(v) + 0.6 * flows.shortest_paths(w)`.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> paths = wdro.sets.TrafficFlows(network).shortest_paths(network.free_flow_time)
+        >>> len(paths), paths[0].origin, paths[0].destination
+        (528, 1, 2)
         """
         return shortest_routes(self.graph, self._as_weights(weights))
 
@@ -114,6 +164,16 @@ class TrafficFlows(FeasibleSet):
         equilibrium these are shortest paths. What x holds beyond simple paths, its circulations, is
         left in the `remainder`. x is refused if no flow that routes the demand is closer to it than
         `tolerance` times the total demand. Solves a linear program: for small networks.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> flows = wdro.sets.TrafficFlows(network)
+        >>> x = flows.minimize(network.free_flow_time)
+        >>> paths = flows.path_flows(x, network.free_flow_time)
+        >>> round(sum(path.flow for path in paths))
+        360600
         """
         point = as_direction(x, self.dimension, kind="x")
         metric = np.ones(self.dimension) if weights is None else self._as_weights(weights)
@@ -127,6 +187,14 @@ class TrafficFlows(FeasibleSet):
         nodes that may not be passed, carry no y_o. The program is in the shares y_o / demand of o.
         Beside all mixtures of path flows it admits circulations, which cost nothing less in
         nonnegative directions: minima of linear functions with nonnegative slopes are the same.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> flows = wdro.sets.TrafficFlows(wdro.datasets.sioux_falls())
+        >>> x = cp.Variable(flows.dimension)
+        >>> all(constraint.is_dcp() for constraint in flows.constraints(x))
+        True
         """
         x = as_flat(x, self.dimension)
         split = self.origin_flows()
@@ -146,6 +214,14 @@ class TrafficFlows(FeasibleSet):
         """Is x within `tolerance` times the total demand of flows that route the demand?
 
         Circulations within the demand of each origin are let pass, as in `constraints`.
+
+        Examples
+        --------
+        >>> import numpy as np, wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> flows = wdro.sets.TrafficFlows(network)
+        >>> flows.contains(flows.minimize(network.free_flow_time)), flows.contains(np.zeros(76))
+        (True, False)
         """
         return distance(self.origin_flows(), as_direction(x, self.dimension, kind="x")) <= tolerance
 
@@ -155,7 +231,15 @@ class TrafficFlows(FeasibleSet):
         return OriginFlows.of(self.trips, self.bounds[1])
 
     def with_backend(self, name: str, *, threads: int | None = None) -> Self:
-        """The same set, minimised by another backend."""
+        """The same set, minimised by another backend.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> flows = wdro.sets.TrafficFlows(wdro.datasets.sioux_falls())
+        >>> flows.backend, flows.with_backend("networkx").backend
+        ('scipy', 'networkx')
+        """
         twin = self.__copy__()
         twin.threads = _as_threads(threads)
         twin.use_backend(name)

@@ -19,6 +19,17 @@ def read_flows(source: Any, network: Network) -> np.ndarray:
 
     Rows may come in any order: they are matched by (from, to). Arcs between the same two nodes take
     the rows between these in turn. Every arc needs a row and every row an arc.
+
+    Examples
+    --------
+    >>> import io, wdro_model as wdro
+    >>> network = wdro.traffic.Network(
+    ...     tails=[0, 1], heads=[1, 0], capacity=5.0, free_flow_time=1.0, b=0.15, power=4.0,
+    ...     demand=[[0.0, 10.0], [0.0, 0.0]], nodes=(1, 2),
+    ... )
+    >>> rows = ["from to volume cost", "2 1 0.0 1.0", "1 2 10.0 3.4"]
+    >>> wdro.traffic.read_flows(io.StringIO(chr(10).join(rows)), network)
+    array([10.,  0.])
     """
     document = read_document(source, metadata=False)
     waiting: dict[tuple[str, str], deque[int]] = defaultdict(deque)

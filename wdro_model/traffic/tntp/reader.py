@@ -32,9 +32,22 @@ def read_tntp(
     be repaired without guessing is told in `network.repairs`; what could not is a `TNTPError` that
     names file, line and field. A link of capacity 0 is closed, and removed as a repair.
 
-    toll_weight, length_weight: the fixed cost of an arc is toll_weight * toll +
+    Parameters
+    ----------
+    toll_weight, length_weight
+        The fixed cost of an arc is toll_weight * toll +
         length_weight * length. The files do not carry the weights; they are in the notes published
         with a network (Chicago Sketch: 0.02 and 0.04).
+
+    Examples
+    --------
+    >>> import os, tempfile, wdro_model as wdro
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     net, trips = os.path.join(folder, "net.tntp"), os.path.join(folder, "trips.tntp")
+    ...     wdro.traffic.write_tntp(wdro.datasets.sioux_falls(), net, trips)
+    ...     network = wdro.traffic.read_tntp(net, trips)
+    >>> network.n_arcs, network.repairs
+    (76, ())
     """
     weights = {"toll": float(toll_weight), "length": float(length_weight)}
     needed = tuple(name for name, weight in weights.items() if weight != 0)

@@ -14,7 +14,17 @@ END = "END OF METADATA"
 
 
 class TNTPError(ValueError):
-    """A malformed TNTP file; says where: file, line (from 1) and field."""
+    """A malformed TNTP file; says where: file, line (from 1) and field.
+
+    Examples
+    --------
+    >>> import io, wdro_model as wdro
+    >>> try:
+    ...     wdro.traffic.read_tntp(io.StringIO("<NUMBER OF ZONES> two"), io.StringIO(""))
+    ... except wdro.traffic.TNTPError as error:
+    ...     print(error)
+    <open file>, line 1, <END OF METADATA>: the file has no such line...
+    """
 
     def __init__(self, file: str, line: int | None, field: str, problem: str) -> None:
         super().__init__(file, line, field, problem)

@@ -27,6 +27,14 @@ def write_tntp(network: Network, net: Any, trips: Any, nodes: Any = None) -> Non
 
     The format numbers the nodes, and tells zones and nodes that may not be passed by their numbers.
     A network that does not fit is refused; `renumbered(network)` fits.
+
+    Examples
+    --------
+    >>> import io, wdro_model as wdro
+    >>> net, trips = io.StringIO(), io.StringIO()
+    >>> wdro.traffic.write_tntp(wdro.datasets.sioux_falls(), net, trips)
+    >>> print(net.getvalue().splitlines()[0])
+    <NUMBER OF ZONES> 24
     """
     first = _first_through(network)
     if nodes is not None and network.positions is None:
@@ -41,6 +49,16 @@ def renumbered(network: Network) -> Network:
     """The network with nodes 1..n as TNTP wants them: zones first, then those not passed, first.
 
     Arcs keep their order, so flows mean the same; zones are sorted, and demands with them.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.traffic.Network(
+    ...     tails=[0, 1], heads=[1, 0], capacity=5.0, free_flow_time=1.0, b=0.15, power=4.0,
+    ...     demand=[[0.0, 10.0], [0.0, 0.0]], nodes=("home", "work"),
+    ... )
+    >>> wdro.traffic.renumbered(network).nodes
+    (1, 2)
     """
     is_zone = np.zeros(network.n_nodes, dtype=bool)
     is_zone[network.zones] = True

@@ -44,3 +44,4 @@ __all__ = [
     "operations",
     "register_cost",
 ]
+__dir__ = __all__.copy  # what the tab key offers

@@ -90,6 +90,24 @@ def register_cost(name: str, *, replace: bool = False) -> Callable[[Declared], D
     The class has `bind`, `describe`, `order` and, as `bound`, the class of the costs that it binds
     to; that one has `describe` and `of_displacements` (or `__call__`), and may know what
     `operations` lists. A name that is taken is refused unless `replace` is true.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import numpy as np, wdro_model as wdro
+    >>> class BoundBottleneck(wdro.costs.BoundNorm):
+    ...     def describe(self):
+    ...         return "the largest move"
+    >>> @wdro.costs.register_cost("bottleneck")
+    ... @dataclass(frozen=True)
+    ... class Bottleneck(wdro.costs.GroundCost):
+    ...     order, bound = 1.0, BoundBottleneck
+    ...     def bind(self, joint):
+    ...         return BoundBottleneck(joint.dimension, p=np.inf)
+    ...     def describe(self):
+    ...         return "the largest move"
+    >>> wdro.WassersteinBall(0.1, "bottleneck").describe()
+    'W_c <= 0.1 with c(xi, zeta) = the largest move (1-Wasserstein distance <= 0.1)'
     """
     COSTS.check_name(name)
 
@@ -101,18 +119,40 @@ def register_cost(name: str, *, replace: bool = False) -> Callable[[Declared], D
 
 
 def cost_names() -> tuple[str, ...]:
-    """The names of costs: registered ones first, then those of packages."""
+    """The names of costs: registered ones first, then those of packages.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> "norm" in wdro.costs.cost_names()
+    True
+    """
     return COSTS.names()
 
 
 def find_cost(name: str) -> type[GroundCost]:
-    """The cost called `name`; a package that offers it is imported now, not before."""
+    """The cost called `name`; a package that offers it is imported now, not before.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.costs.find_cost("norm").__name__
+    'Norm'
+    """
     return COSTS[name]
 
 
 @dataclass(frozen=True)
 class Operation:
-    """Something that a bound cost may know."""
+    """Something that a bound cost may know.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> known = {op.name: op.known for op in wdro.costs.operations(wdro.costs.Norm)}
+    >>> known["dual_norm"], known["inverse_times"]
+    (True, False)
+    """
 
     name: str
     purpose: str
@@ -123,7 +163,16 @@ class Operation:
 
 
 def operations(declared: type[GroundCost] | type[BoundCost]) -> tuple[Operation, ...]:
-    """What the costs of a class know and lack, and what each operation is for."""
+    """What the costs of a class know and lack, and what each operation is for.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> for operation in wdro.costs.operations(wdro.costs.Callable)[:2]:
+    ...     print(operation.known, operation.name, "->", operation.purpose)
+    False gradient -> lower bounds on the worst-case risk by ascent, and faster smoothing
+    False dual_norm -> exact counterparts on R^d (with is_norm or is_quadratic)
+    """
     bound: type = getattr(declared, "bound", declared)
     return tuple(
         Operation(name, purpose, class_knows(bound, name)) for name, purpose in PURPOSES.items()
@@ -131,7 +180,14 @@ def operations(declared: type[GroundCost] | type[BoundCost]) -> tuple[Operation,
 
 
 def as_cost(given: Any) -> GroundCost:
-    """A ground cost from what the user wrote: a cost, its name, a function, None (default)."""
+    """A ground cost from what the user wrote: a cost, its name, a function, None (default).
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.costs.as_cost(None), wdro.costs.as_cost("norm")
+    (SquaredEuclidean(weights=None), Norm(p=2.0, weights=None))
+    """
     if given is None:
         return SquaredEuclidean()
     if isinstance(given, GroundCost):
@@ -179,11 +235,23 @@ def check(cost: BoundCost, rows: Array | None = None, seed: int = 0) -> None:
     """Raise a ValueError if what a bound cost says of itself does not hold at random moves.
 
     Costs are not negative and zero at rest; with an order they grow by its power, the same in every
-    place and in both directions; <b, delta> <= |b|_dual |delta|, which the steepest move attains,
+    place and in both directions; `<b, delta> <= |b|_dual |delta|`, which the steepest move attains,
     and so does the gradient of the dual norm in b (by differences up to 200 coordinates, then by
     CVXPY where it has derivatives, up to 10000); the dual norm is the same in CVXPY and as numbers;
     the gradient is that of differences; weights and matrix give the cost. What the cost does not
     know is not tested. rows: some samples (n, d).
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> wdro.costs.check(wdro.costs.BoundNorm(3, p=2.0))            # says nothing where all is well
+    >>> class Halved(wdro.costs.BoundNorm):
+    ...     def dual_norms(self, slopes):
+    ...         return super().dual_norms(slopes) / 2
+    >>> wdro.costs.check(Halved(3))
+    Traceback (most recent call last):
+        ...
+    ValueError: ...
     """
     for name in PROPERTIES:
         if isfunction(getattr(type(cost), name, None)):

@@ -50,6 +50,26 @@ class BoundCost(ABC):
     depends on the points themselves, `__call__`. Everything else is optional: with `is_norm` and
     `dual_norm` it has exact counterparts on R^d, with `steepest_move` their worst cases, with
     `gradient` the lower bounds by ascent. `costs.operations` lists what a class knows.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> @dataclass(frozen=True)
+    ... class BoundLargest(wdro.costs.BoundCost):
+    ...     dimension: int
+    ...     is_norm = True
+    ...     def describe(self):
+    ...         return "max_i |xi_i - zeta_i|"
+    ...     def of_displacements(self, delta):
+    ...         return np.abs(delta).max(axis=1)
+    ...     def dual_norm(self, slope):
+    ...         return cp.norm1(slope)
+    >>> cost = BoundLargest(3)
+    >>> cost(np.zeros((1, 3)), np.array([[1.0, -2.0, 0.5]]))
+    array([2.])
+    >>> cost.knows("dual_norm"), cost.knows("steepest_move")
+    (True, False)
     """
 
     dimension: int
@@ -159,7 +179,7 @@ class BoundCost(ABC):
 
     # ------------------------------------------------------------------ its dual norm
     def dual_norm(self, slope: Any) -> Any:
-        """The largest <slope, delta> over moves of length c^(1/p) <= 1, as a CVXPY expression.
+        """The largest `<slope, delta>` over moves of length c^(1/p) <= 1, as a CVXPY expression.
 
         Coordinates that are frozen do not count.
         """
@@ -186,7 +206,7 @@ class BoundCost(ABC):
         self._unknown("whitened_numbers")
 
     def steepest_move(self, slope: Array) -> Array:
-        """delta (d,) of length 1 with <slope, delta> = |slope|_dual; 0 for a slope of no effect."""
+        """delta (d,) of length 1, `<slope, delta>` = |slope|_dual; 0 for a slope of no effect."""
         self._unknown("steepest_move")
 
     def inverse_times(self, slopes: Array) -> Array:
@@ -207,7 +227,7 @@ class BoundCost(ABC):
 
     # ------------------------------------------------------------------ in convex programs
     def conjugate(self, slopes: Any, price: Any) -> tuple[Any | None, list[Any]]:
-        """sup_delta <u, delta> - price c(delta) for each row u of slopes (n, d), CVXPY.
+        """`sup_delta <u, delta> - price c(delta)` for each row u of slopes (n, d), CVXPY.
 
         (values (n,) or None for zeros, constraints under which they are finite).
         """
@@ -358,7 +378,17 @@ def class_knows(bound: type, operation: str) -> bool:
 
 
 class GroundCost(ABC):
-    """A transport cost, not yet tied to parameters."""
+    """A transport cost, not yet tied to parameters.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> cost = wdro.costs.SquaredEuclidean(weights="standardize")
+    >>> isinstance(cost, wdro.costs.GroundCost)
+    True
+    >>> print(cost.describe())
+    sum_i w_i (xi_i - zeta_i)^2, weights standardize
+    """
 
     order: float | None
     """p if c behaves like a distance to the power p; None if unknown."""

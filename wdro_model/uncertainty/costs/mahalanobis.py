@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BoundMahalanobis(QuadraticCost):
-    """A quadratic form of the move: its norm is |L' delta|, P = L L', of dual |L^-1 b|."""
+    """A quadratic form of the move: its norm is |L' delta|, P = L L', of dual |L^-1 b|.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> cost = wdro.costs.BoundMahalanobis(2, precision=np.array([[2.0, 1.0], [1.0, 2.0]]))
+    >>> cost.of_displacements(np.array([[1.0, 0.0], [1.0, 1.0]]))
+    array([2., 6.])
+    """
 
     dimension: int
     precision: Array
@@ -108,6 +116,15 @@ class Mahalanobis(GroundCost):
     """c = (xi - zeta)' P (xi - zeta) for a positive definite P, the inverse of a covariance.
 
     Give exactly one of covariance and precision, of shape (d, d), d counting all coordinates.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> data = np.random.default_rng(0).normal(size=(100, 3))
+    >>> cost = wdro.costs.Mahalanobis(covariance=np.cov(data, rowvar=False))
+    >>> ball = wdro.WassersteinBall.order(2, 0.1, cost)
+    >>> round(ball.radius, 3)
+    0.01
     """
 
     covariance: Any = None

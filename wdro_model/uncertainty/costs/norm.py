@@ -6,7 +6,7 @@ import math
 import numbers
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -28,7 +28,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BoundNorm(WeightedCost):
-    """A weighted p-norm of the move, of dual |b / w|_q, 1/p + 1/q = 1."""
+    """A weighted p-norm of the move, of dual |b / w|_q, 1/p + 1/q = 1.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> cost = wdro.costs.BoundNorm(2, p=1.0)
+    >>> cost.of_displacements(np.array([[3.0, -4.0]]))
+    array([7.])
+    >>> cost.dual_norms(np.array([[3.0, -4.0]]))            # the largest entry
+    array([4.])
+    """
 
     p: float = 2.0
 
@@ -160,11 +170,21 @@ class BoundNorm(WeightedCost):
 class Norm(GroundCost):
     """c = || w * (xi - zeta) ||_p, the cost of the 1-Wasserstein distance.
 
-    p: in [1, inf]; "inf" as in CVXPY for np.inf.
-    weights: as for `SquaredEuclidean`, "standardize" being one over the sample standard deviation.
+    Parameters
+    ----------
+    p
+        In [1, inf]; "inf" as in CVXPY for np.inf.
+    weights
+        As for `SquaredEuclidean`, "standardize" being one over the sample standard deviation.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.WassersteinBall(0.1, wdro.costs.Norm(1)).describe()
+    'W_c <= 0.1 with c(xi, zeta) = ||(xi - zeta)||_1 (1-Wasserstein distance <= 0.1)'
     """
 
-    p: float | str = 2
+    p: float | Literal["inf"] = 2
     weights: Any = None
     order = 1.0
     bound = BoundNorm

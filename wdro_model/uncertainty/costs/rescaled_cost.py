@@ -25,6 +25,14 @@ class RescaledCost(BoundCost):
 
     It is what the inner cost is, and knows what that knows: a move delta' is u delta', and a slope
     b' in the new data is b' / u in the old.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> metres = wdro.costs.BoundSquared(2)
+    >>> kilometres = wdro.costs.RescaledCost(metres, units=np.full(2, 1000.0), unit=1e6)
+    >>> kilometres.of_displacements(np.array([[3.0, 4.0]]))
+    array([25.])
     """
 
     inner: BoundCost

@@ -70,7 +70,17 @@ class QuadraticCost(BoundCost):
 
 @dataclass(frozen=True, eq=False)
 class BoundSquared(WeightedCost, QuadraticCost):
-    """The weighted squared distance: its norm is |sqrt(w) * delta|, of dual |b / sqrt(w)|."""
+    """The weighted squared distance: its norm is |sqrt(w) * delta|, of dual |b / sqrt(w)|.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> cost = wdro.costs.BoundSquared(2, weights=np.array([1.0, 4.0]))
+    >>> cost.of_displacements(np.array([[1.0, 1.0], [3.0, 0.0]]))
+    array([5., 9.])
+    >>> cost.dual_norms(np.array([[3.0, 8.0]]))             # |(3 / 1, 8 / 2)|
+    array([5.])
+    """
 
     is_proven = True
 
@@ -127,9 +137,20 @@ class BoundSquared(WeightedCost, QuadraticCost):
 class SquaredEuclidean(GroundCost):
     """c = sum_i w_i (xi_i - zeta_i)^2, the cost of the 2-Wasserstein distance squared.
 
-    weights: None (1), a positive number, an array of the parameter's shape or of length d, a dict
+    Parameters
+    ----------
+    weights
+        None (1), a positive number, an array of the parameter's shape or of length d, a dict
         {parameter: number or array}, or "standardize" (one over the sample variance). The weight
         np.inf keeps a coordinate at its observed value.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> price = wdro.UncertainParameter(2, "price", samples=[[1.0, 10.0], [3.0, 30.0]])
+    >>> ball = wdro.WassersteinBall(0.5, wdro.costs.SquaredEuclidean(weights="standardize"))
+    >>> wdro.costs.SquaredEuclidean(weights={price: [1.0, np.inf]})         # the second one stays
+    SquaredEuclidean(...)
     """
 
     weights: Any = None

@@ -19,7 +19,15 @@ Pairs = Function[[Array, Array], Array]
 
 @dataclass(frozen=True, eq=False)
 class BoundUserCost(BoundCost):
-    """function(origins (B, d), points (B, d)) -> costs (B,), checked at each call."""
+    """function(origins (B, d), points (B, d)) -> costs (B,), checked at each call.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> cost = wdro.costs.BoundUserCost(2, lambda a, b: np.abs(b - a).max(axis=1))
+    >>> cost(np.zeros((1, 2)), np.array([[3.0, -4.0]]))
+    array([4.])
+    """
 
     dimension: int
     function: Pairs
@@ -55,7 +63,20 @@ class Callable(GroundCost):
 
     The rows are the parameters flattened row-major, side by side in the order of the loss. Costs
     are nonnegative (np.inf forbids a move) and zero for a point that does not move.
-    order: p if the cost is a distance to the power p, for `WassersteinBall.order`.
+
+    Parameters
+    ----------
+    order
+        p if the cost is a distance to the power p, for `WassersteinBall.order`.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> def cube(origins, points):
+    ...     return np.linalg.norm(points - origins, axis=1) ** 3
+    >>> ball = wdro.WassersteinBall.order(3, 0.5, wdro.costs.Callable(cube, order=3))
+    >>> ball.radius
+    0.125
     """
 
     function: Pairs

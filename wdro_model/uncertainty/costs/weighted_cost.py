@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter, chunks, read_only
-from wdro_model.uncertainty.supports import first_index
+from wdro_model.uncertainty.supports.boxes import first_index
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples

@@ -14,11 +14,21 @@ TOLERANCE = 1e-9
 
 
 class Support(ABC):
-    """A closed set of scenarios of a given shape; immutable, and usable for several parameters."""
+    """A closed set of scenarios of a given shape; immutable, and usable for several parameters.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> box = wdro.supports.Box(0, [1.0, 2.0])
+    >>> isinstance(box, wdro.supports.Support)
+    True
+    >>> box.contains(np.array([[0.5, 1.5], [1.5, 1.5]]))
+    array([ True, False])
+    """
 
     @abstractmethod
     def contains(self, points: Array) -> Array:
-        """Which of the points (B, *shape) lie in the support, as booleans (B,)."""
+        """Which of the points `(B, *shape)` lie in the support, as booleans (B,)."""
 
     @abstractmethod
     def bounds(self, shape: Shape) -> tuple[Array, Array] | None:
@@ -124,7 +134,14 @@ class _Coordinatewise(Support):
 
 @dataclass(frozen=True)
 class Everywhere(_Coordinatewise):
-    """The whole space R^d."""
+    """The whole space R^d.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.UncertainParameter(2, samples=[[0.2, 0.4]]).support
+    Everywhere()
+    """
 
     def bounds(self, shape: Shape) -> tuple[Array, Array]:
         return np.broadcast_to(-np.inf, shape), np.broadcast_to(np.inf, shape)
@@ -146,7 +163,15 @@ class Everywhere(_Coordinatewise):
 
 @dataclass(frozen=True)
 class Nonnegative(_Coordinatewise):
-    """The nonnegative orthant: every entry is at least zero."""
+    """The nonnegative orthant: every entry is at least zero.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> demand = wdro.UncertainParameter(samples=[7.0, 9.0], support=wdro.supports.Nonnegative())
+    >>> demand.is_nonneg()
+    True
+    """
 
     def bounds(self, shape: Shape) -> tuple[Array, Array]:
         return np.broadcast_to(0.0, shape), np.broadcast_to(np.inf, shape)
@@ -165,8 +190,22 @@ class Nonnegative(_Coordinatewise):
 class Box(_Coordinatewise):
     """Entries between bounds: {z : lower <= z <= upper}.
 
-    lower, upper: numbers or arrays that broadcast to the parameter's shape; infinite values leave
-    that side of an entry open.
+    Parameters
+    ----------
+    lower, upper
+        Numbers or arrays that broadcast to the parameter's shape; infinite values leave
+        that side of an entry open.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> share = wdro.UncertainParameter(2, samples=[[0.2, 0.4]], support=wdro.supports.Box(0, 1))
+    >>> share.is_nonneg()
+    True
+    >>> wdro.UncertainParameter(2, "share", samples=[[0.2, 1.4]], support=wdro.supports.Box(0, 1))
+    Traceback (most recent call last):
+        ...
+    ValueError: ...
     """
 
     lower: Any = -np.inf

@@ -19,7 +19,20 @@ from wdro_model.uncertainty.supports.boxes import Array, Box, Shape, Support, nu
 class Polyhedron(Support):
     """Linear inequalities on the flattened (row-major) parameter: {z : A z <= b}.
 
-    A: (k, d) array or SciPy sparse matrix, b: (k,), both finite.
+    Parameters
+    ----------
+    A
+        (k, d) array or SciPy sparse matrix, finite.
+    b
+        (k,), finite.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> at_most_one = wdro.supports.Polyhedron(np.vstack([np.ones(2), -np.eye(2)]), [1.0, 0.0, 0.0])
+    >>> at_most_one.contains(np.array([[0.5, 0.4], [0.5, 0.6]]))
+    array([ True, False])
+    >>> share = wdro.UncertainParameter(2, samples=[[0.5, 0.4]], support=at_most_one)
     """
 
     A: Any
@@ -100,7 +113,15 @@ class Polyhedron(Support):
 
 @dataclass(frozen=True, eq=False)
 class Where(Support):
-    """The points a predicate accepts: predicate(points (B, *shape)) -> booleans (B,)."""
+    """The points a predicate accepts: `predicate(points (B, *shape)) -> booleans (B,)`.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> ring = wdro.supports.Where(lambda points: np.linalg.norm(points, axis=1) >= 1.0)
+    >>> ring.contains(np.array([[1.0, 1.0], [0.1, 0.1]]))
+    array([ True, False])
+    """
 
     predicate: Callable[[Array], Array]
 
