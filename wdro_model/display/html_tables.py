@@ -22,7 +22,8 @@ INLINE = {
     "wdro": "border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0.3em 0",
     "caption": "caption-side: top; text-align: left; font-weight: bold; padding: 0.3em 0.7em; "
     "color: inherit",
-    "head": f"border-bottom: 2px solid {EDGE}",
+    "head": f"font-weight: bold; border-bottom: 2px solid {EDGE}",
+    "row": "font-weight: normal",
     "number": NUMBER,
     "word": WORD,
     "name": f"{WORD}; font-weight: normal; opacity: 0.75",
@@ -82,13 +83,15 @@ def html_table(
     body = ""
     for k, row in enumerate(rows):
         cells = "".join(f"<td{look(c.kind)}>{escape(c.show(row))}</td>" for c in others)
-        heading = f'<th scope="row"{look(first.kind)}>{escape(first.show(row))}</th>'
+        heading = f'<th scope="row"{look(first.kind, "row")}>{escape(first.show(row))}</th>'
         body += f"<tr{_stripe(k) if inline else ''}>{heading}{cells}</tr>\n"
     title = f"<caption{look('caption')}>{escape(caption)}</caption>\n" if caption else ""
-    return (
+    table = (
         f"<table{look('wdro')}>\n{title}<thead><tr>{head}</tr></thead>\n"
         f"<tbody>\n{body}</tbody>\n</table>"
     )
+    # A wide table scrolls by itself, and not the notebook with it.
+    return f'<div style="overflow-x: auto">{table}</div>' if inline else table
 
 
 def facts_table(facts: Iterable[tuple[str, str]], caption: str = "") -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wdro_model.display.figures import drawn, new_figure, panels_for, plain
+from wdro_model.display.figures import drawn, inches_of, new_figure, panels_for, plain
 from wdro_model.traffic.map_shapes import MapLayout, ribbons
 from wdro_model.traffic.network import Network, as_flow
 
@@ -26,6 +26,8 @@ ROOM = 0.2
 MOST_LABELS = 60
 """Networks with more nodes are drawn without their names unless asked for."""
 COLUMNS = 3
+ROOMY = 3.0
+"""Inches of axes under which names do not fit into nodes."""
 
 
 def plot_flows(
@@ -103,6 +105,8 @@ def _plot(
         panels = figure.subplots(rows, columns, squeeze=False).flatten()
     else:
         figure, panels = panels_for(ax, count, width, height)
+        if labels is None and min(inches_of(panels[0])) < ROOMY:
+            labels = False
     congestion = _Map(network, layout, _colours("congestion", CONGESTION, 0.0, most), labels)
     widest = max(float(x.max()) for x in flows.values())
     for axes, (name, x) in zip(panels, flows.items()):
