@@ -66,6 +66,20 @@ def test_a_problem_judges_its_own_decision(portfolio, rng, name):
         assert problem.constraints[0].dual_value == dual
 
 
+@pytest.mark.parametrize("name", ["path", "compare"])
+def test_a_value_that_a_twin_left_is_not_taken_for_the_users(portfolio, name):
+    problem, x, _ = portfolio
+    value = problem.solve()
+    problem.with_radius(3.0).solve()
+    left = x.value.copy()
+    OTHERS[name](problem)
+    np.testing.assert_array_equal(x.value, left)
+    assert problem.worst_case().expected_loss == pytest.approx(value)
+    x.value = np.eye(4)[0]
+    OTHERS[name](problem)
+    assert problem.losses() == pytest.approx(-portfolio[2][:, 0])
+
+
 def test_a_twin_that_is_not_solved_judges_the_variables(portfolio):
     problem, x, data = portfolio
     problem.solve()

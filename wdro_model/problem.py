@@ -12,6 +12,7 @@ import numpy as np
 from cvxpy.lin_ops import lin_utils
 from numpy.typing import ArrayLike
 
+from wdro_model.display.factual import Factual, brief, counted
 from wdro_model.errors import ConvexityWarning
 from wdro_model.model import Memory, Model, RobustModel, compiled
 from wdro_model.model.compiled import refuse_empty_set, refuse_missing_values
@@ -25,7 +26,7 @@ from wdro_model.model.declared import (
 from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
 from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
-from wdro_model.solve.explain import explain
+from wdro_model.solve.explain import Explanation, explain, model_rows
 from wdro_model.solve.first_order import user_start
 from wdro_model.solve.options import (
     DualName,
@@ -49,7 +50,11 @@ if TYPE_CHECKING:
     from wdro_model.evaluation.worst_case import WorstCase
 
 
-class Problem:
+WRITTEN = 120
+"""Characters of an objective that are shown."""
+
+
+class Problem(Factual):
     """Minimise the worst-case expected loss over a Wasserstein ball around the data.
 
         min over x in X of  sup { E_Q f(x, xi) : W_c(Q, empirical distribution) <= radius }
@@ -165,7 +170,7 @@ class Problem:
         relax : bool
             Minimise over the convex hull of the feasible points where variables are integer.
         verbose, progress : bool
-            Print a table; show a bar on a terminal.
+            Print a table; show a bar once the solve has lasted a few seconds.
 
         Examples
         --------
@@ -223,7 +228,7 @@ class Problem:
         *,
         solver: Solver | str | None = None,
         **options: Unpack[SolveOptions],
-    ) -> str:
+    ) -> Explanation:
         """What would be solved, how, and why: loss, data, ball, feasible set, formula, solver.
 
         Examples
@@ -523,11 +528,20 @@ class Problem:
         some = model.joint.take(as_rows(rows, model.joint.size, "rows"))
         return self._twin(model.on(some), self.ambiguity)
 
+    def facts(self) -> list[tuple[str, str]]:
+        """What was declared, and what the last solve found."""
+        rows = [("objective", self._objective_text()), *model_rows(self._model)]
+        found = self.solution
+        if found is None:
+            return [*rows, ("solution", "none yet: solve()")]
+        text = f"{found.value:.8g} by {found.method}, {found.status}, in {found.seconds:.3g} s"
+        return [*rows, ("solution", text)]
+
     def __repr__(self) -> str:
-        return (
-            f"Problem({len(self.variables())} variable(s), "
-            f"{len(self.uncertain_parameters())} uncertain parameter(s), {self.ambiguity!r})"
-        )
+        variables = counted(len(self.variables()), "variable")
+        data = counted(len(self.uncertain_parameters()), "uncertain parameter")
+        solved = "" if self.value is None else f", {self.status}, value {self.value:.6g}"
+        return brief(self, f"{variables}, {data}{solved}, {self.ambiguity!r}")
 
     # -------------------------------------------------------------- copying
     def _twin(self, model: Model, ball: WassersteinBall | None) -> Problem:
@@ -549,6 +563,14 @@ class Problem:
         counter = lin_utils.ID_COUNTER
         counter.count = max(counter.count, state.pop("_next_id"))
         self.__dict__.update(state)
+
+    def _objective_text(self) -> str:
+        """The objective as it was written, cut where it is long."""
+        if not isinstance(self.objective, cp.Minimize | cp.Maximize):
+            return str(self._model.loss.loss.name)
+        sense = "maximise" if self._model.maximise else "minimise"
+        written = " ".join(str(self.objective.args[0]).split())
+        return f"{sense} {written if len(written) <= WRITTEN else written[: WRITTEN - 3] + '...'}"
 
     # -------------------------------------------------------------- checking
     def _current_model(self) -> Model:

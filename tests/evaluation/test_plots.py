@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import gaussian_kde
 
 import wdro_model as wdro
+from wdro_model.display.figures import METHOD_COLOURS, colours_of_methods
 from wdro_model.evaluation.drawing import (
     ERM_COLOUR,
     legend_columns,
@@ -72,7 +73,7 @@ LONG = [
 
 def test_picture_has_a_panel_for_each_set(portfolio, tmp_path, rng):
     report = wdro.compare(portfolio[0], methods=("erm", "exact"), test=rng.normal(size=(50, 4)))
-    figure = report.plot(tmp_path / "losses.png")
+    figure = report.plot(tmp_path / "losses.png", kind="histogram")
     assert (tmp_path / "losses.png").stat().st_size > 10_000
     assert [axes.get_title() for axes in figure.axes] == [
         "training (15 scenarios)",
@@ -92,7 +93,7 @@ def test_formats_by_suffix(portfolio, tmp_path, suffix):
 
 @pytest.mark.parametrize("sets", [(30,), (30, 200)])
 def test_long_names_fit_under_the_picture(sets):
-    figure = made_up(LONG, sets).plot()
+    figure = made_up(LONG, sets).plot(kind="histogram")
     (legend,) = figure.legends
     drawn = boxes(figure, legend.get_texts())
     assert inside(figure, drawn)
@@ -102,9 +103,9 @@ def test_long_names_fit_under_the_picture(sets):
 
 
 @pytest.mark.parametrize("count", [5, 12])
-def test_many_methods_get_strips_with_their_names(count):
+def test_many_methods_get_rows_with_their_names(count):
     names = [f"smoothed, radius {k}" for k in range(count - 1)] + [LONG[0]]
-    figure = made_up(names).plot()
+    figure = made_up(names).plot(kind="histogram")
     assert len(figure.axes) == 2 * count
     labels = [axes.yaxis.label for axes in figure.axes[::2]]
     assert [label.get_text().split("\n")[0] for label in labels[:3]] == names[:3]
@@ -113,27 +114,34 @@ def test_many_methods_get_strips_with_their_names(count):
     assert disjoint(drawn)
 
 
-def test_panels_share_an_axis_only_if_all_keep_their_shape():
-    together = made_up(["a", "b"]).plot()
+@pytest.mark.parametrize("kind", ["strips", "histogram"])
+def test_panels_share_an_axis_only_if_all_keep_their_shape(kind):
+    together = made_up(["a", "b"]).plot(kind=kind)
     assert together.axes[0].get_xlim() == together.axes[1].get_xlim()
     report = made_up(["a", "b"])
     far = {**report.methods[0].losses, "test 1": np.linspace(1e3, 1e5, 50)}
-    apart = Report((Judged("a", None, far), report.methods[1]), report.scenario_sets).plot()
+    apart = Report((Judged("a", None, far), report.methods[1]), report.scenario_sets).plot(
+        kind=kind
+    )
     assert apart.axes[0].get_xlim()[1] < 10
 
 
 def test_dollars_in_names_are_no_formulas():
-    figure = made_up(["costs $5 or $6", "$\\frac{"]).plot()
+    made_up(["costs $5 or $6", "$\\frac{"]).plot()
+    figure = made_up(["costs $5 or $6", "$\\frac{"]).plot(kind="histogram")
     boxes(figure, figure.legends[0].get_texts())
     assert figure.legends[0].get_texts()[0].get_text().startswith("costs \\$5")
 
 
-def test_a_million_losses_and_constant_ones_are_drawn():
+@pytest.mark.parametrize("kind", ["strips", "histogram"])
+def test_a_million_losses_and_constant_ones_are_drawn(kind):
     rng = np.random.default_rng(0)
     losses = {"training": np.full(10, 2.0), "test": rng.standard_cauchy(10**6)}
-    Report((Judged("a", None, losses), Judged("b", None, losses)), ("training", "test")).plot()
+    Report((Judged("a", None, losses), Judged("b", None, losses)), ("training", "test")).plot(
+        kind=kind
+    )
     one = {"training": np.array([1.0])}
-    Report((Judged("one", None, one),), ("training",)).plot()
+    Report((Judged("one", None, one),), ("training",)).plot(kind=kind)
 
 
 def test_density_is_that_of_the_kernel():
@@ -249,7 +257,7 @@ def test_picture_of_a_path_with_one_radius_and_without_names(portfolio):
 )
 def test_erm_is_blue_wherever_it_stands(portfolio, methods):
     report = wdro.compare(portfolio[0], methods)
-    lines = report.plot().axes[0].get_lines()
+    lines = report.plot(kind="histogram").axes[0].get_lines()
     curves = {line.get_label().split("\n")[0]: line.get_color() for line in lines}
     assert curves["erm"] == ERM_COLOUR
     others = [curves[name] for name in methods if name != "erm"]
@@ -260,3 +268,151 @@ def test_erm_is_blue_among_the_radii(portfolio):
     selection = wdro.select_radius(portfolio[0], [0.0, 0.1, 1.0], folds=2, progress=False)
     (erm,) = (line for line in selection.plot().axes[0].get_lines() if "ERM" in line.get_label())
     assert erm.get_color() == ERM_COLOUR
+
+
+def test_a_method_has_one_colour_in_all_pictures(portfolio):
+    report = wdro.compare(portfolio[0], ("smoothed", "exact", "erm"))
+    strips = {
+        round(float(line.get_ydata()[0])): line.get_color()
+        for line in report.plot().axes[0].get_lines()
+        if line.get_marker() == "o"
+    }
+    assert strips == {k: METHOD_COLOURS[m] for k, m in enumerate(("smoothed", "exact", "erm"))}
+    path = portfolio[0].path([0, 0.1, 1], "smoothed").plot()
+    assert path.axes[0].get_lines()[0].get_color() == METHOD_COLOURS["smoothed"]
+    lines = path.axes[0].get_lines()
+    (means,) = (line.get_color() for line in lines if "mean loss" in line.get_label())
+    assert means not in METHOD_COLOURS.values()
+    selection = wdro.select_radius(
+        portfolio[0], [0.1, 1.0], folds=2, method="exact", progress=False
+    )
+    assert METHOD_COLOURS["exact"] in {
+        line.get_color() for line in selection.plot().axes[0].get_lines()
+    }
+
+
+def test_a_method_at_several_radii_has_shades_of_its_colour():
+    found = colours_of_methods(["erm", "exact", "exact", "exact", "another", "third"])
+    assert found[0] == ERM_COLOUR
+    assert found[2] == METHOD_COLOURS["exact"]
+    lightness = [sum(int(c[i : i + 2], 16) for i in (1, 3, 5)) for c in found[1:4]]
+    assert lightness == sorted(lightness, reverse=True)
+    assert len(set(found)) == len(found)
+    assert not set(found[4:]) & set(METHOD_COLOURS.values())
+
+
+# ------------------------------------------------------------------ strips
+def rows_of(axes, marker):
+    """Where marks of a kind stand: {row: place}."""
+    lines = [line for line in axes.get_lines() if line.get_marker() == marker]
+    return {int(line.get_ydata()[0]): float(line.get_xdata()[0]) for line in lines}
+
+
+def test_strips_mark_mean_cvar_and_promise(portfolio, rng):
+    report = wdro.compare(portfolio[0], ("erm", "exact"), test=rng.normal(size=(40, 4)))
+    figure = report.plot()
+    assert [axes.get_title() for axes in figure.axes] == [
+        "training (15 scenarios)",
+        "test (40 scenarios)",
+    ]
+    axes = figure.axes[1]
+    for k, judged in enumerate(report.methods):
+        losses = np.sort(judged.losses["test"])
+        assert rows_of(axes, "o")[k] == pytest.approx(losses.mean())
+        assert rows_of(axes, ">")[k] == pytest.approx(losses[-2:].mean())  # 5% of 40
+        assert rows_of(axes, "|")[k] == pytest.approx(judged.promise)
+        dots = axes.collections[k].get_offsets()
+        np.testing.assert_allclose(np.sort(dots[:, 0]), losses)
+        assert np.abs(dots[:, 1] - k).max() < 0.5
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["one scenario", "mean", "CVaR, mean of the worst 5%", "promise"]
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["erm", "exact"]
+
+
+def test_heavy_tails_are_cut_and_counted():
+    rng = np.random.default_rng(0)
+    tail = np.concatenate([rng.normal(size=995), [1e3, 1e4, 1e5, -1e6, 1e6]])
+    calm = rng.normal(size=1000)
+    judged = [
+        Judged("erm", None, {"t": tail}, 0.0, 5e5),
+        Judged("exact", None, {"t": calm}, 0.0, 1),
+    ]
+    figure = Report(tuple(judged), ("t",)).plot()
+    (axes,) = figure.axes
+    assert axes.get_xlim()[1] < 10
+    texts = [text.get_text() for text in axes.texts]
+    mean, cvar = tail.mean(), np.sort(tail)[-50:].mean()
+    assert texts == [
+        "\u2190 1 beyond",
+        f"4 beyond, promise 5e+05, CVaR {cvar:.3g}, mean {mean:.3g} \u2192",
+    ]
+    assert 0 not in rows_of(axes, "o")
+    assert rows_of(axes, "o")[1] == pytest.approx(calm.mean())
+    histogram = Report(tuple(judged), ("t",)).plot(kind="histogram").axes[0]
+    assert [text.get_text() for text in histogram.texts] == ["beyond: erm 5"]
+
+
+@pytest.mark.parametrize("sets", [(1,), (30, 500)])
+@pytest.mark.parametrize("count", [1, 4, 12])
+def test_long_names_of_strips_are_inside_and_apart(sets, count):
+    names = [f"{LONG[k % 4]} ({k})" for k in range(count)]
+    figure = made_up(names, sets).plot()
+    labels = figure.axes[0].get_yticklabels()
+    drawn = boxes(figure, labels)
+    assert inside(figure, drawn)
+    assert disjoint(drawn)
+    legend = boxes(figure, figure.legends[0].get_texts())
+    assert inside(figure, legend)
+    assert disjoint(legend)
+
+
+def test_one_set_or_axes_of_ones_own():
+    from matplotlib.figure import Figure
+
+    report = made_up(["a", "b"], (30, 200, 300))
+    assert [axes.get_title() for axes in report.plot(scenarios="test 2").axes] == [
+        "test 2 (300 scenarios)"
+    ]
+    for kind in ("strips", "histogram"):
+        own = Figure().subplots(1, 3)
+        assert report.plot(ax=own, kind=kind) is own
+        assert all(axes.get_title() for axes in own)
+        (one,) = Figure().subplots(1, 1, squeeze=False)[0]
+        assert report.plot(ax=one, scenarios="training", kind=kind) is one
+        with pytest.raises(ValueError, match=r"3 panel\(s\), got 1 axes in ax="):
+            report.plot(ax=one, kind=kind)
+    with pytest.raises(TypeError, match="ax must be Matplotlib's axes, got str"):
+        report.plot(ax="ax", scenarios="training")
+    with pytest.raises(ValueError, match=r"unknown kind 'histogramm'\. Did you mean 'histogram'"):
+        report.plot(kind="histogramm")
+    with pytest.raises(ValueError, match="unknown set of scenarios 'test'"):
+        report.plot(scenarios="test")
+
+
+def test_paths_and_radii_on_axes_of_ones_own(portfolio):
+    from matplotlib.figure import Figure
+
+    path = portfolio[0].path([0, 0.1, 1])
+    (ax,) = Figure().subplots(1, 1, squeeze=False)[0]
+    assert path.plot(kind="decision", ax=ax) is ax
+    assert ax.get_title() == "decision"
+    with pytest.raises(ValueError, match="unknown kind 'decisions'"):
+        path.plot(kind="decisions")
+    with pytest.raises(ValueError, match="got 1 axes"):
+        path.plot(ax=ax)
+    selection = wdro.select_radius(portfolio[0], [0.0, 0.1, 1.0], folds=2, progress=False)
+    (ax,) = Figure().subplots(1, 1, squeeze=False)[0]
+    assert selection.plot(ax=ax) is ax
+    assert ax.get_title().startswith(f"radius {selection.radius:.3g} has been chosen")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(-8, 8), st.floats(0.001, 12))
+def test_ticks_of_the_radius_are_even(exponent, decades):
+    """The largest distance on the axis is at most about twice the smallest."""
+    radii = 10.0 ** np.array([exponent, exponent + decades])
+    ticks = np.array(round_numbers(radii))
+    assert 1 <= len(ticks) <= 7
+    steps = np.diff(np.log10(ticks))
+    assert (steps > 0).all()
+    assert len(steps) < 2 or steps.max() <= 2.1 * steps.min()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.deferred import networkx as nx
+from wdro_model.display.factual import brief_fields
 from wdro_model.uncertainty.scenarios import LazySamples
 
 CONNECTION_TRIES = 50
@@ -53,6 +54,8 @@ class TreeCosts:
     mask: np.ndarray
     noise: float = 0.1
     nonnegative: bool = True
+
+    __repr__ = brief_fields
 
     def __post_init__(self) -> None:
         base, mask = np.asarray(self.base, dtype=np.float64), np.asarray(self.mask)

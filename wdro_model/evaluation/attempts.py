@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cvxpy.error import SolverError
 
+from wdro_model.display.bars import progress_bar
 from wdro_model.errors import MissingRuleError, unknown_name
 from wdro_model.evaluation.statistics import TRAINING
 from wdro_model.model import RobustModel
@@ -34,6 +35,10 @@ STATUSES: dict[type[Exception], str] = {
     ValueError: REFUSED,
 }
 """Errors that are an answer of the library, and the status of a solve that ends with one."""
+
+
+PATIENCE = 3.0
+"""Seconds until a bar shows."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,12 @@ def raised_here(error: Exception) -> bool:
         trace = trace.tb_next
     name = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
     return name.split(".")[0] == __name__.split(".")[0]
+
+
+def solve_bar(title: str, count: int, options: Mapping[str, Any]) -> Any:
+    """A bar over several solves, unless `progress=False` or `verbose=True` is among the options."""
+    show = options.get("progress", True) and not options.get("verbose", False)
+    return progress_bar(title, count, unit="solve", show=bool(show), delay=PATIENCE)
 
 
 def was_interrupted(solution: Solution) -> bool:

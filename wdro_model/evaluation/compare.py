@@ -15,6 +15,7 @@ from wdro_model.evaluation.attempts import (
     decision_kept,
     named_scenarios,
     radius_labels,
+    solve_bar,
     warm_arguments,
     was_interrupted,
 )
@@ -38,10 +39,36 @@ class Request:
     arguments: Mapping[str, Any]
     continues: bool = False
     """Is the one before the same method at another radius?"""
+    group: str = ""
+    """The label of the method, without its radius."""
 
     @property
     def radius(self) -> float:
         return 0.0 if self.arguments["method"] == "erm" else self.problem.radius
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """What a report was computed from."""
+
+    problem: Problem
+    methods: Mapping[str, Mapping[str, Any]]
+    test: Mapping[str, Any]
+    rounded: bool
+    warm: bool
+    options: Mapping[str, Any]
+
+    def at(self, radii: Iterable[float], progress: bool) -> Report:
+        """The same comparison at other radii."""
+        return compare(
+            self.problem,
+            self.methods,
+            self.test or None,
+            radii,
+            rounded=self.rounded,
+            warm=self.warm,
+            **{**self.options, "progress": progress},
+        )
 
 
 def compare(
@@ -95,13 +122,14 @@ def compare(
     """
     if not hasattr(problem, "with_radius"):
         raise TypeError(f"compare needs a wdro Problem first, got {type(problem).__name__}.")
+    methods = labelled(methods)
     requests = list(asked_for(problem, methods, radii, options))
     sets = named_scenarios(problem, test)
     if rounded:
         refuse_rounding(problem)
     entries: list[Judged | Refused] = []
     errors: list[Exception] = []
-    with decision_kept(problem):
+    with decision_kept(problem), solve_bar("compare", len(requests), options) as bar:
         waiting = iter(requests)
         try:
             last: Solution | None = None
@@ -109,6 +137,7 @@ def compare(
                 before = last if warm or request.continues else None
                 arguments = warm_arguments(request.problem, request.arguments, before)
                 found = attempt(request.problem, arguments)
+                bar.update()
                 if isinstance(found, Failure):
                     errors.append(found.error)
                     entries.append(refused(request, found))
@@ -130,7 +159,8 @@ def compare(
         for other in others:
             first.add_note(str(other))
         raise first
-    return Report(tuple(entries), (TRAINING, *sets))
+    source = Compared(problem, methods, sets, rounded, warm, options)
+    return Report(tuple(entries), (TRAINING, *sets), source)
 
 
 def judged(
@@ -146,6 +176,7 @@ def judged(
         promise,
         solution.status,
         solution.maximise,
+        request.group,
     )
 
 
@@ -154,7 +185,8 @@ def judged_rounded(request: Request, solution: Solution, sets: Mapping[str, Any]
     discrete, promise = rounded_solution(request.problem, solution.as_loss())
     if solution.maximise:
         discrete, promise = discrete.turned(), None if promise is None else -promise
-    return judged(replace(request, label=f"{request.label}, rounded"), discrete, sets, promise)
+    label, group = (f"{name}, rounded" for name in (request.label, request.group))
+    return judged(replace(request, label=label, group=group), discrete, sets, promise)
 
 
 def refused(request: Request, failure: Failure) -> Refused:
@@ -180,16 +212,16 @@ def asked_for(
     for arguments in plans.values():
         check_solving(problem, arguments)
     if radii is None:
-        yield from (Request(label, problem, plan) for label, plan in plans.items())
+        yield from (Request(label, problem, plan, group=label) for label, plan in plans.items())
         return
     values = check_radii(radii)
     twins = [problem.with_radius(radius) for radius in values]
     for label, plan in plans.items():
         if plan["method"] == "erm":
-            yield Request(label, problem, plan)
+            yield Request(label, problem, plan, group=label)
             continue
         for k, (text, twin) in enumerate(zip(radius_labels(values), twins)):
-            yield Request(f"{label}, radius {text}", twin, plan, continues=k > 0)
+            yield Request(f"{label}, radius {text}", twin, plan, k > 0, label)
 
 
 def labelled(methods: Methods) -> dict[str, Mapping[str, Any]]:

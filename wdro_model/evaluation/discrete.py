@@ -12,6 +12,7 @@ import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
+from wdro_model.display.factual import Factual, brief, known, words
 from wdro_model.errors import UnboundedError
 from wdro_model.evaluation.criteria import Criterion, criterion_of
 from wdro_model.loss import BatchedLoss, CallableLoss
@@ -40,7 +41,7 @@ VERTICES = 100
 
 
 @dataclass(frozen=True)
-class Rounded:
+class Rounded(Factual):
     """A discrete decision beside the fractional one that it replaces.
 
     Examples
@@ -71,6 +72,30 @@ class Rounded:
     def gap(self) -> float | None:
         """A bound on how much better the best discrete decision could be."""
         return None if self.lower_bound is None else max(0.0, self.value - self.lower_bound)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The two decisions side by side, for people."""
+        far = None
+        if self.gap is not None:
+            far = f"at most {self.gap:.3g} ({self.gap / max(abs(self.value), 1e-300):.2%})"
+        return known(
+            {
+                "judged by": self.criterion,
+                "rounded": f"{self.value:.8g}",
+                "fractional": f"{self.fractional_value:.8g}",
+                "lower bound": None if self.lower_bound is None else f"{self.lower_bound:.8g}",
+                "above the best": far,
+                "not zero": words(
+                    f"{np.count_nonzero(x)} of {x.size} entries of {variable.name()}"
+                    for variable, x in self.decision.items()
+                ),
+            }
+        )
+
+    def __repr__(self) -> str:
+        return brief(
+            self, f"{self.criterion} {self.value:.6g}, fractional {self.fractional_value:.6g}"
+        )
 
     def __str__(self) -> str:
         text = (

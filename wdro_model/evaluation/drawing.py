@@ -1,205 +1,99 @@
-"""Pictures of losses, and what all pictures share: colours, figures unknown to pyplot, labels."""
+"""Pictures of losses: a strip for each method, or histograms and densities."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable
-from itertools import cycle
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wdro_model.display.figures import (
+    COLOURS,
+    ERM_COLOUR,
+    METHOD_COLOURS,
+    PALE,
+    STYLES,
+    WIDEST_LABEL,
+    colour,
+    colours_of_methods,
+    drawn,
+    isotonic,
+    legend_columns,
+    method_colours,
+    new_figure,
+    panels_for,
+    plain,
+    save,
+    spread_apart,
+    style,
+)
+from wdro_model.errors import unknown_name
+
 if TYPE_CHECKING:
     from wdro_model.evaluation.report import Judged, Report
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5539", "#333333")
-"""Told apart by people with any colour vision (after Okabe and Ito)."""
-ERM_COLOUR = COLOURS[0]
-"""Blue, of ERM wherever it is drawn beside robust decisions."""
-STYLES = ("-", "--", "-.", ":")
-"""Curves that lie on top of each other differ in their dashes."""
-PALE = "#b8b8b8"
-WIDEST_LABEL = 34
-"""Longer names are broken into lines of so many characters."""
-
-
-def new_figure(width: float, height: float) -> Any:
-    """A figure of this size in inches, unknown to pyplot."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'wdro_model[plot]'.") from error
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def save(figure: Any, path: Any) -> Any:
-    """The figure, written to a file if a path is given; the suffix says the format."""
-    if path is not None:
-        figure.savefig(path, dpi=150)
-    return figure
-
-
-def colour(k: int) -> str:
-    return COLOURS[k % len(COLOURS)]
-
-
-def method_colours(are_erm: Iterable[bool]) -> list[str]:
-    """Colours of methods side by side: ERM has the same one in every picture."""
-    others = cycle(COLOURS[1:])
-    return [ERM_COLOUR if is_erm else next(others) for is_erm in are_erm]
-
-
-def style(k: int) -> str:
-    return STYLES[k % len(STYLES)]
-
-
-def plain(text: str, width: int = WIDEST_LABEL) -> str:
-    """A label in lines that are not too long, its dollar signs taken as such."""
-    lines = textwrap.wrap(text, width) or [text]
-    return "\n".join(lines).replace("$", r"\$")
-
-
-def legend_columns(labels: list[str], inches: float) -> int:
-    """As many columns as fit side by side under a figure of this width."""
-    widest = max(len(line) for label in labels for line in label.split("\n"))
-    return max(1, min(len(labels), int(inches / (0.085 * widest + 0.65))))
-
-
-def spread_apart(positions: np.ndarray, least: float, low: float, high: float) -> np.ndarray:
-    """Positions in the same order, at least `least` apart within [low, high], near the given ones.
-
-    With too little room for all, they are evenly spaced over the interval.
-    """
-    order = np.argsort(positions, kind="stable")
-    least = min(least, (high - low) / max(1, len(positions) - 1))
-    steps = least * np.arange(len(positions))
-    # Positions minus their least offsets must not decrease: the nearest such sequence.
-    shifted = isotonic(positions[order] - steps)
-    out = np.empty(len(positions))
-    out[order] = np.clip(shifted, low, max(low, high - steps[-1])) + steps
-    return out
-
-
-def isotonic(values: np.ndarray) -> np.ndarray:
-    """The nondecreasing sequence nearest to the values, by pooling adjacent violators."""
-    means: list[float] = []
-    counts: list[int] = []
-    for value in values.tolist():
-        means.append(value)
-        counts.append(1)
-        while len(means) > 1 and means[-2] > means[-1]:
-            mean, count = means.pop(), counts.pop()
-            total = counts[-1] + count
-            means[-1] = (means[-1] * counts[-1] + mean * count) / total
-            counts[-1] = total
-    return np.repeat(means, counts)
-
-
-# ------------------------------------------------------------------ histograms and densities
-MOST_TOGETHER = 4
-"""More methods than this get a strip each; on top of each other they could not be told apart."""
-GRID = 1024
-MOST_BINS = 60
+__all__ = [
+    "COLOURS",
+    "ERM_COLOUR",
+    "METHOD_COLOURS",
+    "PALE",
+    "STYLES",
+    "WIDEST_LABEL",
+    "colour",
+    "colours_of",
+    "isotonic",
+    "legend_columns",
+    "method_colours",
+    "new_figure",
+    "peak_density",
+    "peak_histogram",
+    "plain",
+    "plot_losses",
+    "save",
+    "spread_apart",
+    "style",
+]
 COMPARABLE = 4.0
 """Panels share their axis if it is at most this many times the narrowest panel's own."""
 
 
-def plot_losses(report: Report, path: Any = None) -> Any:
-    """Histograms and kernel densities of the losses, a column for each set of scenarios.
+def plot_losses(
+    report: Report,
+    path: Any = None,
+    *,
+    kind: str = "strips",
+    scenarios: str | Sequence[str] | None = None,
+    ax: Any = None,
+) -> Any:
+    """The losses of each method, a panel for each set of scenarios; the figure, or ax if given."""
+    from wdro_model.evaluation.strips import draw_strips
 
-    Each method is scaled to its own peak: decisions of very different spread stay visible. Up to
-    four methods share a panel, more have a strip each.
-    """
-    drawn = draw_together if len(report.methods) <= MOST_TOGETHER else draw_strips
-    return save(drawn(report), path)
-
-
-def draw_together(report: Report) -> Any:
-    """All methods in one panel for each set of scenarios."""
-    names = report.scenario_sets
-    width = max(6.4, 4.8 * len(names))
-    labels = [label(judged) for judged in report.methods]
-    columns = legend_columns(labels, width)
-    lines = -(-len(labels) // columns) * max(label.count("\n") + 1 for label in labels)
-    figure = new_figure(width, 3.75 + 0.2 * lines)
-    panels = np.atleast_1d(figure.subplots(1, len(names), sharex=comparable(report)))
-    for axes, scenarios in zip(panels, names):
-        for k, (judged, colour) in enumerate(zip(report.methods, colours_of(report))):
-            draw_losses(axes, judged, scenarios, colour, style(k))
-        axes.set_title(panel_title(report, scenarios))
-        axes.set_xlabel(axis_label(report))
-    mark_promises(report, [list(panels)] * len(report.methods))
-    panels[0].set_ylabel("density, scaled to its peak")
-    handles, texts = panels[0].get_legend_handles_labels()
-    figure.legend(handles, texts, loc="outside lower center", ncols=columns, frameon=False)
-    return figure
+    kinds = {"strips": draw_strips, "histogram": draw_histograms}
+    if kind not in kinds:
+        raise ValueError(unknown_name("kind", kind, kinds))
+    return drawn(kinds[kind](report, shown_sets(report, scenarios), ax), path, ax)
 
 
-def draw_strips(report: Report) -> Any:
-    """A row for each method, a column for each set of scenarios, one axis down each column."""
-    names, methods = report.scenario_sets, report.methods
-    figure = new_figure(2.6 + 4.2 * len(names), 1.1 + 0.85 * len(methods))
-    grid = figure.subplots(
-        len(methods),
-        len(names),
-        squeeze=False,
-        sharex="all" if comparable(report) else "col",
-    )
-    for k, (judged, colour) in enumerate(zip(methods, colours_of(report))):
-        for axes, scenarios in zip(grid[k], names):
-            draw_losses(axes, judged, scenarios, colour, "-")
-            axes.set_yticks([])
-            for side in ("left", "top", "right"):
-                axes.spines[side].set_visible(False)
-        grid[k][0].set_ylabel(
-            label(judged, 26),
-            rotation=0,
-            horizontalalignment="right",
-            verticalalignment="center",
-        )
-    mark_promises(report, grid)
-    for top, bottom, scenarios in zip(grid[0], grid[-1], names):
-        top.set_title(panel_title(report, scenarios))
-        bottom.set_xlabel(axis_label(report))
-    return figure
-
-
-def draw_losses(axes: Any, judged: Judged, scenarios: str, colour: str, line: str) -> None:
-    """One method's histogram and density, its mean marked on the axis."""
-    losses = judged.losses[scenarios]
-    heights, edges = peak_histogram(losses)
-    grid, density = peak_density(losses)
-    axes.stairs(heights, edges, fill=True, alpha=0.22, color=colour)
-    axes.plot(grid, density, color=colour, linestyle=line, label=label(judged))
-    axes.plot(losses.mean(), 0.0, marker="^", color=colour, clip_on=False, zorder=5)
-    axes.set_ylim(0.0, 1.06)
-    axes.margins(x=0.02)
-
-
-def mark_promises(report: Report, grid: Any) -> None:
-    """A bar at the promise of each method; one far from all losses is left to the label."""
-    for judged, colour, row in zip(report.methods, colours_of(report), grid):
-        for axes in row if judged.promise is not None else ():
-            limits = axes.get_xlim()
-            axes.vlines(judged.promise, 0.0, 0.3, color=colour, lw=2.5, zorder=4)
-            axes.set_xlim(limits)
+def shown_sets(report: Report, scenarios: str | Sequence[str] | None) -> list[str]:
+    """The sets of scenarios that get a panel: all, or some by their names."""
+    if scenarios is None:
+        return list(report.scenario_sets)
+    wanted = [scenarios] if isinstance(scenarios, str) else list(scenarios)
+    for name in wanted:
+        if name not in report.scenario_sets:
+            raise ValueError(unknown_name("set of scenarios", name, report.scenario_sets))
+    return wanted
 
 
 def colours_of(report: Report) -> list[str]:
-    """A colour for each method, blue for ERM."""
-    return method_colours(judged.is_erm for judged in report.methods)
+    """A colour for each method, the same in every picture: ERM is blue."""
+    return colours_of_methods([judged.family for judged in report.methods])
 
 
 def axis_label(report: Report) -> str:
     """What is drawn: losses, or the values of an objective that is maximised."""
-    what = "objective, maximised" if report.maximise else "loss"
-    return f"{what} (triangle: mean, bar: promise)"
-
-
-def label(judged: Judged, width: int = WIDEST_LABEL) -> str:
-    """The name of a method and what it promised, in lines that are not too long."""
-    promise = "" if judged.promise is None else f"\npromise {judged.promise:.4g}"
-    return plain(judged.name, width) + promise
+    return "objective, maximised" if report.maximise else "loss"
 
 
 def panel_title(report: Report, scenarios: str) -> str:
@@ -207,14 +101,168 @@ def panel_title(report: Report, scenarios: str) -> str:
     return f"{plain(scenarios)} ({count} scenario{'s' if count != 1 else ''})"
 
 
-def comparable(report: Report) -> bool:
-    """Would no panel lose its shape on an axis that covers all losses?"""
-    ranges = []
-    for scenarios in report.scenario_sets:
-        losses = np.concatenate([judged.losses[scenarios] for judged in report.methods])
-        ranges.append((losses.min(), losses.max()))
-    low, high = np.array(ranges).T
-    return bool(high.max() - low.min() <= COMPARABLE * (high - low).min())
+# ------------------------------------------------------------------ what a panel shows
+CORE = (0.02, 0.98)
+"""The quantiles between which lies what must be seen."""
+REACH = 0.6
+"""Losses and marks beyond them are shown up to this fraction of their distance."""
+
+
+@dataclass(frozen=True)
+class LossWindow:
+    """The part of the axis that a panel shows; what lies beyond is counted at its edges."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, report: Report, scenarios: str) -> LossWindow:
+        """Room for all losses and marks but those far from the others, as heavy tails have them."""
+        losses = [judged.losses[scenarios] for judged in report.methods]
+        ends = np.array([np.quantile(those, CORE) for those in losses])
+        core = (float(ends[:, 0].min()), float(ends[:, 1].max()))
+        span = core[1] - core[0] or 0.1 * abs(core[0]) or 1.0
+        outer = (core[0] - REACH * span, core[1] + REACH * span)
+        extremes = [end(those) for those in losses for end in (np.min, np.max)]
+        points = np.array([*extremes, *marks_of(report, scenarios), *core])
+        seen = points[(outer[0] <= points) & (points <= outer[1])]
+        cut = (points[:-2].min() < outer[0], points[:-2].max() > outer[1])
+        low, high = float(seen.min()), float(seen.max())
+        room = 0.04 * max(high - low, span)
+        return cls(
+            low - (3 * room if cut[0] else room),
+            high + (3 * room if cut[1] else room),
+        )
+
+    @property
+    def width(self) -> float:
+        return self.high - self.low
+
+    def inside(self, losses: np.ndarray) -> np.ndarray:
+        """The losses that are shown."""
+        return losses[(self.low <= losses) & (losses <= self.high)]
+
+    def beyond(self, losses: np.ndarray) -> tuple[int, int]:
+        """How many losses are not, on each side."""
+        return int((losses < self.low).sum()), int((losses > self.high).sum())
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+def marks_of(report: Report, scenarios: str) -> list[float]:
+    """Where means, CVaRs and promises stand."""
+    marks = []
+    for judged in report.methods:
+        found = judged.statistics(scenarios)
+        marks += [found.mean, found.tail]
+        marks += [] if judged.promise is None else [judged.promise]
+    return marks
+
+
+def windows(report: Report, sets: Sequence[str]) -> list[LossWindow]:
+    """What each panel shows: the same, unless some panel would lose its shape."""
+    own = [LossWindow.of(report, scenarios) for scenarios in sets]
+    both = LossWindow(min(w.low for w in own), max(w.high for w in own))
+    if both.width <= COMPARABLE * min(w.width for w in own):
+        return [both] * len(own)
+    return own
+
+
+# ------------------------------------------------------------------ histograms and densities
+MOST_TOGETHER = 4
+"""More methods than this get a strip each; on top of each other they could not be told apart."""
+SMALL = {"ha": "right", "va": "top", "fontsize": 8, "color": "0.35"}
+GRID = 1024
+MOST_BINS = 60
+
+
+def draw_histograms(report: Report, sets: Sequence[str], ax: Any = None) -> Any:
+    """Histograms and kernel densities of the losses, a column for each set of scenarios.
+
+    Each method is scaled to its own peak: decisions of very different spread stay visible. Up to
+    four methods share a panel, more have a row each.
+    """
+    if ax is None and len(report.methods) > MOST_TOGETHER:
+        return draw_rows(report, sets)
+    return draw_together(report, sets, ax)
+
+
+def draw_together(report: Report, sets: Sequence[str], ax: Any) -> Any:
+    """All methods in one panel for each set of scenarios."""
+    width = max(6.4, 4.8 * len(sets))
+    labels = [label(judged) for judged in report.methods]
+    columns = legend_columns(labels, width)
+    lines = -(-len(labels) // columns) * max(label.count("\n") + 1 for label in labels)
+    figure, panels = panels_for(ax, len(sets), width, 3.75 + 0.2 * lines)
+    for axes, scenarios, window in zip(panels, sets, windows(report, sets)):
+        cut = []
+        for k, (judged, own) in enumerate(zip(report.methods, colours_of(report))):
+            draw_losses(axes, judged, scenarios, window, own, style(k))
+            count = sum(window.beyond(judged.losses[scenarios]))
+            cut += [f"{plain(judged.name)} {count}"] if count else []
+        if cut:
+            axes.text(0.99, 0.98, "beyond: " + ", ".join(cut), transform=axes.transAxes, **SMALL)
+        axes.set_xlim(window.low, window.high)
+        axes.set_title(panel_title(report, scenarios))
+        axes.set_xlabel(f"{axis_label(report)} (triangle: mean, bar: promise)")
+    panels[0].set_ylabel("density, scaled to its peak")
+    handles, texts = panels[0].get_legend_handles_labels()
+    if ax is None:
+        figure.legend(handles, texts, loc="outside lower center", ncols=columns, frameon=False)
+    else:
+        panels[-1].legend(handles, texts, fontsize="small", framealpha=0.7)
+    return figure
+
+
+def draw_rows(report: Report, sets: Sequence[str]) -> Any:
+    """A row for each method, a column for each set of scenarios, one axis down each column."""
+    methods = report.methods
+    figure = new_figure(2.6 + 4.2 * len(sets), 1.1 + 0.85 * len(methods))
+    grid = figure.subplots(len(methods), len(sets), squeeze=False, sharex="col")
+    shown = windows(report, sets)
+    for row, judged, own in zip(grid, methods, colours_of(report)):
+        for axes, scenarios, window in zip(row, sets, shown):
+            draw_losses(axes, judged, scenarios, window, own, "-")
+            axes.set_xlim(window.low, window.high)
+            axes.set_yticks([])
+            count = sum(window.beyond(judged.losses[scenarios]))
+            if count:
+                axes.text(0.99, 0.98, f"{count} beyond", transform=axes.transAxes, **SMALL)
+            for side in ("left", "top", "right"):
+                axes.spines[side].set_visible(False)
+        row[0].set_ylabel(
+            label(judged, 26),
+            rotation=0,
+            horizontalalignment="right",
+            verticalalignment="center",
+        )
+    for top, bottom, scenarios in zip(grid[0], grid[-1], sets):
+        top.set_title(panel_title(report, scenarios))
+        bottom.set_xlabel(f"{axis_label(report)} (triangle: mean, bar: promise)")
+    return figure
+
+
+def draw_losses(
+    axes: Any, judged: Judged, scenarios: str, window: LossWindow, colour: str, line: str
+) -> None:
+    """One method's histogram and density, its mean marked on the axis, a bar at its promise."""
+    losses = judged.losses[scenarios]
+    seen = window.inside(losses)
+    heights, edges = peak_histogram(seen)
+    grid, density = peak_density(seen)
+    axes.stairs(heights, edges, fill=True, alpha=0.22, color=colour)
+    axes.plot(grid, density, color=colour, linestyle=line, label=label(judged))
+    axes.plot(losses.mean(), 0.0, marker="^", color=colour, clip_on=False, zorder=5)
+    if judged.promise is not None:  # one far from all losses is left to the label
+        axes.vlines(judged.promise, 0.0, 0.3, color=colour, lw=2.5, zorder=4)
+    axes.set_ylim(0.0, 1.06)
+
+
+def label(judged: Judged, width: int = WIDEST_LABEL) -> str:
+    """The name of a method and what it promised, in lines that are not too long."""
+    promise = "" if judged.promise is None else f"\npromise {judged.promise:.4g}"
+    return plain(judged.name, width) + promise
 
 
 def is_spike(losses: np.ndarray) -> bool:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from wdro_model.deferred import cloudpickle, joblib
+from wdro_model.display.bars import progress_bar
 
 SHARED_BYTES = 2**16
 """Read-only arrays from this size on travel beside the pickled object."""
@@ -86,21 +85,13 @@ def collect(
     progress: bool,
     title: str,
 ) -> Collected:
-    """task(0), ..., task(count - 1), in parallel as joblib is told, with a bar on a terminal.
+    """task(0), ..., task(count - 1), in parallel as joblib is told, with a progress bar.
 
     An interrupt from the keyboard, or the end of a worker process, keeps the results so far; it is
     raised where there are none.
     """
     found = Collected()
-    bar = tqdm(
-        total=count,
-        desc=title,
-        unit="fold",
-        file=sys.stderr,
-        leave=False,
-        disable=None if progress else True,
-    )
-    with bar:
+    with progress_bar(title, count, unit="fold", show=progress) as bar:
         try:
             for index, result in _results(task, range(count), parts, jobs):
                 found.results[index] = result

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wdro_model.display.factual import brief, counted
+from wdro_model.display.html_tables import Column, listed
 from wdro_model.evaluation.attempts import (
     Failure,
     attempt,
@@ -15,11 +17,12 @@ from wdro_model.evaluation.attempts import (
     decision_kept,
     named_scenarios,
     radius_labels,
+    solve_bar,
     warm_arguments,
     was_interrupted,
 )
-from wdro_model.evaluation.statistics import TRAINING, LossStatistics, losses_by_set
-from wdro_model.evaluation.tables import Column, Tabular, frame
+from wdro_model.evaluation.statistics import PERCENTS, TRAINING, LossStatistics, losses_by_set
+from wdro_model.evaluation.tables import Tabular, frame, written
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.solve.certify import Solution
 
@@ -40,6 +43,11 @@ class Stage:
     """By the name of the scenario set, "training" first; empty where the solver failed."""
     message: str = ""
     """Why there is no solution."""
+    quantiles: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """101 quantiles of the losses on each set of scenarios, evenly spaced from 0 to 1."""
+
+    def __repr__(self) -> str:
+        return brief(self, f"radius {self.radius:.6g}, {self.message or repr(self.solution)}")
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,15 @@ class RadiusPath(Tabular):
     """The names of the n coordinates of a decision."""
     asked: tuple[float, ...]
     """The radii that were asked for; after an interrupt there are fewer stages."""
+    problem: Problem | None = field(default=None, compare=False)
+    """Whose decisions they are; it is not pickled."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "problem": None}
+
+    def __repr__(self) -> str:
+        ends = f"radius {self.asked[0]:.6g} to {self.radii[-1]:.6g}"
+        return brief(self, f"{counted(len(self.stages), 'solve')}, {ends}, {self.method}")
 
     @property
     def radii(self) -> np.ndarray:
@@ -72,6 +89,11 @@ class RadiusPath(Tabular):
     @property
     def solutions(self) -> tuple[Solution | None, ...]:
         return tuple(stage.solution for stage in self.stages)
+
+    @property
+    def method(self) -> str:
+        """The method of the solves: that of the largest radius, as radius 0 is ERM."""
+        return next((s.method for s in reversed(self.solutions) if s is not None), "erm")
 
     @property
     def values(self) -> np.ndarray:
@@ -146,14 +168,41 @@ class RadiusPath(Tabular):
         coordinates = [dict(zip(self.coordinates, row)) for row in self.decisions.tolist()]
         return table.join(frame(coordinates))
 
-    def plot(self, path: Any = None, labelled: int = 8) -> Any:
+    def plot(
+        self, path: Any = None, labelled: int = 8, *, kind: str | None = None, ax: Any = None
+    ) -> Any:
         """Values and coordinates of the decision against the radius; saved if a path is given.
 
         labelled: how many coordinates get a colour and a name: those that change most.
+        kind: one panel alone, "loss", "mean loss" or "decision".
+        ax: Matplotlib's axes to draw on, one for each panel.
+
+        Returns the figure, which notebooks show, or `ax` where it is given.
         """
         from wdro_model.evaluation.radius_drawing import plot_path
 
-        return plot_path(self, path, labelled)
+        return plot_path(self, path, labelled, kind=kind, ax=ax)
+
+    def to_html(self, path: Any = None, title: str = "Decisions along the radius") -> str | None:
+        """One page with a slider over the radii and the table; nothing is loaded from elsewhere.
+
+        Written to a file, or returned without a path.
+        """
+        from wdro_model.evaluation.explorer import Explorer
+        from wdro_model.evaluation.pages import meanings, page, sorting
+
+        if self.problem is None:
+            raise ValueError(
+                "the page of a path needs its problem, which is not kept in files; call "
+                "problem.path(radii) again."
+            )
+        sections = {
+            "Over the radius": Explorer.of_path(self, self.problem).html(),
+            "All radii": sorting(self.html()),
+            "Messages": listed(self.messages()),
+            "What the columns mean": meanings(self.columns),
+        }
+        return written(page(title, sections), path)
 
     def messages(self) -> list[str]:
         """What stands under the table: failures, and an interrupt."""
@@ -208,13 +257,14 @@ def radius_path(
     names = coordinate_names(problem)
     stages: list[Stage] = []
     last: Solution | None = None
-    with decision_kept(problem):
+    with decision_kept(problem), solve_bar("path", len(values), options) as bar:
         current = problem
         try:
             for radius in values:
                 current = current.with_radius(radius)
                 arguments = warm_arguments(current, {**options, "method": method}, last)
                 found = attempt(current, arguments)
+                bar.update()
                 if isinstance(found, Failure):
                     if last is None:
                         raise found.error
@@ -229,14 +279,15 @@ def radius_path(
                         for name, those in losses.items()
                     }
                     x = current._model.feasible.layout.join(found.decision)
-                    stages.append(Stage(radius, found, x, statistics))
+                    spread = {name: np.quantile(those, PERCENTS) for name, those in losses.items()}
+                    stages.append(Stage(radius, found, x, statistics, quantiles=spread))
                 if interrupted:
                     break
                 last = found
         except KeyboardInterrupt:
             if last is None:
                 raise
-    return RadiusPath(tuple(stages), names, values)
+    return RadiusPath(tuple(stages), names, values, problem)
 
 
 def coordinate_names(problem: Problem) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def select_radius(
     refit : bool
         False leaves the variables as they were and `result.problem` unsolved.
     progress : bool
-        Show a bar on a terminal.
+        Show a bar; in a log, a line after a minute, after two, after four.
     **arguments
         Of `Problem.solve`: method, solver, time_limit, epsilon, ...
 

@@ -6,17 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wdro_model.evaluation.drawing import (
+from wdro_model.display.figures import (
+    COLOURS,
     ERM_COLOUR,
+    METHOD_COLOURS,
     PALE,
     colour,
+    drawn,
+    inches_of,
     legend_columns,
-    new_figure,
+    panels_for,
     plain,
-    save,
+    scenario_colour,
     spread_apart,
     style,
 )
+from wdro_model.errors import unknown_name
 
 if TYPE_CHECKING:
     from wdro_model.evaluation.path import RadiusPath
@@ -29,34 +34,68 @@ LINE = 0.17
 SAME, VISIBLE = 1e-6, 0.01
 """Changes under these fractions of the largest coordinate, or of the largest change, are not
 named."""
+MOST_TICKS = 7
 FLAT = 0.25
 """Mean losses that use less of the panel of the values have a panel of their own as well."""
 
 
-def plot_path(path: RadiusPath, file: Any = None, labelled: int = 8) -> Any:
+KINDS = ("loss", "mean loss", "decision")
+"""The panels of a path."""
+
+
+def plot_path(
+    path: RadiusPath,
+    file: Any = None,
+    labelled: int = 8,
+    *,
+    kind: str | None = None,
+    ax: Any = None,
+) -> Any:
     """Values, mean losses and the coordinates of the decision over the radius."""
-    curves = value_curves(path)
-    means = [f"mean loss, {plain(name)}" for name in path.scenario_sets]
-    range_of_means = spread([curves[name] for name in means])
-    is_flat = 0 < range_of_means < FLAT * spread(list(curves.values()))
-    count = 3 if is_flat else 2
-    figure = new_figure(count * WIDTH, HEIGHT)
-    panels = figure.subplots(1, count)
+    if kind is not None and kind not in KINDS:
+        raise ValueError(unknown_name("kind", kind, KINDS))
+    chosen = [kind] if kind else [name for name in KINDS if name != "mean loss" or is_flat(path)]
+    figure, panels = panels_for(ax, len(chosen), len(chosen) * WIDTH, HEIGHT)
     places = axis_positions(path.radii)
-    draw_curves(panels[0], path, places, list(curves))
-    panels[0].set_title("loss")
-    if is_flat:
-        draw_curves(panels[1], path, places, means)
-        panels[1].set_title("mean loss alone")
-    draw_decisions(panels[-1], path, places, max(0, labelled))
-    for axes in panels:
+    for axes, name in zip(panels, chosen):
+        if name == "decision":
+            draw_decisions(axes, path, places, max(0, labelled))
+        else:
+            only = mean_labels(path) if name == "mean loss" else list(value_curves(path))
+            draw_curves(axes, path, places, only)
+            axes.set_title("mean loss alone" if name == "mean loss" else "promise and loss")
         set_radius_axis(axes, path.radii, places)
         if path.radii[0] == 0:
             axes.axvline(places[0], color=PALE, lw=0.8, zorder=0)
     handles, labels = panels[0].get_legend_handles_labels()
-    columns = legend_columns(labels, count * WIDTH)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
-    return save(figure, file)
+    if not handles:
+        return drawn(figure, file, ax)
+    if ax is None:
+        columns = legend_columns(labels, len(chosen) * WIDTH)
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    else:
+        panels[0].legend(fontsize="small", framealpha=0.7)
+    return drawn(figure, file, ax)
+
+
+def is_flat(path: RadiusPath) -> bool:
+    """Are the mean losses too close to each other to be seen beside the values?"""
+    curves = value_curves(path)
+    means = spread([curves[name] for name in mean_labels(path)])
+    return 0 < means < FLAT * spread(list(curves.values()))
+
+
+def mean_labels(path: RadiusPath) -> list[str]:
+    return [f"mean loss, {plain(name)}" for name in path.scenario_sets]
+
+
+def curve_colours(path: RadiusPath) -> dict[str, str]:
+    """The values have the colour of the method, the mean losses that of their scenarios."""
+    own = METHOD_COLOURS.get(path.method, COLOURS[-1])
+    found = dict.fromkeys(value_curves(path), own)
+    for k, label in enumerate(mean_labels(path)):
+        found[label] = scenario_colour(k)
+    return found
 
 
 def value_curves(path: RadiusPath) -> dict[str, np.ndarray]:
@@ -78,14 +117,16 @@ def spread(curves: list[np.ndarray]) -> float:
 def draw_curves(axes: Any, path: RadiusPath, places: np.ndarray, chosen: list[str]) -> None:
     """The chosen curves, those of held-out scenarios with a band of two standard errors."""
     held_out = {f"mean loss, {plain(name)}": name for name in path.scenario_sets[1:]}
+    colours = curve_colours(path)
     for k, (label, curve) in enumerate(value_curves(path).items()):
         if label not in chosen:
             continue
-        axes.plot(places, curve, style(k), marker=".", color=colour(k), label=label)
+        own = colours[label]
+        axes.plot(places, curve, style(k), marker=".", color=own, label=label)
         if label in held_out:
             found = path.statistics(held_out[label])
             band = 2 * np.array([np.nan if s is None else s.standard_error for s in found])
-            axes.fill_between(places, curve - band, curve + band, color=colour(k), alpha=0.15, lw=0)
+            axes.fill_between(places, curve - band, curve + band, color=own, alpha=0.15, lw=0)
     axes.set_ylabel("loss (band: two standard errors)" if held_out else "loss")
 
 
@@ -109,7 +150,8 @@ def draw_decisions(axes: Any, path: RadiusPath, places: np.ndarray, labelled: in
     if not chosen.size or not finished.size:
         return
     ends = decisions[finished[-1], chosen]
-    heights = spread_apart(ends, LINE / (0.75 * HEIGHT) * (high - low), low, high)
+    room = LINE / inches_of(axes)[1] * (high - low)
+    heights = spread_apart(ends, room, low, high)
     for k, (index, end, height) in enumerate(zip(chosen, ends, heights)):
         axes.annotate(
             plain(path.coordinates[index]),
@@ -142,14 +184,16 @@ def most_changing(decisions: np.ndarray, count: int) -> np.ndarray:
 
 
 # ------------------------------------------------------------------ the scores of a selection
-def plot_radii(selection: RadiusSelection, path: Any = None) -> Any:
+def plot_radii(selection: RadiusSelection, path: Any = None, *, ax: Any = None) -> Any:
     """Mean scores with one standard error to each side, against the radius on a log axis.
 
     Radius 0 stands at the left edge, cut off from the axis; its level is a horizontal line. Thin
     lines are the folds, the chosen radius is marked.
     """
-    figure = new_figure(6.4, 4.2)
-    axes = figure.subplots()
+    figure, (axes,) = panels_for(ax, 1, 6.4, 4.4)
+    solution = selection.solution
+    robust = METHOD_COLOURS.get("exact" if solution is None else solution.method, COLOURS[1])
+    robust = COLOURS[4] if robust == ERM_COLOUR else robust  # radius 0 was chosen
     at = axis_positions(selection.radii)
     several = selection.counts.max() > 1
     for k, fold in enumerate(selection.scores.T if several else ()):
@@ -160,7 +204,7 @@ def plot_radii(selection: RadiusSelection, path: Any = None) -> Any:
         at,
         selection.mean,
         yerr=errors,
-        color=colour(1),
+        color=robust,
         marker="o",
         markersize=4,
         capsize=3,
@@ -176,7 +220,7 @@ def plot_radii(selection: RadiusSelection, path: Any = None) -> Any:
         markerfacecolor="none",
         markeredgewidth=2,
         linestyle="none",
-        color=colour(2),
+        color=COLOURS[-1],
         label=f"chosen: {selection.radius:.3g}",
     )
     set_radius_axis(axes, selection.radii, at)
@@ -185,8 +229,12 @@ def plot_radii(selection: RadiusSelection, path: Any = None) -> Any:
         axes.text(np.sqrt(at[0] * at[1]), 0.0, "//", transform=axes.get_xaxis_transform(), **cut)
     axes.set_ylim(*limits(selection, errors))
     axes.set_ylabel(f"{plain(selection.metric)} of held-out losses")
-    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
-    return save(figure, path)
+    axes.set_title(plain(selection.headline, int(11 * inches_of(axes)[0])), fontsize=11)
+    if ax is None:
+        figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+    else:
+        axes.legend(fontsize="small", framealpha=0.7)
+    return drawn(figure, path, ax)
 
 
 def limits(selection: RadiusSelection, errors: np.ndarray) -> tuple[float, float]:
@@ -218,20 +266,56 @@ def set_radius_axis(axes: Any, radii: np.ndarray, places: np.ndarray) -> None:
     if radii[0] == 0:
         ticks, labels = [places[0], *ticks], ["0", *labels]
     axes.set_xticks(ticks, labels)
-    axes.minorticks_off()
+    axes.set_xticks(between(radii[radii > 0]), minor=True)
+    axes.xaxis.set_minor_formatter("")
     if places.min() == places.max():
         axes.set_xlim(places[0] / 2, places[0] * 2)
 
 
 def round_numbers(radii: np.ndarray) -> list[float]:
-    """Powers of ten in the range of the radii, with 2 and 5 times them in a short range."""
+    """At most seven round numbers in the range of the radii, evenly spaced on a log axis.
+
+    Powers of ten, every second or third of them over many decades, with 3, or 2 and 5, times them
+    over few; steps of one size where that is not enough.
+    """
     if not radii.size:
         return []
-    low, high = radii.min(), radii.max()
+    low, high = float(radii.min()), float(radii.max())
     exponents = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    for leads in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
+    for leads in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
         ticks = [lead * 10.0**e for e in exponents for lead in leads]
         inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
         if len(inside) >= 3:
-            return inside[:: -(-len(inside) // 7)]
-    return [low] if low == high else [low, high]
+            return inside if len(inside) <= MOST_TICKS else every(inside)
+    return stepped(low, high)
+
+
+def every(ticks: list[float]) -> list[float]:
+    """Every second, third, ... of some ticks, as few as there is room for."""
+    return ticks[:: -(-len(ticks) // MOST_TICKS)]
+
+
+def stepped(low: float, high: float) -> list[float]:
+    """Multiples of a round step between two numbers of the same size; the numbers where none is."""
+    if low == high:
+        return [low]
+    size = 10.0 ** np.floor(np.log10(high - low))
+    for step in (0.2 * size, 0.5 * size, size, 2 * size):
+        first = np.ceil(low / step - 1e-9)
+        count = int(np.floor(high / step + 1e-9) - first) + 1
+        if count <= 5:
+            break
+    ticks = [float(f"{(first + k) * step:.12g}") for k in range(count)]
+    return ticks if count >= 2 else [low, high]
+
+
+def between(radii: np.ndarray) -> list[float]:
+    """The multiples of powers of ten in the range of the radii, for ticks without a number."""
+    if not radii.size:
+        return []
+    low, high = float(radii.min()), float(radii.max())
+    exponents = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    if exponents.size > MOST_TICKS + 1:
+        return []
+    ticks = [lead * 10.0**e for e in exponents for lead in range(1, 10)]
+    return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wdro_model.display.factual import brief, counted, words
+from wdro_model.display.figures import METHOD_COLOURS
+from wdro_model.display.html_tables import Column, html_table, listed
+from wdro_model.evaluation.pages import image, meanings, page, sorting
 from wdro_model.evaluation.statistics import Advantage, LossStatistics, advantage
-from wdro_model.evaluation.tables import (
-    Column,
-    Tabular,
-    image,
-    listed,
-    meanings,
-    page,
-    text_table,
-    wide,
-    written,
-)
+from wdro_model.evaluation.tables import Tabular, text_table, written
 from wdro_model.solve.certify import Solution
+
+if TYPE_CHECKING:
+    from wdro_model.evaluation.compare import Compared
 
 ROUNDING = 1e-6
 """A promise counts as kept up to this fraction of its size and of the losses' deviation."""
@@ -96,11 +93,16 @@ class Judged:
     status: str = ""
     maximise: bool = False
     """Is the objective maximised? `losses` are then its values, and large ones are good."""
+    group: str = ""
+    """The label of its method, which it shares with other radii; its name, if nothing is said."""
 
     @property
-    def is_erm(self) -> bool:
-        """Is it the decision of the mean over the samples?"""
-        return (self.solution.method if self.solution else self.name) == "erm"
+    def family(self) -> str:
+        """The method behind the name, which says its colour: "erm", "exact", "smoothed"."""
+        label = self.group or self.name
+        if self.solution is None or label in METHOD_COLOURS:
+            return label
+        return self.solution.method
 
     def statistics(self, scenarios: str) -> LossStatistics:
         """Mean, spread and tail on a set of scenarios.
@@ -156,6 +158,11 @@ class Judged:
             return None
         return bool(excess <= ROUNDING * (abs(self.promise) + self.losses[scenarios].std()))
 
+    def __repr__(self) -> str:
+        promise = "none" if self.promise is None else f"{self.promise:.6g}"
+        means = ", ".join(f"{name} {those.mean():.6g}" for name, those in self.losses.items())
+        return brief(self, f"{self.name!r}, promise {promise}, mean loss on {means}")
+
     def row(self, scenarios: str) -> dict[str, Any]:
         """The line of the report for one set of scenarios."""
         return {
@@ -195,6 +202,10 @@ class Refused:
     """"refused", "failed", or "not run" after an interrupt."""
     radius: float = 0.0
 
+    def text(self) -> str:
+        """Its name and why there is no decision."""
+        return f"{self.name} ({self.status}): {self.message}"
+
     def row(self) -> dict[str, Any]:
         return {"method": self.name, "radius": self.radius, "status": self.status}
 
@@ -223,8 +234,13 @@ class Report(Tabular):
     """In the order of the methods."""
     scenario_sets: tuple[str, ...]
     """The names of the scenario sets, "training" first."""
+    source: Compared | None = field(default=None, compare=False)
+    """What it was computed from, for further radii; it is not pickled."""
 
     columns = COLUMNS
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "source": None}
 
     @property
     def methods(self) -> tuple[Judged, ...]:
@@ -248,6 +264,10 @@ class Report(Tabular):
     def maximise(self) -> bool:
         """Is the objective maximised? `losses` are then its values, and large ones are good."""
         return any(judged.maximise for judged in self.methods)
+
+    def __repr__(self) -> str:
+        names, sets = words(entry.name for entry in self.entries), words(self.scenario_sets)
+        return brief(self, f"{counted(len(self.entries), 'decision')} on {sets}: {names}")
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each method and set of scenarios, one for a method without a decision."""
@@ -280,8 +300,25 @@ class Report(Tabular):
         return advantage(others, base.name, base.losses, base.maximise)
 
     # -------------------------------------------------------------- ways out
-    def plot(self, path: Any = None) -> Any:
-        """Histograms of the losses, a panel for each set of scenarios; saved if a path is given.
+    def plot(
+        self,
+        path: Any = None,
+        *,
+        kind: str = "strips",
+        scenarios: str | Sequence[str] | None = None,
+        ax: Any = None,
+    ) -> Any:
+        """The losses of each method, a panel for each set of scenarios.
+
+        Parameters
+        ----------
+        path : where to save the picture; the suffix says the format.
+        kind : "strips" or "histogram"
+            A row for each method, with its mean, CVaR and promise; or densities in one panel.
+        scenarios : the sets to show, by name; all by default.
+        ax : Matplotlib's axes to draw on, one for each set.
+
+        Returns the figure, which notebooks show, or `ax` where it is given.
 
         Examples
         --------
@@ -294,12 +331,28 @@ class Report(Tabular):
         """
         from wdro_model.evaluation.drawing import plot_losses
 
-        return plot_losses(self, path)
+        return plot_losses(self, path, kind=kind, scenarios=scenarios, ax=ax)
 
-    def to_html(self, path: Any = None, title: str = "Comparison of decisions") -> str | None:
-        """One page with table, explanations and pictures, nothing loaded from elsewhere.
+    def to_html(
+        self,
+        path: Any = None,
+        title: str = "Comparison of decisions",
+        *,
+        radii: Iterable[float] | None = None,
+        progress: bool = True,
+    ) -> str | None:
+        """One page with tables that sort, explanations and pictures, nothing loaded from elsewhere.
 
-        Written to a file, or returned without a path.
+        With several radii it has a slider that moves promise, losses, decision and worst case.
+
+        Parameters
+        ----------
+        path : where to write the page, which is returned without it.
+        title : its heading.
+        radii : list, optional
+            Solve each robust method at these radii too, for the slider. Without it the slider has
+            the radii that the report was computed for, by `compare(..., radii=[...])`.
+        progress : show a bar while these are solved.
 
         Examples
         --------
@@ -311,28 +364,55 @@ class Report(Tabular):
         >>> "<title>Prices</title>" in page
         True
         """
+        along = self if radii is None else self._along(radii, progress)
         notes = [
             f"{judged.name}: {note}" for judged in self.methods for note in judged.solution.notes
         ]
+        reasons: dict[str, str] = {}
+        for refused in (*self.refused, *along.refused):  # each reason once, not at each radius
+            reasons.setdefault(refused.message, refused.text())
         sections = {
-            "Losses": wide(self.html()),
-            "Without a decision": listed(self.messages()),
+            "Over the radius": along._explorer(self),
+            "Losses": sorting(self.html()),
+            "Without a decision": listed([*reasons.values(), *self._sense()]),
             "Against a baseline": self._paired(),
             "Pictures": self._pictures(),
             "What the columns mean": meanings(self.columns),
-            "Notes": listed(notes),
+            "Notes": listed(dict.fromkeys(notes)),
         }
         return written(page(title, sections), path)
+
+    def _along(self, radii: Iterable[float], progress: bool) -> Report:
+        """The same methods at other radii."""
+        if self.source is None:
+            raise ValueError(
+                "this report has no problem to solve at other radii, as it was not made by compare "
+                "or was read from a file; call compare(problem, ..., radii=[...])."
+            )
+        return self.source.at(radii, progress)
+
+    def _explorer(self, report: Report) -> str:
+        """The slider, where this has at least two radii; nothing elsewhere.
+
+        report: the one that is shown below; the slider starts at its radius.
+        """
+        from wdro_model.evaluation.explorer import Explorer
+
+        if self.source is None:
+            return ""
+        robust = [judged.radius for judged in report.methods if judged.radius > 0]
+        found = Explorer.of_report(self, self.source.problem, robust[0] if robust else 0.0)
+        return found.html() if len(found.radii) > 1 else ""
 
     def _paired(self) -> str:
         """The advantage over ERM, or over the first method where there is no ERM."""
         names = [judged.name for judged in self.methods]
         if len(names) < 2:
             return ""
-        return wide(self.advantage("erm" if "erm" in names else names[0]).html())
+        return sorting(self.advantage("erm" if "erm" in names else names[0]).html())
 
     def _pictures(self) -> str:
-        """The histograms as a picture within the page."""
+        """The losses as a picture within the page."""
         try:
             figure = self.plot()
         except ImportError as error:
@@ -343,7 +423,7 @@ class Report(Tabular):
             for judged in self.methods
             for name in self.scenario_sets
         )
-        return image(figure, f"Histograms and densities of the losses of {methods}. {means}.")
+        return image(figure, f"The losses of {methods}. {means}.")
 
     def messages(self) -> list[str]:
         """What stands under the table: why some methods gave no decision, and the sense.
@@ -359,21 +439,29 @@ class Report(Tabular):
         >>> message.split(":")[0]
         'exact (refused)'
         """
-        texts = [f"{r.name} ({r.status}): {r.message}" for r in self.refused]
-        if self.maximise:
-            texts.append(
-                "The objective is maximised: losses are its values, the worst are the smallest, "
-                "and mean - promise is turned, positive where the method promised too much."
-            )
-        return texts
+        return [*(refused.text() for refused in self.refused), *self._sense()]
+
+    def _sense(self) -> list[str]:
+        if not self.maximise:
+            return []
+        return [
+            "The objective is maximised: losses are its values, the worst are the smallest, and "
+            "mean - promise is turned, positive where the method promised too much."
+        ]
 
     def _under_table(self) -> list[str]:
         return self.messages()
 
     def __str__(self) -> str:
-        shown = [column for column in COLUMNS if column.key in IN_TEXT]
-        table = text_table(shown, without_repetition(self.rows()))
+        table = text_table(self._in_text(), without_repetition(self.rows()))
         return "\n".join([table, *self.messages()])
+
+    def _repr_html_(self) -> str:
+        table = html_table(self._in_text(), without_repetition(self.rows()), inline=True)
+        return f"{table}\n{listed(self.messages())}"
+
+    def _in_text(self) -> list[Column]:
+        return [column for column in COLUMNS if column.key in IN_TEXT]
 
 
 def without_repetition(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wdro_model.display.factual import brief
+from wdro_model.display.html_tables import Column
 from wdro_model.evaluation.attempts import NOT_RUN
-from wdro_model.evaluation.tables import Column, Tabular
+from wdro_model.evaluation.tables import Tabular
 from wdro_model.solve.certify import Solution
 
 if TYPE_CHECKING:
@@ -68,6 +70,9 @@ class RadiusSelection(Tabular):
 
     columns = COLUMNS
 
+    def __repr__(self) -> str:
+        return brief(self, self.title)
+
     @property
     def solution(self) -> Solution | None:
         """The decision at the chosen radius, fitted on all samples; None if that was not done."""
@@ -123,8 +128,10 @@ class RadiusSelection(Tabular):
             for k, radius in enumerate(self.radii)
         ]
 
-    def plot(self, path: Any = None) -> Any:
+    def plot(self, path: Any = None, *, ax: Any = None) -> Any:
         """Scores against radii with their standard errors; saved if a path is given.
+
+        ax: Matplotlib's axes to draw on. Returns the figure, which notebooks show, or `ax`.
 
         Examples
         --------
@@ -139,13 +146,20 @@ class RadiusSelection(Tabular):
         """
         from wdro_model.evaluation.radius_drawing import plot_radii
 
-        return plot_radii(self, path)
+        return plot_radii(self, path, ax=ax)
 
     def _shown(self) -> list[dict[str, Any]]:
         return [{**row, "mark": "<- chosen" if row["chosen"] else ""} for row in self.rows()]
 
     def _under_table(self) -> list[str]:
         return [f"note: {note}" for note in self.notes]
+
+    @property
+    def headline(self) -> str:
+        """What was chosen, and by what, for a picture."""
+        by = "smallest mean" if self.rule == "min" else self.rule.replace("_", " ")
+        folds = "1 fold" if self.scores.shape[1] == 1 else f"{self.scores.shape[1]} folds"
+        return f"radius {self.radius:.3g} has been chosen ({by}, {folds})"
 
     @property
     def title(self) -> str:

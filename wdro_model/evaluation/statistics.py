@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.evaluation.tables import Column, Tabular
+from wdro_model.display.factual import Factual, brief, words
+from wdro_model.display.html_tables import Column
+from wdro_model.evaluation.tables import Tabular
 from wdro_model.model import Model, RobustModel
 from wdro_model.uncertainty.scenarios import scenario_batches
 
@@ -20,6 +22,8 @@ TAIL = 0.95
 """CVaR is the mean of the worst 5% of the losses."""
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The quantiles that are shown."""
+PERCENTS = np.linspace(0.0, 1.0, 101)
+"""The levels of the quantiles that stand for all losses in a picture."""
 ROUNDING = 1e-7
 """Differences under this fraction of the largest loss are a solver's rounding."""
 
@@ -50,7 +54,7 @@ def losses_by_set(
 
 
 @dataclass(frozen=True)
-class LossStatistics:
+class LossStatistics(Factual):
     """Mean, spread, quantiles and tail of a sample of losses; prints as a small table.
 
     Of an objective that is maximised, of its values: the worst are then the smallest.
@@ -134,9 +138,10 @@ class LossStatistics:
             "worst": self.worst,
         }
 
-    def __str__(self) -> str:
+    def facts(self) -> list[tuple[str, str]]:
+        """The statistics, for people."""
         spread = ", ".join(f"{level:.0%} {q:.6g}" for level, q in self.quantiles.items())
-        rows = [
+        return [
             ("scenarios", str(self.count)),
             ("mean", f"{self.mean:.6g} (standard error {self.standard_error:.2g})"),
             ("deviation", f"{self.deviation:.6g}"),
@@ -144,7 +149,13 @@ class LossStatistics:
             ("CVaR 95%", f"{self.tail:.6g} (standard error {self.tail_error:.2g})"),
             ("worst", f"{self.worst:.6g}"),
         ]
-        return "\n".join(f"{name:<10} {text}" for name, text in rows)
+
+    def __repr__(self) -> str:
+        return brief(
+            self,
+            f"{self.count} losses, mean {self.mean:.6g}, CVaR {self.tail:.6g}, "
+            f"worst {self.worst:.6g}",
+        )
 
 
 def standard_error(losses: np.ndarray) -> float:
@@ -197,6 +208,9 @@ class Difference:
     rounding: float
     """Smaller differences are none."""
 
+    def __repr__(self) -> str:
+        return brief(self, f"{self.method!r} on {self.scenarios!r}, mean {self.losses.mean():.6g}")
+
     def row(self) -> dict[str, Any]:
         return {
             "method": self.method,
@@ -233,6 +247,10 @@ class Advantage(Tabular):
     differences: tuple[Difference, ...]
 
     columns = ADVANTAGE_COLUMNS
+
+    def __repr__(self) -> str:
+        found = words(dict.fromkeys(d.method for d in self.differences))
+        return brief(self, f"of {found} over {self.over}")
 
     def __getitem__(self, key: tuple[str, str]) -> Difference:
         """The differences of (method, scenarios)."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wdro_model.display.factual import Factual, brief, counted, known
 from wdro_model.errors import NoReformulationError, unknown_name
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.exact import counterpart
@@ -26,7 +27,7 @@ STAGE = 2**20
 
 
 @dataclass(frozen=True)
-class WorstCase:
+class WorstCase(Factual):
     """A distribution of the ball under which the expected loss of a decision is largest.
 
     Examples
@@ -57,6 +58,31 @@ class WorstCase:
     penalty: float | None = None
     """Of the smoothed problem: epsilon times the divergence of the law from its reference. The
     smoothed value is expected_loss - penalty + dual (radius - transport_cost)."""
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The distribution in numbers, for people."""
+        moved = len(np.unique(self.source))
+        heaviest = int(np.argmax(self.weights))
+        entropy = None if self.penalty is None else f"{self.penalty:.6g}"
+        return known(
+            {
+                "of the problem": "exact" if self.penalty is None else "smoothed",
+                "scenarios": f"{len(self.weights)}, from {counted(moved, 'sample')}",
+                "expected loss": f"{self.expected_loss:.8g}",
+                "transport cost": f"{self.transport_cost:.6g}",
+                "dual": f"{self.dual:.6g}" if self.dual else "0, the radius does not bind",
+                "entropic penalty": entropy,
+                "largest weight": f"{self.weights[heaviest]:.4g}, of a scenario from sample "
+                f"{self.source[heaviest]}",
+            }
+        )
+
+    def __repr__(self) -> str:
+        return brief(
+            self,
+            f"{counted(len(self.weights), 'scenario')}, expected loss "
+            f"{self.expected_loss:.6g}, transport cost {self.transport_cost:.6g}",
+        )
 
     def __str__(self) -> str:
         kind = "worst case" if self.penalty is None else "worst case of the smoothed problem"

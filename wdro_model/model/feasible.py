@@ -117,8 +117,13 @@ class Feasible:
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Variables and multipliers keep their values, whatever is solved inside the block."""
-        with self.layout.holding(), multipliers_kept(self.constraints):
-            yield
+        marks = [(v, getattr(v, MARK)) for v in self.layout.variables if hasattr(v, MARK)]
+        try:
+            with self.layout.holding(), multipliers_kept(self.constraints):
+                yield
+        finally:
+            for variable, mark in marks:  # values of the library's are still its own
+                setattr(variable, MARK, mark)
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of each coordinate as far as they are declared, infinite elsewhere."""

@@ -90,6 +90,12 @@ class AssignmentSet(ItemSet):
         """
         return as_direction(x, self.dimension, kind="x").reshape(self.shape)
 
+    def plot(self, x: ArrayLike, path: Any = None, *, ax: Any = None) -> Any:
+        """Draw x as a table of rows and columns; the figure, or `ax` where it is given."""
+        from wdro_model.sets.set_pictures import draw_table
+
+        return draw_table(self.table(np.ravel(x)), self.rows, self.columns, path, ax)
+
     def is_member(self, chosen: np.ndarray) -> bool:
         table = chosen.reshape(self.shape)
         return bool(np.all(table.sum(axis=1) == 1) and np.all(table.sum(axis=0) <= 1))

@@ -174,6 +174,17 @@ class FeasibleSet(ABC):
             "intersected with other constraints or handed to a conic solver."
         )
 
+    def plot(self, x: ArrayLike, path: Any = None, *, ax: Any = None) -> Any:
+        """Draw a point of the set, by default with a bar for each coordinate.
+
+        path: where to save the picture; ax: Matplotlib's axes to draw on. Returns the figure, which
+        notebooks show, or `ax` where it is given.
+        """
+        from wdro_model.sets.set_pictures import draw_bars
+
+        names = getattr(self, "names", range(self.dimension))
+        return draw_bars(names, as_direction(np.ravel(x), self.dimension, kind="x"), path, ax)
+
     def contains(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:
         """Is x within `tolerance` of the convex hull of the set (in the largest coordinate)?
 

@@ -1,4 +1,4 @@
-"""Sets whose coordinates are the edges of a NetworkX graph, drawn; exchanges of trees in it."""
+"""Sets whose coordinates are the edges of a NetworkX graph; exchanges of trees in it."""
 
 from __future__ import annotations
 
@@ -79,12 +79,15 @@ class OnGraph:
         if forget is not None:
             forget()
 
-    def plot(self, x: ArrayLike, path: Any = None, axes: Any = None) -> Any:
-        """Draw the graph with the edges of x as wide as their coordinates; returns the axes.
+    def plot(self, x: ArrayLike, path: Any = None, *, ax: Any = None) -> Any:
+        """Draw the graph with the edges of x as wide as their coordinates.
 
-        path: where to save the picture; axes: Matplotlib's to draw on, new ones by default.
+        path: where to save the picture; ax: Matplotlib's axes to draw on. Returns the figure, which
+        notebooks show, or `ax` where it is given.
         """
-        return draw(self, as_direction(x, self.dimension, kind="x"), path, axes)
+        from wdro_model.sets.set_pictures import draw_graph
+
+        return draw_graph(self, as_direction(np.ravel(x), self.dimension, kind="x"), path, ax)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.nodes)} nodes, {len(self.edges)} edges)"
@@ -166,62 +169,6 @@ class EdgeSet(OnGraph, ChoiceSet):
         vertex = np.zeros(self.dimension)
         vertex[edges] = 1.0
         return vertex
-
-
-# ------------------------------------------------------------------ pictures
-VISIBLE = 1e-3
-"""Coordinates up to this, relative to the largest, are drawn as zero."""
-LABELLED = 40
-"""Graphs with more nodes are drawn without names."""
-LETTERS = 4
-"""Names that are longer are not written: they do not fit."""
-
-
-def draw(graph: OnGraph, x: Vector, path: Any = None, axes: Any = None) -> Any:
-    """The graph with every edge as wide as |x_e|, relative to the largest; on Matplotlib's axes.
-
-    Edges at zero are thin and grey. Where the graph says nothing of places, a spring layout with a
-    fixed seed finds some.
-    """
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise ImportError(
-            "plot needs Matplotlib, which is not installed: pip install 'wdro_model[plot]'."
-        ) from None
-    drawn: Any = nx.DiGraph() if graph.is_directed else nx.Graph()
-    drawn.add_nodes_from(graph.nodes)
-    drawn.add_edges_from(edge[:2] for edge in graph.edges)
-    places = graph.places or nx.spring_layout(drawn, seed=0)
-    own = axes is None
-    if axes is None:
-        _, axes = plt.subplots(figsize=(6, 6))
-    size = np.abs(x) / (np.abs(x).max() or 1.0)
-    order = np.argsort(size, kind="stable")
-    for width, chosen, colour in (
-        (np.full(order.size, 0.6), size[order] <= VISIBLE, "0.8"),
-        (0.8 + 3.2 * size[order], size[order] > VISIBLE, "tab:blue"),
-    ):
-        nx.draw_networkx_edges(
-            drawn,
-            places,
-            edgelist=[graph.edges[e][:2] for e in order[chosen]],
-            width=width[chosen].tolist(),
-            edge_color=colour,
-            ax=axes,
-        )
-    small = len(graph.nodes) <= LABELLED and max(len(str(node)) for node in graph.nodes) <= LETTERS
-    nx.draw_networkx_nodes(
-        drawn, places, node_size=220 if small else 20, node_color="white", edgecolors="0.3", ax=axes
-    )
-    if small:
-        nx.draw_networkx_labels(drawn, places, font_size=8, ax=axes)
-    axes.set_axis_off()
-    if path is not None:
-        axes.figure.savefig(path, dpi=150, bbox_inches="tight")
-        if own:
-            plt.close(axes.figure)
-    return axes
 
 
 def places_of(graph: Any) -> dict[Any, tuple[float, float]] | None:

@@ -45,6 +45,13 @@ class RankOneSet(FeasibleSet):
         """A point as a matrix."""
         return as_direction(x, self.dimension, kind="x").reshape(self.shape)
 
+    def plot(self, x: ArrayLike, path: Any = None, *, ax: Any = None) -> Any:
+        """Draw x as a matrix; the figure, or `ax` where it is given."""
+        from wdro_model.sets.set_pictures import draw_table
+
+        rows, columns = map(range, self.shape)
+        return draw_table(self.table(np.ravel(x)), rows, columns, path, ax)
+
     def _matrix(self, x: Any) -> Any:
         flat = as_flat(x, self.dimension)
         return cp.reshape(flat, self.shape, order="C")

@@ -11,6 +11,7 @@ import cvxpy as cp
 import numpy as np
 from cvxpy import settings
 
+from wdro_model.display.factual import Factual, brief, known
 from wdro_model.model import Model, RobustModel
 from wdro_model.model.compiled import refuse_false_facts
 from wdro_model.objectives.ascent import climb
@@ -32,7 +33,7 @@ STATIONARY = "stationary"
 
 
 @dataclass(frozen=True)
-class Solution:
+class Solution(Factual):
     """The result of one solve. Fields that do not apply to its method are None.
 
     Values have the sign of the objective as it was written, also where it is maximised; the trace
@@ -180,27 +181,40 @@ class Solution:
         """Monte Carlo standard error of the value."""
         return None if self.diagnostics is None else self.diagnostics.standard_error
 
+    def facts(self) -> list[tuple[str, str]]:
+        """What is known of the solve, for people."""
+        return known(
+            {
+                "method": self.method,
+                "status": f"{self.status} ({self.stop})",
+                "value": f"{self.value:.8g}",
+                "robust value": _robust(self),
+                "empirical value": _number(self.empirical_value),
+                "gap": _gap(self),
+                "dual": _number(self.dual),
+                "dual bound": _number(self.dual_bound),
+                "epsilon, sigma": _scales(self),
+                "integration": self.integration,
+                "effective draws": _draws(self.diagnostics),
+                "standard error": _number(self.standard_error),
+                "solver": self.solver,
+                "program": None if self.compilation == FIRST else self.compilation,
+                "iterations": None if self.iterations is None else str(self.iterations),
+                "seconds": f"{self.seconds:.3g}",
+            }
+        )
+
+    def _under_facts(self) -> tuple[str, ...]:
+        return self.notes
+
     def __str__(self) -> str:
-        rows = [
-            ("method", self.method),
-            ("status", f"{self.status} ({self.stop})"),
-            ("value", f"{self.value:.8g}"),
-            ("robust value", _robust(self)),
-            ("empirical value", _number(self.empirical_value)),
-            ("gap", _gap(self)),
-            ("dual", _number(self.dual)),
-            ("dual bound", _number(self.dual_bound)),
-            ("epsilon, sigma", _scales(self)),
-            ("integration", self.integration),
-            ("effective draws", _draws(self.diagnostics)),
-            ("standard error", _number(self.standard_error)),
-            ("solver", self.solver),
-            ("program", None if self.compilation == FIRST else self.compilation),
-            ("iterations", None if self.iterations is None else str(self.iterations)),
-            ("seconds", f"{self.seconds:.3g}"),
-        ]
-        lines = [f"{name:<16} {text}" for name, text in rows if text is not None]
+        lines = [f"{name:<16} {text}" for name, text in self.facts()]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+    def __repr__(self) -> str:
+        return brief(
+            self, f"{self.method}, {self.status}, value {self.value:.6g}, {self.seconds:.2g} s"
+        )
 
 
 def _number(value: float | None) -> str | None:

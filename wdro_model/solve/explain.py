@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from wdro_model.display.factual import brief
+from wdro_model.display.html_tables import facts_table
 from wdro_model.errors import UnknownToCost
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.calibration import KAPPA, default_sigma
@@ -13,13 +15,36 @@ from wdro_model.solve.recipe import FirstOrder, choose_integration, dual_rule
 from wdro_model.solve.same_choice import same_choice_note
 from wdro_model.solvers import BranchAndBound, Conic
 
+NAME = 13
+"""Characters of the column of the names."""
 
-def explain(model: Model, chosen: Plan, options: Options, solution: Solution | None) -> str:
+
+class Explanation(str):
+    """The text of `explain()`, a string whose lines are the rows of a table in a notebook."""
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """Pairs of a name and a text; an empty name goes on with the one before."""
+        return [(line[:NAME].strip(), line[NAME:].strip()) for line in self.splitlines()]
+
+    def _repr_html_(self) -> str:
+        return facts_table(self.rows, "Explanation")
+
+    def __repr__(self) -> str:
+        found = dict(self.rows)
+        return brief(
+            self,
+            f"{found['method']}: {found['minimises']}; print it to read {len(self.rows)} lines",
+        )
+
+
+def explain(model: Model, chosen: Plan, options: Options, solution: Solution | None) -> Explanation:
     """Loss, data, ball, feasible set, formula, solver, and the reasons for them."""
     rows = [*model_rows(model), *plan_rows(model, chosen)]
     if chosen.method == "smoothed" and isinstance(model, RobustModel) and model.radius > 0:
         rows += smoothing_rows(model, chosen, options, solution)
-    return "\n".join(f"{name:<12} {text}" for name, text in rows)
+    # A name of the user's may have line breaks, and a line is a row.
+    return Explanation("\n".join(f"{name:<{NAME}}{' '.join(text.split())}" for name, text in rows))
 
 
 def model_rows(model: Model) -> list[tuple[str, str]]:

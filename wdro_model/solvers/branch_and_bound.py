@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from cvxpy.error import SolverError
-from tqdm import tqdm
 
+from wdro_model.display.bars import progress_bar
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.frank_wolfe import check_count, check_positive, check_time
@@ -322,13 +321,8 @@ class _Table:
 
     def __init__(self, verbose: bool, progress: bool) -> None:
         self.verbose, self._next, self._shown = verbose, 0, False
-        self._bar = tqdm(
-            desc="branch and bound",
-            unit="node",
-            file=sys.stderr,
-            delay=3.0,
-            leave=False,
-            disable=None if progress and not verbose else True,
+        self._bar = progress_bar(
+            "branch and bound", unit="node", show=progress and not verbose, delay=3.0
         )
 
     def __enter__(self) -> _Table:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
+from wdro_model.display.bars import progress_bar
+from wdro_model.display.factual import brief, counted
 from wdro_model.errors import unknown_name
 
 
@@ -59,6 +59,9 @@ class Trace:
     def __len__(self) -> int:
         return len(self.records)
 
+    def __repr__(self) -> str:
+        return brief(self, counted(len(self.records), "record"))
+
     def __getitem__(self, column: str) -> np.ndarray:
         if column not in Record.__dataclass_fields__:
             raise KeyError(unknown_name("column", column, Record.__dataclass_fields__))
@@ -96,7 +99,7 @@ class Trace:
 class Display:
     """The verbose table and the progress bar of one run.
 
-    The bar shows on a terminal only, and only once a run has lasted a few seconds.
+    The bar shows only once a run has lasted a few seconds.
     """
 
     HEADER = f"{'iteration':>9} {'value':>14} {'gap':>10} {'dual':>10} {'step':>9} {'seconds':>8}"
@@ -104,15 +107,7 @@ class Display:
     def __init__(self, verbose: bool, progress: bool, total: int, title: str) -> None:
         self.verbose = verbose
         self._next = 0
-        self._bar = tqdm(
-            total=total,
-            desc=title,
-            unit="it",
-            file=sys.stderr,
-            delay=3.0,
-            leave=False,
-            disable=None if progress and not verbose else True,
-        )
+        self._bar = progress_bar(title, total, unit="it", show=progress and not verbose, delay=3.0)
 
     def __enter__(self) -> Display:
         return self

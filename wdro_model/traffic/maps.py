@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wdro_model.evaluation.drawing import new_figure, plain, save
+from wdro_model.display.figures import drawn, inches_of, new_figure, panels_for, plain
 from wdro_model.traffic.map_shapes import MapLayout, ribbons
 from wdro_model.traffic.network import Network, as_flow
 
@@ -26,6 +26,8 @@ ROOM = 0.2
 MOST_LABELS = 60
 """Networks with more nodes are drawn without their names unless asked for."""
 COLUMNS = 3
+ROOMY = 3.0
+"""Inches of axes under which names do not fit into nodes."""
 
 
 def plot_flows(
@@ -36,6 +38,7 @@ def plot_flows(
     title: str | None = None,
     limit: float | None = None,
     labels: bool | None = None,
+    ax: Any = None,
 ) -> Any:
     """A map of one flow (A,): width by flow, colour by flow over capacity, green to red.
 
@@ -45,6 +48,7 @@ def plot_flows(
 
     Parameters
     ----------
+<<<<<<< HEAD
     path
         Where to save the figure; the suffix says the format.
     title
@@ -62,9 +66,16 @@ def plot_flows(
     >>> figure = wdro.traffic.plot_flows(network, flow, title="everybody at once")
     >>> figure.axes[0].get_title()
     'everybody at once'
+=======
+    path: where to save the figure; the suffix says the format.
+    title: by default the name of the network.
+    limit: the flow over capacity that the end of the colours stands for; the largest if not given.
+    labels: draw the names of the nodes? By default up to 60 of them.
+    ax: Matplotlib's axes to draw on; they are returned in place of the figure.
+>>>>>>> pictures
     """
     named = {network.name if title is None else title: flow}
-    return _plot(network, named, path, limit, labels, difference=False)
+    return _plot(network, named, path, limit, labels, difference=False, ax=ax)
 
 
 def plot_comparison(
@@ -75,10 +86,12 @@ def plot_comparison(
     difference: bool = True,
     limit: float | None = None,
     labels: bool | None = None,
+    ax: Any = None,
 ) -> Any:
     """Maps of several flows {name: (A,)} side by side, and what each differs from the first.
 
     Widths and colours mean the same in all maps of flows; those of differences have a scale of
+<<<<<<< HEAD
     their own: red where there is more flow than in the first, blue where there is less. Other
     options as in `plot_flows`.
 
@@ -89,13 +102,17 @@ def plot_comparison(
     >>> naive = wdro.traffic.all_or_nothing(network, network.free_flow_time)
     >>> settled, _ = wdro.traffic.equilibrium(network, gap=1e-2)
     >>> figure = wdro.traffic.plot_comparison(network, {"naive": naive, "settled": settled})
+=======
+    their own: red where there is more flow than in the first, blue where there is less. `ax` takes
+    axes for all the maps. Other options as in `plot_flows`.
+>>>>>>> pictures
     """
     if not isinstance(flows, Mapping) or not flows:
         raise ValueError(
             f"flows must be a dict of at least one flow by its name, got {flows!r}; write "
             '{"ERM": x1, "robust": x2}.'
         )
-    return _plot(network, flows, path, limit, labels, difference)
+    return _plot(network, flows, path, limit, labels, difference, ax)
 
 
 def _plot(
@@ -105,6 +122,7 @@ def _plot(
     limit: float | None,
     labels: bool | None,
     difference: bool,
+    ax: Any,
 ) -> Any:
     flows = {str(name): as_flow(flow, network, one=True) for name, flow in named.items()}
     most = _checked_limit(limit, max(float(_ratio(network, x).max()) for x in flows.values()))
@@ -115,22 +133,27 @@ def _plot(
     count = len(flows) + len(changes)
     columns = min(count, COLUMNS)
     rows = -(-count // columns)
-    figure = new_figure(width * columns + 0.2, (height + 0.55) * rows + 0.7)
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    if ax is None:
+        figure = new_figure(width * columns + 0.2, (height + 0.55) * rows + 0.7)
+        panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    else:
+        figure, panels = panels_for(ax, count, width, height)
+        if labels is None and min(inches_of(panels[0])) < ROOMY:
+            labels = False
     congestion = _Map(network, layout, _colours("congestion", CONGESTION, 0.0, most), labels)
     widest = max(float(x.max()) for x in flows.values())
     for axes, (name, x) in zip(panels, flows.items()):
         congestion.draw(axes, x, _ratio(network, x), widest)
         _entitle(axes, name, _summary(network, x))
-    drawn, rest = panels[: len(flows)], panels[len(flows) :]
-    _bar(figure, congestion.colours, drawn, "flow / capacity", mark=1.0)
+    first_maps, rest = panels[: len(flows)], panels[len(flows) :]
+    _bar(figure, congestion.colours, first_maps, "flow / capacity", mark=1.0)
     if changes:
         _draw_changes(figure, network, layout, changes, rest, labels)
     for axes in panels[count:]:
         axes.set_visible(False)
-    if layout.note:
+    if layout.note and ax is None:
         figure.supxlabel(layout.note, fontsize=8)
-    return save(figure, path)
+    return drawn(figure, path, ax)
 
 
 def _draw_changes(

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import truncnorm
 
+from wdro_model.display.factual import brief_fields
 from wdro_model.traffic.network import Network
 from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Box
@@ -73,6 +74,8 @@ class TrafficDraw:
     time: np.ndarray
     alpha: np.ndarray
     beta: np.ndarray
+
+    __repr__ = brief_fields
 
     def as_test(self, time: Any, alpha: Any, beta: Any) -> Mapping[Any, np.ndarray]:
         """The scenarios by parameter, as `compare` and `problem.losses` take them.

@@ -119,6 +119,15 @@ class TrafficFlows(FeasibleSet):
         weights = self._as_weights(weights)
         return self._oracle(weights / max(weights.max() / SUMMABLE, 1.0))
 
+    def plot(self, x: ArrayLike, path: Any = None, *, ax: Any = None) -> Any:
+        """A map of a flow, as `traffic.plot_flows` draws it; bars where there is no Network."""
+        from wdro_model.traffic.maps import plot_flows
+        from wdro_model.traffic.network import Network
+
+        if not isinstance(self.network, Network):
+            return super().plot(x, path, ax=ax)
+        return plot_flows(self.network, np.ravel(x), path, ax=ax)
+
     def shortest_costs(self, weights: ArrayLike) -> Vector:
         """The least cost of a trip between each pair of zones (Z, Z); inf where there is no way.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 
+from wdro_model.display.factual import brief_fields
 from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost
 from wdro_model.uncertainty.costs.squared import QuadraticCost
 
@@ -131,6 +132,8 @@ class Mahalanobis(GroundCost):
     precision: Any = None
     order = 2.0
     bound = BoundMahalanobis
+
+    __repr__ = brief_fields
 
     def __post_init__(self) -> None:
         if (self.covariance is None) == (self.precision is None):

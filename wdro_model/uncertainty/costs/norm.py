@@ -12,6 +12,7 @@ import cvxpy as cp
 import numpy as np
 from scipy.special import gamma
 
+from wdro_model.display.factual import brief_fields
 from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost
 from wdro_model.uncertainty.costs.weighted_cost import (
     WeightedCost,
@@ -188,6 +189,8 @@ class Norm(GroundCost):
     weights: Any = None
     order = 1.0
     bound = BoundNorm
+
+    __repr__ = brief_fields
 
     def __post_init__(self) -> None:
         p: Any = np.inf if isinstance(self.p, str) and self.p.lower() == "inf" else self.p

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import cvxpy as cp
 import numpy as np
 
+from wdro_model.display.factual import brief_fields
 from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost
 from wdro_model.uncertainty.costs.weighted_cost import (
     WeightedCost,
@@ -156,6 +157,8 @@ class SquaredEuclidean(GroundCost):
     weights: Any = None
     order = 2.0
     bound = BoundSquared
+
+    __repr__ = brief_fields
 
     def bind(self, joint: JointSamples) -> BoundSquared:
         return BoundSquared(joint.dimension, resolve_weights(self.weights, joint, power=2))

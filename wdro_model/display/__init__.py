@@ -1,0 +1,1 @@
+"""What is shown: tables in notebooks, short texts, figures, progress bars."""

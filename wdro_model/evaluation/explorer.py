@@ -1,0 +1,357 @@
+"""A page that follows decisions along the radius: a slider, drawings and tables, no network.
+
+What the page shows is computed here and embedded as JSON; `page.js` draws it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wdro_model.display.figures import colours_of_methods, scenario_colour
+from wdro_model.display.html_tables import Column, html_table
+from wdro_model.evaluation.pages import wide
+from wdro_model.evaluation.radius_drawing import most_changing
+from wdro_model.evaluation.statistics import PERCENTS, LossStatistics
+from wdro_model.evaluation.worst_case import find_worst_case
+from wdro_model.model import RobustModel
+from wdro_model.solve.certify import Solution
+
+if TYPE_CHECKING:
+    from wdro_model.evaluation.path import RadiusPath
+    from wdro_model.evaluation.report import Report
+    from wdro_model.problem import Problem
+
+MOST_COORDINATES, MOST_ENTRIES, MOST_SAMPLES = 24, 12, 8
+"""Coordinates of the decision, entries of the data, and samples of the worst case on the page."""
+STEPS, MOST_QUANTILES = (1, 2, 5, 10), 40_000
+"""Percents from one quantile of the losses to the next, and numbers of them on the page."""
+LARGEST = 2**24
+"""Numbers in the data up to which worst cases are computed for the page."""
+DIGITS = 8
+
+NOW = (
+    Column("method", "The method, or the label it was given.", word=True),
+    Column("scenarios", "The data that the decision is judged on.", word=True),
+    Column("promise", "The optimal value of the method at this radius."),
+    Column("mean", "The mean loss."),
+    Column("error", "Standard error of the mean."),
+    Column("excess", "Positive where the method promised too much.", "mean - promise"),
+    Column("cvar95", "CVaR at 95%: the mean of the worst 5% of the losses."),
+    Column("worst", "The worst loss."),
+    Column("status", "How the solve ended.", word=True),
+)
+MOVED = (
+    Column("sample", "The sample that the adversary moves."),
+    Column("weight", "Its probability in the worst case.", "probability"),
+    Column("before", "The loss at the sample.", "loss before"),
+    Column("after", "The mean loss where it is moved to.", "loss after"),
+    Column("cost", "The mean transport cost of the move."),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Position:
+    """The decision of a method at one radius, and what becomes of it."""
+
+    radius: float
+    solution: Solution
+    promise: float | None
+    statistics: Mapping[str, LossStatistics]
+    """By the name of the scenario set."""
+    quantiles: Mapping[str, np.ndarray]
+    """Of the losses, at `PERCENTS`."""
+
+    def excess(self, scenarios: str) -> float | None:
+        """How far the mean falls short of the promise."""
+        if self.promise is None:
+            return None
+        difference = self.statistics[scenarios].mean - self.promise
+        return -difference if self.solution.maximise else difference
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """A method along the radius."""
+
+    name: str
+    family: str
+    positions: tuple[Position, ...]
+
+    @property
+    def is_constant(self) -> bool:
+        """Is it the same at all radii?"""
+        return self.family == "erm" and len(self.positions) == 1
+
+
+@dataclass(frozen=True, eq=False)
+class Explorer:
+    """Decisions along the radius, as a section of a page."""
+
+    tracks: tuple[Track, ...]
+    scenario_sets: tuple[str, ...]
+    problem: Problem
+    start: float
+    """The radius that is shown first, or the nearest one."""
+
+    @classmethod
+    def of_report(cls, report: Report, problem: Problem, start: float) -> Explorer:
+        """The methods of a report, each at all its radii."""
+        groups: dict[str, list[Any]] = {}
+        for judged in report.methods:
+            groups.setdefault(judged.group or judged.name, []).append(judged)
+        tracks = []
+        for name, entries in groups.items():
+            positions = (
+                Position(
+                    judged.radius,
+                    judged.solution,
+                    judged.promise,
+                    {s: judged.statistics(s) for s in report.scenario_sets},
+                    {s: np.quantile(judged.losses[s], PERCENTS) for s in report.scenario_sets},
+                )
+                for judged in sorted(entries, key=lambda judged: judged.radius)
+            )
+            tracks.append(Track(name, entries[0].family, tuple(positions)))
+        return cls(tuple(tracks), report.scenario_sets, problem, start)
+
+    @classmethod
+    def of_path(cls, path: RadiusPath, problem: Problem) -> Explorer:
+        """The stages of a path, those that have a solution."""
+        positions = tuple(
+            Position(s.radius, s.solution, s.solution.value, s.statistics, s.quantiles)
+            for s in path.stages
+            if s.solution is not None
+        )
+        track = Track(path.method, path.method, positions)
+        return cls((track,), path.scenario_sets, problem, problem.radius)
+
+    @property
+    def radii(self) -> list[float]:
+        """Where the slider stops."""
+        moving = (track for track in self.tracks if not track.is_constant)
+        return sorted({p.radius for track in moving for p in track.positions})
+
+    @property
+    def percent(self) -> int:
+        """The losses are shown by their quantiles at so many percent, and twice, three times it."""
+        curves = len(self.scenario_sets) * sum(len(track.positions) for track in self.tracks)
+        fits = (step for step in STEPS if curves * (100 // step + 1) <= MOST_QUANTILES)
+        return next(fits, STEPS[-1])
+
+    def data(self) -> dict[str, Any]:
+        """All that the page shows, as numbers, lists and texts."""
+        decisions = [[self._flat(p) for p in track.positions] for track in self.tracks]
+        kept = shown_coordinates(np.array([x for those in decisions for x in those]))
+        moves = [[self._move(p) for p in track.positions] for track in self.tracks]
+        entries = shown_entries([move for those in moves for move in those if move is not None])
+        colours = colours_of_methods([track.family for track in self.tracks])
+        radii = self.radii
+        return {
+            "radii": rounded_list(radii),
+            "start": int(np.argmin(np.abs(np.array(radii) - self.start))),
+            "sets": list(self.scenario_sets),
+            "colours": ["var(--quiet)", *map(scenario_colour, range(1, len(self.scenario_sets)))],
+            "maximise": bool(self.problem._model.maximise),
+            "coordinates": [self._coordinates()[i] for i in kept],
+            "entries": [self._entry_name(i) for i in entries],
+            "methods": [
+                {
+                    "name": track.name,
+                    "family": track.family,
+                    "colour": colour,
+                    "radii": rounded_list([p.radius for p in track.positions]),
+                    "promise": rounded_list([p.promise for p in track.positions]),
+                    "status": [p.solution.status for p in track.positions],
+                    "decision": [rounded_list(x[kept]) for x in those],
+                    "losses": [losses_of(track, s, self.percent) for s in self.scenario_sets],
+                    "worst": [None if m is None else m.data(entries) for m in moved],
+                }
+                for track, colour, those, moved in zip(self.tracks, colours, decisions, moves)
+            ],
+        }
+
+    def html(self) -> str:
+        """The section, with its data; the script of the page brings it to life."""
+        data = self.data()
+        choices = "".join(
+            f'<label><input type="radio" name="method" value="{k}"> {escape(track.name)}</label>'
+            for k, track in enumerate(self.tracks)
+        )
+        now, moved = (
+            wide(html_table(columns, []).replace("<table", f'<table id="{name}"', 1))
+            for name, columns in (("now", NOW), ("moved", MOVED))
+        )
+        erm = any(track.is_constant for track in self.tracks) and len(self.tracks) > 1
+        some = f", {len(data['coordinates'])} of {len(self._coordinates())} coordinates"
+        return TEMPLATE.format(
+            last=len(data["radii"]) - 1,
+            start=data["start"],
+            choices=choices,
+            one="" if len(self.tracks) > 1 else " hidden",
+            some=some if len(data["coordinates"]) < len(self._coordinates()) else "",
+            erm="; the lines are ERM's" if erm else "",
+            percent=f"{self.percent}%",
+            now=now,
+            moved=moved,
+            json=embedded(data),
+        )
+
+    def _flat(self, position: Position) -> np.ndarray:
+        return self.problem._model.feasible.layout.join(position.solution.decision)
+
+    def _coordinates(self) -> tuple[str, ...]:
+        from wdro_model.evaluation.path import coordinate_names
+
+        return coordinate_names(self.problem)
+
+    def _entry_name(self, i: int) -> str:
+        """An entry of the data: "returns[2]"."""
+        model = self.problem._model
+        assert isinstance(model, RobustModel)
+        return model.joint.coordinate(i)
+
+    def _move(self, position: Position) -> AdversaryMove | None:
+        """What the adversary does at the decision; None where it is not known, or nothing."""
+        if self.problem.ambiguity is None or position.radius == 0:
+            return None
+        model = self.problem.with_radius(position.radius)._model
+        if not isinstance(model, RobustModel) or model.joint.size * model.joint.dimension > LARGEST:
+            return None
+        try:
+            return AdversaryMove.of(model, self._flat(position), position.solution.as_loss())
+        except ValueError:  # no formula is known; NoReformulationError is one
+            return None
+
+
+@dataclass(frozen=True, eq=False)
+class AdversaryMove:
+    """The worst case of a decision, sample by sample."""
+
+    expected: float
+    cost: float
+    dual: float
+    shift: np.ndarray
+    """How far the mean of each entry of the data moves, in its standard deviations, (d,)."""
+    samples: np.ndarray
+    """The samples whose moves gain most: index, probability, loss before and after, cost."""
+
+    @classmethod
+    def of(cls, model: RobustModel, x: np.ndarray, solution: Solution) -> AdversaryMove:
+        """The distribution that goes with a solution of the loss."""
+        found = find_worst_case(model, x, solution, None)
+        count = len(found.weights)
+        rows = model.joint.join(found.scenarios)
+        deviation = model.rows.std(axis=0)
+        shift = found.weights @ rows - model.rows.mean(axis=0)
+        before = model.sign * model.loss.values(x, model.rows)
+
+        def per_sample(values: np.ndarray) -> np.ndarray:
+            return np.bincount(found.source, found.weights * values, model.joint.size)
+
+        weight = per_sample(np.ones(count))
+        held = np.maximum(weight, 1e-300)
+        after = per_sample(model.sign * model.loss.values(x, rows)) / held
+        costs = per_sample(model.cost(model.rows[found.source], rows)) / held
+        gain = model.sign * weight * (after - before)
+        most = np.argsort(-gain, kind="stable")[:MOST_SAMPLES]
+        table = np.column_stack([np.arange(model.joint.size), weight, before, after, costs])
+        return cls(
+            expected=model.sign * found.expected_loss,
+            cost=found.transport_cost,
+            dual=found.dual,
+            shift=shift / np.where(deviation > 0, deviation, 1.0),
+            samples=table[most[weight[most] > 0]],
+        )
+
+    def data(self, entries: Sequence[int]) -> dict[str, Any]:
+        """For the page."""
+        return {
+            "expected": rounded_number(self.expected),
+            "cost": rounded_number(self.cost),
+            "dual": rounded_number(self.dual),
+            "shift": rounded_list(self.shift[list(entries)]),
+            "samples": [rounded_list(row) for row in self.samples],
+        }
+
+
+def shown_coordinates(decisions: np.ndarray) -> list[int]:
+    """The coordinates of the decision that change most between radii and methods."""
+    if decisions.shape[1] <= MOST_COORDINATES:
+        return list(range(decisions.shape[1]))
+    return sorted(most_changing(decisions, MOST_COORDINATES).tolist())
+
+
+def shown_entries(moves: Sequence[AdversaryMove]) -> list[int]:
+    """The entries of the data that adversaries move most."""
+    if not moves:
+        return []
+    most = np.abs([move.shift for move in moves]).max(axis=0)
+    return sorted(np.argsort(-most, kind="stable")[:MOST_ENTRIES].tolist())
+
+
+def losses_of(track: Track, scenarios: str, percent: int) -> dict[str, Any]:
+    """The losses of a method on one set of scenarios, at each of its radii."""
+    found = [position.statistics[scenarios] for position in track.positions]
+    return {
+        "mean": rounded_list([s.mean for s in found]),
+        "error": rounded_list([s.standard_error for s in found]),
+        "cvar": rounded_list([s.tail for s in found]),
+        "worst": rounded_list([s.worst for s in found]),
+        "excess": rounded_list([p.excess(scenarios) for p in track.positions]),
+        "quantiles": [rounded_list(p.quantiles[scenarios][::percent], 5) for p in track.positions],
+    }
+
+
+def rounded_list(values: Iterable[Any], digits: int = DIGITS) -> list[float | None]:
+    return [rounded_number(value, digits) for value in values]
+
+
+def rounded_number(value: Any, digits: int = DIGITS) -> float | None:
+    """A number with a few digits, short in JSON; None where there is none, or an infinite one."""
+    if value is None or not math.isfinite(value):
+        return None
+    found = float(f"{value:.{digits}g}")
+    return int(found) if found.is_integer() and abs(found) < 1e6 else found
+
+
+def embedded(data: Mapping[str, Any]) -> str:
+    """JSON that no text of the user can end: in a script, "<" is written as its number."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+TEMPLATE = """<div id="explorer">
+<noscript><p>The slider needs JavaScript; the tables below do not.</p></noscript>
+<div class="controls">
+<div class="slider"><label for="radius">radius</label>
+<input type="range" id="radius" min="0" max="{last}" step="1" value="{start}">
+<output id="radius-value" for="radius"></output></div>
+<fieldset class="choice"{one}><legend>decision of</legend>{choices}</fieldset>
+</div>
+<div class="cards">
+<figure><figcaption>Promise and mean loss</figcaption>
+<svg id="curves" role="img"></svg><p class="key" id="curves-key"></p></figure>
+<figure><figcaption>Losses</figcaption><svg id="strips" role="img"></svg>
+<p class="key">a dot for each {percent} of the scenarios, circle: mean, triangle: CVaR 95%, bar:
+promise</p></figure>
+<figure><figcaption>Decision</figcaption><svg id="decision" role="img"></svg>
+<p class="key">value of each coordinate{erm}{some}</p></figure>
+<figure id="worst-case"><figcaption>Worst case</figcaption><svg id="worst" role="img"></svg>
+<p class="key">how far the adversary moves the mean of the data, in standard deviations;
+<span id="worst-note"></span></p></figure>
+</div>
+<h3>At this radius</h3>
+{now}
+<div id="moved-case">
+<h3>Samples whose moves cost the decision most</h3>
+{moved}
+</div>
+<script type="application/json" id="explored">{json}</script>
+</div>"""
