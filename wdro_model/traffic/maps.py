@@ -48,7 +48,6 @@ def plot_flows(
 
     Parameters
     ----------
-<<<<<<< HEAD
     path
         Where to save the figure; the suffix says the format.
     title
@@ -57,6 +56,8 @@ def plot_flows(
         The flow over capacity that the end of the colours stands for; the largest if not given.
     labels
         Draw the names of the nodes? By default up to 60 of them.
+    ax
+        Matplotlib's axes to draw on; they are returned in place of the figure.
 
     Examples
     --------
@@ -66,13 +67,6 @@ def plot_flows(
     >>> figure = wdro.traffic.plot_flows(network, flow, title="everybody at once")
     >>> figure.axes[0].get_title()
     'everybody at once'
-=======
-    path: where to save the figure; the suffix says the format.
-    title: by default the name of the network.
-    limit: the flow over capacity that the end of the colours stands for; the largest if not given.
-    labels: draw the names of the nodes? By default up to 60 of them.
-    ax: Matplotlib's axes to draw on; they are returned in place of the figure.
->>>>>>> pictures
     """
     named = {network.name if title is None else title: flow}
     return _plot(network, named, path, limit, labels, difference=False, ax=ax)
@@ -91,9 +85,8 @@ def plot_comparison(
     """Maps of several flows {name: (A,)} side by side, and what each differs from the first.
 
     Widths and colours mean the same in all maps of flows; those of differences have a scale of
-<<<<<<< HEAD
-    their own: red where there is more flow than in the first, blue where there is less. Other
-    options as in `plot_flows`.
+    their own: red where there is more flow than in the first, blue where there is less. `ax` takes
+    axes for all the maps. Other options as in `plot_flows`.
 
     Examples
     --------
@@ -102,10 +95,6 @@ def plot_comparison(
     >>> naive = wdro.traffic.all_or_nothing(network, network.free_flow_time)
     >>> settled, _ = wdro.traffic.equilibrium(network, gap=1e-2)
     >>> figure = wdro.traffic.plot_comparison(network, {"naive": naive, "settled": settled})
-=======
-    their own: red where there is more flow than in the first, blue where there is less. `ax` takes
-    axes for all the maps. Other options as in `plot_flows`.
->>>>>>> pictures
     """
     if not isinstance(flows, Mapping) or not flows:
         raise ValueError(
