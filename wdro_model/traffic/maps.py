@@ -51,7 +51,7 @@ def plot_flows(
     labels: draw the names of the nodes? By default up to 60 of them.
     """
     named = {network.name if title is None else title: flow}
-    return _plot(network, named, path, limit, labels, difference=False)
+    return _plot(network, named, path, limit, labels, COLUMNS, difference=False)
 
 
 def plot_comparison(
@@ -62,19 +62,22 @@ def plot_comparison(
     difference: bool = True,
     limit: float | None = None,
     labels: bool | None = None,
+    columns: int = COLUMNS,
 ) -> Any:
     """Maps of several flows {name: (A,)} side by side, and what each differs from the first.
 
     Widths and colours mean the same in all maps of flows; those of differences have a scale of
-    their own: red where there is more flow than in the first, blue where there is less. Other
-    options as in `plot_flows`.
+    their own: red where there is more flow than in the first, blue where there is less. At most
+    `columns` maps are in a row. Other options as in `plot_flows`.
     """
+    if isinstance(columns, bool) or not isinstance(columns, int | np.integer) or columns < 1:
+        raise ValueError(f"columns must be an integer of at least 1, got {columns!r}.")
     if not isinstance(flows, Mapping) or not flows:
         raise ValueError(
             f"flows must be a dict of at least one flow by its name, got {flows!r}; write "
             '{"ERM": x1, "robust": x2}.'
         )
-    return _plot(network, flows, path, limit, labels, difference)
+    return _plot(network, flows, path, limit, labels, int(columns), difference)
 
 
 def _plot(
@@ -83,6 +86,7 @@ def _plot(
     path: Any,
     limit: float | None,
     labels: bool | None,
+    most_columns: int,
     difference: bool,
 ) -> Any:
     flows = {str(name): as_flow(flow, network, one=True) for name, flow in named.items()}
@@ -92,7 +96,7 @@ def _plot(
     layout = MapLayout.of(network)
     width, height = _panel_size(layout)
     count = len(flows) + len(changes)
-    columns = min(count, COLUMNS)
+    columns = min(count, most_columns)
     rows = -(-count // columns)
     figure = new_figure(width * columns + 0.2, (height + 0.55) * rows + 0.7)
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
