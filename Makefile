@@ -14,7 +14,7 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/python examples/quadratic_tree.py --output demo-output
+	$(BIN)/python -m wdro_model demo --output demo-output
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -12,26 +10,18 @@ import pytest
 
 import wdro_model
 from wdro_model.command_line import main
+from wdro_model.demo import telling
+from wdro_model.demo.missing import missing_story
+from wdro_model.demo.towns import towns_story
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
 
 
-def test_demo(tmp_path, capsys):
-    assert main(["demo", "--quick", "--output", str(tmp_path)]) == 0
-    assert (tmp_path / "quadratic_tree.png").exists()
-    assert "shifted" in capsys.readouterr().out
-
-
-def test_demo_without_matplotlib_is_a_table_and_a_hint(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    folder = tmp_path / "output"
-    assert main(["demo", "--quick", "--output", str(folder)]) == 0
-    printed = capsys.readouterr().out
-    assert re.search(r"^method +scenarios .*cvar95", printed, re.MULTILINE)
-    assert len(re.findall(r"^.* shifted .*\d *$", printed, re.MULTILINE)) >= 4
-    assert "pip install 'wdro_model[plot]'" in printed.splitlines()[-1]
-    assert not folder.exists()
+def test_demo(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(telling, "STORIES", (towns_story, missing_story))
+    assert main(["demo", "--quick", "--seed", "7", "--output", str(tmp_path)]) == 0
+    assert "seeds are 7 to " in (tmp_path / "index.html").read_text()
+    assert "What it gained: " in capsys.readouterr().out
 
 
 def test_info(capsys):

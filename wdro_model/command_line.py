@@ -33,17 +33,20 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=wdro_model.__version__)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    show = commands.add_parser("demo", help="compare decisions on a quadratic spanning tree")
-    show.add_argument("--quick", action="store_true", help="a small graph, in a few seconds")
+    show = commands.add_parser(
+        "demo", help="three decisions by ERM and robustly, and what came of them (a minute)"
+    )
+    show.add_argument("--quick", action="store_true", help="small instances, in a few seconds")
     show.add_argument(
         "--output",
         type=Path,
         default=Path("demo-output"),
         metavar="FOLDER",
-        help="where the picture goes (%(default)s)",
+        help="where the page goes (%(default)s)",
     )
+    show.add_argument("--seed", type=int, default=0, help="the first of the seeds (%(default)s)")
     show.add_argument(
-        "--seed", type=int, default=0, help="of the graph and the scenarios (%(default)s)"
+        "--jobs", type=int, metavar="N", help="instances at the same time (one for each core)"
     )
     show.set_defaults(command=run_demo)
 
@@ -54,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
 
 # ------------------------------------------------------------------ commands
 def run_demo(given: argparse.Namespace) -> int:
-    demo(quick=given.quick, output=given.output, seed=given.seed)
+    demo(quick=given.quick, output=given.output, seed=given.seed, jobs=given.jobs)
     return 0
 
 

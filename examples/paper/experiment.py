@@ -44,6 +44,10 @@ class Experiment(ABC):
     def figure(self, records: Mapping[str, Record]) -> Any:
         """The figure, drawn from the records of all instances."""
 
+    def further(self, records: Mapping[str, Record]) -> dict[str, Any]:
+        """Further files by their names: figures (.png), or the rows of a table (.csv)."""
+        return {}
+
     def settings(self) -> dict[str, Any]:
         """Everything that the records depend on, as JSON knows it."""
         return {"experiment": self.name, **asdict(self)}

@@ -12,12 +12,16 @@ from experiment import Experiment, Record
 from summary import BASELINE, losses_of
 from wdro_model.evaluation.drawing import (
     COLOURS,
+    ERM_COLOUR,
     PALE,
     legend_columns,
     new_figure,
     peak_density,
     peak_histogram,
 )
+
+SHIFT_COLOURS = (COLOURS[3], COLOURS[7], COLOURS[2])
+"""Of test distributions, where methods differ by their markers."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,38 @@ def plot_advantages(experiment: Experiment, records: Mapping[str, Record]) -> An
     handles = [draw_key(grid[0, 0], LOOKS[method]) for method in methods]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(methods), frameon=False)
     figure.suptitle(f"{experiment.title} (above 0: WDRO is better; dot: mean)")
+    return figure
+
+
+def plot_expected(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Advantages over ERM by edge count, and against what the shift lets one expect."""
+    figure = new_figure(12.0, 5.0)
+    left, right = figure.subplots(1, 2)
+    names = list(dict.fromkeys(row["scenarios"] for row in rows))
+    edges = sorted({row["edges"] for row in rows})
+    methods = {"smoothed": ("o", "full", "-"), "sampled": ("s", "none", ":")}
+    for name, colour in zip(names, SHIFT_COLOURS):
+        for method, (marker, fill, line) in methods.items():
+            own = [row for row in rows if (row["scenarios"], row["method"]) == (name, method)]
+            label = f"{name}: {LOOKS[method].label.removeprefix('WDRO, ')}"
+            look = {"color": colour, "marker": marker, "fillstyle": fill}
+            means, spreads = [], []
+            for count in edges:
+                gains = 100 * np.array([row["measured"] for row in own if row["edges"] == count])
+                means.append(gains.mean())
+                spreads.append(gains.std(ddof=1) / np.sqrt(gains.size) if gains.size > 1 else 0.0)
+            left.errorbar(edges, means, spreads, ls=line, capsize=2, label=label, **look)
+            points = 100 * np.array([[row["expected"], row["measured"]] for row in own])
+            right.plot(*points.T, ls="", ms=5, alpha=0.7, **look)
+    left.axhline(0.0, color=ERM_COLOUR, lw=1.5, zorder=0)
+    left.set(xlabel="edges of the graph", ylabel="measured advantage over ERM (%)")
+    low, high = right.get_xlim()
+    right.plot([low, high], [low, high], color=PALE, lw=1.0, zorder=0)
+    right.set(xlabel="expected from the shift alone (%)", ylabel="measured (%)")
+    right.set_title("each point: one instance")
+    left.set_title("means over instances, ERM: blue line")
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 

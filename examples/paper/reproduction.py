@@ -82,4 +82,11 @@ def write_files(
         "versions": versions(),
     }
     write_atomically(folder / "settings.json", json.dumps(about, indent=2) + "\n")
-    experiment.figure(records).savefig(folder / "figure.png", dpi=130)
+    figures = {"figure.png": experiment.figure(records)}
+    for name, content in experiment.further(records).items():
+        if name.endswith(".csv"):
+            write_atomically(folder / name, csv_text(content) or "")
+        else:
+            figures[name] = content
+    for name, figure in figures.items():
+        figure.savefig(folder / name, dpi=130)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from experiment import Experiment, Record
+from tree_expectation import expected_rows
 from tree_trial import TreeSettings, run_tree, seeds_of
+from wdro_model.datasets import quadratic_tree
 
 EDGES = (75, 203, 331, 458, 586, 714, 842, 969, 1097, 1225)
 """Ten densities from 75 edges to the complete graph on 50 nodes, evenly spaced."""
@@ -45,6 +47,21 @@ class TreeDensity(Experiment):
         from plots import plot_advantages
 
         return plot_advantages(self, records)
+
+    def further(self, records: Mapping[str, Record]) -> dict[str, Any]:
+        """Expected and measured advantages of all instances, as a table and as a picture."""
+        from plots import plot_expected
+
+        rows = []
+        for key, record in records.items():
+            edges, number = self._parsed(key)
+            first = seeds_of(self.seed, edges, number)[0]
+            drawn = quadratic_tree(
+                self.trees.nodes, edges, first, nonnegative=self.trees.nonnegative
+            )
+            found = expected_rows(drawn, self.trees.shifts, record)
+            rows += [{"instance": key, "edges": edges, **row} for row in found]
+        return {"expected.csv": rows, "expected.png": plot_expected(rows)}
 
     def _parsed(self, key: str) -> tuple[int, int]:
         edges, _, instance = key.split("-")

@@ -28,11 +28,14 @@ class Shift:
     mask: float
     """The chance that an entry of the mask is drawn anew."""
     noise: float
+    complement: bool = False
+    """Are the entries of the mask that are not drawn anew those that were missing?"""
 
 
 SHIFTS = {
     "half shifted": Shift(base=0.5, mask=0.5, noise=0.3),
     "independent": Shift(base=1.0, mask=1.0, noise=0.3),
+    "complement": Shift(base=0.0, mask=0.0, noise=0.3, complement=True),
 }
 """The paper modifies base cost and mask and enlarges the variance, and does not say how far."""
 SEEDS = 8
@@ -84,7 +87,7 @@ def run_tree(
     losses = {"training": quadratic_losses(points, training)}
     del model  # its matrices are the largest thing in memory
     for seed, (name, shift) in zip(test_seeds, settings.shifts.items()):
-        shifted = instance.shifted(seed, shift.noise, shift.base, shift.mask)
+        shifted = instance.shifted(seed, shift.noise, shift.base, shift.mask, shift.complement)
         losses[name] = quadratic_losses(points, shifted.lazy(settings.tests, seed + 1))
     return {
         "methods": {

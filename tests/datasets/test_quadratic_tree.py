@@ -137,6 +137,17 @@ def test_the_shift_moves_base_mask_and_noise_as_asked(instance):
     assert 0.3 < half < 0.7
 
 
+def test_the_complement_costs_something_where_nothing_was_seen(instance):
+    training = instance.training
+    other = instance.shifted(noise=0.3, base_shift=0, mask_shift=0, complement=True)
+    np.testing.assert_array_equal(other.mask, ~training.mask)
+    np.testing.assert_array_equal(other.base, training.base)
+    assert np.all(other.sample(5, seed=0)[:, training.mask] == 0)
+    # Entries that are drawn anew are so whatever the others are.
+    fresh = (instance.shifted(4, mask_shift=1, complement=c).mask for c in (False, True))
+    np.testing.assert_array_equal(*fresh)
+
+
 def test_nothing_global_moves():
     before = np.random.get_state()[1].copy()  # noqa: NPY002
     quadratic_tree(20, 25, seed=0).training.sample(2, seed=0)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import cvxpy as cp
+import networkx as nx
 import numpy as np
 import pytest
 
 from tests.solvers.problems import simplex
+from wdro_model.errors import ConvexityWarning
+from wdro_model.loss import quadratic_form
+from wdro_model.problem import Problem
+from wdro_model.sets import In, SpanningTree
 from wdro_model.solvers import FrankWolfe, Stop
 from wdro_model.solvers.directions.secant_pairs import SecantPairs
 from wdro_model.solvers.directions.simplex_program import simplex_minimum
@@ -101,3 +106,18 @@ def test_narrow_kinks_are_solved_to_a_small_gap():
         objective, simplex(12), np.eye(12)[0], rng=np.random.default_rng(0)
     )
     assert outcome.stop is Stop.GAP
+
+
+@pytest.mark.parametrize("seed", [1, 4, 22])
+def test_long_steps_do_not_leave_the_set(seed):
+    # Concave along some lines: steps are hundreds of times the model's, and so were its errors.
+    tree = SpanningTree(nx.complete_graph(14))
+    rng = np.random.default_rng(seed)
+    shape = (tree.dimension, tree.dimension)
+    matrix = rng.random(shape) * (rng.random(shape) < 0.7)
+    x, sums = cp.Variable(tree.dimension), []
+    watched = FrankWolfe(gap=1e-6, callbacks=[lambda state: sums.append(state.x.sum())])
+    problem = Problem(cp.Minimize(quadratic_form(x, matrix)), [In(x, tree)])
+    with pytest.warns(ConvexityWarning):
+        problem.solve(method="erm", solver=watched, progress=False)
+    np.testing.assert_allclose(sums, 13.0, rtol=1e-11)

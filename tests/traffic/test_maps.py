@@ -197,6 +197,20 @@ def test_more_than_two_flows_are_compared_with_the_first(network, flows, tmp_pat
     assert len(maps_of(figure, network)) == 3
 
 
+def test_maps_stand_below_each_other_where_one_column_is_asked_for(network, flows):
+    pair = {k: flows[k] for k in ("ERM", "robust")}
+    wide, tall = (plot_comparison(network, pair, columns=columns) for columns in (3, 1))
+    places = [axes.get_subplotspec() for axes in maps_of(tall, network)]
+    assert [(place.rowspan.start, place.colspan.start) for place in places] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+    ]
+    assert wide.get_figwidth() > 2 * tall.get_figwidth()
+    with pytest.raises(ValueError, match="columns must be an integer of at least 1, got 0"):
+        plot_comparison(network, pair, columns=0)
+
+
 def test_equal_flows_and_empty_roads_can_be_drawn(network, flows, tmp_path):
     plot_comparison(network, {"a": flows["ERM"], "b": flows["ERM"]}, tmp_path / "equal.png")
     plot_flows(network, np.zeros(76), tmp_path / "empty.png")

@@ -147,6 +147,7 @@ class QuadraticTree:
         noise: float = 0.3,
         base_shift: float = 0.5,
         mask_shift: float = 0.5,
+        complement: bool = False,
     ) -> TreeCosts:
         """A distribution to test on: another base cost, another mask and more noise.
 
@@ -156,6 +157,9 @@ class QuadraticTree:
             In [0, 1]; the base cost becomes (1 - s) mu + s mu' for an independent mu'.
         mask_shift
             In [0, 1]; the chance that an entry of the mask is drawn anew.
+        complement
+            Are the entries that are not drawn anew those that were missing? With mask_shift=0,
+            what was missing in the training costs is all that costs something.
 
         Examples
         --------
@@ -170,7 +174,8 @@ class QuadraticTree:
         shape = self.training.base.shape
         rng = np.random.default_rng(_seed(seed))
         base = (1 - weight) * self.training.base + weight * rng.random(shape)
-        mask = np.where(rng.random(shape) < renewed, rng.random(shape) < KEPT, self.training.mask)
+        kept = ~self.training.mask if complement else self.training.mask
+        mask = np.where(rng.random(shape) < renewed, rng.random(shape) < KEPT, kept)
         return TreeCosts(base, mask, noise, self.training.nonnegative)
 
 

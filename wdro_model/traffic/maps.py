@@ -69,7 +69,7 @@ def plot_flows(
     'everybody at once'
     """
     named = {network.name if title is None else title: flow}
-    return _plot(network, named, path, limit, labels, difference=False, ax=ax)
+    return _plot(network, named, path, limit, labels, COLUMNS, difference=False, ax=ax)
 
 
 def plot_comparison(
@@ -80,13 +80,14 @@ def plot_comparison(
     difference: bool = True,
     limit: float | None = None,
     labels: bool | None = None,
+    columns: int = COLUMNS,
     ax: Any = None,
 ) -> Any:
     """Maps of several flows {name: (A,)} side by side, and what each differs from the first.
 
     Widths and colours mean the same in all maps of flows; those of differences have a scale of
-    their own: red where there is more flow than in the first, blue where there is less. `ax` takes
-    axes for all the maps. Other options as in `plot_flows`.
+    their own: red where there is more flow than in the first, blue where there is less. At most
+    `columns` maps are in a row; `ax` takes axes for all the maps. Other options as in `plot_flows`.
 
     Examples
     --------
@@ -96,12 +97,14 @@ def plot_comparison(
     >>> settled, _ = wdro.traffic.equilibrium(network, gap=1e-2)
     >>> figure = wdro.traffic.plot_comparison(network, {"naive": naive, "settled": settled})
     """
+    if isinstance(columns, bool) or not isinstance(columns, int | np.integer) or columns < 1:
+        raise ValueError(f"columns must be an integer of at least 1, got {columns!r}.")
     if not isinstance(flows, Mapping) or not flows:
         raise ValueError(
             f"flows must be a dict of at least one flow by its name, got {flows!r}; write "
             '{"ERM": x1, "robust": x2}.'
         )
-    return _plot(network, flows, path, limit, labels, difference, ax)
+    return _plot(network, flows, path, limit, labels, int(columns), difference, ax)
 
 
 def _plot(
@@ -110,6 +113,7 @@ def _plot(
     path: Any,
     limit: float | None,
     labels: bool | None,
+    most_columns: int,
     difference: bool,
     ax: Any,
 ) -> Any:
@@ -120,7 +124,7 @@ def _plot(
     layout = MapLayout.of(network)
     width, height = _panel_size(layout)
     count = len(flows) + len(changes)
-    columns = min(count, COLUMNS)
+    columns = min(count, most_columns)
     rows = -(-count // columns)
     if ax is None:
         figure = new_figure(width * columns + 0.2, (height + 0.55) * rows + 0.7)

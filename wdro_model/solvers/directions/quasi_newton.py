@@ -80,7 +80,8 @@ class _Newton(_Blended):
             ahead = [self.gradient_at(x + DIFFERENCE * step) for step in apart]
             active.pairs.survey(apart, (np.array(ahead) - gradient) / DIFFERENCE)
             self._since = 0
-        weights = np.array(active.weights)
+        # Weights that sum to 1 + d would sum to 1 + (1 - s) d after a step of length s.
+        weights = active.weights / active.weights.sum()
         target = simplex_minimum(active.pairs.quadratic(apart), apart @ gradient, weights)
         change = target - weights
         direction = change @ active.vertices

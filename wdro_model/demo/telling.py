@@ -1,0 +1,61 @@
+"""Running the stories one after the other: tables in the terminal, pictures on a page."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from wdro_model.deferred import joblib
+from wdro_model.demo.congestion import congestion_story
+from wdro_model.demo.missing import missing_story
+from wdro_model.demo.story import Story
+from wdro_model.demo.story_page import story_page
+from wdro_model.demo.towns import towns_story
+from wdro_model.demo.wording import gained_and_lost
+from wdro_model.evaluation.drawing import new_figure
+
+STORIES: tuple[Callable[..., Story], ...] = (towns_story, congestion_story, missing_story)
+WIDTH = 100
+"""Of the sentences in the terminal."""
+
+
+def demo(
+    *,
+    quick: bool = False,
+    output: Path | str = "demo-output",
+    seed: int = 0,
+    jobs: int | None = None,
+) -> None:
+    """Tell three decisions: a table for each in the terminal, and all of it on one page.
+
+    quick: small instances, in a few seconds.
+    output: the folder of the page; without matplotlib there is none.
+    seed: the first of the seeds, which follow each other.
+    jobs: instances at the same time, one for each core by default; the numbers are the same.
+    """
+    began = time.perf_counter()
+    count = (1 if quick else joblib.cpu_count()) if jobs is None else jobs
+    stories = []
+    for number, tell in enumerate(STORIES, start=1):
+        story = tell(quick=quick, jobs=count, seed=seed)
+        stories.append(story)
+        print(f"{number}. {story.title}\n\n{story.table()}\n\n{wrapped(story.sentence)}\n")
+    summary = gained_and_lost({story.name: story.contests for story in stories})
+    print(*map(wrapped, summary), sep="\n")
+    seconds = time.perf_counter() - began
+    try:
+        new_figure(1, 1)
+    except ImportError as error:
+        print(f"\nNo page with the pictures: {error}")
+        return
+    folder = Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    page = folder / "index.html"
+    page.write_text(story_page(stories, summary, seconds, quick=quick), encoding="utf-8")
+    print(f"\nThe whole story, with pictures: {page}")
+
+
+def wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH)
