@@ -30,7 +30,7 @@ def main(picture: str | None = None) -> None:
     report = wdro.compare(problem, methods=("erm", "exact"), test=test)
     print(report, "\n")
     for judged in report.methods:
-        print(f"{judged.method:6} weights {np.round(judged.solution.decision[x], 2)}")
+        print(f"{judged.name:6} weights {np.round(judged.solution.decision[x], 2)}")
     if picture is not None:
         report.plot(picture)
 
