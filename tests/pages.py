@@ -150,22 +150,25 @@ def flat(text: str) -> str:
 
 def agree(shown: str, printed: str, rtol: float, atol: float) -> bool:
     """Is this the output that is shown, but for wildcards, white space and small differences?"""
-    shown, printed = flat(shown), flat(printed)
-    pattern, numbers = "", []
-    for position, part in enumerate(re.split(r"(\.\.\.)", shown)):
-        if position % 2:
-            pattern += r".*?"
-            continue
-        end = 0
-        for number in NUMBER.finditer(part):
-            pattern += re.escape(part[end : number.start()]) + f"({NUMBER.pattern})"
-            numbers.append(float(number.group()))
-            end = number.end()
-        pattern += re.escape(part[end:])
-    found = re.fullmatch(pattern, printed)
-    return found is not None and all(
-        abs(float(there) - here) <= atol + rtol * abs(here)
-        for here, there in zip(numbers, found.groups(), strict=True)
+    pattern, words = flat(shown).split(" "), flat(printed).split(" ")
+    reached = {0}  # how many words the part of the pattern so far may stand for
+    for part in pattern:
+        if part == "...":
+            reached = set(range(min(reached), len(words) + 1)) if reached else set()
+        else:
+            reached = {
+                k + 1 for k in reached if k < len(words) and alike(part, words[k], rtol, atol)
+            }
+    return len(words) in reached
+
+
+def alike(word: str, other: str, rtol: float, atol: float) -> bool:
+    """Are two words the same, but for small differences of the numbers in them?"""
+    if NUMBER.sub("#", word) != NUMBER.sub("#", other):
+        return False
+    pairs = zip(NUMBER.findall(word), NUMBER.findall(other), strict=True)
+    return all(
+        abs(float(there) - float(here)) <= atol + rtol * abs(float(here)) for here, there in pairs
     )
 
 

@@ -42,6 +42,8 @@ def test_an_output_is_compared_but_for_wildcards_and_small_differences():
     assert agree("value  1.2346\nseconds  ...\n[ 0.5  0.5]", printed, **tolerances)
     assert not agree("value  1.24\nseconds  ...\n[0.5 0.5]", printed, **tolerances)
     assert not agree("worth  1.2346\nseconds  ...\n[0.5 0.5]", printed, **tolerances)
+    assert agree("value  ... 0.2\n...", printed, **tolerances)
+    assert not agree("value  ... 0.3\n...", printed, **tolerances)
     assert not agree("", printed, **tolerances)
 
 
