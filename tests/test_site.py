@@ -99,6 +99,8 @@ def test_every_public_name_is_in_the_reference(site, module):
             for alias, known in vars(room).items()
             if known is value
         }
+        if hasattr(value, "__qualname__"):
+            aliases.add(f"{value.__module__}.{value.__qualname__}")
         assert aliases & described, f"{module}.{name} is not described"
 
 

@@ -28,19 +28,18 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def complete(markdown: str) -> str:
     """The text of a page in which every name of its module is described or linked."""
-    here = [resolve_name(name) for name in DESCRIBED.findall(markdown)]
-    elsewhere = {id(resolve_name(name)): name for name in described()}
+    here = [found(name) for name in DESCRIBED.findall(markdown)]
+    elsewhere = {id(found(name)): name for name in described()}
 
     def rest(place: re.Match[str]) -> str:
         links, parts = [], []
-        for name in public(place[1]):
-            path = f"{place[1]}.{name}"
-            if any(resolve_name(path) is known for known in here):
+        for name, value in public(place[1]).items():
+            if any(value is known for known in here):
                 continue
-            if id(resolve_name(path)) in elsewhere:
-                links.append(f"[`{name}`][{elsewhere[id(resolve_name(path))]}]")
+            if id(value) in elsewhere:
+                links.append(f"[`{name}`][{elsewhere[id(value)]}]")
             else:
-                parts.append(f"::: {path}")
+                parts.append(f"::: {place[1]}.{name}")
         known = [f"Described on other pages: {', '.join(links)}."] if links else []
         return "\n\n".join([*known, *parts])
 
@@ -52,7 +51,14 @@ def described() -> list[str]:
     return [name for page in PAGES.glob("*.md") for name in DESCRIBED.findall(page.read_text())]
 
 
-def public(module: str) -> list[str]:
-    """The public names of a module, without the modules in it."""
+def public(module: str) -> dict[str, Any]:
+    """The public names of a module with what they name, without the modules in it."""
     room = resolve_name(module)
-    return [name for name in room.__all__ if not inspect.ismodule(getattr(room, name))]
+    values = {name: getattr(room, name) for name in room.__all__}
+    return {name: value for name, value in values.items() if not inspect.ismodule(value)}
+
+
+def found(path: str) -> Any:
+    """What a path leads to; where a module and what is in it share a name, the latter."""
+    module, _, name = path.rpartition(".")
+    return getattr(resolve_name(module), name)
