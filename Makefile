@@ -1,16 +1,16 @@
-# make demo | test | lint | bench | clean. Needs Python 3.11 or later and nothing else.
+# make demo | test | lint | docs | bench | clean. Needs Python 3.11 or later and nothing else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format docs docs-output bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[plot,test,fast]'
+	$(BIN)/python -m pip install --quiet --editable '.[plot,test,fast,docs]'
 	touch $@
 
 demo: $(VENV)/.installed
@@ -28,6 +28,13 @@ format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+docs-output: $(VENV)/.installed
+	$(BIN)/python tests/pages.py
+
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/batched_loss.py
 	$(BIN)/python benchmarks/linear_oracle.py
@@ -43,4 +50,4 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/soak.py
 
 clean:
-	rm -rf $(VENV) demo-output reproduction-output build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .gallery demo-output reproduction-output build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

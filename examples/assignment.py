@@ -1,9 +1,11 @@
 """Who does which job, when durations are uncertain: one assignment, robust against its data.
 
-python examples/assignment.py
+python examples/assignment.py [picture.png]
 """
 
 from __future__ import annotations
+
+import sys
 
 import cvxpy as cp
 import numpy as np
@@ -14,7 +16,7 @@ PEOPLE = ["Ada", "Ben", "Cleo", "Dan", "Eve"]
 JOBS = ["dig", "build", "paint", "plant", "clean", "cook"]
 
 
-def main() -> None:
+def main(picture: str | None = None) -> None:
     rng = np.random.default_rng(3)
     shape = (len(PEOPLE), len(JOBS))
     usual, spread = rng.uniform(4, 6, shape), rng.uniform(0.1, 2.5, shape)
@@ -48,7 +50,31 @@ def main() -> None:
         "worst 5%": lambda total: np.sort(total)[-len(total) // 20 :].mean(),
     }.items():
         print(f"{name:8}{figure(cost['erm']):8.2f}{figure(cost['exact']):8.2f}")
+    if picture is not None:
+        draw(spread, chosen, picture)
+
+
+def draw(spread: np.ndarray, chosen: dict[str, dict[str, str]], picture: str) -> None:
+    """Who does what, on how much the hours vary."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.5), layout="constrained")
+    axes = figure.subplots()
+    shades = axes.imshow(spread, cmap="Greys", vmin=0, vmax=4)
+    figure.colorbar(shades, label="deviation of the hours")
+    for method, size, colour, label in (
+        ("erm", 26, "#0072b2", "plain"),
+        ("exact", 14, "#d55e00", "robust"),
+    ):
+        places = [(JOBS.index(chosen[method][person]), k) for k, person in enumerate(PEOPLE)]
+        axes.plot(*zip(*places), "o", ms=size, mew=3, mfc="none", mec=colour, label=label)
+    axes.set_xticks(range(len(JOBS)), JOBS)
+    axes.set_yticks(range(len(PEOPLE)), PEOPLE)
+    axes.legend(
+        ncols=2, loc="upper center", bbox_to_anchor=(0.5, 1.16), frameon=False, markerscale=0.5
+    )
+    figure.savefig(picture, dpi=120)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2])

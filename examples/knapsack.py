@@ -1,9 +1,11 @@
 """Which projects to fund when their returns are uncertain: a robust knapsack.
 
-python examples/knapsack.py
+python examples/knapsack.py [picture.png]
 """
 
 from __future__ import annotations
+
+import sys
 
 import cvxpy as cp
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 import wdro_model as wdro
 
 
-def main() -> None:
+def main(picture: str | None = None) -> None:
     rng = np.random.default_rng(1)
     count = 30
     price = rng.integers(5, 40, count)
@@ -29,6 +31,7 @@ def main() -> None:
     history, future = returns.samples, seasons(5000)
     print(f"{'radius':>8}{'funded':>8}{'price':>8}{'mean':>8}{'worst 5%':>10}  instead of")
     plain: set[str] = set()
+    chosen = {}
     for radius in (0.0, 1.0, 10.0, 40.0):
         returns = wdro.UncertainParameter(count, name="returns", samples=history)
         problem = wdro.Problem(
@@ -42,13 +45,30 @@ def main() -> None:
         problem.round()
         funded = projects.selected(x.value)
         plain = plain or set(funded)
+        chosen[radius] = x.value > 0.5
         total = np.sort(future @ np.rint(x.value))
         changed = f"{'+'.join(sorted(plain - set(funded)))}" or "-"
         print(
             f"{radius:8.1f}{len(funded):8d}{price @ np.rint(x.value):8.0f}{total.mean():8.1f}"
             f"{total[: total.size // 20].mean():10.1f}  {changed}"
         )
+    if picture is not None:
+        draw(spread / price, mean / price, price, chosen, picture)
+
+
+def draw(risk: np.ndarray, gain: np.ndarray, price: np.ndarray, chosen: dict, picture: str) -> None:
+    """The projects by return and risk, those that are funded without robustness and with it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 4.0), layout="constrained")
+    for axes, radius in zip(figure.subplots(1, 2, sharey=True), (0.0, 40.0)):
+        colours = np.where(chosen[radius], "#d55e00" if radius else "#0072b2", "#dddddd")
+        axes.scatter(risk, gain, s=8 * price, c=colours, ec="w")
+        axes.set(title=f"funded at radius {radius:g}", xlabel="deviation per unit of price")
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("return per unit of price")
+    figure.savefig(picture, dpi=120)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2])

@@ -1,12 +1,14 @@
 """Pair ten people who work together, when how long a pair takes is known from ten weeks only.
 
-python examples/matching.py
+python examples/matching.py [picture.png]
 
 Twelve groups of people, the same law in training and test: what one matching chosen for the mean
 and one chosen for the worst case in a ball take, on average over the groups.
 """
 
 from __future__ import annotations
+
+import sys
 
 import cvxpy as cp
 import networkx as nx
@@ -24,8 +26,10 @@ def figures(losses: np.ndarray) -> tuple[float, float, float]:
     return losses.mean(), losses.std(), worst.mean()
 
 
-def main() -> None:
-    pairs = wdro.sets.Matching(nx.complete_graph(PEOPLE), perfect=True, forbidden=[("Ada", "Ben")])
+def main(picture: str | None = None) -> None:
+    everybody = nx.complete_graph(PEOPLE)
+    nx.set_node_attributes(everybody, nx.circular_layout(everybody), "pos")
+    pairs = wdro.sets.Matching(everybody, perfect=True, forbidden=[("Ada", "Ben")])
     found: dict[str, list[tuple[float, float, float]]] = {"erm": [], "exact": []}
     for group in range(GROUPS):
         rng = np.random.default_rng(group)
@@ -48,7 +52,9 @@ def main() -> None:
     for name, method in {"plain": "erm", "robust": "exact"}.items():
         mean, spread, worst = np.mean(found[method], axis=0)
         print(f"{name:8}{mean:8.2f}{spread:8.2f}{worst:10.2f}")
+    if picture is not None:
+        pairs.plot(x.value, picture)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2])

@@ -1,9 +1,11 @@
 """A robust portfolio: exact worst-case return against the plain average, on data held out.
 
-python examples/portfolio.py
+python examples/portfolio.py [picture.png]
 """
 
 from __future__ import annotations
+
+import sys
 
 import cvxpy as cp
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 import wdro_model as wdro
 
 
-def main() -> None:
+def main(picture: str | None = None) -> None:
     rng = np.random.default_rng(0)
     mean, spread = np.linspace(0.02, 0.10, 10), np.linspace(0.05, 0.60, 10)
     train = mean + spread * rng.standard_normal((30, 10))
@@ -22,12 +24,16 @@ def main() -> None:
     problem = wdro.Problem(
         cp.Minimize(-returns @ x),
         [cp.sum(x) == 1],
-        ambiguity=wdro.WassersteinBall(radius=0.01),
+        ambiguity=wdro.WassersteinBall(radius=0.1),
     )
     print(problem.explain(), "\n")
-    print(wdro.compare(problem, methods=("erm", "exact"), test=test), "\n")
-    print("weights:", np.round(x.value, 3))
+    report = wdro.compare(problem, methods=("erm", "exact"), test=test)
+    print(report, "\n")
+    for judged in report.methods:
+        print(f"{judged.name:6} weights {np.round(judged.solution.decision[x], 2)}")
+    if picture is not None:
+        report.plot(picture)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2])

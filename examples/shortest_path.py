@@ -1,9 +1,11 @@
 """A shortest path whose travel times are uncertain: one model, four oracles by name.
 
-python examples/shortest_path.py
+python examples/shortest_path.py [picture.png]
 """
 
 from __future__ import annotations
+
+import sys
 
 import cvxpy as cp
 import networkx as nx
@@ -12,7 +14,7 @@ import numpy as np
 import wdro_model as wdro
 
 
-def main() -> None:
+def main(picture: str | None = None) -> None:
     graph = nx.grid_2d_graph(6, 6, create_using=nx.DiGraph)
     arcs = graph.number_of_edges()
     rng = np.random.default_rng(0)
@@ -33,7 +35,9 @@ def main() -> None:
         robust = problem.solve(method="exact")
         used = int(np.sum(x.value > 1e-6))
         print(f"{backend:10s} mean time {plain:.4f}, worst case {robust:.4f} over {used} arcs")
+    if picture is not None:
+        path.plot(x.value, picture)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2])
