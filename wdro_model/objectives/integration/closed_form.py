@@ -22,7 +22,7 @@ import numpy as np
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.half_lines import half_lines, on_half_lines
 from wdro_model.objectives.integration.inner_integral import ROBUST, Given, Stream
-from wdro_model.objectives.integration.truncated import interval_log_mass, truncated_normal
+from wdro_model.objectives.integration.kernel.normal import interval_log_mass, truncated_normal
 from wdro_model.solvers.objective import Array
 
 SURROGATE_ENTRIES = 2**20

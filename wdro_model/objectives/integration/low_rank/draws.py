@@ -18,9 +18,9 @@ from wdro_model.objectives.integration.importance.modes import find
 from wdro_model.objectives.integration.importance.noise import block_variance, noise
 from wdro_model.objectives.integration.importance.proposals import Mixture, component, mixture
 from wdro_model.objectives.integration.inner_integral import Divergence, Stream
-from wdro_model.objectives.integration.low_rank.form_ascent import FormTarget
-from wdro_model.objectives.integration.low_rank.outer import Outer
-from wdro_model.objectives.integration.low_rank.tilted_law import HALF_LOG_2PI, TiltedLaw
+from wdro_model.objectives.integration.kernel.laws import TiltedLaw
+from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
+from wdro_model.objectives.integration.low_rank.outer import FormTarget, Outer
 from wdro_model.solvers.objective import Array
 
 INFLATION = 1.2
@@ -87,10 +87,11 @@ def drawn_law(outer: Outer, u: Array, L: Array, normal: Array) -> DrawnLaw:
     L = np.broadcast_to(L, (size, *L.shape[1:]))
     target, everyone = FormTarget(outer, u, L), np.arange(size)
     try:
-        proposals = piece_proposals(outer, u, L) if outer.pieces else found_proposals(target, rank)
+        known = outer.anatomy.pieces is not None
+        proposals = piece_proposals(outer, u, L) if known else found_proposals(target, rank)
     except Divergence:
         infinite, one = np.full(size, np.inf), np.ones(size)
-        return DrawnLaw(infinite, everyone, np.zeros((size, rank)), one, None, None, one, 0 * one)
+        return DrawnLaw(infinite, everyone, np.zeros((size, rank)), one, None, one, 0 * one)
     owners, points, logs = [], [], []
     for j, share in enumerate(proposals.log_weights.T):
         rows = np.flatnonzero(np.isfinite(share))
@@ -131,7 +132,7 @@ def found_proposals(target: FormTarget, rank: int) -> Mixture:
 
 def piece_proposals(outer: Outer, u: Array, L: Array) -> Mixture:
     """A maximum of a_p + b_p't: each piece tilts N(0, I) to N(b_p, I), of mass exp(a + b^2/2)."""
-    values, slopes = outer.lines(u)
+    values, slopes = outer.pieces(u)
     b = slopes @ L
     centers = np.broadcast_to(b, (len(u), *b.shape[1:]))
     masses = values + 0.5 * np.einsum("kpr,kpr->kp", centers, centers)

@@ -11,6 +11,7 @@ import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.integration.kernel.laws import TiltedLaw, united
 from wdro_model.objectives.integration.low_rank.draws import DrawnLaw
 from wdro_model.objectives.integration.low_rank.form_table import (
     FormTable,
@@ -26,7 +27,6 @@ from wdro_model.objectives.integration.low_rank.projection import (
     stacked,
     uniform_projection,
 )
-from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw, joined
 from wdro_model.solvers.objective import Array, Diagnostics
 
 if TYPE_CHECKING:
@@ -101,18 +101,8 @@ class Part:
     def outer(self, count: int = 1) -> Outer:
         """The outer function for the samples, once for each of `count` duals."""
         rule = self._rule
-        anatomy = rule.anatomy
-        constants = rule.joint.matrix[np.ix_(self.group.samples, anatomy.constants)]
-        return Outer(
-            function=anatomy.outer,
-            x=self._x,
-            epsilon=rule.epsilon,
-            constants=np.tile(constants, (count, 1)),
-            curvature=anatomy.curvature,
-            quadratic=anatomy.quadratic,
-            pieces=anatomy.pieces,
-            common_pieces=anatomy.common_pieces,
-        )
+        constants = rule.joint.matrix[np.ix_(self.group.samples, rule.anatomy.constants)]
+        return Outer(rule.anatomy, self._x, rule.epsilon, np.tile(constants, (count, 1)))
 
 
 class LowRankSlice:
@@ -167,9 +157,6 @@ class LowRankSlice:
     def gradient(self, dual: float) -> Array:
         gradient, size = np.zeros(self._rule.anatomy.inner.layout.dimension), len(self._samples)
         for chunk in self._at(dual):
-            if chunk.table is not None:
-                gradient += self._tabled_gradient(chunk, dual)
-                continue
             shares = np.full((1, len(chunk.u)), 1.0 / size)
             gradient += self._gradient(chunk, np.array([dual]), shares)
         return gradient
@@ -204,28 +191,18 @@ class LowRankSlice:
 
     def _gradient(self, chunk: Chunk, duals: Array, shares: Array) -> Array:
         """sum_jk shares_jk grad_x phi_k(x, l_j) over a chunk at these duals, shares (J, K)."""
-        law, owner = chunk.law, chunk.law.owner
+        law, table = chunk.law, chunk.table
+        owner = law.owner
         moved = chunk.u[owner] + forms_moved(chunk.projection, law)
         weights = law.weights * shares.ravel()[owner]
-        in_decision, in_forms = chunk.outer.gradients(owner, moved, weights)
+        counts = None if table is None else table.counts[owner]
+        in_decision, in_forms = chunk.outer.gradients(owner, moved, weights, counts)
         if not self._rule.anatomy.forms.count:
             return in_decision
         slope, back = law.total(in_forms), pulled_back(chunk, in_forms)
+        if table is not None:
+            slope, back = table.at_samples(slope), table.at_samples(back)
         return in_decision + self._through_forms(chunk.part, duals, slope, back)
-
-    def _tabled_gradient(self, chunk: Chunk, dual: float) -> Array:
-        """The same at one dual for a chunk of places, which stand for the samples of a table."""
-        assert chunk.table is not None
-        law, owner, table = chunk.law, chunk.law.owner, chunk.table
-        moved = chunk.u[owner] + forms_moved(chunk.projection, law)
-        weights = law.weights / len(self._samples)
-        in_forms = chunk.outer.gradients(owner, moved, weights)[1]
-        in_decision = chunk.outer.gradients(owner, moved, weights * table.counts[owner])[0]
-        if not self._rule.anatomy.forms.count:
-            return in_decision
-        slope = table.at_samples(law.total(in_forms))
-        back = table.at_samples(pulled_back(chunk, in_forms))
-        return in_decision + self._through_forms(chunk.part, np.array([dual]), slope, back)
 
     def diagnostics(self, dual: float) -> Diagnostics | None:
         if self._rule.exact:
@@ -288,18 +265,7 @@ class LowRankSlice:
         while (left := left - len(table.places)) >= 0:
             places = table.places[:, None]
             at_places = projected.at(table.members) if several else projected
-            law = joined(
-                [
-                    rule.law(
-                        outer,
-                        places[i : i + PLACES],
-                        at_places.forms[i : i + PLACES] if several else at_places.forms,
-                        group.samples[:0],
-                        self._stream,
-                    )
-                    for i in range(0, len(places), PLACES)
-                ]
-            )
+            law = self._law_at_places(outer, places, at_places.forms)
             if not np.isfinite(law.log_mass).all():
                 return None
             t = law.points
@@ -312,6 +278,15 @@ class LowRankSlice:
         self._tabling = False
         rule.learn(paid=False)
         return None
+
+    def _law_at_places(self, outer: Outer, places: Array, L: Array) -> TiltedLaw:
+        """The laws at places (J, 1) of a table, some at once."""
+        none, every, parts = self._samples[:0], np.arange(len(places)), []
+        for start in range(0, len(places), PLACES):
+            some = every[start : start + PLACES]
+            moved = L[some] if len(L) > 1 else L
+            parts.append((some, self._rule.law(outer, places[some], moved, none, self._stream)))
+        return parts[0][1] if len(parts) == 1 else united(parts, len(places))
 
     def _through_forms(self, part: Part, duals: Array, slope: Array, back: Array) -> Array:
         """sum_kj E[h_{u_j} grad_x u_j(x, zeta)] from slope = E h_u (K, q) and back, (K, q, q), what
@@ -394,7 +369,7 @@ def cost_moments(chunk: Chunk) -> tuple[Array, Array]:
         within = within + 2 * (row[:, -1] * law.variance) ** 2
         within = within + 4 * last(projected.excess)[:, -1] * law.variance
     mean = law.mean(square)
-    if chunk.outer.quadratic and rank > 2:
+    if chunk.outer.anatomy.quadratic and rank > 2:
         return projected.mean + mean, np.full(size, np.nan)
     spread = law.mean((square - mean[law.owner]) ** 2 + within + 4 * form(projected.excess))
     return projected.mean + mean, projected.variance + spread

@@ -21,7 +21,7 @@ import numpy as np
 from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.importance.frame import box_of
 from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
-from wdro_model.objectives.integration.low_rank.piecewise import normal_interval
+from wdro_model.objectives.integration.kernel.normal import normal_interval
 from wdro_model.objectives.integration.low_rank.through_forms import LowRank
 from wdro_model.objectives.integration.separable.kinks import Pieces
 from wdro_model.objectives.integration.separable.term_anatomy import (

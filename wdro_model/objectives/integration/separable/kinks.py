@@ -12,7 +12,7 @@ import numpy as np
 
 from wdro_model.loss.batched import Layout
 from wdro_model.loss.stacked import Stacked
-from wdro_model.objectives.integration.low_rank.piecewise import envelope
+from wdro_model.objectives.integration.kernel.pieces import envelope
 from wdro_model.objectives.integration.separable.term_anatomy import Separation
 from wdro_model.solvers.objective import Array
 
