@@ -1,8 +1,7 @@
 """The tilted Gaussian seen through affine forms: how a few numbers t move the forms and the cost.
 
-The reference N(xi_k, diag sigma^2) and the cost (zeta - xi_k)' P (zeta - xi_k) are diagonal
-together in coordinates z, zeta = xi_k + R z, with z ~ N(0, I) and cost sum_i lambda_i z_i^2. The
-cost alone tilts z to N(0, V), v_i = 1/(1 + 2 l lambda_i/eps). Forms u = u_k + B z see of it
+In coordinates z (`whitening`) the cost alone tilts the scenarios to z ~ N(0, V). Forms
+u = u_k + B z see of it
 
     u = u_k + L t,   t ~ N(0, I_r),   L L' = B V B',
     z = G t + noise independent of t,   G = V B' L^-T,   noise covariance V - G G',
@@ -20,52 +19,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from wdro_model.solvers.objective import Array
-from wdro_model.uncertainty.costs import BoundCost
 
 RANK_TOLERANCE = 1e-13
 """Relative variance under which a direction of the forms counts as absent."""
-
-
-class Whitening:
-    """Coordinates z of the moving data in which reference and cost are diagonal.
-
-    weights: lambda (d,), the cost of a unit move of each z_i; uniform: their common value, None
-    where they differ; free: which coordinates of the data move.
-    """
-
-    def __init__(self, cost: BoundCost, sigma: float | Array) -> None:
-        self.free = ~cost.frozen
-        spread = np.broadcast_to(np.asarray(sigma, dtype=float), (cost.dimension,))[self.free]
-        self._turn: Array | None = None
-        self._scale: Array | float = spread
-        if not cost.is_separable:
-            block = cost.matrix[np.ix_(self.free, self.free)]
-            self.weights, turn = np.linalg.eigh(spread[:, None] * block * spread)
-            self._turn = spread[:, None] * turn
-        else:
-            self.weights = cost.coordinate_weights[self.free] * spread**2
-        self.dimension = len(self.weights)
-        self._whole = bool(self.free.all())
-        same = self.dimension > 0 and np.ptp(self.weights) <= 1e-14 * self.weights.max()
-        self.uniform = float(self.weights[0]) if same else None
-
-    def slopes(self, gradients: Array) -> Array:
-        """Derivatives in z from derivatives (..., d) in the data."""
-        free = gradients if self._whole else gradients[..., self.free]
-        return free * self._scale if self._turn is None else free @ self._turn
-
-    def moves(self, z: Array) -> Array:
-        """The displacements of the data (..., d) that coordinates z stand for."""
-        moved = z * self._scale if self._turn is None else z @ self._turn.T
-        if self._whole:
-            return moved
-        full = np.zeros((*z.shape[:-1], len(self.free)))
-        full[..., self.free] = moved
-        return full
-
-    def variances(self, dual: float, epsilon: float) -> Array:
-        """v (d,): those of z under the tilt of the cost alone."""
-        return 1.0 / (1.0 + 2.0 * dual * self.weights / epsilon)
 
 
 @dataclass(frozen=True)
