@@ -194,7 +194,7 @@ def _scan(lines: Exponents) -> tuple[Located, Array]:
     reach, start = np.clip(1.2 * steepest, 8.0, REACH), np.clip(0.0, lines.low, lines.high)
     left = np.where(np.isinf(lines.low), start - reach, np.maximum(lines.low, start - REACH))
     right = np.where(np.isinf(lines.high), start + reach, np.minimum(lines.high, start + REACH))
-    denser = lines.at(left[:, None] + (right - left)[:, None] * DENSER)
+    denser = lines.at(lines.clip(left[:, None] + (right - left)[:, None] * DENSER))
     some = np.broadcast_to(np.arange(len(DENSER)) % SPARE == 0, denser.t.shape)
     scan, order = _merged(scan, denser)
     return scan, np.take_along_axis(np.concatenate([ends, some], axis=1), order, axis=1)

@@ -57,30 +57,6 @@ class DrawnLaw(TiltedLaw):
     """Variance of log_mass, from independent blocks of draws."""
 
 
-@dataclass
-class FormDensity:
-    """g as a target of the finder of modes."""
-
-    form: FormTarget
-    dimension: int
-    walled: bool = False
-
-    def __call__(self, owners: Array, moves: Array) -> tuple[Array, Array]:
-        return self.values(owners, moves), self.form.gradient(owners, moves)
-
-    def values(self, owners: Array, moves: Array) -> Array:
-        return self.form(owners, moves)
-
-    def variance(self, owners: Array, moves: Array) -> Array:
-        return np.ones((1, self.dimension))
-
-    def bounds(self, owners: Array) -> None:
-        return None
-
-    def starts(self, owners: Array) -> list[Array]:
-        return []
-
-
 def drawn_law(outer: Outer, u: Array, L: Array, normal: Array) -> DrawnLaw:
     """The tilted law for forms u (K, q) moved by L (K or 1, q, r), from normal draws (K, S, r)."""
     size, draws, rank = normal.shape
@@ -88,7 +64,7 @@ def drawn_law(outer: Outer, u: Array, L: Array, normal: Array) -> DrawnLaw:
     target, everyone = FormTarget(outer, u, L), np.arange(size)
     try:
         known = outer.anatomy.pieces is not None
-        proposals = piece_proposals(outer, u, L) if known else found_proposals(target, rank)
+        proposals = piece_proposals(outer, u, L) if known else found_proposals(target)
     except Divergence:
         infinite, one = np.full(size, np.inf), np.ones(size)
         return DrawnLaw(infinite, everyone, np.zeros((size, rank)), one, None, one, 0 * one)
@@ -98,7 +74,7 @@ def drawn_law(outer: Outer, u: Array, L: Array, normal: Array) -> DrawnLaw:
         owner = np.repeat(rows, draws)
         moves = proposals.components[j].transport(owner, normal[rows].reshape(-1, rank))
         density = proposals.of(rows).log_density(moves.reshape(len(rows), draws, rank)).ravel()
-        height = target(owner, moves) - rank * HALF_LOG_2PI
+        height = target.values(owner, moves) - rank * HALF_LOG_2PI
         owners.append(owner)
         points.append(moves)
         logs.append(height - density + share[owner] - np.log(draws))
@@ -122,9 +98,9 @@ def drawn_law(outer: Outer, u: Array, L: Array, normal: Array) -> DrawnLaw:
     )
 
 
-def found_proposals(target: FormTarget, rank: int) -> Mixture:
+def found_proposals(target: FormTarget) -> Mixture:
     """Around the modes that the finder knows."""
-    modes = find(FormDensity(target, rank), np.arange(len(target.u)))
+    modes = find(target, np.arange(len(target.u)))
     found = modes.mixture(0.0, -np.log(NEGLIGIBLE))
     wide = tuple(one.scaled(np.sqrt(INFLATION)) for one in found.components)
     return Mixture(wide, found.log_weights)

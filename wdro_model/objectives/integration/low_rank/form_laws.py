@@ -11,8 +11,12 @@ closed form along one direction and by lines along the other.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
+from wdro_model.objectives.integration.importance.modes import ascend
+from wdro_model.objectives.integration.inner_integral import Divergence
 from wdro_model.objectives.integration.kernel.laws import TiltedLaw, log_sum_exp, united
 from wdro_model.objectives.integration.kernel.lines import (
     integrate_lines,
@@ -43,8 +47,6 @@ ANGLES = 2 * np.pi * np.arange(16) / 16
 RING = np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1)
 STARTS = np.concatenate([np.zeros((1, 2)), *(r * RING for r in (4.0, 64.0, 4096.0))])
 """Points whose slopes tell where modes may be."""
-ASCENTS = 12
-"""Newton steps towards a mode, at most."""
 DIFFERENCE = 1e-2
 """Step of the differences of gradients."""
 
@@ -76,10 +78,12 @@ def plane_law(outer: Outer, u: Array, L: Array) -> TiltedLaw:
     target = FormTarget(outer, u, np.broadcast_to(L, (size, *L.shape[1:])))
     parts = []
     for start in range(0, size, WINDOW_BLOCK):
-        with np.errstate(all="ignore"):
-            parts.append(window_law(target, np.arange(start, min(start + WINDOW_BLOCK, size))))
+        some = np.arange(start, min(start + WINDOW_BLOCK, size))
+        with np.errstate(all="ignore"), suppress(Divergence):
+            parts.append(window_law(target, some))
     left = np.ones(size, dtype=bool)
-    left[np.concatenate([rows for rows, _ in parts])] = False
+    for rows, _ in parts:
+        left[rows] = False
     if left.any():
         rest = np.flatnonzero(left)
         parts.append((rest, lines_law(outer, u, target.L, rest)))
@@ -121,16 +125,17 @@ def window_law(target: FormTarget, samples: Array) -> tuple[Array, TiltedLaw]:
     """Those of the samples that equal steps around the highest mode integrate well, their laws."""
     size = len(samples)
     owner = np.repeat(samples, len(STARTS))
-    tilted = target.tilt(owner, np.tile(STARTS, (size, 1)))
-    heights = target(owner, tilted).reshape(size, -1)
+    # Where the mode would be if h were affine with the slope that it has at a start.
+    starts = np.tile(STARTS, (size, 1))
+    tilted = target(owner, starts)[1] + starts
+    heights = target.values(owner, tilted).reshape(size, -1)
     tilted = tilted.reshape(size, -1, 2)
-    mode, height, precision = ascend(
-        target, samples, tilted[np.arange(size), heights.argmax(axis=1)]
-    )
-    values, vectors = np.linalg.eigh(precision)
+    start = tilted[np.arange(size), heights.argmax(axis=1)]
+    mode, height, gradient = ascend(target, samples, start)
+    values, vectors = _axes(target, samples, mode, gradient)
     root = vectors / np.sqrt(values)[:, None]
     t = mode[:, None] + POINTS @ root.swapaxes(1, 2)
-    g = target(np.repeat(samples, len(POINTS)), t.reshape(-1, 2)).reshape(size, -1)
+    g = target.values(np.repeat(samples, len(POINTS)), t.reshape(-1, 2)).reshape(size, -1)
     best = np.maximum(g.max(axis=1), height)
     mass = np.exp(g - best[:, None])
     noise = 1e-15 * (np.abs(best) + 0.5 * (t * t).sum(axis=-1).max(axis=1))
@@ -160,51 +165,19 @@ def _agrees(mass: Array, allowed: Array) -> Array:
 def _rises(target: FormTarget, samples: Array) -> Array:
     """For which samples does g rise far out in some direction?"""
     owner = np.repeat(samples, len(RING))
-    near, far = (target(owner, np.tile(r * RING, (len(samples), 1))) for r in (2.0**24, 2.0**40))
+    near, far = (
+        target.values(owner, np.tile(r * RING, (len(samples), 1))) for r in (2.0**24, 2.0**40)
+    )
     rises = (far > near) | np.isposinf(far)
     return np.any(rises.reshape(len(samples), -1), axis=1)
 
 
-def ascend(target: FormTarget, owner: Array, start: Array) -> tuple[Array, Array, Array]:
-    """Modes of g from starts (M, r) of the samples owner, by safeguarded Newton steps: points,
-    g there, and -Hess g, made definite."""
-    points = start.copy()
-    heights = target(owner, points)
-    precision = np.broadcast_to(np.eye(start.shape[1]), (*start.shape, start.shape[1])).copy()
-    active = np.arange(len(start))
-    for _ in range(ASCENTS):
-        here, who = points[active], owner[active]
-        gradient = target.gradient(who, here)
-        precision[active] = _precision(target, who, here, gradient)
-        step = np.linalg.solve(precision[active], gradient[..., None])[..., 0]
-        moving = np.linalg.norm(step, axis=1) > 1e-2
-        active, here, step = active[moving], here[moving], step[moving]
-        if not len(active):
-            break
-        waiting = np.arange(len(active))
-        for factor in (1.0, 0.3, 0.03):
-            trial = here[waiting] + factor * step[waiting]
-            values = target(owner[active[waiting]], trial)
-            better = values > heights[active[waiting]]
-            rows = active[waiting[better]]
-            points[rows], heights[rows] = trial[better], values[better]
-            waiting = waiting[~better]
-            if not len(waiting):
-                break
-        active = np.delete(active, waiting)
-    return points, heights, precision
-
-
-def _precision(target: FormTarget, owner: Array, t: Array, gradient: Array) -> Array:
-    """-Hess g by differences of gradients, its eigenvalues kept positive."""
-    rank = t.shape[1]
-    hessian = np.empty((len(t), rank, rank))
-    for i in range(rank):
-        moved = target.gradient(owner, t + DIFFERENCE * np.eye(rank)[i])
-        hessian[:, i] = (moved - gradient) / DIFFERENCE
+def _axes(target: FormTarget, owner: Array, t: Array, gradient: Array) -> tuple[Array, Array]:
+    """Eigenvalues, kept positive, and eigenvectors of -Hess g by differences of gradients."""
+    moved = [target(owner, t + step)[1] for step in DIFFERENCE * np.eye(2)]
+    hessian = (np.stack(moved, axis=1) - gradient[:, None]) / DIFFERENCE
     values, vectors = np.linalg.eigh(-0.5 * (hessian + hessian.swapaxes(1, 2)))
-    values = np.clip(values, 0.02, 1e12)
-    return (vectors * values[:, None]) @ vectors.swapaxes(1, 2)
+    return np.clip(values, 0.02, 1e12), vectors
 
 
 # ------------------------------------------------------------------ maxima of affine pieces

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,13 +26,13 @@ class Outer:
         with np.errstate(all="ignore"):
             return self.anatomy.outer(self.x, self._rows(owner, u))[:, 0] / self.epsilon
 
-    def slopes(self, owner: Array, u: Array) -> Array:
-        """The gradients (M, q) of h/eps in u."""
+    def with_slopes(self, owner: Array, u: Array) -> tuple[Array, Array]:
+        """h/eps (M,) and its gradients (M, q) in u."""
         function = self.anatomy.outer
         with np.errstate(all="ignore"):
-            function(self.x, self._rows(owner, u))
-            seeds = np.full((len(u), 1), 1.0 / self.epsilon)
-            return function.in_data(seeds)[:, : u.shape[1]]
+            values = function(self.x, self._rows(owner, u))[:, 0] / self.epsilon
+            slopes = function.in_data(np.full((len(u), 1), 1.0 / self.epsilon))
+            return values, slopes[:, : u.shape[1]]
 
     def gradients(
         self, owner: Array, u: Array, weights: Array, counts: Array | None = None
@@ -61,13 +61,13 @@ class Outer:
         size, rank = len(u), L.shape[-1]
         owner = np.arange(size)
         L = np.broadcast_to(L, (size, *L.shape[1:]))
-        c, at_rest = self(owner, u), self.slopes(owner, u)
+        c, at_rest = self.with_slopes(owner, u)
         # Differences over steps of the size of u: those over L cancel for a small eps.
         length, far = np.linalg.norm(L, axis=1), 1 + np.linalg.norm(u, axis=1)[:, None]
         step = np.divide(far, length, where=length > 0, out=np.ones_like(length))
         A = np.empty((size, rank, rank))
         for i in range(rank):
-            moved = self.slopes(owner, u + step[:, i, None] * L[:, :, i])
+            _, moved = self.with_slopes(owner, u + step[:, i, None] * L[:, :, i])
             A[:, i] = np.einsum("kq,kqr->kr", moved - at_rest, L) / step[:, i, None]
         return c, np.einsum("kq,kqr->kr", at_rest, L), A
 
@@ -88,28 +88,44 @@ class Outer:
         return np.concatenate([u, self.constants[owner]], axis=1)
 
 
-@dataclass(frozen=True)
+@dataclass
 class FormTarget:
-    """g(t) = h(u_k + L t)/eps - |t|^2/2 for K samples: u (K, q), L (K, q, r)."""
+    """g(t) = h(u_k + L t)/eps - |t|^2/2 for K samples, as a target of the finder of modes.
+
+    u (K, q), L (K, q, r).
+    """
 
     outer: Outer
     u: Array
     L: Array
+    walled: bool = False
+    dimension: int = field(init=False)
 
-    def __call__(self, owner: Array, t: Array) -> Array:
-        """g at points t (M, r) of the samples owner (M,); +inf for NaN."""
+    def __post_init__(self) -> None:
+        self.dimension = self.L.shape[-1]
+
+    def __call__(self, owners: Array, moves: Array) -> tuple[Array, Array]:
+        """g at points (M, r) of the samples owners (M,), +inf for NaN, and its gradients (M, r)."""
+        values, slopes = self.outer.with_slopes(owners, self._forms(owners, moves))
+        tilt = np.nan_to_num(np.einsum("mq,mqr->mr", slopes, self.L[owners]))
+        return self._lowered(values, moves), tilt - moves
+
+    def values(self, owners: Array, moves: Array) -> Array:
+        return self._lowered(self.outer(owners, self._forms(owners, moves)), moves)
+
+    def variance(self, owners: Array, moves: Array) -> Array:
+        return np.ones((1, self.dimension))
+
+    def bounds(self, owners: Array) -> None:
+        return None
+
+    def starts(self, owners: Array) -> list[Array]:
+        return []
+
+    def _forms(self, owners: Array, moves: Array) -> Array:
+        return self.u[owners] + np.einsum("mqr,mr->mq", self.L[owners], moves)
+
+    def _lowered(self, values: Array, moves: Array) -> Array:
         with np.errstate(invalid="ignore"):
-            values = self.outer(owner, self._forms(owner, t)) - 0.5 * np.einsum("mr,mr->m", t, t)
-        return np.where(np.isnan(values), np.inf, values)
-
-    def gradient(self, owner: Array, t: Array) -> Array:
-        """grad g, (M, r)."""
-        return self.tilt(owner, t) - t
-
-    def tilt(self, owner: Array, t: Array) -> Array:
-        """L' h_u/eps: where the mode would be if h were affine with the slope it has at t."""
-        slopes = self.outer.slopes(owner, self._forms(owner, t))
-        return np.nan_to_num(np.einsum("mq,mqr->mr", slopes, self.L[owner]))
-
-    def _forms(self, owner: Array, t: Array) -> Array:
-        return self.u[owner] + np.einsum("mqr,mr->mq", self.L[owner], t)
+            lowered = values - 0.5 * np.einsum("mr,mr->m", moves, moves)
+        return np.where(np.isnan(lowered), np.inf, lowered)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from wdro_model.objectives.integration.kernel.laws import TiltedLaw
 from wdro_model.solvers.objective import Array
 
 RANK_TOLERANCE = 1e-13
@@ -45,6 +46,52 @@ class Projection:
         """The projections of samples that belong to these entries."""
         parts = (getattr(self, field.name) for field in fields(self))
         return Projection(*(part if len(part) == 1 else part[member] for part in parts))
+
+    def moved(self, law: TiltedLaw) -> Array:
+        """L t at each point of the law, (M, q)."""
+        if len(self.forms) == 1:
+            return law.points @ self.forms[0].T
+        return np.einsum("mqr,mr->mq", self.forms[law.owner], law.points)
+
+    def pulled_back(self, law: TiltedLaw, in_forms: Array) -> Array:
+        """L^-T E[h_u t] of each law, (K, q, q), from h_u (M, q) at its points."""
+        lever = law.total(in_forms[:, :, None] * law.points[:, None])
+        pull = np.broadcast_to(self.pull, (len(lever), *lever.shape[1:]))
+        return np.einsum("kqr,kjr->kjq", pull, lever)
+
+    def cost_moments(self, law: TiltedLaw, fourth: bool) -> tuple[Array, Array]:
+        """Mean and variance of the transport cost under the tilted law of each sample, (K,).
+
+        The variance is NaN where the points of the law do not carry fourth moments. Where a point
+        stands for an interval, it is taken for a Gaussian of the same variance: close enough for
+        the Newton steps in the dual that the variance is for.
+        """
+        t, size = law.points, len(law.log_mass)
+        if not t.shape[1]:
+            return np.broadcast_to(self.mean, size), np.broadcast_to(self.variance, size)
+
+        def form(matrices: Array) -> Array:
+            if len(matrices) == 1:
+                return np.einsum("mr,mr->m", t @ matrices[0], t)
+            return np.einsum("mr,mrs,ms->m", t, matrices[law.owner], t)
+
+        def last(matrices: Array) -> Array:
+            """The last row of the matrices at each point, (M, r)."""
+            row = matrices[:, -1]
+            return np.broadcast_to(row[0], t.shape) if len(row) == 1 else row[law.owner]
+
+        square, within = form(self.cost), 0.0
+        if law.variance is not None:
+            row = last(self.cost)
+            spread = row[:, -1] * law.variance
+            square = square + spread
+            within = 4 * np.einsum("mr,mr->m", row, t) ** 2 * law.variance + 2 * spread**2
+            within = within + 4 * last(self.excess)[:, -1] * law.variance
+        mean = law.mean(square)
+        if not fourth:
+            return self.mean + mean, np.full(size, np.nan)
+        spread = law.mean((square - mean[law.owner]) ** 2 + within + 4 * form(self.excess))
+        return self.mean + mean, self.variance + spread
 
 
 def stacked(several: list[Projection], size: int) -> Projection:
