@@ -14,7 +14,7 @@ from wdro_model.loss import CallableLoss
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.inner_integral import Stream
-from wdro_model.objectives.integration.low_rank.quadrature import integrate_lines
+from wdro_model.objectives.integration.kernel.lines import integrate_lines, whole_lines
 from wdro_model.objectives.integration.low_rank.through_forms import LowRank, low_rank_refusal
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs import Mahalanobis, Norm, SquaredEuclidean
@@ -706,17 +706,20 @@ def test_what_is_refused_and_why() -> None:
     scale=st.sampled_from([1.0, 10.0, 1e3, 1e5]),
 )
 def test_panels_agree_with_pieces_in_closed_form(a, b, scale) -> None:
-    from wdro_model.objectives.integration.low_rank.piecewise import integrate_pieces
+    from wdro_model.objectives.integration.kernel.pieces import integrate_pieces
 
     a, b = scale * np.array(a), np.sqrt(scale) * np.array(b[: len(a)])
     exact = integrate_pieces(a[None], b[None])
     found = integrate_lines(
-        lambda owner, t: (a + b * t[:, None]).max(axis=1), 1, curvature="convex", tolerance=1e-11
+        lambda owner, t: (a + b * t[:, None]).max(axis=1),
+        *whole_lines(1),
+        curvature="convex",
+        tolerance=1e-11,
     )
     noise = 1e-9 + 1e-14 * (scale + np.abs(b).max() ** 2)
     assert found.log_mass[0] == pytest.approx(exact.log_mass[0], abs=noise)
-    assert (found.weights * found.nodes).sum() == pytest.approx(
-        (exact.weights * exact.mean).sum(), abs=1e-6 * (1 + np.abs(b).max())
+    assert (found.weights * found.points[:, 0]).sum() == pytest.approx(
+        (exact.weights * exact.points[:, 0]).sum(), abs=1e-6 * (1 + np.abs(b).max())
     )
 
 
@@ -725,7 +728,7 @@ def test_oscillating_functions_along_a_line(scale) -> None:
     def H(t):
         return scale * np.sin(2 * t / np.sqrt(scale)) - 0.1 * scale * np.abs(t / np.sqrt(scale))
 
-    found = integrate_lines(lambda owner, t: H(t), 1)
+    found = integrate_lines(lambda owner, t: H(t), *whole_lines(1))
     grid, weights = panels(np.linspace(-200, 200, 8001), 8)
     expected = logsumexp(H(grid) - 0.5 * grid**2 + np.log(weights)) - 0.5 * np.log(2 * np.pi)
     assert found.log_mass[0] == pytest.approx(expected, rel=1e-9)

@@ -15,8 +15,8 @@ from wdro_model.loss.expressions import substitute
 from wdro_model.loss.polynomial import additive_terms
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream
+from wdro_model.objectives.integration.kernel.lines import integrate_lines
 from wdro_model.objectives.integration.separable.by_terms import Separable, separable_refusal
-from wdro_model.objectives.integration.separable.intervals import integrate_intervals
 from wdro_model.uncertainty.costs import Mahalanobis, Norm, SquaredEuclidean
 from wdro_model.uncertainty.supports import Box, Nonnegative, Polyhedron
 
@@ -416,7 +416,7 @@ def test_integrals_over_intervals(low, width, slope, bend, scale):
         return scale * (np.sqrt(1 + (slope * t / 10) ** 2) + bend * np.abs(t - 1) / 10)
 
     curvature = "convex" if bend >= 0 else "unknown"
-    found = integrate_intervals(
+    found = integrate_lines(
         lambda owner, t: H(t), np.array([low]), np.array([low + width]), curvature=curvature
     )
     edges = np.unique(np.r_[np.linspace(low, low + width, 6001), np.clip(1.0, low, low + width)])
@@ -426,4 +426,4 @@ def test_integrals_over_intervals(low, width, slope, bend, scale):
     expected = logsumexp(exponent) - 0.5 * np.log(2 * np.pi)
     assert found.log_mass[0] == pytest.approx(expected, rel=1e-9, abs=1e-8)
     mean = np.exp(exponent - logsumexp(exponent)) @ t.ravel()
-    assert (found.weights * found.nodes).sum() == pytest.approx(mean, rel=1e-6, abs=1e-6)
+    assert (found.weights * found.points[:, 0]).sum() == pytest.approx(mean, rel=1e-6, abs=1e-6)

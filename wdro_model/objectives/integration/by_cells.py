@@ -33,7 +33,7 @@ from wdro_model.objectives.integration.importance.proposal_scales import (
 )
 from wdro_model.objectives.integration.importance.targets import blocks, probe
 from wdro_model.objectives.integration.inner_integral import ROBUST, Given, Stream, inputs
-from wdro_model.objectives.integration.low_rank.tilted_law import HALF_LOG_2PI
+from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.supports import Polyhedron
 

@@ -29,8 +29,7 @@ from wdro_model.objectives.integration.cell_regions import (
     halved,
 )
 from wdro_model.objectives.integration.cell_rules import cell_rule
-from wdro_model.objectives.integration.low_rank.tilted_law import HALF_LOG_2PI
-from wdro_model.objectives.integration.truncated import truncated_normal
+from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI, truncated_normal
 from wdro_model.solvers.objective import Array, Diagnostics
 
 REFERENCE = 1e-9

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr
 
-from wdro_model.objectives.integration.truncated import hazard
+from wdro_model.objectives.integration.kernel.normal import hazard
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.joint import JointSamples
 

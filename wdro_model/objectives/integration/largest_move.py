@@ -22,9 +22,8 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.importance.frame import box_of
 from wdro_model.objectives.integration.inner_integral import ROBUST, Given, Stream, inputs
-from wdro_model.objectives.integration.low_rank.piecewise import normal_interval
+from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI, normal_interval
 from wdro_model.objectives.integration.norms import CLOSE, CUT, LAST, NODES, WEIGHTS, WIDEST
-from wdro_model.objectives.integration.truncated import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array
 
 SHORT = 1e-3

@@ -21,6 +21,7 @@ from scipy.special import log_ndtr
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
+from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
 from wdro_model.objectives.integration.norms import (
     CUT,
     LAST,
@@ -32,7 +33,6 @@ from wdro_model.objectives.integration.norms import (
 from wdro_model.objectives.integration.separable.by_terms import Separable, separable_refusal
 from wdro_model.objectives.integration.separable.term_anatomy import PIECEWISE, separate
 from wdro_model.objectives.integration.separable.term_slice import SeparableSlice
-from wdro_model.objectives.integration.truncated import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array
 
 SMALLEST = 1e-6

@@ -21,7 +21,7 @@ from wdro_model.objectives.integration.cells import CellIntegral, Resolved, cell
 from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral
 from wdro_model.objectives.integration.conditional.marginal import Marginal
 from wdro_model.objectives.integration.importance.targets import blocks
-from wdro_model.objectives.integration.low_rank.tilted_law import HALF_LOG_2PI
+from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array, Diagnostics
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import numpy as np
 
 from wdro_model.objectives.integration.importance.frame import Frame
 from wdro_model.objectives.integration.importance.proposals import Bounds
-from wdro_model.objectives.integration.truncated import TruncatedNormal, truncated_normal
+from wdro_model.objectives.integration.kernel.normal import TruncatedNormal, truncated_normal
 from wdro_model.solvers.objective import Array
 
 VISIBLE = 6.5

@@ -18,9 +18,9 @@ from wdro_model.objectives.integration.importance.modes import find
 from wdro_model.objectives.integration.importance.noise import block_variance, noise
 from wdro_model.objectives.integration.importance.proposals import Mixture, component, mixture
 from wdro_model.objectives.integration.inner_integral import Divergence, Stream
-from wdro_model.objectives.integration.low_rank.form_ascent import FormTarget
-from wdro_model.objectives.integration.low_rank.outer import Outer
-from wdro_model.objectives.integration.low_rank.tilted_law import HALF_LOG_2PI, TiltedLaw
+from wdro_model.objectives.integration.kernel.laws import TiltedLaw
+from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
+from wdro_model.objectives.integration.low_rank.outer import FormTarget, Outer
 from wdro_model.solvers.objective import Array
 
 INFLATION = 1.2
@@ -57,47 +57,24 @@ class DrawnLaw(TiltedLaw):
     """Variance of log_mass, from independent blocks of draws."""
 
 
-@dataclass
-class FormDensity:
-    """g as a target of the finder of modes."""
-
-    form: FormTarget
-    dimension: int
-    walled: bool = False
-
-    def __call__(self, owners: Array, moves: Array) -> tuple[Array, Array]:
-        return self.values(owners, moves), self.form.gradient(owners, moves)
-
-    def values(self, owners: Array, moves: Array) -> Array:
-        return self.form(owners, moves)
-
-    def variance(self, owners: Array, moves: Array) -> Array:
-        return np.ones((1, self.dimension))
-
-    def bounds(self, owners: Array) -> None:
-        return None
-
-    def starts(self, owners: Array) -> list[Array]:
-        return []
-
-
 def drawn_law(outer: Outer, u: Array, L: Array, normal: Array) -> DrawnLaw:
     """The tilted law for forms u (K, q) moved by L (K or 1, q, r), from normal draws (K, S, r)."""
     size, draws, rank = normal.shape
     L = np.broadcast_to(L, (size, *L.shape[1:]))
     target, everyone = FormTarget(outer, u, L), np.arange(size)
     try:
-        proposals = piece_proposals(outer, u, L) if outer.pieces else found_proposals(target, rank)
+        known = outer.anatomy.pieces is not None
+        proposals = piece_proposals(outer, u, L) if known else found_proposals(target)
     except Divergence:
         infinite, one = np.full(size, np.inf), np.ones(size)
-        return DrawnLaw(infinite, everyone, np.zeros((size, rank)), one, None, None, one, 0 * one)
+        return DrawnLaw(infinite, everyone, np.zeros((size, rank)), one, None, one, 0 * one)
     owners, points, logs = [], [], []
     for j, share in enumerate(proposals.log_weights.T):
         rows = np.flatnonzero(np.isfinite(share))
         owner = np.repeat(rows, draws)
         moves = proposals.components[j].transport(owner, normal[rows].reshape(-1, rank))
         density = proposals.of(rows).log_density(moves.reshape(len(rows), draws, rank)).ravel()
-        height = target(owner, moves) - rank * HALF_LOG_2PI
+        height = target.values(owner, moves) - rank * HALF_LOG_2PI
         owners.append(owner)
         points.append(moves)
         logs.append(height - density + share[owner] - np.log(draws))
@@ -121,9 +98,9 @@ def drawn_law(outer: Outer, u: Array, L: Array, normal: Array) -> DrawnLaw:
     )
 
 
-def found_proposals(target: FormTarget, rank: int) -> Mixture:
+def found_proposals(target: FormTarget) -> Mixture:
     """Around the modes that the finder knows."""
-    modes = find(FormDensity(target, rank), np.arange(len(target.u)))
+    modes = find(target, np.arange(len(target.u)))
     found = modes.mixture(0.0, -np.log(NEGLIGIBLE))
     wide = tuple(one.scaled(np.sqrt(INFLATION)) for one in found.components)
     return Mixture(wide, found.log_weights)
@@ -131,7 +108,7 @@ def found_proposals(target: FormTarget, rank: int) -> Mixture:
 
 def piece_proposals(outer: Outer, u: Array, L: Array) -> Mixture:
     """A maximum of a_p + b_p't: each piece tilts N(0, I) to N(b_p, I), of mass exp(a + b^2/2)."""
-    values, slopes = outer.lines(u)
+    values, slopes = outer.pieces(u)
     b = slopes @ L
     centers = np.broadcast_to(b, (len(u), *b.shape[1:]))
     masses = values + 0.5 * np.einsum("kpr,kpr->kp", centers, centers)

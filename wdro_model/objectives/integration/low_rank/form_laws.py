@@ -1,52 +1,213 @@
 """The tilted law of t in the cases that need no sampling: h quadratic, or t of rank at most two.
 
-density proportional to exp(h(u_k + L t)/eps - |t|^2/2),   t in R^r.
+density proportional to exp(g(t)),   g(t) = h(u_k + L t)/eps - |t|^2/2,   t in R^r.
+
+On a plane a smooth law with one mode is integrated by equal steps in both directions, scaled by the
+Hessian at the mode: exact to rounding where half of the points give the same. Samples for which
+they do not, or which have another mode of some height, are integrated by lines within lines. A
+maximum of affine pieces of which one outweighs the rest is a Gaussian; others are integrated in
+closed form along one direction and by lines along the other.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
-from wdro_model.objectives.integration.low_rank.gaussian_law import gaussian_law
-from wdro_model.objectives.integration.low_rank.outer import Outer
-from wdro_model.objectives.integration.low_rank.piecewise import integrate_pieces
-from wdro_model.objectives.integration.low_rank.plane import along, piece_plane_law, plane_law
-from wdro_model.objectives.integration.low_rank.quadrature import integrate_lines
-from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
+from wdro_model.objectives.integration.importance.modes import ascend
+from wdro_model.objectives.integration.inner_integral import Divergence
+from wdro_model.objectives.integration.kernel.laws import TiltedLaw, log_sum_exp, united
+from wdro_model.objectives.integration.kernel.lines import (
+    integrate_lines,
+    lines_within_lines,
+    whole_lines,
+)
+from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
+from wdro_model.objectives.integration.kernel.panels import CONVEX
+from wdro_model.objectives.integration.kernel.pieces import integrate_pieces
+from wdro_model.objectives.integration.kernel.quadratics import gaussian_law, sigma_points
+from wdro_model.objectives.integration.low_rank.outer import FormTarget, Outer
 from wdro_model.solvers.objective import Array
+
+BLOCK = 2048
+"""Inner integrals that are computed at once."""
+WINDOW_BLOCK = 64
+"""Samples whose windows are computed at once: their arrays stay in the processor's cache."""
+INNER, PLANE = 1e-10, 1e-9
+"""Tolerances of the inner and of the outer integral of lines within lines."""
+STEP, REACH = 0.5, 8.25
+AGREEMENT = 2e-8
+"""Relative difference of the sums over all points and over every second one."""
+FLOOR = 27.0
+"""Other modes so far below the highest one in logarithm are left out."""
+DOMINANT = 1e-12
+"""Relative mass of all other pieces under which one piece is taken for the maximum."""
+ANGLES = 2 * np.pi * np.arange(16) / 16
+RING = np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1)
+STARTS = np.concatenate([np.zeros((1, 2)), *(r * RING for r in (4.0, 64.0, 4096.0))])
+"""Points whose slopes tell where modes may be."""
+DIFFERENCE = 1e-2
+"""Step of the differences of gradients."""
 
 
 def exact_law(outer: Outer, u: Array, L: Array) -> TiltedLaw | None:
     """The tilted law for forms u (K, q) moved by L (K or 1, q, r); None if it must be sampled."""
-    rank = L.shape[-1]
+    rank, anatomy = L.shape[-1], outer.anatomy
     if rank == 0:
-        return point_law(outer, u)
-    if outer.quadratic:
-        return gaussian_law(outer, u, L)
+        owner = np.arange(len(u))
+        return TiltedLaw(outer(owner, u), owner, np.zeros((len(u), 0)), np.ones(len(u)))
+    if anatomy.quadratic:
+        return gaussian_law(*outer.parabolas(u, L))
     if rank > 2:
         return None
-    if outer.pieces is not None:
-        values, slopes = outer.lines(u)
+    if anatomy.pieces is not None:
+        values, slopes = outer.pieces(u)
         b = slopes @ L
-        return piece_law(values, b) if rank == 1 else piece_plane_law(values, b)
-    return line_law(outer, u, L[..., 0]) if rank == 1 else plane_law(outer, u, L)
+        return integrate_pieces(values, b[..., 0]) if rank == 1 else piece_plane_law(values, b)
+    if rank == 2:
+        return plane_law(outer, u, L)
+    exponent = outer.along(u, L[..., 0])
+    return integrate_lines(exponent, *whole_lines(len(u)), curvature=anatomy.curvature)
 
 
-def point_law(outer: Outer, u: Array) -> TiltedLaw:
-    """Nothing moves."""
-    owner = np.arange(len(u))
-    return TiltedLaw(outer(owner, u), owner, np.zeros((len(u), 0)), np.ones(len(u)))
+# ------------------------------------------------------------------ any function on a plane
+def plane_law(outer: Outer, u: Array, L: Array) -> TiltedLaw:
+    """The tilted law of h(u_k + L t)/eps, L (K or 1, q, 2)."""
+    size = len(u)
+    target = FormTarget(outer, u, np.broadcast_to(L, (size, *L.shape[1:])))
+    parts = []
+    for start in range(0, size, WINDOW_BLOCK):
+        some = np.arange(start, min(start + WINDOW_BLOCK, size))
+        with np.errstate(all="ignore"), suppress(Divergence):
+            parts.append(window_law(target, some))
+    left = np.ones(size, dtype=bool)
+    for rows, _ in parts:
+        left[rows] = False
+    if left.any():
+        rest = np.flatnonzero(left)
+        parts.append((rest, lines_law(outer, u, target.L, rest)))
+    return united(parts, size)
 
 
-def piece_law(a: Array, b: Array) -> TiltedLaw:
-    """A maximum of lines a_p + b_p t: a (K, P), b (K or 1, P, 1)."""
-    found = integrate_pieces(a, b[..., 0])
-    return TiltedLaw(
-        found.log_mass, found.owner, found.mean[:, None], found.weights, found.variance
+def lines_law(outer: Outer, u: Array, L: Array, samples: Array) -> TiltedLaw:
+    """The laws of some samples by lines within lines."""
+    curvature = outer.anatomy.curvature
+
+    def inner(owner: Array, s: Array) -> TiltedLaw:
+        parts = []
+        for start in range(0, max(1, len(owner)), BLOCK):
+            who = samples[owner[start : start + BLOCK]]
+            base = u[who] + L[who, :, 0] * s[start : start + BLOCK, None]
+            line = outer.along(base, L[who, :, 1], who)
+            law = integrate_lines(
+                line, *whole_lines(len(who)), curvature=curvature, tolerance=INNER
+            )
+            parts.append((start + np.arange(len(who)), law))
+        return united(parts, len(owner))
+
+    return lines_within_lines(inner, len(samples), curvature, PLANE)
+
+
+def _lattice() -> tuple[Array, Array]:
+    """Points of a square lattice in a disc, and which of them are on the lattice twice as wide."""
+    side = np.arange(-int(REACH / STEP), int(REACH / STEP) + 1)
+    index = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
+    index = index[np.linalg.norm(STEP * index, axis=1) <= REACH]
+    return STEP * index, (index % 2 == 0).all(axis=1)
+
+
+POINTS, COARSE = _lattice()
+BORDER = np.linalg.norm(POINTS, axis=1) > REACH - 2 * STEP
+
+
+def window_law(target: FormTarget, samples: Array) -> tuple[Array, TiltedLaw]:
+    """Those of the samples that equal steps around the highest mode integrate well, their laws."""
+    size = len(samples)
+    owner = np.repeat(samples, len(STARTS))
+    # Where the mode would be if h were affine with the slope that it has at a start.
+    starts = np.tile(STARTS, (size, 1))
+    tilted = target(owner, starts)[1] + starts
+    heights = target.values(owner, tilted).reshape(size, -1)
+    tilted = tilted.reshape(size, -1, 2)
+    start = tilted[np.arange(size), heights.argmax(axis=1)]
+    mode, height, gradient = ascend(target, samples, start)
+    values, vectors = _axes(target, samples, mode, gradient)
+    root = vectors / np.sqrt(values)[:, None]
+    t = mode[:, None] + POINTS @ root.swapaxes(1, 2)
+    g = target.values(np.repeat(samples, len(POINTS)), t.reshape(-1, 2)).reshape(size, -1)
+    best = np.maximum(g.max(axis=1), height)
+    mass = np.exp(g - best[:, None])
+    noise = 1e-15 * (np.abs(best) + 0.5 * (t * t).sum(axis=-1).max(axis=1))
+    settled = _agrees(mass, np.maximum(AGREEMENT, 10 * noise))
+    apart = np.einsum("kms,ksr->kmr", tilted - mode[:, None], vectors)
+    distance = np.sqrt(np.einsum("kmr,kr->km", apart**2, values))
+    settled &= ~((distance > REACH) & (heights > best[:, None] - FLOOR)).any(axis=1)
+    settled &= ~_rises(target, samples)
+    total, area = mass.sum(axis=1)[settled], STEP**2 / np.sqrt(values.prod(axis=1)[settled])
+    log_mass = best[settled] + np.log(total * area) - 2 * HALF_LOG_2PI
+    row, column = np.nonzero(mass[settled] > 1e-17)
+    weights = mass[settled][row, column] / total[row]
+    return samples[settled], TiltedLaw(log_mass, row, t[settled][row, column], weights)
+
+
+def _agrees(mass: Array, allowed: Array) -> Array:
+    """For which samples do sums over a window and over every second point of it agree?"""
+    total = mass.sum(axis=1)
+    good = np.isfinite(total) & (mass[:, BORDER].sum(axis=1) < 1e-10 * total)
+    good &= np.abs(4 * mass[:, COARSE].sum(axis=1) - total) <= allowed * total
+    for i in (0, 1):
+        moment, coarse = mass @ POINTS[:, i], mass[:, COARSE] @ POINTS[COARSE, i]
+        good &= np.abs(4 * coarse - moment) <= 10 * allowed * total
+    return good
+
+
+def _rises(target: FormTarget, samples: Array) -> Array:
+    """For which samples does g rise far out in some direction?"""
+    owner = np.repeat(samples, len(RING))
+    near, far = (
+        target.values(owner, np.tile(r * RING, (len(samples), 1))) for r in (2.0**24, 2.0**40)
     )
+    rises = (far > near) | np.isposinf(far)
+    return np.any(rises.reshape(len(samples), -1), axis=1)
 
 
-def line_law(outer: Outer, u: Array, direction: Array) -> TiltedLaw:
-    """Any h along one direction (K or 1, q)."""
-    found = integrate_lines(along(outer, u, direction), len(u), curvature=outer.curvature)
-    return TiltedLaw(found.log_mass, found.owner, found.nodes[:, None], found.weights)
+def _axes(target: FormTarget, owner: Array, t: Array, gradient: Array) -> tuple[Array, Array]:
+    """Eigenvalues, kept positive, and eigenvectors of -Hess g by differences of gradients."""
+    moved = [target(owner, t + step)[1] for step in DIFFERENCE * np.eye(2)]
+    hessian = (np.stack(moved, axis=1) - gradient[:, None]) / DIFFERENCE
+    values, vectors = np.linalg.eigh(-0.5 * (hessian + hessian.swapaxes(1, 2)))
+    return np.clip(values, 0.02, 1e12), vectors
+
+
+# ------------------------------------------------------------------ maxima of affine pieces
+def piece_plane_law(a: Array, b: Array) -> TiltedLaw:
+    """A maximum of a_p + b_p't, a (K, P), b (K or 1, P, 2).
+
+    E exp(max_p) lies between the largest of exp(a_p + |b_p|^2/2) and the sum of them.
+    """
+    size, rows = len(a), np.arange(len(a))
+    b = np.broadcast_to(b, (*a.shape, 2))
+    mass = a + 0.5 * np.einsum("kpr,kpr->kp", b, b)
+    lead, others = mass.argmax(axis=1), mass.copy()
+    others[rows, lead] = -np.inf
+    rest = log_sum_exp(others.ravel(), np.repeat(rows, a.shape[1]), size)
+    alone = rest - mass[rows, lead] < np.log(DOMINANT)
+    single, several = np.flatnonzero(alone), np.flatnonzero(~alone)
+    parts = []
+    if len(single):
+        offsets, weights = sigma_points(2)
+        points = b[single, lead[single]][:, None] + offsets
+        owner = np.repeat(np.arange(len(single)), len(offsets))
+        law = TiltedLaw(
+            mass[single, lead[single]], owner, points.reshape(-1, 2), np.tile(weights, len(single))
+        )
+        parts.append((single, law))
+    if len(several):
+        a, b = a[several], b[several]
+
+        def inner(owner: Array, s: Array) -> TiltedLaw:
+            return integrate_pieces(a[owner] + b[owner, :, 0] * s[:, None], b[owner, :, 1])
+
+        parts.append((several, lines_within_lines(inner, len(a), CONVEX, PLANE)))
+    return united(parts, size)

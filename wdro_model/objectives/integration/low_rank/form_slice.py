@@ -11,11 +11,9 @@ import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.integration.kernel.laws import TiltedLaw, united
 from wdro_model.objectives.integration.low_rank.draws import DrawnLaw
-from wdro_model.objectives.integration.low_rank.form_table import (
-    FormTable,
-    affordable_places,
-)
+from wdro_model.objectives.integration.low_rank.form_table import FormTable, affordable_places
 from wdro_model.objectives.integration.low_rank.groups import Grouped, rows_of
 from wdro_model.objectives.integration.low_rank.outer import Outer
 from wdro_model.objectives.integration.low_rank.projection import (
@@ -26,7 +24,6 @@ from wdro_model.objectives.integration.low_rank.projection import (
     stacked,
     uniform_projection,
 )
-from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw, joined
 from wdro_model.solvers.objective import Array, Diagnostics
 
 if TYPE_CHECKING:
@@ -57,6 +54,11 @@ class Chunk:
     def total(self, values: Array) -> float:
         """The sum over all samples of values at each of them, or at each place."""
         return float(values.sum() if self.table is None else self.table.counts @ values)
+
+    def cost_moments(self) -> tuple[Array, Array]:
+        """Mean and variance of the transport cost, (K,) each."""
+        points_do = not self.outer.anatomy.quadratic or self.law.points.shape[1] <= 2
+        return self.projection.cost_moments(self.law, fourth=points_do)
 
 
 class Part:
@@ -101,18 +103,8 @@ class Part:
     def outer(self, count: int = 1) -> Outer:
         """The outer function for the samples, once for each of `count` duals."""
         rule = self._rule
-        anatomy = rule.anatomy
-        constants = rule.joint.matrix[np.ix_(self.group.samples, anatomy.constants)]
-        return Outer(
-            function=anatomy.outer,
-            x=self._x,
-            epsilon=rule.epsilon,
-            constants=np.tile(constants, (count, 1)),
-            curvature=anatomy.curvature,
-            quadratic=anatomy.quadratic,
-            pieces=anatomy.pieces,
-            common_pieces=anatomy.common_pieces,
-        )
+        constants = rule.joint.matrix[np.ix_(self.group.samples, rule.anatomy.constants)]
+        return Outer(rule.anatomy, self._x, rule.epsilon, np.tile(constants, (count, 1)))
 
 
 class LowRankSlice:
@@ -156,7 +148,7 @@ class LowRankSlice:
         for chunk in self._at(dual):
             if np.isposinf(chunk.law.log_mass).any():
                 return DualPoint(np.inf, -np.inf, np.nan)
-            mean, variance = cost_moments(chunk)
+            mean, variance = chunk.cost_moments()
             log_mass += chunk.total(chunk.law.log_mass)
             cost += chunk.total(mean)
             spread += chunk.total(variance)
@@ -167,9 +159,6 @@ class LowRankSlice:
     def gradient(self, dual: float) -> Array:
         gradient, size = np.zeros(self._rule.anatomy.inner.layout.dimension), len(self._samples)
         for chunk in self._at(dual):
-            if chunk.table is not None:
-                gradient += self._tabled_gradient(chunk, dual)
-                continue
             shares = np.full((1, len(chunk.u)), 1.0 / size)
             gradient += self._gradient(chunk, np.array([dual]), shares)
         return gradient
@@ -182,7 +171,7 @@ class LowRankSlice:
             chunk = self._chunk(part, duals)
             found = chunk.law.log_mass
             finite = not np.isposinf(found).any()
-            mean = cost_moments(chunk)[0] if finite else np.full(len(found), np.inf)
+            mean = chunk.cost_moments()[0] if finite else np.full(len(found), np.inf)
             log_mass.append(found.reshape(count, -1))
             costs.append(np.broadcast_to(mean, len(found)).reshape(count, -1))
         variances = (rule.whitening.variances(float(dual), rule.epsilon) for dual in duals)
@@ -204,28 +193,18 @@ class LowRankSlice:
 
     def _gradient(self, chunk: Chunk, duals: Array, shares: Array) -> Array:
         """sum_jk shares_jk grad_x phi_k(x, l_j) over a chunk at these duals, shares (J, K)."""
-        law, owner = chunk.law, chunk.law.owner
-        moved = chunk.u[owner] + forms_moved(chunk.projection, law)
+        law, table = chunk.law, chunk.table
+        owner = law.owner
+        moved = chunk.u[owner] + chunk.projection.moved(law)
         weights = law.weights * shares.ravel()[owner]
-        in_decision, in_forms = chunk.outer.gradients(owner, moved, weights)
+        counts = None if table is None else table.counts[owner]
+        in_decision, in_forms = chunk.outer.gradients(owner, moved, weights, counts)
         if not self._rule.anatomy.forms.count:
             return in_decision
-        slope, back = law.total(in_forms), pulled_back(chunk, in_forms)
+        slope, back = law.total(in_forms), chunk.projection.pulled_back(law, in_forms)
+        if table is not None:
+            slope, back = table.at_samples(slope), table.at_samples(back)
         return in_decision + self._through_forms(chunk.part, duals, slope, back)
-
-    def _tabled_gradient(self, chunk: Chunk, dual: float) -> Array:
-        """The same at one dual for a chunk of places, which stand for the samples of a table."""
-        assert chunk.table is not None
-        law, owner, table = chunk.law, chunk.law.owner, chunk.table
-        moved = chunk.u[owner] + forms_moved(chunk.projection, law)
-        weights = law.weights / len(self._samples)
-        in_forms = chunk.outer.gradients(owner, moved, weights)[1]
-        in_decision = chunk.outer.gradients(owner, moved, weights * table.counts[owner])[0]
-        if not self._rule.anatomy.forms.count:
-            return in_decision
-        slope = table.at_samples(law.total(in_forms))
-        back = table.at_samples(pulled_back(chunk, in_forms))
-        return in_decision + self._through_forms(chunk.part, np.array([dual]), slope, back)
 
     def diagnostics(self, dual: float) -> Diagnostics | None:
         if self._rule.exact:
@@ -288,18 +267,7 @@ class LowRankSlice:
         while (left := left - len(table.places)) >= 0:
             places = table.places[:, None]
             at_places = projected.at(table.members) if several else projected
-            law = joined(
-                [
-                    rule.law(
-                        outer,
-                        places[i : i + PLACES],
-                        at_places.forms[i : i + PLACES] if several else at_places.forms,
-                        group.samples[:0],
-                        self._stream,
-                    )
-                    for i in range(0, len(places), PLACES)
-                ]
-            )
+            law = self._law_at_places(outer, places, at_places.forms)
             if not np.isfinite(law.log_mass).all():
                 return None
             t = law.points
@@ -312,6 +280,15 @@ class LowRankSlice:
         self._tabling = False
         rule.learn(paid=False)
         return None
+
+    def _law_at_places(self, outer: Outer, places: Array, L: Array) -> TiltedLaw:
+        """The laws at places (J, 1) of a table, some at once."""
+        none, every, parts = self._samples[:0], np.arange(len(places)), []
+        for start in range(0, len(places), PLACES):
+            some = every[start : start + PLACES]
+            moved = L[some] if len(L) > 1 else L
+            parts.append((some, self._rule.law(outer, places[some], moved, none, self._stream)))
+        return parts[0][1] if len(parts) == 1 else united(parts, len(places))
 
     def _through_forms(self, part: Part, duals: Array, slope: Array, back: Array) -> Array:
         """sum_kj E[h_{u_j} grad_x u_j(x, zeta)] from slope = E h_u (K, q) and back, (K, q, q), what
@@ -345,56 +322,3 @@ class LowRankSlice:
                 f"the loss is not finite at sample {int(self._samples[np.argmax(bad)])}; keep "
                 "the decision inside its domain (bounds on the variables)."
             )
-
-
-def forms_moved(projected: Projection, law: TiltedLaw) -> Array:
-    """L t at each point of the law, (M, q)."""
-    L = projected.forms
-    if len(L) == 1:
-        return law.points @ L[0].T
-    return np.einsum("mqr,mr->mq", L[law.owner], law.points)
-
-
-def pulled_back(chunk: Chunk, in_forms: Array) -> Array:
-    """L^-T E[h_u t] of each sample or place, (K, q, q), from h_u at the points of its law."""
-    lever = chunk.law.total(in_forms[:, :, None] * chunk.law.points[:, None])
-    pull = np.broadcast_to(chunk.projection.pull, (len(lever), *lever.shape[1:]))
-    return np.einsum("kqr,kjr->kjq", pull, lever)
-
-
-def cost_moments(chunk: Chunk) -> tuple[Array, Array]:
-    """Mean and variance of the transport cost under the tilted law of each sample, (K,).
-
-    The variance is NaN where the points of the law do not carry fourth moments. Where a point
-    stands for an interval, it is taken for a Gaussian of the same variance: close enough for the
-    Newton steps in the dual that the variance is for.
-    """
-    projected, law = chunk.projection, chunk.law
-    t = law.points
-    size, rank = len(law.log_mass), t.shape[1]
-    if rank == 0:
-        return np.broadcast_to(projected.mean, size), np.broadcast_to(projected.variance, size)
-
-    def form(matrices: Array) -> Array:
-        if len(matrices) == 1:
-            return np.einsum("mr,mr->m", t @ matrices[0], t)
-        return np.einsum("mr,mrs,ms->m", t, matrices[law.owner], t)
-
-    def last(matrices: Array) -> Array:
-        """The last row of the matrices at each point, (M, r)."""
-        row = matrices[:, -1]
-        return np.broadcast_to(row[0], t.shape) if len(row) == 1 else row[law.owner]
-
-    square = form(projected.cost)
-    within = 0.0
-    if law.variance is not None:
-        row = last(projected.cost)
-        square = square + row[:, -1] * law.variance
-        within = 4 * np.einsum("mr,mr->m", row, t) ** 2 * law.variance
-        within = within + 2 * (row[:, -1] * law.variance) ** 2
-        within = within + 4 * last(projected.excess)[:, -1] * law.variance
-    mean = law.mean(square)
-    if chunk.outer.quadratic and rank > 2:
-        return projected.mean + mean, np.full(size, np.nan)
-    spread = law.mean((square - mean[law.owner]) ** 2 + within + 4 * form(projected.excess))
-    return projected.mean + mean, projected.variance + spread

@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.objectives.integration.low_rank.line_panels import DEGREE, NODES, TAIL
+from wdro_model.objectives.integration.kernel.panels import DEGREE, NODES, TAIL
 from wdro_model.solvers.objective import Array
 
 FIRST = 4

@@ -1,8 +1,7 @@
 """The tilted Gaussian seen through affine forms: how a few numbers t move the forms and the cost.
 
-The reference N(xi_k, diag sigma^2) and the cost (zeta - xi_k)' P (zeta - xi_k) are diagonal
-together in coordinates z, zeta = xi_k + R z, with z ~ N(0, I) and cost sum_i lambda_i z_i^2. The
-cost alone tilts z to N(0, V), v_i = 1/(1 + 2 l lambda_i/eps). Forms u = u_k + B z see of it
+In coordinates z (`whitening`) the cost alone tilts the scenarios to z ~ N(0, V). Forms
+u = u_k + B z see of it
 
     u = u_k + L t,   t ~ N(0, I_r),   L L' = B V B',
     z = G t + noise independent of t,   G = V B' L^-T,   noise covariance V - G G',
@@ -19,53 +18,11 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from wdro_model.objectives.integration.kernel.laws import TiltedLaw
 from wdro_model.solvers.objective import Array
-from wdro_model.uncertainty.costs import BoundCost
 
 RANK_TOLERANCE = 1e-13
 """Relative variance under which a direction of the forms counts as absent."""
-
-
-class Whitening:
-    """Coordinates z of the moving data in which reference and cost are diagonal.
-
-    weights: lambda (d,), the cost of a unit move of each z_i; uniform: their common value, None
-    where they differ; free: which coordinates of the data move.
-    """
-
-    def __init__(self, cost: BoundCost, sigma: float | Array) -> None:
-        self.free = ~cost.frozen
-        spread = np.broadcast_to(np.asarray(sigma, dtype=float), (cost.dimension,))[self.free]
-        self._turn: Array | None = None
-        self._scale: Array | float = spread
-        if not cost.is_separable:
-            block = cost.matrix[np.ix_(self.free, self.free)]
-            self.weights, turn = np.linalg.eigh(spread[:, None] * block * spread)
-            self._turn = spread[:, None] * turn
-        else:
-            self.weights = cost.coordinate_weights[self.free] * spread**2
-        self.dimension = len(self.weights)
-        self._whole = bool(self.free.all())
-        same = self.dimension > 0 and np.ptp(self.weights) <= 1e-14 * self.weights.max()
-        self.uniform = float(self.weights[0]) if same else None
-
-    def slopes(self, gradients: Array) -> Array:
-        """Derivatives in z from derivatives (..., d) in the data."""
-        free = gradients if self._whole else gradients[..., self.free]
-        return free * self._scale if self._turn is None else free @ self._turn
-
-    def moves(self, z: Array) -> Array:
-        """The displacements of the data (..., d) that coordinates z stand for."""
-        moved = z * self._scale if self._turn is None else z @ self._turn.T
-        if self._whole:
-            return moved
-        full = np.zeros((*z.shape[:-1], len(self.free)))
-        full[..., self.free] = moved
-        return full
-
-    def variances(self, dual: float, epsilon: float) -> Array:
-        """v (d,): those of z under the tilt of the cost alone."""
-        return 1.0 / (1.0 + 2.0 * dual * self.weights / epsilon)
 
 
 @dataclass(frozen=True)
@@ -89,6 +46,52 @@ class Projection:
         """The projections of samples that belong to these entries."""
         parts = (getattr(self, field.name) for field in fields(self))
         return Projection(*(part if len(part) == 1 else part[member] for part in parts))
+
+    def moved(self, law: TiltedLaw) -> Array:
+        """L t at each point of the law, (M, q)."""
+        if len(self.forms) == 1:
+            return law.points @ self.forms[0].T
+        return np.einsum("mqr,mr->mq", self.forms[law.owner], law.points)
+
+    def pulled_back(self, law: TiltedLaw, in_forms: Array) -> Array:
+        """L^-T E[h_u t] of each law, (K, q, q), from h_u (M, q) at its points."""
+        lever = law.total(in_forms[:, :, None] * law.points[:, None])
+        pull = np.broadcast_to(self.pull, (len(lever), *lever.shape[1:]))
+        return np.einsum("kqr,kjr->kjq", pull, lever)
+
+    def cost_moments(self, law: TiltedLaw, fourth: bool) -> tuple[Array, Array]:
+        """Mean and variance of the transport cost under the tilted law of each sample, (K,).
+
+        The variance is NaN where the points of the law do not carry fourth moments. Where a point
+        stands for an interval, it is taken for a Gaussian of the same variance: close enough for
+        the Newton steps in the dual that the variance is for.
+        """
+        t, size = law.points, len(law.log_mass)
+        if not t.shape[1]:
+            return np.broadcast_to(self.mean, size), np.broadcast_to(self.variance, size)
+
+        def form(matrices: Array) -> Array:
+            if len(matrices) == 1:
+                return np.einsum("mr,mr->m", t @ matrices[0], t)
+            return np.einsum("mr,mrs,ms->m", t, matrices[law.owner], t)
+
+        def last(matrices: Array) -> Array:
+            """The last row of the matrices at each point, (M, r)."""
+            row = matrices[:, -1]
+            return np.broadcast_to(row[0], t.shape) if len(row) == 1 else row[law.owner]
+
+        square, within = form(self.cost), 0.0
+        if law.variance is not None:
+            row = last(self.cost)
+            spread = row[:, -1] * law.variance
+            square = square + spread
+            within = 4 * np.einsum("mr,mr->m", row, t) ** 2 * law.variance + 2 * spread**2
+            within = within + 4 * last(self.excess)[:, -1] * law.variance
+        mean = law.mean(square)
+        if not fourth:
+            return self.mean + mean, np.full(size, np.nan)
+        spread = law.mean((square - mean[law.owner]) ** 2 + within + 4 * form(self.excess))
+        return self.mean + mean, self.variance + spread
 
 
 def stacked(several: list[Projection], size: int) -> Projection:

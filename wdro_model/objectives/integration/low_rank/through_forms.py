@@ -22,6 +22,8 @@ import numpy as np
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
+from wdro_model.objectives.integration.kernel.laws import TiltedLaw
+from wdro_model.objectives.integration.kernel.whitening import Whitening
 from wdro_model.objectives.integration.low_rank.draws import QuasiRandom, drawn_law
 from wdro_model.objectives.integration.low_rank.form_anatomy import (
     dissect,
@@ -34,8 +36,6 @@ from wdro_model.objectives.integration.low_rank.form_slice import LowRankSlice
 from wdro_model.objectives.integration.low_rank.form_table import FormTable, first_table
 from wdro_model.objectives.integration.low_rank.groups import Groups
 from wdro_model.objectives.integration.low_rank.outer import Outer
-from wdro_model.objectives.integration.low_rank.projection import Whitening
-from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
 from wdro_model.solvers.objective import Array
 
 __all__ = ["LowRank", "build_low_rank", "drawn_refusal", "low_rank_refusal"]

@@ -21,7 +21,7 @@ import numpy as np
 from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.importance.frame import box_of
 from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
-from wdro_model.objectives.integration.low_rank.piecewise import normal_interval
+from wdro_model.objectives.integration.kernel.normal import interval_log_mass
 from wdro_model.objectives.integration.low_rank.through_forms import LowRank
 from wdro_model.objectives.integration.separable.kinks import Pieces
 from wdro_model.objectives.integration.separable.term_anatomy import (
@@ -100,7 +100,7 @@ class Separable(Integration):
             for i in bounded:
                 data = self.joint.matrix[:, self.parts.coordinates[i]]
                 ends = ((side - data) / deviation[i] for side in (self.lower[i], self.upper[i]))
-                self._reference += normal_interval(*ends).log_mass
+                self._reference += interval_log_mass(*ends)
         return self._reference[samples]
 
     def refuse_undefined(self, *values: Any) -> None:

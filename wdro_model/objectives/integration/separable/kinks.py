@@ -12,7 +12,7 @@ import numpy as np
 
 from wdro_model.loss.batched import Layout
 from wdro_model.loss.stacked import Stacked
-from wdro_model.objectives.integration.low_rank.piecewise import envelope
+from wdro_model.objectives.integration.kernel.pieces import envelope
 from wdro_model.objectives.integration.separable.term_anatomy import Separation
 from wdro_model.solvers.objective import Array
 
@@ -108,17 +108,17 @@ def _by_owner(owner: Array, size: int) -> Array:
 
 
 def _between(kinks: Array) -> Array:
-    """A point of each interval between kinks (K, D, Q): (K, D, Q + 1)."""
-    known = np.where(np.isfinite(kinks), kinks, np.nan)
-    last = np.fmax.accumulate(known, axis=2) if kinks.shape[2] else known
-    filled = np.where(np.isnan(last), 0.0, last)
-    if not kinks.shape[2]:
+    """A point of each interval between kinks (K, D, Q): (K, D, Q + 1).
+
+    Beyond its last kink a function is on its last interval.
+    """
+    count = kinks.shape[2]
+    if not count:
         return np.zeros((*kinks.shape[:2], 1))
-    step = 1.0 + np.abs(filled)
-    left = filled[:, :, :1] - step[:, :, :1]
-    right = filled[:, :, -1:] + step[:, :, -1:]
-    middle = 0.5 * (filled[:, :, :-1] + filled[:, :, 1:])
-    # Beyond its last kink a function is on its last interval.
-    beyond = np.isinf(kinks[:, :, 1:])
-    middle = np.where(beyond, filled[:, :, 1:] + step[:, :, 1:], middle)
-    return np.concatenate([left, middle, right], axis=2)
+    last = np.where(np.isfinite(kinks), kinks, -np.inf).max(axis=2, keepdims=True)
+    last = np.where(np.isfinite(last), last, 0.0)
+    step = 1.0 + np.abs(last)
+    filled = np.where(np.isfinite(kinks), kinks, last + step * np.arange(1, count + 1))
+    outside = (filled[:, :, :1] - step, filled, filled[:, :, -1:] + step)
+    ends = np.concatenate(outside, axis=2)
+    return 0.5 * (ends[:, :, :-1] + ends[:, :, 1:])

@@ -25,8 +25,7 @@ from wdro_model.loss.structure import convexity_in_data
 from wdro_model.model import Memory, RobustModel
 from wdro_model.objectives.integration.importance.frame import box_of
 from wdro_model.objectives.integration.low_rank.form_anatomy import (
-    dissect,
-    generic_rank,
+    drawn_refusal,
     low_rank_refusal,
 )
 from wdro_model.solvers.objective import Array
@@ -139,13 +138,7 @@ def _joint_refusal(
     if bounded:
         return "these have a bounded support"
     part = _joint_model(model, grouping, group)
-    reason = low_rank_refusal(part)
-    if reason is not None:
-        return reason
-    anatomy = dissect(part)
-    assert anatomy is not None
-    rank = generic_rank(part, anatomy)
-    return None if rank <= 2 or anatomy.quadratic else f"in {rank} directions"
+    return low_rank_refusal(part) or drawn_refusal(part)
 
 
 def separate(model: RobustModel) -> Separation:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.integration.kernel.laws import TiltedLaw, united
+from wdro_model.objectives.integration.kernel.lines import integrate_lines
+from wdro_model.objectives.integration.kernel.pieces import integrate_segments
+from wdro_model.objectives.integration.kernel.quadratics import quadratic_law
 from wdro_model.objectives.integration.low_rank.groups import rows_of
-from wdro_model.objectives.integration.low_rank.line_panels import Exponent
-from wdro_model.objectives.integration.low_rank.tilted_law import TiltedLaw
 from wdro_model.objectives.integration.separable.packing import Packing
 from wdro_model.objectives.integration.separable.term_anatomy import PIECEWISE, QUADRATIC, SMOOTH
-from wdro_model.objectives.integration.separable.term_laws import (
-    Halves,
-    halves,
-    quadratic_law,
-    segment_law,
-    smooth_law,
-)
 from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:
@@ -29,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Along:
-    """Some lines at one dual variable: zeta_i = xi_ki + s_i t for K samples and D lines."""
+    """Some lines at one dual variable: zeta_i = xi_ki + s_i t for K samples and D lines.
+
+    Function k D + i is line i at sample k.
+    """
 
     lines: Array
     """(D,)"""
@@ -50,17 +50,45 @@ class Along:
         whole = np.broadcast_to(values, (*self.shape, *values.shape[2:]))
         return whole.reshape(-1, *values.shape[2:])
 
+    def sides(self, rate: Array | None) -> Sides:
+        """The intervals of the functions; cut at 0, where a cost rate_i |t| (D,) has its kink."""
+        low, high = self.low.ravel(), self.high.ravel()
+        every = np.arange(len(low))
+        if rate is None:
+            return Sides(every, None, low, high, np.zeros(len(low)))
+        rows, side = np.tile(every, 2), np.repeat([-1.0, 1.0], len(low))
+        low = np.concatenate([low, np.maximum(low, 0.0)])
+        high = np.concatenate([np.minimum(high, 0.0), high])
+        used = low < high
+        rows, side = rows[used], side[used]
+        fall = side * self.flat(rate[None])[rows]
+        return Sides(rows, side, low[used], high[used], fall)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Intervals on which the cost that is not in the reference is affine."""
+
+    rows: Array
+    """The function that each interval is of, (F,)."""
+    side: Array | None
+    """-1 for one left of the sample, 1 for one right of it; None where nothing is cut."""
+    low: Array
+    high: Array
+    fall: Array
+    """The slope of the cost over eps, (F,)."""
+
 
 @dataclass(frozen=True)
 class TiltedTerms:
-    """The laws of some lines: function k D + i is line i at sample k."""
+    """The laws of the functions along some lines."""
 
     along: Along
     law: TiltedLaw
+    side: Array | None
+    """-1 or 1 for points left or right of the sample, where the cost is a distance."""
     fourth: bool
     """Do the points carry fourth moments?"""
-    side: Array | None = None
-    """-1 or 1 for points left or right of the sample, where the cost is a distance."""
 
     def moves(self) -> Array:
         """E t, (K, D)."""
@@ -72,28 +100,17 @@ class TiltedTerms:
         A point that stands for an interval is taken for a Gaussian in the variance, which serves
         Newton steps in the dual.
         """
-        if self.side is not None:
-            return self._distances(weights, self.side)
-        law, unit = self.law, weights[self.along.lines] * self.along.scale**2
-        square, within = law.points[:, 0] ** 2, 0.0
-        if law.variance is not None:
-            within = law.variance * (4 * square + 2 * law.variance)
-            square = square + law.variance
-        mean = law.mean(square)
-        spread = np.full(len(mean), np.nan)
+        law, t, scale = self.law, self.law.points[:, 0], self.along.scale
+        around = np.zeros(len(t)) if law.variance is None else law.variance
+        if self.side is None:
+            cost, within = t**2 + around, around * (4 * t**2 + 2 * around)
+            scale = scale**2
+        else:
+            cost, within = self.side * t, around
+        mean, spread = law.mean(cost), np.full(len(law.log_mass), np.nan)
         if self.fourth:
-            spread = law.mean((square - mean[law.owner]) ** 2 + within)
-        shape = self.along.shape
-        return unit * mean.reshape(shape), unit**2 * spread.reshape(shape)
-
-    def _distances(self, weights: Array, side: Array) -> tuple[Array, Array]:
-        """Mean and variance of w_i |zeta_i - xi_i|: each point stands for one side alone."""
-        law, unit = self.law, weights[self.along.lines] * self.along.scale
-        distance = side * law.points[:, 0]
-        mean = law.mean(distance)
-        within = 0.0 if law.variance is None else law.variance
-        spread = law.mean((distance - mean[law.owner]) ** 2 + within)
-        shape = self.along.shape
+            spread = law.mean((cost - mean[law.owner]) ** 2 + within)
+        unit, shape = weights[self.along.lines] * scale, self.along.shape
         return unit * mean.reshape(shape), unit**2 * spread.reshape(shape)
 
 
@@ -108,67 +125,51 @@ class SeparableSlice:
         self._data = self._rows[:, parts.coordinates]
         self._packing = Packing(parts, self._rows, self._x)
         self._joint = [part.slice(self._x, samples, stream) for part in rule.joint_groups]
-        base = rule.joint.mean[None] if parts.common else self._rows
-        self._affine = parts.affine(self._x, base)[:, 0]
-        """Of all samples, or of their mean."""
-        self._base = base
-        slopes = parts.affine.in_data(np.ones((len(base), 1)))
-        self._slopes = slopes[:, parts.coordinates]
-        if parts.common and len(samples) != rule.joint.size:
-            shift = self._rows.mean(axis=0) - rule.joint.mean
-            self._affine = self._affine + slopes @ shift
-            self._base = self._rows.mean(axis=0)[None]
-        self._still = float(parts.still(self._x, self._rows).sum()) / len(samples)
+        self._still = parts.still(self._x, self._rows).sum(axis=1)
+        self._affine = parts.affine(self._x, self._rows)[:, 0]
+        if parts.common:
+            parts.affine(self._x, rule.joint.mean[None])
+        ones = np.ones((1 if parts.common else len(self._rows), 1))
+        self._slopes = parts.affine.in_data(ones)[:, parts.coordinates]
         rule.refuse_undefined(self._affine, self._still)
         self._segments = rule.pieces.at(self._x, self._held_rows(), rule.reach)
         self._parabolas = self._fitted()
         self._last: tuple[float, list[TiltedTerms]] | None = None
 
     def at(self, dual: float) -> DualPoint:
-        rule, size = self._rule, len(self._samples)
-        log_mass, cost, spread = 0.0, 0.0, 0.0
-        for tilted in self._at(dual):
-            if np.isposinf(tilted.law.log_mass).any():
-                return DualPoint(np.inf, -np.inf, np.nan)
-            mean, variance = tilted.costs(rule.weights)
-            log_mass += float(tilted.law.log_mass.sum()) / size
-            cost += float(mean.sum()) / size
-            spread += float(variance.sum()) / size
-        log_mass += 0.5 * float(np.log(rule.variances(dual) / rule.spread).sum())
-        log_mass -= float(rule.reference(self._samples).sum()) / size
-        affine = float(self._affine.mean())
-        value = affine + self._still + rule.epsilon * log_mass
-        curvature = spread / rule.epsilon
+        value, cost, spread = (float(part.mean()) for part in self._along_lines(dual))
+        curvature = spread / self._rule.epsilon
         for part in self._joint:
             inner = part.at(dual)
-            if np.isposinf(inner.value):
-                return inner
-            value += inner.value - affine
+            value += inner.value - float(self._affine.mean())
             cost -= inner.slope
             curvature += inner.curvature
+        if np.isposinf(value):
+            return DualPoint(np.inf, -np.inf, np.nan)
         return DualPoint(value, -cost, curvature)
 
     def each(self, duals: Array) -> tuple[Array, Array]:
         """phi_k and the mean cost of each sample, (J, K) twice."""
-        parts = [self._each(float(dual)) for dual in duals]
-        return np.stack([part[0] for part in parts]), np.stack([part[1] for part in parts])
-
-    def _each(self, dual: float) -> tuple[Array, Array]:
-        rule, parts, eps = self._rule, self._rule.parts, self._rule.epsilon
-        log_mass, cost = -rule.reference(self._samples), np.zeros(len(self._samples))
-        for tilted in self._at(dual):
-            masses = tilted.law.log_mass.reshape(tilted.along.shape)
-            log_mass = log_mass + masses.sum(axis=1)
-            if np.isposinf(masses).any():
-                return np.full(len(cost), np.inf), np.full(len(cost), np.inf)
-            cost += tilted.costs(rule.weights)[0].sum(axis=1)
-        log_mass += 0.5 * float(np.log(rule.variances(dual) / rule.spread).sum())
-        affine = parts.affine(self._x, self._rows)[:, 0]
-        value = affine + parts.still(self._x, self._rows).sum(axis=1) + eps * log_mass
+        found = [self._along_lines(float(dual))[:2] for dual in duals]
+        value, cost = (np.stack(part) for part in zip(*found))
         for part in self._joint:
-            values, costs = part.each(np.array([dual]))
-            value, cost = value + values[0] - affine, cost + costs[0]
+            values, costs = part.each(duals)
+            value, cost = value + values - self._affine, cost + costs
         return value, cost
+
+    def _along_lines(self, dual: float) -> tuple[Array, Array, Array]:
+        """phi_k, mean and variance of the cost, (K,) each, without what moves together."""
+        rule, size = self._rule, len(self._samples)
+        log_mass, cost, spread = -rule.reference(self._samples), np.zeros(size), np.zeros(size)
+        for tilted in self._at(dual):
+            if np.isposinf(tilted.law.log_mass).any():
+                return np.full(size, np.inf), np.full(size, np.inf), np.full(size, np.nan)
+            log_mass = log_mass + tilted.law.log_mass.reshape(tilted.along.shape).sum(axis=1)
+            mean, variance = tilted.costs(rule.weights)
+            cost += mean.sum(axis=1)
+            spread += variance.sum(axis=1)
+        log_mass = log_mass + 0.5 * float(np.log(rule.variances(dual) / rule.spread).sum())
+        return self._affine + self._still + rule.epsilon * log_mass, cost, spread
 
     def mixed_gradient(self, duals: Array, shares: Array) -> Array:
         """sum_jk shares_jk grad_x phi_k(x, l_j), for shares (J, K)."""
@@ -247,9 +248,62 @@ class SeparableSlice:
     def _at(self, dual: float) -> list[TiltedTerms]:
         """The laws of all lines at a dual variable; those of the last one are kept."""
         if self._last is None or self._last[0] != dual:
-            found = [self._piecewise(dual), self._quadratic(dual), *self._smooth(dual)]
-            self._last = (dual, [one for one in found if one is not None])
+            lines, kinds = self._rule.lines, self._rule.parts.curvatures
+            ways: list[tuple[Array, Callable[[Along, Sides], TiltedLaw]]] = [
+                (lines[PIECEWISE], self._segment_law),
+                (lines[QUADRATIC], self._parabola_law),
+            ]
+            for kind in np.unique(kinds[lines[SMOOTH]]):
+                some = lines[SMOOTH][kinds[lines[SMOOTH]] == kind]
+                ways.append((some, partial(self._smooth_law, str(kind))))
+            self._last = (dual, [self._tilted(dual, *way) for way in ways if len(way[0])])
         return self._last[1]
+
+    def _tilted(
+        self, dual: float, lines: Array, law_of: Callable[[Along, Sides], TiltedLaw]
+    ) -> TiltedTerms:
+        """Some lines at a dual variable."""
+        rule, along = self._rule, self._along(lines, dual)
+        sides = along.sides(None if rule.squared else rule.rates(lines, dual))
+        law = law_of(along, sides)
+        side = None if sides.side is None else sides.side[law.owner]
+        # The three points of a truncated Gaussian have its first two moments.
+        cut = np.isfinite(along.low).any() or np.isfinite(along.high).any()
+        fourth = not (rule.squared and cut and law_of == self._parabola_law)
+        return TiltedTerms(along, united([(sides.rows, law)], along.low.size), side, fourth)
+
+    def _segment_law(self, along: Along, sides: Sides) -> TiltedLaw:
+        """Piecewise affine lines, in closed form between their kinks."""
+        a, b, low, high = (along.flat(part)[sides.rows] for part in self._segments_along(along))
+        return integrate_segments(
+            a,
+            b - sides.fall[:, None],
+            np.maximum(low, sides.low[:, None]),
+            np.minimum(high, sides.high[:, None]),
+        )
+
+    def _parabola_law(self, along: Along, sides: Sides) -> TiltedLaw:
+        """Quadratic lines, as truncated Gaussians."""
+        (value, slope, bend), eps = self._parabolas, self._rule.epsilon
+        offset = self._offsets(along.lines)
+        c = (value + offset * (slope + 0.5 * offset * bend)) / eps
+        b = (slope + bend * offset) * along.scale / eps + along.slope
+        bent = bend * along.scale**2 / eps
+        c, b, bent = (along.flat(part)[sides.rows] for part in (c, b, bent))
+        return quadratic_law(c, b - sides.fall, bent, sides.low, sides.high)
+
+    def _smooth_law(self, curvature: str, along: Along, sides: Sides) -> TiltedLaw:
+        """Any lines, by quadrature that evaluates their terms."""
+        rule, slope = self._rule, along.flat(along.slope)[sides.rows] - sides.fall
+
+        def exponent(owner: Array, t: Array) -> Array:
+            sample, line = np.divmod(sides.rows[owner], along.shape[1])
+            where = along.lines[line]
+            z = self._data[sample, where] + along.scale[line] * t
+            z = np.clip(z, rule.lower[where], rule.upper[where])
+            return self._packing.values(sample, where, z) / rule.epsilon + slope[owner] * t
+
+        return integrate_lines(exponent, sides.low, sides.high, curvature=curvature)
 
     def _along(self, lines: Array, dual: float) -> Along:
         rule = self._rule
@@ -281,90 +335,3 @@ class SeparableSlice:
         low = np.maximum(np.concatenate([-ends, kinks], axis=2), along.low[:, :, None])
         high = np.minimum(np.concatenate([kinks, ends], axis=2), along.high[:, :, None])
         return a, b, low, high
-
-    def _piecewise(self, dual: float) -> TiltedTerms | None:
-        rule = self._rule
-        lines = rule.lines[PIECEWISE]
-        if not len(lines):
-            return None
-        along = self._along(lines, dual)
-        a, b, low, high = self._segments_along(along)
-        if rule.squared:
-            law = segment_law(*(along.flat(part) for part in (a, b, low, high)))
-            return TiltedTerms(along, law, fourth=True)
-        rate = rule.rates(lines, dual)[:, None]
-        low, high = np.broadcast_arrays(low, high)
-        two_sided = (
-            np.concatenate([a, a], axis=2),
-            np.concatenate([b + rate, b - rate], axis=2),
-            np.concatenate([low, np.maximum(low, 0.0)], axis=2),
-            np.concatenate([np.minimum(high, 0.0), high], axis=2),
-        )
-        law = segment_law(*(along.flat(part) for part in two_sided))
-        return TiltedTerms(along, law, fourth=True, side=_side(law))
-
-    def _quadratic(self, dual: float) -> TiltedTerms | None:
-        rule, lines = self._rule, self._rule.lines[QUADRATIC]
-        if not len(lines):
-            return None
-        along = self._along(lines, dual)
-        value, slope, bend = self._parabolas
-        offset = self._offsets(lines)
-        c = (value + offset * (slope + 0.5 * offset * bend)) / rule.epsilon
-        b = (slope + bend * offset) * along.scale / rule.epsilon + along.slope
-        scaled = bend * along.scale**2 / rule.epsilon
-        c, b, bent, low, high = (along.flat(part) for part in (c, b, scaled, along.low, along.high))
-        if not rule.squared:
-            cut = halves(low, high)
-            fall = along.flat(rule.rates(lines, dual)[None])[cut.rows] * cut.side
-            parts = (c[cut.rows], b[cut.rows] - fall, bent[cut.rows], cut.low, cut.high)
-            law, side = cut.joined(quadratic_law(*parts))
-            return TiltedTerms(along, law, fourth=True, side=side)
-        whole = np.isinf(along.low).all() and np.isinf(along.high).all()
-        return TiltedTerms(along, quadratic_law(c, b, bent, low, high), fourth=bool(whole))
-
-    def _smooth(self, dual: float) -> list[TiltedTerms]:
-        rule, parts = self._rule, self._rule.parts
-        found = []
-        for curvature in np.unique(parts.curvatures[rule.lines[SMOOTH]]):
-            lines = rule.lines[SMOOTH][parts.curvatures[rule.lines[SMOOTH]] == curvature]
-            along = self._along(lines, dual)
-            low, high = along.flat(along.low), along.flat(along.high)
-            if rule.squared:
-                law = smooth_law(self._exponent(along), low, high, str(curvature))
-                found.append(TiltedTerms(along, law, fourth=True))
-                continue
-            cut = halves(low, high)
-            exponent = self._falling(along, cut, along.flat(rule.rates(lines, dual)[None]))
-            law, side = cut.joined(smooth_law(exponent, cut.low, cut.high, str(curvature)))
-            found.append(TiltedTerms(along, law, fourth=True, side=side))
-        return found
-
-    def _falling(self, along: Along, cut: Halves, rate: Array) -> Exponent:
-        """H(t) - rate |t| on both sides of the samples."""
-        whole = self._exponent(along)
-
-        def exponent(owner: Array, t: Array) -> Array:
-            rows = cut.rows[owner]
-            return whole(rows, t) - rate[rows] * np.abs(t)
-
-        return exponent
-
-    def _exponent(self, along: Along) -> Exponent:
-        """H(t) of the functions along some lines, by evaluating their terms."""
-        rule, slope = self._rule, along.flat(along.slope)
-
-        def exponent(owner: Array, t: Array) -> Array:
-            sample, line = np.divmod(owner, along.shape[1])
-            where = along.lines[line]
-            z = self._data[sample, where] + along.scale[line] * t
-            z = np.clip(z, rule.lower[where], rule.upper[where])
-            values = self._packing.values(sample, where, z)
-            return values / rule.epsilon + slope[owner] * t
-
-        return exponent
-
-
-def _side(law: TiltedLaw) -> Array:
-    """The side of 0 that each point of a law lies on."""
-    return np.where(law.points[:, 0] < 0, -1.0, 1.0)

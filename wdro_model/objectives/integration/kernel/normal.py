@@ -57,7 +57,12 @@ def truncated_normal(a: Array, b: Array) -> TruncatedNormal:
     narrow = (high - low) * (1 + np.abs(middle)) < NARROW
     tail = ~narrow & ~open_ & (high < TAIL)
     central = ~narrow & ~open_ & ~tail
-    rules = ((narrow, _narrow), (open_, _open), (tail, _tail), (central, _central))
+    rules = (
+        (narrow, _narrow),
+        (open_, lambda a, b: left_tail(b)),
+        (tail, _tail),
+        (central, _central),
+    )
     for where, rule in rules:
         if where.any():
             for part, values in zip(parts, rule(low[where], high[where])):
@@ -74,6 +79,34 @@ def interval_log_mass(a: Array, b: Array) -> Array:
     found, ended = np.zeros(len(a)), np.isfinite(a) | np.isfinite(b)
     found[ended] = truncated_normal(a[ended], b[ended]).log_mass
     return found
+
+
+@dataclass(frozen=True)
+class NormalInterval:
+    """log mass, mean and variance of N(center, 1) on intervals, entry by entry."""
+
+    log_mass: Array
+    mean: Array
+    variance: Array
+
+
+def normal_interval(low: Array, high: Array, center: Array | float = 0.0) -> NormalInterval:
+    """On [low, high], both ends of which may be infinite.
+
+    The mean is counted from an end of the interval: a center far outside of it would cancel.
+    """
+    whole = np.isneginf(low) & np.isposinf(high)
+    if whole.any():
+        center = np.broadcast_to(center, whole.shape)
+        log_mass, mean, variance = np.zeros(whole.shape), np.array(center), np.ones(whole.shape)
+        if not whole.all():
+            part = normal_interval(low[~whole], high[~whole], center[~whole])
+            log_mass[~whole], mean[~whole] = part.log_mass, part.mean
+            variance[~whole] = part.variance
+        return NormalInterval(log_mass, mean, variance)
+    t = truncated_normal(low - center, high - center)
+    mean = np.where(t.from_lower, low + t.depth, high - t.depth)
+    return NormalInterval(t.log_mass, mean, np.maximum(t.depth_square - t.depth**2, 0.0))
 
 
 def hazard(b: Array) -> Array:
@@ -99,11 +132,6 @@ def left_tail(b: Array) -> tuple[Array, Array, Array]:
         depth[far] = 1.0 / (y + 2.0 / inner)
         square[far] = 2.0 / (y * inner + 2.0)
     return log_ndtr(b), depth, square
-
-
-def _open(a: Array, b: Array) -> tuple[Array, Array, Array]:
-    """a = -inf."""
-    return left_tail(b)
 
 
 def _central(a: Array, b: Array) -> tuple[Array, Array, Array]:

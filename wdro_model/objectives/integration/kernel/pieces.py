@@ -6,12 +6,10 @@ Each line is the highest one on an interval [lo_p, hi_p], and there
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from wdro_model.objectives.integration.low_rank.tilted_law import log_sum_exp
-from wdro_model.objectives.integration.truncated import truncated_normal
+from wdro_model.objectives.integration.kernel.laws import TiltedLaw, log_sum_exp
+from wdro_model.objectives.integration.kernel.normal import normal_interval
 from wdro_model.solvers.objective import Array
 
 FARTHEST = 1e100
@@ -21,38 +19,24 @@ NEGLIGIBLE = 45.0
 """Intervals so far below the others in logarithm are left out."""
 
 
-@dataclass(frozen=True)
-class PieceIntegral:
-    """Integrals of several maxima of lines, and the intervals that carry them."""
-
-    log_mass: Array
-    """log E exp(max_p ...) of each maximum, (K,)."""
-    owner: Array
-    """The maximum that each interval belongs to, (M,)."""
-    mean: Array
-    """The mean of t on the interval under the tilted law."""
-    variance: Array
-    weights: Array
-    """The probability of the interval under the tilted law."""
-
-
-def integrate_pieces(a: Array, b: Array) -> PieceIntegral:
-    """The integrals of max_p (a_kp + b_kp t), a and b of shape (K, P)."""
+def integrate_pieces(a: Array, b: Array) -> TiltedLaw:
+    """The laws of max_p (a_kp + b_kp t), a and b of shape (K, P)."""
     a, b = np.broadcast_arrays(a, b)
     return integrate_segments(a, b, *envelope(a, b))
 
 
-def integrate_segments(a: Array, b: Array, low: Array, high: Array) -> PieceIntegral:
-    """The integrals of functions that are a_kp + b_kp t on [low_kp, high_kp], all of shape (K, P).
+def integrate_segments(a: Array, b: Array, low: Array, high: Array) -> TiltedLaw:
+    """The laws of functions that are a_kp + b_kp t on [low_kp, high_kp], all of shape (K, P).
 
-    An interval with low >= high is empty.
+    A point stands for each interval that carries mass; one with low >= high is empty.
     """
     owner, piece = np.nonzero(_carries_mass(a + 0.5 * b**2, low - b, high - b))
     intercept, slope = a[owner, piece], b[owner, piece]
     part = normal_interval(low[owner, piece], high[owner, piece], slope)
     logs = intercept + 0.5 * slope**2 + part.log_mass
     log_mass = log_sum_exp(logs, owner, len(a))
-    return PieceIntegral(log_mass, owner, part.mean, part.variance, np.exp(logs - log_mass[owner]))
+    weights = np.exp(logs - log_mass[owner])
+    return TiltedLaw(log_mass, owner, part.mean[:, None], weights, part.variance)
 
 
 def _carries_mass(top: Array, low: Array, high: Array) -> Array:
@@ -68,32 +52,6 @@ def _carries_mass(top: Array, low: Array, high: Array) -> Array:
         length = np.where(used, np.minimum(high - low, 1.0 / (1.0 + distance)), 0.0)
         least = most + np.log(length) - 2.5
     return used & (most >= least.max(axis=1, keepdims=True) - NEGLIGIBLE)
-
-
-@dataclass(frozen=True)
-class NormalInterval:
-    """log mass, mean and variance of N(center, 1) on intervals."""
-
-    log_mass: Array
-    mean: Array
-    variance: Array
-
-
-def normal_interval(low: Array, high: Array, center: Array | float = 0.0) -> NormalInterval:
-    """On [low, high], both ends of which may be infinite.
-
-    The mean is counted from an end of the interval: a center far outside of it would cancel.
-    """
-    whole = np.isneginf(low) & np.isposinf(high)
-    center = np.broadcast_to(center, low.shape)
-    log_mass, mean, variance = np.zeros(len(low)), np.array(center), np.ones(len(low))
-    cut = np.flatnonzero(~whole)
-    if len(cut):
-        t = truncated_normal(low[cut] - center[cut], high[cut] - center[cut])
-        log_mass[cut] = t.log_mass
-        mean[cut] = np.where(t.from_lower, low[cut] + t.depth, high[cut] - t.depth)
-        variance[cut] = np.maximum(t.depth_square - t.depth**2, 0.0)
-    return NormalInterval(log_mass, mean, variance)
 
 
 def envelope(a: Array, b: Array) -> tuple[Array, Array]:

@@ -1,0 +1,1 @@
+"""What integrates along lines and over planes: quadrature, pieces in closed form, Gaussians."""
