@@ -148,6 +148,13 @@ def test_maxima_along_one_direction_with_norms_that_are_not_round(loss, p):
     check(fixed(8, loss, p, boxed=False, weighted=True, d=2), "norms")
 
 
+@pytest.mark.parametrize("p", [2, np.inf])
+@pytest.mark.parametrize("loss", ["hinge", "pieces"])
+@pytest.mark.parametrize("seed", [0, 3, 8, 9])
+def test_maxima_along_one_direction_on_a_box(seed, loss, p):
+    check(fixed(seed, loss, p, boxed=True, weighted=seed in (0, 8), d=2), "norms")
+
+
 @pytest.mark.parametrize("boxed", [False, True])
 @pytest.mark.parametrize("p", [2, np.inf])
 @pytest.mark.parametrize("seed", [0, 3])
@@ -173,7 +180,7 @@ TEN = {
 
 @pytest.mark.parametrize("p", [1, 2, np.inf])
 @pytest.mark.parametrize(
-    ("loss", "boxed"), [*((name, False) for name in TEN), ("newsvendor", True)]
+    ("loss", "boxed"), [*((name, False) for name in TEN), *((name, True) for name in TEN)]
 )
 def test_ten_coordinates_agree_with_long_plain_monte_carlo(loss, boxed, p):
     rng = np.random.default_rng(7)
@@ -262,6 +269,10 @@ SLOPES = [
     ("newsvendor", 2, True),
     ("newsvendor", np.inf, False),
     ("newsvendor", np.inf, True),
+    ("pieces", 2, True),
+    ("hinge", 2, True),
+    ("pieces", np.inf, True),
+    ("hinge", np.inf, True),
 ]
 
 

@@ -22,6 +22,7 @@ NO_MORE = 80.0
 """A lower end at which the exponent of the density is so much smaller cuts nothing off."""
 DEAD = -23.0
 """Ends whose density relative to the mass is below exp(DEAD) cut nothing off."""
+ROUND = float(np.sqrt(28.0 / 3.0))
 TAIL = 28.0
 """Twice the exponent to which the density falls within the reach of a law."""
 
@@ -61,10 +62,14 @@ class SumOnBoxes:
     def reach(self) -> Array:
         """How far from its mean the sum may go, (M,)."""
         outside = np.maximum(np.maximum(self.low, -self.high), 0.0)
-        fall = np.sqrt(outside**2 + TAIL) - outside
+        fall = np.sqrt(outside**2 + TAIL) - outside + np.abs(self.mean) * (outside == 0)
         side = np.maximum(self.mean - self.low, self.high - self.mean)
-        each = np.abs(self.scale) * np.minimum(side, fall + np.abs(self.mean) * (outside == 0))
-        return np.sqrt((each**2).sum(axis=1))
+        scale = np.abs(self.scale)
+        with np.errstate(invalid="ignore"):
+            most = np.where(scale > 0, scale * side, 0.0)
+        # Many flat laws are nearly normal, with deviations of side/sqrt(3).
+        each = np.minimum(ROUND * most, scale * fall)
+        return np.minimum(most.sum(axis=1), np.sqrt((each**2).sum(axis=1)))
 
     def picked(self, which: Array) -> SumOnBoxes:
         return SumOnBoxes(*(getattr(self, name)[which] for name in self.__dataclass_fields__))

@@ -256,9 +256,7 @@ class PanelMixture(ABC):
             sides.append((start, high))
         for side in sides:
             every = np.arange(self.size)
-            known = known.joined(
-                self._computed(every, *(np.full(self.size, end) for end in side))
-            )
+            known = known.joined(self._computed(every, *(np.full(self.size, end) for end in side)))
         return known
 
     def _cut(self, panels: LogPanels, rough: Array) -> LogPanels:
