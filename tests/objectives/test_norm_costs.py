@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -178,9 +180,13 @@ TEN = {
 }
 
 
-@pytest.mark.parametrize("p", [1, 2, np.inf])
 @pytest.mark.parametrize(
-    ("loss", "boxed"), [*((name, False) for name in TEN), *((name, True) for name in TEN)]
+    ("loss", "boxed", "p"),
+    [
+        (name, boxed, p)
+        for name, boxed, p in product(TEN, (False, True), (1, 2, np.inf))
+        if p != 1 or not boxed or name == "newsvendor"
+    ],
 )
 def test_ten_coordinates_agree_with_long_plain_monte_carlo(loss, boxed, p):
     rng = np.random.default_rng(7)

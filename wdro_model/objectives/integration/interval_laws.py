@@ -20,6 +20,8 @@ from wdro_model.solvers.objective import Array
 
 NO_MORE = 80.0
 """A lower end at which the exponent of the density is so much smaller cuts nothing off."""
+WHOLE = 7.0
+"""Ends beyond this cut nothing off."""
 DEAD = -23.0
 """Ends whose density relative to the mass is below exp(DEAD) cut nothing off."""
 ROUND = float(np.sqrt(28.0 / 3.0))
@@ -29,11 +31,20 @@ TAIL = 28.0
 
 def log_normal_between(low: Array, high: Array) -> Array:
     """log P(low <= t <= high), t ~ N(0, 1); -inf where low >= high."""
+    found = np.zeros(np.broadcast_shapes(low.shape, high.shape))
+    cut = (low > -WHOLE) | (high < WHOLE)
+    low, high = low[cut], high[cut]
     flip = low + high > 0
     low, high = np.where(flip, -high, low), np.where(flip, -low, high)
+    found[cut] = _log_between(low, high)
+    return found
+
+
+def _log_between(low: Array, high: Array) -> Array:
+    """For low + high <= 0, (n,)."""
     found = log_ndtr(high)
     with np.errstate(invalid="ignore", over="ignore"):
-        both = np.nonzero(low * low - np.minimum(high, 0.0) ** 2 < NO_MORE)
+        both = np.flatnonzero(low * low - np.minimum(high, 0.0) ** 2 < NO_MORE)
     # Where low >= high the exponent may be anything: what comes of it is replaced below.
     with np.errstate(all="ignore"):
         found[both] += np.log(-np.expm1(log_ndtr(low[both]) - found[both]))

@@ -5,8 +5,9 @@ For a law of v tilted to the middle of their slopes, D apart, and a kink at v = 
     E [exp(-D (v - m - t)/2); v > m + t] = 1/(2 pi) int chi(omega) exp(-i omega t)/(D/2 + i omega),
     E [exp(D (v - m - t)/2); v < m + t]  = 1/(2 pi) int chi(omega) exp(-i omega t)/(D/2 - i omega),
 
-chi the characteristic function of v - m, summed at equal steps of tau, omega = L asinh(c/L sinh tau)
-with c = min(D/2, L): steps begin at the distance of the poles and grow to what resolves all of v.
+chi the characteristic function of v - m, summed at equal steps of tau,
+omega = L asinh(c/L sinh tau), c = min(D/2, L): steps begin at the distance of the poles, and grow
+to what resolves all of v.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Lost:
 
 
 def lost_at_kinks(
-    boxes: SumOnBoxes, offset: Array, gap: Array, tolerance: Array, moves: bool = False
+    boxes: SumOnBoxes, offset: Array, gap: float, tolerance: Array, moves: bool = False
 ) -> Lost:
     """Both integrals for M laws with kinks at offsets from the means, up to a tolerance each."""
     count, d = boxes.low.shape
@@ -54,7 +55,7 @@ def lost_at_kinks(
 
 
 def _sum(
-    found: Lost, which: Array, boxes: SumOnBoxes, offset: Array, gap: Array, tolerance: Array
+    found: Lost, which: Array, boxes: SumOnBoxes, offset: Array, gap: float, tolerance: Array
 ) -> None:
     """The sums of some laws, block by block until they have faded."""
     longest = 2 * np.pi / (STEP * MARGIN * np.maximum(np.abs(offset) + boxes.reach, 1e-300))
@@ -62,7 +63,7 @@ def _sum(
     for block in range(BLOCKS):
         check_deadline()
         tau = STEP * (BLOCK * block + np.arange(BLOCK))
-        far, apart = longest[which, None], 0.5 * gap[which, None]
+        far, apart = longest[which, None], 0.5 * gap
         near = np.minimum(apart, far) / far
         rise = near * np.sinh(tau)
         omega = far * np.arcsinh(rise)

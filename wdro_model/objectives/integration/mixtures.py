@@ -19,7 +19,7 @@ from wdro_model.objectives.integration.norms import CUT, LAST, NODES, WEIGHTS, W
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array
 
-CLOSE = 1e-5
+CLOSE = 1e-3
 """The share of the mass up to which the last coefficients of a panel may go."""
 NARROWEST = 1e-6
 """Panels are not cut beyond this width."""
@@ -27,6 +27,10 @@ TINY = 1e-12
 """Nodes of a smaller share of the mass are left out."""
 QUIET = 1e-11
 """Panels of a smaller share of the mass are not worth their nodes at the next decision."""
+SMALLEST = 1e-3
+"""Rates at which the cost of the reference is less are joined to the rate 0."""
+HIDDEN = 17.0
+"""Peaks so far below the top in logarithm may be missed."""
 MATTERS = 1e-8
 """Nodes of a larger share of the mass are settled."""
 
@@ -48,12 +52,22 @@ class MixedNodes:
 
     def picked(self, which: Array) -> MixedNodes:
         """Some of the nodes."""
-        parts = (part[which] for part in (self.owner, self.points, self.logs, self.shares))
-        return MixedNodes(*parts, self.log_mass)
+        owner, points, logs = self.owner[which], self.points[which], self.logs[which]
+        return MixedNodes(owner, points, logs, self.shares[which], self.log_mass)
 
     def mean(self, values: Array) -> Array:
         """Of values at the nodes in each sample, (K,)."""
         return np.bincount(self.owner, self.shares * values, len(self.log_mass))
+
+
+@dataclass(frozen=True)
+class MixtureLaw:
+    """Integrals of K samples at one rate, and the law of the cost under them; (K,) each."""
+
+    log_mass: Array
+    cost: Array
+    spread: Array
+    """Variances of the cost."""
 
 
 # ------------------------------------------------------------------ the norms
@@ -67,6 +81,9 @@ class Reaches:
 
 class Mixing(ABC):
     """A norm c of (rho_i z_i) as a mixture over s > 0. rho: (D,)."""
+
+    free: float
+    """log s of the component that the cost does not hold."""
 
     def __init__(self, rho: Array) -> None:
         self.rho = rho
@@ -95,6 +112,8 @@ class Mixing(ABC):
 class OfSquares(Mixing):
     """The Euclidean length: squared costs of weight s."""
 
+    free = -np.inf
+
     def weight(self, rate: float, points: Array) -> Array:
         with np.errstate(over="ignore"):
             fall = 0.25 * rate**2 * np.exp(-points)
@@ -119,6 +138,8 @@ class OfSquares(Mixing):
 
 class OfBoxes(Mixing):
     """The largest move: boxes of half-widths s/rho_i."""
+
+    free = np.inf
 
     def weight(self, rate: float, points: Array) -> Array:
         return np.log(rate) + points - rate * np.exp(points)
@@ -191,16 +212,39 @@ class PanelMixture(ABC):
     ) -> None:
         self.mixing, self.size, self._reaches, self._kinks = mixing, size, reaches, kinks
         self.places = places
+        self._floor = SMALLEST / float(np.sqrt(np.sum(mixing.rho**2)))
         self._panels: LogPanels | None = None
         self._last: tuple[float, MixedNodes] | None = None
 
     @abstractmethod
-    def bounds(self, owner: Array, points: Array) -> tuple[Array, bool]:
-        """log mass of the components at log s, or bounds of it from above, (M,), and which."""
+    def bounds(self, owner: Array, points: Array) -> tuple[Array, Array]:
+        """log mass of the components at log s or bounds of it from above, and where it is it."""
 
     def settle(self, owner: Array, points: Array, logs: Array) -> Array:
         """log mass of the components that have such bounds, (M,)."""
         return logs
+
+    def law(self, rate: float) -> MixtureLaw:
+        """The integrals at a rate; at a small one by their series at 0, where nothing is mixed."""
+        least = max(rate, self._floor)
+        found = self.mixed(least)
+        cost, square = self.mixing.costs(least, found)
+        spread = np.maximum(square - cost**2, 0.0)
+        if rate == least:
+            return MixtureLaw(found.log_mass, cost, spread)
+        cost = cost + least * spread
+        log_mass = self.nodes(0.0).log_mass - rate * (cost - 0.5 * rate * spread)
+        return MixtureLaw(log_mass, cost - rate * spread, spread)
+
+    def nodes(self, rate: float) -> MixedNodes:
+        """The components at a rate."""
+        if rate >= self._floor:
+            return self.mixed(rate)
+        owner, points = np.arange(self.size), np.full(self.size, self.mixing.free)
+        logs, settled = self.bounds(owner, points)
+        due = ~settled
+        logs[due] = self.settle(owner[due], points[due], logs[due])
+        return MixedNodes(owner, points, logs, np.ones(self.size), logs)
 
     def mixed(self, rate: float) -> MixedNodes:
         """The mixture at a rate: panels are kept, and cut where it is not resolved."""
@@ -220,6 +264,7 @@ class PanelMixture(ABC):
             error = np.abs(density @ LAST).sum(axis=1) / total[panels.owner]
             rough = (error > CLOSE) & (half > NARROWEST)
             rough |= _beside(panels.owner, 2 * half, mass / total[panels.owner] > CLOSE)
+            rough |= _hides_a_peak(panels, logs, top) & (half > NARROWEST)
             shares = density * WEIGHTS / total[panels.owner][:, None]
             if rough.any():
                 panels = self._cut(panels, rough)
@@ -231,10 +276,8 @@ class PanelMixture(ABC):
         self.places = _worth_keeping(panels, mass / total[panels.owner])
         used = shares.ravel() > TINY
         owner = np.repeat(panels.owner, len(NODES))
-        found = MixedNodes(
-            *(part.ravel()[used] for part in (owner, panels.points, panels.logs, shares)),
-            top + np.log(total),
-        )
+        points, logs, shares = (p.ravel()[used] for p in (panels.points, panels.logs, shares))
+        found = MixedNodes(owner[used], points, logs, shares, top + np.log(total))
         self._last = (rate, found)
         return found
 
@@ -283,7 +326,7 @@ class PanelMixture(ABC):
         empty = LogPanels(owner, left, right, none, none)
         logs, settled = self.bounds(np.repeat(owner, len(NODES)), empty.points.ravel())
         logs = logs.reshape(len(owner), -1)
-        return replace(empty, logs=logs, settled=np.full(logs.shape, settled))
+        return replace(empty, logs=logs, settled=settled.reshape(logs.shape))
 
     def _settled(self, panels: LogPanels, due: Array) -> LogPanels:
         logs, owner = panels.logs.copy(), np.broadcast_to(panels.owner[:, None], due.shape)
@@ -307,4 +350,32 @@ def _beside(owner: Array, width: Array, lively: Array) -> Array:
     found = np.zeros(len(width), dtype=bool)
     found[1:] |= same & lively[:-1] & (width[1:] > 8 * np.maximum(width[:-1], 0.05))
     found[:-1] |= same & lively[1:] & (width[:-1] > 8 * np.maximum(width[1:], 0.05))
+    return found
+
+
+def _hides_a_peak(panels: LogPanels, logs: Array, top: Array) -> Array:
+    """Panels in which a peak between nodes may have mass, though no node is near enough to see it.
+
+    Logarithms are concave around a peak, so that lines through the nodes on either side of a gap
+    are bounds; one of the nodes beside the gap is higher than its neighbours.
+    """
+    v, y = panels.points.ravel(), logs.ravel()
+    owner = np.repeat(panels.owner, logs.shape[1])
+    with np.errstate(invalid="ignore"):
+        rise = np.diff(y) / np.diff(v)
+    rise[owner[1:] != owner[:-1]] = np.nan  # no peak at the ends of the range
+    peaks = np.flatnonzero((rise[:-1] >= 0) & (rise[1:] <= 0)) + 1
+    found = np.zeros(len(panels.owner), dtype=bool)
+    least = np.maximum(top[owner[peaks]] - HIDDEN, y[peaks] + 1.0)
+    for side in (1, -1):
+        # The gap between a peak and its neighbour, and the slopes before and after it.
+        gap = np.abs(v[peaks + side] - v[peaks])
+        before, after = (rise[peaks - 1], peaks + 1) if side > 0 else (rise[peaks], peaks - 2)
+        beyond = np.where(
+            (after >= 0) & (after < len(rise)), rise[np.clip(after, 0, len(rise) - 1)], np.nan
+        )
+        most = np.fmin(y[peaks] + np.abs(before) * gap, y[peaks + side] + np.abs(beyond) * gap)
+        high = most > least
+        found[peaks[high] // logs.shape[1]] = True
+        found[(peaks[high] + side) // logs.shape[1]] = True
     return found

@@ -21,8 +21,6 @@ from wdro_model.objectives.integration.separable.term_anatomy import PIECEWISE, 
 from wdro_model.objectives.integration.separable.term_slice import SeparableSlice
 from wdro_model.solvers.objective import Array
 
-SMALLEST = 1e-6
-"""A dual variable under which the cost of the reference is this share of eps is taken for 0."""
 LIVELY = 1e-7
 """Components of a smaller probability say nothing about the gradient."""
 REACH = 11.0
@@ -87,8 +85,9 @@ class SegmentMixture(PanelMixture):
         kinks = mixing.kinks(self.low, self.high)
         super().__init__(mixing, len(self.a), reaches, kinks, places)
 
-    def bounds(self, owner: Array, points: Array) -> tuple[Array, bool]:
-        return _log_sum(self._integrated(owner, points)[0]).sum(axis=1), True
+    def bounds(self, owner: Array, points: Array) -> tuple[Array, Array]:
+        logs = _log_sum(self._integrated(owner, points)[0]).sum(axis=1)
+        return logs, np.ones(len(logs), dtype=bool)
 
     def means(self, owner: Array, points: Array) -> tuple[Array, Array]:
         """The logarithms, and the mean of z on each segment, (M, D, Q) twice."""
@@ -122,26 +121,20 @@ class NormTermsSlice(SeparableSlice):
         constant = parts.affine(self._x, self._rows)[:, 0]
         constant = constant + parts.still(self._x, self._rows).sum(axis=1)
         self._constant = constant / eps - rule.terms.reference(self._samples)
-        self._unit = float(np.sqrt(np.sum(rule.rho**2)))
-
-    def _rate(self, dual: float) -> float:
-        return max(dual / self._rule.epsilon, SMALLEST / self._unit)
 
     def at(self, dual: float) -> DualPoint:
-        eps, rate = self._rule.epsilon, self._rate(dual)
-        found = self._mixture.mixed(rate)
+        eps = self._rule.epsilon
+        law = self._mixture.law(dual / eps)
         if self._norm_rule is not None:
             self._norm_rule.places = self._mixture.places
-        cost, square = self._mixture.mixing.costs(rate, found)
-        spread = np.maximum(square - cost**2, 0.0)
-        value = eps * float((found.log_mass + self._constant).mean())
-        return DualPoint(value, -float(cost.mean()), float(spread.mean()) / eps)
+        value = eps * float((law.log_mass + self._constant).mean())
+        return DualPoint(value, -float(law.cost.mean()), float(law.spread.mean()) / eps)
 
     def gradient(self, dual: float) -> Array:
         """Each segment is asked at its mean, with its probability."""
         rule, parts, along = self._rule, self._rule.parts, self._lines
         size = len(self._samples)
-        mass, lever = self._moments(self._rate(dual))
+        mass, lever = self._moments(dual / rule.epsilon)
         moved = np.zeros((size, rule.joint.dimension))
         columns = parts.coordinates[along.lines]
         moved[:, columns] = along.scale * lever.sum(axis=2)
@@ -163,9 +156,9 @@ class NormTermsSlice(SeparableSlice):
 
     def _moments(self, rate: float) -> tuple[Array, Array]:
         """P(z in segment) and E [z; segment] of all lines, (K, D, Q) twice."""
-        mixture, found = self._mixture, self._mixture.mixed(rate)
-        used = found.shares > LIVELY
-        owner, points, shares = found.owner[used], found.points[used], found.shares[used]
+        mixture, found = self._mixture, self._mixture.nodes(rate)
+        found = found.picked(found.shares > LIVELY)
+        owner, points, shares = found.owner, found.points, found.shares
         logs, mean = mixture.means(owner, points)
         with np.errstate(under="ignore"):
             weights = np.exp(logs - _log_sum(logs)[..., None]) * shares[:, None, None]
