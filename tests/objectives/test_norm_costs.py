@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -148,6 +150,13 @@ def test_maxima_along_one_direction_with_norms_that_are_not_round(loss, p):
     check(fixed(8, loss, p, boxed=False, weighted=True, d=2), "norms")
 
 
+@pytest.mark.parametrize("p", [2, np.inf])
+@pytest.mark.parametrize("loss", ["hinge", "pieces"])
+@pytest.mark.parametrize("seed", [0, 3, 8, 9])
+def test_maxima_along_one_direction_on_a_box(seed, loss, p):
+    check(fixed(seed, loss, p, boxed=True, weighted=seed in (0, 8), d=2), "norms")
+
+
 @pytest.mark.parametrize("boxed", [False, True])
 @pytest.mark.parametrize("p", [2, np.inf])
 @pytest.mark.parametrize("seed", [0, 3])
@@ -171,9 +180,13 @@ TEN = {
 }
 
 
-@pytest.mark.parametrize("p", [1, 2, np.inf])
 @pytest.mark.parametrize(
-    ("loss", "boxed"), [*((name, False) for name in TEN), ("newsvendor", True)]
+    ("loss", "boxed", "p"),
+    [
+        (name, boxed, p)
+        for name, boxed, p in product(TEN, (False, True), (1, 2, np.inf))
+        if p != 1 or not boxed or name == "newsvendor"
+    ],
 )
 def test_ten_coordinates_agree_with_long_plain_monte_carlo(loss, boxed, p):
     rng = np.random.default_rng(7)
@@ -262,6 +275,10 @@ SLOPES = [
     ("newsvendor", 2, True),
     ("newsvendor", np.inf, False),
     ("newsvendor", np.inf, True),
+    ("pieces", 2, True),
+    ("hinge", 2, True),
+    ("pieces", np.inf, True),
+    ("hinge", np.inf, True),
 ]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.model import RobustModel
+from wdro_model.objectives.integration.boxed_form import boxed_form_refusal, build_boxed_form
 from wdro_model.objectives.integration.by_cells import build_cells, cells_refusal
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.conditional.by_blocks import (
@@ -112,6 +113,8 @@ def _written_out(model: RobustModel) -> Callable[[RobustModel, Scales], Integrat
         return None
     if one_form_refusal(model) is None:
         return build_one_form
+    if boxed_form_refusal(model) is None:
+        return build_boxed_form
     return build_norm_terms if norm_terms_refusal(model) is None else None
 
 

@@ -180,7 +180,7 @@ class OneFormSlice:
         beta = np.broadcast_to(self._beta, self._heights.shape)
         self._low, self._high = envelope(self._heights, beta)
         self._active = self._low < self._high
-        self._meetings = self._neighbours()
+        self._meetings = neighbours(self._low, self._high, self._beta)
         tilts = [0.5 * (self._beta[one.lower] + self._beta[one.upper]) for one in self._meetings]
         self._tilts = np.concatenate([self._beta, tilts])
         self._last: tuple[float, TiltedPieces] | None = None
@@ -240,17 +240,6 @@ class OneFormSlice:
         self._last = (dual, found)
         return found
 
-    def _neighbours(self) -> list[Meeting]:
-        """Pairs of pieces by increasing slope that are neighbours in some samples."""
-        order, found = np.argsort(self._beta, kind="stable"), []
-        for n, i in enumerate(order):
-            for j in order[n + 1 :]:
-                met = self._active[:, i] & self._active[:, j]
-                met &= self._high[:, i] == self._low[:, j]
-                if met.any() and self._beta[i] < self._beta[j]:
-                    found.append(Meeting(int(i), int(j), np.flatnonzero(met)))
-        return found
-
     def _crossing(
         self, rate: float, meeting: Meeting, which: int, top: Array, whole: TiltedForm
     ) -> Crossing | None:
@@ -295,6 +284,20 @@ class OneFormSlice:
         half = 0.5 * (high - low)[:, None]
         nodes = 0.5 * (high + low)[:, None] + half * NODES
         return nodes.ravel(), (half * WEIGHTS).ravel()
+
+
+def neighbours(low: Array, high: Array, beta: Array) -> list[Meeting]:
+    """Pairs of pieces by increasing slope that are neighbours in some samples.
+
+    low, high: the intervals on which each of them is the highest, (K, P).
+    """
+    order, active, found = np.argsort(beta, kind="stable"), low < high, []
+    for n, i in enumerate(order):
+        for j in order[n + 1 :]:
+            met = active[:, i] & active[:, j] & (high[:, i] == low[:, j])
+            if met.any() and beta[i] < beta[j]:
+                found.append(Meeting(int(i), int(j), np.flatnonzero(met)))
+    return found
 
 
 def _kernels(
