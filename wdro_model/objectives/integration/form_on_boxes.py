@@ -15,8 +15,8 @@ from wdro_model.objectives.integration.interval_laws import (
     log_normal_between,
     mean_between,
 )
+from wdro_model.objectives.integration.kernel.pieces import envelope
 from wdro_model.objectives.integration.kink_integrals import lost_at_kinks
-from wdro_model.objectives.integration.low_rank.piecewise import envelope
 from wdro_model.objectives.integration.mixtures import Mixing, PanelMixture, Reaches
 from wdro_model.objectives.integration.one_form import Meeting, neighbours
 from wdro_model.solvers.objective import Array

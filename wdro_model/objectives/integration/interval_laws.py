@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr, wofz
 
-from wdro_model.objectives.integration.truncated import HALF_LOG_2PI
+from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array
 
 NO_MORE = 80.0
