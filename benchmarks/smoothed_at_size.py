@@ -18,6 +18,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import argparse
 import multiprocessing
 import resource
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -44,19 +45,20 @@ def labelled(size: int, features: int) -> np.ndarray:
 def logistic(size: int, features: int, **options: Any) -> tuple[np.ndarray, Callable]:
     """Logistic regression with |w| <= 5, rows label * features."""
     data = labelled(size, features)
+    return data, lambda: on_samples(data, features, **options)
 
-    def solve() -> wdro.Problem:
-        w = cp.Variable(features)
-        rows = wdro.UncertainParameter(features, samples=data)
-        problem = wdro.Problem(
-            cp.Minimize(cp.logistic(-(rows @ w))),
-            [w >= -5, w <= 5],
-            ambiguity=wdro.WassersteinBall(0.01),
-        )
-        problem.solve(method="smoothed", **options)
-        return problem
 
-    return data, solve
+def on_samples(samples: Any, features: int, **options: Any) -> wdro.Problem:
+    """The regression, declared and solved."""
+    w = cp.Variable(features)
+    rows = wdro.UncertainParameter(features, samples=samples)
+    problem = wdro.Problem(
+        cp.Minimize(cp.logistic(-(rows @ w))),
+        [w >= -5, w <= 5],
+        ambiguity=wdro.WassersteinBall(0.01),
+    )
+    problem.solve(method="smoothed", **options)
+    return problem
 
 
 def labels_apart(size: int, features: int, **options: Any) -> tuple[np.ndarray, Callable]:
@@ -79,6 +81,39 @@ def labels_apart(size: int, features: int, **options: Any) -> tuple[np.ndarray, 
         return problem
 
     return signed, solve
+
+
+def mapped(size: int, features: int) -> tuple[np.ndarray, Callable]:
+    """The same from a memory map: the data is not in the memory of the process."""
+    folder = tempfile.TemporaryDirectory()
+    stored = np.memmap(f"{folder.name}/rows", dtype=float, mode="w+", shape=(size, features))
+    stored[:] = labelled(size, features)
+    stored.flush()
+    rows = np.memmap(f"{folder.name}/rows", dtype=float, mode="r", shape=(size, features))
+    return rows, lambda: _kept(folder, on_samples(rows, features))
+
+
+def on_cluster(size: int, features: int) -> tuple[np.ndarray, Callable]:
+    """The same through Dask, on two processes of this machine."""
+    import dask.array as da
+    from distributed import Client, LocalCluster
+
+    data = labelled(size, features)
+
+    def solve() -> wdro.Problem:
+        quiet: dict[str, Any] = {"dashboard_address": None, "silence_logs": 50}
+        with (
+            LocalCluster(n_workers=2, threads_per_worker=1, processes=True, **quiet) as cluster,
+            Client(cluster),
+        ):
+            return on_samples(da.from_array(data, chunks=(size // 8, features)), features)
+
+    return data, solve
+
+
+def _kept(folder: Any, problem: wdro.Problem) -> wdro.Problem:
+    folder.cleanup()
+    return problem
 
 
 def portfolio(assets: int, size: int, **options: Any) -> tuple[np.ndarray, Callable]:
@@ -150,6 +185,8 @@ CASES: dict[str, tuple[Callable, Callable]] = {
         lambda: logistic(500, 10, epsilon=1e-3),
     ),
     "logistic N=1,000,000 d=20": (lambda: logistic(1_000_000, 20), lambda: logistic(5000, 20)),
+    "  from a memory map": (lambda: mapped(1_000_000, 20), lambda: mapped(5000, 20)),
+    "  on two Dask workers": (lambda: on_cluster(1_000_000, 20), lambda: on_cluster(5000, 20)),
     "  labels apart": (lambda: labels_apart(1_000_000, 20), lambda: labels_apart(5000, 20)),
     "CVaR N=100 d=300": (lambda: portfolio(300, 100), lambda: portfolio(30, 20)),
     "tree n=50 m=331 N=100": (lambda: tree(50, 331, 1e-3), lambda: tree(15, 60, 1e-3)),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives import integration
 from wdro_model.objectives.integration import Choice, Scales, Stream
+from wdro_model.objectives.integration.over_workers import OverWorkers
 from wdro_model.objectives.smoothed_risk import Moving, Smoothed
 from wdro_model.solve.options import Options
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, QuasiNewton
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.stored_samples import active_client
 
 REPORT_DRAWS = 1000
 REPORT_ENTRIES = 2**26
@@ -45,7 +50,7 @@ class Recipe:
 
     def objective(self, draws: int, stage: int) -> Smoothed:
         """The objective with so many draws per sample, from the stream of a stage."""
-        rule = self.choice.build(self.model, Scales(self.epsilon, self.sigma, draws))
+        rule = self._rule(Scales(self.epsilon, self.sigma, draws))
         kind = Moving if rule.adapts else Smoothed
         return kind(
             rule,
@@ -57,10 +62,25 @@ class Recipe:
             stream=Stream(self.seed, stage),
         )
 
+    def _rule(self, scales: Scales) -> Any:
+        """The strategy: on the workers of a cluster where they hold the data, else here."""
+        client = active_client() if self.model.joint.is_stored else None
+        if client is None:
+            return self.choice.build(self.model, scales)
+        few = self.choice.build(self.model.on_samples(np.arange(1)), scales)
+        if not few.exact:
+            return self.choice.build(self.model, scales)
+        return OverWorkers(self.model, partial(built, self.choice, scales), client)
+
     def report_draws(self, least: int) -> int:
         """Draws per sample for the reported value."""
         entries = self.model.rows.shape[0] * max(1, self.model.rows.shape[1])
         return max(least, min(REPORT_DRAWS, REPORT_ENTRIES // entries))
+
+
+def built(choice: Choice, scales: Scales, model: RobustModel) -> Any:
+    """The strategy for a part of the data."""
+    return choice.build(model, scales)
 
 
 def surrogate(objective: Smoothed) -> Smoothed | None:

@@ -16,6 +16,7 @@ from wdro_model.uncertainty.parameter import (
     chunks,
     read_only,
 )
+from wdro_model.uncertainty.stored_samples import in_row_blocks
 from wdro_model.uncertainty.supports import Everywhere
 
 
@@ -76,6 +77,27 @@ class JointSamples:
         self.check_counts([len(block) for block in blocks])
         data = _side_by_side(blocks)
         return self._with(data, None, len(data), replaced=True)
+
+    def with_rows(self, data: np.ndarray) -> JointSamples:
+        """The same parameters with rows (N, d) that were checked elsewhere."""
+        return self._with(read_only(data), None, len(data), replaced=True)
+
+    @property
+    def is_stored(self) -> bool:
+        """Were all samples given as Dask arrays, and are these all of them?"""
+        own = self._rows is None and not self._replaced
+        return own and all(parameter.stored is not None for parameter in self.parameters)
+
+    def on_workers(self, client: Any) -> tuple[list[Any], np.ndarray]:
+        """The rows in blocks on the workers of a Dask cluster, and their sizes."""
+        import dask.array as da
+
+        given: list[Any] = [parameter.stored for parameter in self.parameters]
+        stored = [array.reshape(len(array), -1) for array in given]
+        whole = in_row_blocks(stored[0] if len(stored) == 1 else da.concatenate(stored, axis=1))
+        held = client.persist(whole.astype(np.float64))
+        futures = [client.compute(block) for block in held.to_delayed().ravel()]
+        return futures, np.array(held.chunks[0])
 
     @cached_property
     def bounds(self) -> tuple[np.ndarray, np.ndarray] | None:

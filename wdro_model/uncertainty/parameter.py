@@ -11,6 +11,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.errors import unknown_name
+from wdro_model.uncertainty.stored_samples import is_dask_array, on_disk
 from wdro_model.uncertainty.supports import Everywhere, Support
 from wdro_model.uncertainty.supports.boxes import first_index
 
@@ -98,6 +99,8 @@ class UncertainParameter(cp.Parameter):
         super().__init__(full_shape, name, **_with_sign(given, region, full_shape))
         self._support = region
         self._samples: np.ndarray | None = None
+        self.stored = samples if is_dask_array(samples) else None
+        """The Dask array that the samples were given as, if they were."""
         if samples is not None:
             self._samples = self.as_samples(samples)
 
@@ -339,7 +342,7 @@ def _as_numbers(given: Any, what: str) -> np.ndarray:
     if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
         raise ValueError(f"{what} have masked entries; drop or impute them first.")
     try:
-        array = np.asarray(given)
+        array = on_disk(given) if is_dask_array(given) else np.asarray(given)
     except ValueError as error:
         raise ValueError(f"{what} do not form a regular array: {error}") from error
     if array.dtype.kind in "fiub":
