@@ -32,6 +32,18 @@ class QuasiNewton:
 
     The certificate is a Frank-Wolfe gap: over the set where it is bounded; else over what of it is
     within a distance of the decision, its size, in every entry.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> rng = np.random.default_rng(0)
+    >>> x = cp.Variable(3)
+    >>> point = wdro.UncertainParameter(3, samples=rng.normal(size=(20, 3)))
+    >>> ball = wdro.WassersteinBall(0.1)
+    >>> problem = wdro.Problem(cp.Minimize(cp.sum_squares(x - point)), [x >= -1, x <= 1], ball)
+    >>> value = problem.solve(method="erm", solver=wdro.solvers.QuasiNewton())
+    >>> problem.status, bool(np.allclose(x.value, point.samples.mean(axis=0), atol=1e-3))
+    ('optimal', True)
     """
 
     gap: float = 1e-4
