@@ -529,7 +529,17 @@ class Problem(Factual):
         return self._twin(model.on(some), self.ambiguity)
 
     def facts(self) -> list[tuple[str, str]]:
-        """What was declared, and what the last solve found."""
+        """What was declared, and what the last solve found.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True, name="x")
+        >>> price = wdro.UncertainParameter(2, "price", samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
+        >>> dict(problem.facts())["solution"]
+        'none yet: solve()'
+        """
         rows = [("objective", self._objective_text()), *model_rows(self._model)]
         found = self.solution
         if found is None:

@@ -310,6 +310,8 @@ class Report(Tabular):
     ) -> Any:
         """The losses of each method, a panel for each set of scenarios.
 
+        Returns the figure, which notebooks show, or `ax` where it is given.
+
         Parameters
         ----------
         path : where to save the picture; the suffix says the format.
@@ -317,8 +319,6 @@ class Report(Tabular):
             A row for each method, with its mean, CVaR and promise; or densities in one panel.
         scenarios : the sets to show, by name; all by default.
         ax : Matplotlib's axes to draw on, one for each set.
-
-        Returns the figure, which notebooks show, or `ax` where it is given.
 
         Examples
         --------

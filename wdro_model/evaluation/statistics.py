@@ -139,7 +139,15 @@ class LossStatistics(Factual):
         }
 
     def facts(self) -> list[tuple[str, str]]:
-        """The statistics, for people."""
+        """The statistics, for people.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> found = wdro.evaluation.LossStatistics.of([1.0, 2.0, 3.0])
+        >>> dict(found.facts())["scenarios"]
+        '3'
+        """
         spread = ", ".join(f"{level:.0%} {q:.6g}" for level, q in self.quantiles.items())
         return [
             ("scenarios", str(self.count)),

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
+from wdro_model.deferred import cloudpickle
 from wdro_model.loss.batched import FlatLoss
 from wdro_model.model import Memory, RobustModel
 from wdro_model.objectives.dual import DualPoint
@@ -126,27 +126,24 @@ def _ready(recipe: bytes, block: Array, number: int) -> Ready:
 
 
 # ------------------------------------------------------------------ models that travel
-class _Pickler(cloudpickle.Pickler):
-    """Leaves the samples behind: the parameters of a model hold them too."""
-
-    left: frozenset[int] = frozenset()
-
-    def persistent_id(self, given: Any) -> str | None:
-        return "samples" if id(given) in self.left else None
-
-
 class _Unpickler(pickle.Unpickler):
+    """Reads what was left behind as None."""
+
     def persistent_load(self, name: str) -> None:
         return None
 
 
 def dumped(given: Any, model: RobustModel) -> bytes:
     """Something that holds a model, as bytes, without the samples of its parameters."""
-    file = io.BytesIO()
-    pickler = _Pickler(file)
     held = [(p.samples, p.stored) for p in model.joint.parameters]
-    pickler.left = frozenset(id(part) for pair in held for part in pair if part is not None)
-    pickler.dump(given)
+    left = {id(part) for pair in held for part in pair if part is not None}
+
+    class Light(cloudpickle.Pickler):
+        def persistent_id(self, part: Any) -> str | None:
+            return "samples" if id(part) in left else None
+
+    file = io.BytesIO()
+    Light(file).dump(given)
     return file.getvalue()
 
 
