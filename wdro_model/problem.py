@@ -290,7 +290,7 @@ class Problem(Factual):
         some = model.joint.take(as_rows(rows, model.joint.size, "rows"))
         return self._twin(model.on(some), self.ambiguity)
 
-    def facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         """What was declared, and what the last solve found."""
         rows = [("objective", self._objective_text()), *model_rows(self._model)]
         found = self.solution

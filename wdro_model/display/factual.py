@@ -19,10 +19,10 @@ FEW = 4
 class Factual:
     """What prints as a table of facts, also in a notebook.
 
-    A subclass has `facts()`, and may have notes under the table.
+    A subclass has `_facts()`, and may have notes under the table.
     """
 
-    def facts(self) -> Iterable[tuple[str, str]]:
+    def _facts(self) -> Iterable[tuple[str, str]]:
         """Pairs of a name and a text; an empty name goes on with the one before."""
         raise NotImplementedError
 
@@ -31,10 +31,10 @@ class Factual:
         return ()
 
     def __str__(self) -> str:
-        return "\n".join([facts_text(self.facts()), *(f"note: {n}" for n in self._under_facts())])
+        return "\n".join([facts_text(self._facts()), *(f"note: {n}" for n in self._under_facts())])
 
     def _repr_html_(self) -> str:
-        return f"{facts_table(self.facts(), type(self).__name__)}\n{listed(self._under_facts())}"
+        return f"{facts_table(self._facts(), type(self).__name__)}\n{listed(self._under_facts())}"
 
 
 def facts_text(facts: Iterable[tuple[str, str]]) -> str:

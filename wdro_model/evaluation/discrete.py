@@ -59,7 +59,7 @@ class Rounded(Factual):
         """A bound on how much better the best discrete decision could be."""
         return None if self.lower_bound is None else max(0.0, self.value - self.lower_bound)
 
-    def facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         """The two decisions side by side, for people."""
         far = None
         if self.gap is not None:

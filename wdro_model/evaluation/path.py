@@ -175,6 +175,17 @@ class RadiusPath(Tabular):
         """One page with a slider over the radii and the table; nothing is loaded from elsewhere.
 
         Written to a file, or returned without a path.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> ball = wdro.WassersteinBall(1.0)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+        >>> page = problem.path([0.0, 0.1, 1.0]).to_html()      # or .to_html("path.html")
+        >>> 'type="range"' in page
+        True
         """
         from wdro_model.evaluation.explorer import Explorer
         from wdro_model.evaluation.pages import meanings, page, sorting

@@ -92,6 +92,11 @@ class Judged:
             return label
         return self.solution.method
 
+    @property
+    def is_erm(self) -> bool:
+        """Is it the decision of the mean over the samples?"""
+        return self.family == "erm"
+
     def statistics(self, scenarios: str) -> LossStatistics:
         """Mean, spread and tail on a set of scenarios."""
         return LossStatistics.of(self.losses[scenarios], self.maximise)

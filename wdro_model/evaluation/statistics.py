@@ -121,7 +121,7 @@ class LossStatistics(Factual):
             "worst": self.worst,
         }
 
-    def facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         """The statistics, for people."""
         spread = ", ".join(f"{level:.0%} {q:.6g}" for level, q in self.quantiles.items())
         return [

@@ -46,7 +46,7 @@ class WorstCase(Factual):
     """Of the smoothed problem: epsilon times the divergence of the law from its reference. The
     smoothed value is expected_loss - penalty + dual (radius - transport_cost)."""
 
-    def facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         """The distribution in numbers, for people."""
         moved = len(np.unique(self.source))
         heaviest = int(np.argmax(self.weights))

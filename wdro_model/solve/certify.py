@@ -134,7 +134,7 @@ class Solution(Factual):
         """Monte Carlo standard error of the value."""
         return None if self.diagnostics is None else self.diagnostics.standard_error
 
-    def facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         """What is known of the solve, for people."""
         return known(
             {
@@ -160,7 +160,7 @@ class Solution(Factual):
         return self.notes
 
     def __str__(self) -> str:
-        lines = [f"{name:<16} {text}" for name, text in self.facts()]
+        lines = [f"{name:<16} {text}" for name, text in self._facts()]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     def __repr__(self) -> str:

@@ -87,7 +87,15 @@ class TrafficFlows(FeasibleSet):
         return self._oracle(weights / max(weights.max() / SUMMABLE, 1.0))
 
     def plot(self, x: ArrayLike, path: Any = None, *, ax: Any = None) -> Any:
-        """A map of a flow, as `traffic.plot_flows` draws it; bars where there is no Network."""
+        """A map of a flow, as `traffic.plot_flows` draws it; bars where there is no Network.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> flows = wdro.sets.TrafficFlows(network)
+        >>> figure = flows.plot(flows.minimize(network.free_flow_time))     # or .plot(x, "map.png")
+        """
         from wdro_model.traffic.maps import plot_flows
         from wdro_model.traffic.network import Network
 
