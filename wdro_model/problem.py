@@ -11,7 +11,7 @@ import cvxpy as cp
 import numpy as np
 from cvxpy.lin_ops import lin_utils
 
-from wdro_model.display.factual import Factual, brief, counted
+from wdro_model.display.factual import Facts, brief, counted, facts_html, facts_lines
 from wdro_model.errors import ConvexityWarning
 from wdro_model.model import Memory, Model, RobustModel, compiled
 from wdro_model.model.compiled import refuse_empty_set, refuse_missing_values
@@ -25,7 +25,7 @@ from wdro_model.model.declared import (
 from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
 from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
-from wdro_model.solve.explain import Explanation, explain, model_rows
+from wdro_model.solve.explain import explain, model_rows
 from wdro_model.solve.first_order import user_start
 from wdro_model.solve.options import check_solver, check_time_limit, with_time_limit
 from wdro_model.solve.true_risk import known_robust_value
@@ -45,7 +45,7 @@ WRITTEN = 120
 """Characters of an objective that are shown."""
 
 
-class Problem(Factual):
+class Problem:
     """Minimise the worst-case expected loss over a Wasserstein ball around the data.
 
         min over x in X of  sup { E_Q f(x, xi) : W_c(Q, empirical distribution) <= radius }
@@ -135,7 +135,7 @@ class Problem(Factual):
         relax : bool
             Minimise over the convex hull of the feasible points where variables are integer.
         verbose, progress : bool
-            Print a table; show a bar once the solve has lasted a few seconds.
+            Print a table; show a bar on a terminal.
         """
         checked, time_limit = Options.of(options), check_time_limit(time_limit)
         model, method = self._current_model(), checked.method(method, self.radius)
@@ -154,9 +154,7 @@ class Problem(Factual):
         self._warn_about_convexity(solution)
         return solution.value
 
-    def explain(
-        self, method: str = "auto", *, solver: Solver | None = None, **options: Any
-    ) -> Explanation:
+    def explain(self, method: str = "auto", *, solver: Solver | None = None, **options: Any) -> str:
         """What would be solved, how, and why: loss, data, ball, feasible set, formula, solver."""
         checked = Options.of(options)
         model, method = self._current_model(), checked.method(method, self.radius)
@@ -290,7 +288,7 @@ class Problem(Factual):
         some = model.joint.take(as_rows(rows, model.joint.size, "rows"))
         return self._twin(model.on(some), self.ambiguity)
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> Facts:
         """What was declared, and what the last solve found."""
         rows = [("objective", self._objective_text()), *model_rows(self._model)]
         found = self.solution
@@ -298,6 +296,9 @@ class Problem(Factual):
             return [*rows, ("solution", "none yet: solve()")]
         text = f"{found.value:.8g} by {found.method}, {found.status}, in {found.seconds:.3g} s"
         return [*rows, ("solution", text)]
+
+    _repr_html_ = facts_html
+    __str__ = facts_lines
 
     def __repr__(self) -> str:
         variables = counted(len(self.variables()), "variable")

@@ -149,10 +149,6 @@ class Refused:
     """"refused", "failed", or "not run" after an interrupt."""
     radius: float = 0.0
 
-    def text(self) -> str:
-        """Its name and why there is no decision."""
-        return f"{self.name} ({self.status}): {self.message}"
-
     def row(self) -> dict[str, Any]:
         return {"method": self.name, "radius": self.radius, "status": self.status}
 
@@ -268,12 +264,14 @@ class Report(Tabular):
             f"{judged.name}: {note}" for judged in self.methods for note in judged.solution.notes
         ]
         reasons: dict[str, str] = {}
-        for refused in (*self.refused, *along.refused):  # each reason once, not at each radius
-            reasons.setdefault(refused.message, refused.text())
+        for report in (self, along):  # each reason once, not at each radius
+            for refused, text in zip(report.refused, report.messages()):
+                reasons.setdefault(refused.message, text)
+        sense = self.messages()[len(self.refused) :]
         sections = {
             "Over the radius": along._explorer(self),
             "Losses": sorting(self.html()),
-            "Without a decision": listed([*reasons.values(), *self._sense()]),
+            "Without a decision": listed([*reasons.values(), *sense]),
             "Against a baseline": self._paired(),
             "Pictures": self._pictures(),
             "What the columns mean": meanings(self.columns),
@@ -326,15 +324,13 @@ class Report(Tabular):
 
     def messages(self) -> list[str]:
         """What stands under the table: why some methods gave no decision, and the sense."""
-        return [*(refused.text() for refused in self.refused), *self._sense()]
-
-    def _sense(self) -> list[str]:
-        if not self.maximise:
-            return []
-        return [
-            "The objective is maximised: losses are its values, the worst are the smallest, and "
-            "mean - promise is turned, positive where the method promised too much."
-        ]
+        texts = [f"{r.name} ({r.status}): {r.message}" for r in self.refused]
+        if self.maximise:
+            texts.append(
+                "The objective is maximised: losses are its values, the worst are the smallest, "
+                "and mean - promise is turned, positive where the method promised too much."
+            )
+        return texts
 
     def _under_table(self) -> list[str]:
         return self.messages()

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wdro_model.display.figures import drawn, inches_of, new_figure, panels_for, plain
+from wdro_model.display.figures import drawn, inches_of, panels_for
+from wdro_model.evaluation.drawing import new_figure, plain, save
 from wdro_model.traffic.map_shapes import MapLayout, ribbons
 from wdro_model.traffic.network import Network, as_flow
 
@@ -44,7 +45,7 @@ def plot_flows(
 
     Both directions of a road lie side by side, each on its right. Nodes that are too close to be
     told apart are moved a little. A network without positions is laid out by networkx, and the map
-    says so.
+    says so. With `ax`, Matplotlib's axes, it is drawn there, and they are returned.
 
     Parameters
     ----------
@@ -52,10 +53,12 @@ def plot_flows(
     title: by default the name of the network.
     limit: the flow over capacity that the end of the colours stands for; the largest if not given.
     labels: draw the names of the nodes? By default up to 60 of them.
-    ax: Matplotlib's axes to draw on; they are returned in place of the figure.
     """
+    if ax is not None:
+        name = network.name if title is None else title
+        return _draw_on(ax, network, as_flow(flow, network, one=True), name, path, limit, labels)
     named = {network.name if title is None else title: flow}
-    return _plot(network, named, path, limit, labels, difference=False, ax=ax)
+    return _plot(network, named, path, limit, labels, difference=False)
 
 
 def plot_comparison(
@@ -66,20 +69,19 @@ def plot_comparison(
     difference: bool = True,
     limit: float | None = None,
     labels: bool | None = None,
-    ax: Any = None,
 ) -> Any:
     """Maps of several flows {name: (A,)} side by side, and what each differs from the first.
 
     Widths and colours mean the same in all maps of flows; those of differences have a scale of
-    their own: red where there is more flow than in the first, blue where there is less. `ax` takes
-    axes for all the maps. Other options as in `plot_flows`.
+    their own: red where there is more flow than in the first, blue where there is less. Other
+    options as in `plot_flows`.
     """
     if not isinstance(flows, Mapping) or not flows:
         raise ValueError(
             f"flows must be a dict of at least one flow by its name, got {flows!r}; write "
             '{"ERM": x1, "robust": x2}.'
         )
-    return _plot(network, flows, path, limit, labels, difference, ax)
+    return _plot(network, flows, path, limit, labels, difference)
 
 
 def _plot(
@@ -89,7 +91,6 @@ def _plot(
     limit: float | None,
     labels: bool | None,
     difference: bool,
-    ax: Any,
 ) -> Any:
     flows = {str(name): as_flow(flow, network, one=True) for name, flow in named.items()}
     most = _checked_limit(limit, max(float(_ratio(network, x).max()) for x in flows.values()))
@@ -100,13 +101,8 @@ def _plot(
     count = len(flows) + len(changes)
     columns = min(count, COLUMNS)
     rows = -(-count // columns)
-    if ax is None:
-        figure = new_figure(width * columns + 0.2, (height + 0.55) * rows + 0.7)
-        panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    else:
-        figure, panels = panels_for(ax, count, width, height)
-        if labels is None and min(inches_of(panels[0])) < ROOMY:
-            labels = False
+    figure = new_figure(width * columns + 0.2, (height + 0.55) * rows + 0.7)
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
     congestion = _Map(network, layout, _colours("congestion", CONGESTION, 0.0, most), labels)
     widest = max(float(x.max()) for x in flows.values())
     for axes, (name, x) in zip(panels, flows.items()):
@@ -118,8 +114,31 @@ def _plot(
         _draw_changes(figure, network, layout, changes, rest, labels)
     for axes in panels[count:]:
         axes.set_visible(False)
-    if layout.note and ax is None:
+    if layout.note:
         figure.supxlabel(layout.note, fontsize=8)
+    return save(figure, path)
+
+
+def _draw_on(
+    ax: Any,
+    network: Network,
+    flow: Array,
+    name: str,
+    path: Any,
+    limit: float | None,
+    labels: bool | None,
+) -> Any:
+    """One map on axes of the user's; names of nodes only where there is room for them."""
+    figure, (axes,) = panels_for(ax, 1, 0.0, 0.0)
+    if labels is None and min(inches_of(axes)) < ROOMY:
+        labels = False
+    ratio = _ratio(network, flow)
+    most = _checked_limit(limit, float(ratio.max()))
+    colours = _colours("congestion", CONGESTION, 0.0, most)
+    drawing = _Map(network, MapLayout.of(network), colours, labels)
+    drawing.draw(axes, flow, ratio, float(flow.max()))
+    _entitle(axes, name, _summary(network, flow))
+    _bar(figure, colours, [axes], "flow / capacity", mark=1.0)
     return drawn(figure, path, ax)
 
 
