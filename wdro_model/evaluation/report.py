@@ -224,15 +224,27 @@ class Report(Tabular):
     ) -> Any:
         """The losses of each method, a panel for each set of scenarios.
 
+        Returns the figure, which notebooks show, or `ax` where it is given.
+
         Parameters
         ----------
-        path : where to save the picture; the suffix says the format.
+        path
+            Where to save the picture; the suffix says the format.
         kind : "strips" or "histogram"
             A row for each method, with its mean, CVaR and promise; or densities in one panel.
-        scenarios : the sets to show, by name; all by default.
-        ax : Matplotlib's axes to draw on, one for each set.
+        scenarios
+            The sets to show, by name; all by default.
+        ax
+            Matplotlib's axes to draw on, one for each set.
 
-        Returns the figure, which notebooks show, or `ax` where it is given.
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [1.5, 1.0]])
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
+        >>> report = wdro.compare(problem, "erm", test=[[3.0, 3.0], [1.0, 1.0], [2.0, 1.0]])
+        >>> figure = report.plot()                              # or report.plot("losses.png")
         """
         from wdro_model.evaluation.drawing import plot_losses
 
@@ -252,12 +264,27 @@ class Report(Tabular):
 
         Parameters
         ----------
-        path : where to write the page, which is returned without it.
-        title : its heading.
+        path
+            Where to write the page, which is returned without it.
+        title
+            Its heading.
         radii : list, optional
             Solve each robust method at these radii too, for the slider. Without it the slider has
             the radii that the report was computed for, by `compare(..., radii=[...])`.
-        progress : show a bar while these are solved.
+        progress
+            Show a bar while these are solved.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [1.5, 1.0]])
+        >>> ball = wdro.WassersteinBall(0.1)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+        >>> report = wdro.compare(problem, ("erm", "exact"))
+        >>> page = report.to_html(title="Prices", radii=[0.01, 0.1, 1.0], progress=False)
+        >>> "<title>Prices</title>" in page, 'type="range"' in page
+        (True, True)
         """
         along = self if radii is None else self._along(radii, progress)
         notes = [

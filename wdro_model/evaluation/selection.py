@@ -118,7 +118,18 @@ class RadiusSelection(Tabular):
     def plot(self, path: Any = None, *, ax: Any = None) -> Any:
         """Scores against radii with their standard errors; saved if a path is given.
 
-        ax: Matplotlib's axes to draw on. Returns the figure, which notebooks show, or `ax`.
+        Returns the figure, which notebooks show, or `ax`, Matplotlib's axes to draw on.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+        >>> rng = np.random.default_rng(0)
+        >>> x = cp.Variable(3, nonneg=True)
+        >>> returns = wdro.UncertainParameter(3, samples=rng.normal(0.05, 0.3, size=(12, 3)))
+        >>> ball = wdro.WassersteinBall(0.01)
+        >>> problem = wdro.Problem(cp.Minimize(-returns @ x), [cp.sum(x) == 1], ball)
+        >>> found = wdro.select_radius(problem, radii=[0.0, 0.01, 0.1], folds=3, progress=False)
+        >>> figure = found.plot()                               # or found.plot("radii.png")
         """
         from wdro_model.evaluation.radius_drawing import plot_radii
 
