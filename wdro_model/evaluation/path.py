@@ -84,6 +84,11 @@ class RadiusPath(Tabular):
         return next((s.method for s in reversed(self.solutions) if s is not None), "erm")
 
     @property
+    def maximise(self) -> bool:
+        """Is the objective maximised? Losses are then its values."""
+        return any(s.maximise for s in self.solutions if s is not None)
+
+    @property
     def values(self) -> np.ndarray:
         """The optimal value of the method at each radius, (K,); NaN where the solver failed."""
         return self._of_solution("value")
