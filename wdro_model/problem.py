@@ -12,7 +12,7 @@ import numpy as np
 from cvxpy.lin_ops import lin_utils
 from numpy.typing import ArrayLike
 
-from wdro_model.display.factual import Factual, brief, counted
+from wdro_model.display.factual import Facts, brief, counted, facts_html, facts_lines
 from wdro_model.errors import ConvexityWarning
 from wdro_model.model import Memory, Model, RobustModel, compiled
 from wdro_model.model.compiled import refuse_empty_set, refuse_missing_values
@@ -26,7 +26,7 @@ from wdro_model.model.declared import (
 from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
 from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
-from wdro_model.solve.explain import Explanation, explain, model_rows
+from wdro_model.solve.explain import explain, model_rows
 from wdro_model.solve.first_order import user_start
 from wdro_model.solve.options import (
     DualName,
@@ -54,7 +54,7 @@ WRITTEN = 120
 """Characters of an objective that are shown."""
 
 
-class Problem(Factual):
+class Problem:
     """Minimise the worst-case expected loss over a Wasserstein ball around the data.
 
         min over x in X of  sup { E_Q f(x, xi) : W_c(Q, empirical distribution) <= radius }
@@ -228,7 +228,7 @@ class Problem(Factual):
         *,
         solver: Solver | str | None = None,
         **options: Unpack[SolveOptions],
-    ) -> Explanation:
+    ) -> str:
         """What would be solved, how, and why: loss, data, ball, feasible set, formula, solver.
 
         Examples
@@ -528,24 +528,17 @@ class Problem(Factual):
         some = model.joint.take(as_rows(rows, model.joint.size, "rows"))
         return self._twin(model.on(some), self.ambiguity)
 
-    def facts(self) -> list[tuple[str, str]]:
-        """What was declared, and what the last solve found.
-
-        Examples
-        --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True, name="x")
-        >>> price = wdro.UncertainParameter(2, "price", samples=[[1.0, 2.0], [2.0, 1.0]])
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
-        >>> dict(problem.facts())["solution"]
-        'none yet: solve()'
-        """
+    def _facts(self) -> Facts:
+        """What was declared, and what the last solve found."""
         rows = [("objective", self._objective_text()), *model_rows(self._model)]
         found = self.solution
         if found is None:
             return [*rows, ("solution", "none yet: solve()")]
         text = f"{found.value:.8g} by {found.method}, {found.status}, in {found.seconds:.3g} s"
         return [*rows, ("solution", text)]
+
+    _repr_html_ = facts_html
+    __str__ = facts_lines
 
     def __repr__(self) -> str:
         variables = counted(len(self.variables()), "variable")

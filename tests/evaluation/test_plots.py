@@ -416,3 +416,39 @@ def test_ticks_of_the_radius_are_even(exponent, decades):
     steps = np.diff(np.log10(ticks))
     assert (steps > 0).all()
     assert len(steps) < 2 or steps.max() <= 2.1 * steps.min()
+
+
+def test_one_loss_is_drawn_beside_its_promise():
+    one = Report((Judged("erm", None, {"t": np.array([3.0])}, 0.0, 1.0),), ("t",)).plot().axes[0]
+    assert rows_of(one, "|") == {0: 1.0}
+    assert not one.texts
+    low, high = one.get_xlim()
+    assert low < 1.0 < 3.0 < high
+
+
+def test_titles_are_as_wide_as_their_panels_and_names_stand_once():
+    from matplotlib.figure import Figure
+
+    sets = ("training", "a market in which all prices fall as they did once")
+    losses = {name: np.arange(50.0) for name in sets}
+    report = Report(tuple(Judged(m, None, losses, 0.0, 1.0) for m in ("erm", "exact")), sets)
+    for kind in ("strips", "histogram"):
+        figure = Figure(figsize=(7, 2.5))
+        own = figure.subplots(1, 2)
+        report.plot(ax=own, kind=kind)
+        assert disjoint(boxes(figure, [axes.title for axes in own]))
+    strips = Figure(figsize=(7, 2.5)).subplots(1, 2)
+    report.plot(ax=strips)
+    shown = [[label.get_text() for label in axes.get_yticklabels()] for axes in strips]
+    assert shown == [["erm", "exact"], []]
+
+
+def test_a_path_of_rewards_says_so(rng):
+    x = cp.Variable(2, nonneg=True, name="x")
+    returns = wdro.UncertainParameter(2, name="r", samples=rng.normal(size=(9, 2)))
+    problem = wdro.Problem(
+        cp.Maximize(returns @ x), [cp.sum(x) == 1], ambiguity=wdro.WassersteinBall(0.1)
+    )
+    figure = problem.path([0.1, 1.0]).plot()
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["value (what is maximised)", "mean objective, training"]

@@ -16,25 +16,19 @@ FEW = 4
 """Arrays of more entries are described by their shape."""
 
 
-class Factual:
-    """What prints as a table of facts, also in a notebook.
+Facts = list[tuple[str, str]]
+"""Pairs of a name and a text; an empty name goes on with the one before."""
 
-    A subclass has `facts()`, and may have notes under the table.
-    """
 
-    def facts(self) -> Iterable[tuple[str, str]]:
-        """Pairs of a name and a text; an empty name goes on with the one before."""
-        raise NotImplementedError
+def facts_html(thing: Any) -> str:
+    """`_repr_html_` of what has `_facts()`, and may have `notes` under the table."""
+    notes = listed(getattr(thing, "notes", ()))
+    return f"{facts_table(thing._facts(), type(thing).__name__)}\n{notes}"
 
-    def _under_facts(self) -> Iterable[str]:
-        """What stands under the table."""
-        return ()
 
-    def __str__(self) -> str:
-        return "\n".join([facts_text(self.facts()), *(f"note: {n}" for n in self._under_facts())])
-
-    def _repr_html_(self) -> str:
-        return f"{facts_table(self.facts(), type(self).__name__)}\n{listed(self._under_facts())}"
+def facts_lines(thing: Any) -> str:
+    """`__str__` of the same."""
+    return facts_text(thing._facts())
 
 
 def facts_text(facts: Iterable[tuple[str, str]]) -> str:
@@ -44,7 +38,7 @@ def facts_text(facts: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}  {text}".rstrip() for name, text in pairs)
 
 
-def known(facts: Mapping[str, str | None]) -> list[tuple[str, str]]:
+def known(facts: Mapping[str, str | None]) -> Facts:
     """The facts that there are."""
     return [(name, text) for name, text in facts.items() if text is not None]
 

@@ -12,7 +12,7 @@ import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
-from wdro_model.display.factual import Factual, brief, known, words
+from wdro_model.display.factual import Facts, brief, facts_html, known, words
 from wdro_model.errors import UnboundedError
 from wdro_model.evaluation.criteria import Criterion, criterion_of
 from wdro_model.loss import BatchedLoss, CallableLoss
@@ -41,7 +41,7 @@ VERTICES = 100
 
 
 @dataclass(frozen=True)
-class Rounded(Factual):
+class Rounded:
     """A discrete decision beside the fractional one that it replaces.
 
     Examples
@@ -73,7 +73,7 @@ class Rounded(Factual):
         """A bound on how much better the best discrete decision could be."""
         return None if self.lower_bound is None else max(0.0, self.value - self.lower_bound)
 
-    def facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> Facts:
         """The two decisions side by side, for people."""
         far = None
         if self.gap is not None:
@@ -91,6 +91,8 @@ class Rounded(Factual):
                 ),
             }
         )
+
+    _repr_html_ = facts_html
 
     def __repr__(self) -> str:
         return brief(

@@ -18,6 +18,7 @@ from wdro_model.display.figures import (
     colour,
     colours_of_methods,
     drawn,
+    inches_of,
     isotonic,
     legend_columns,
     method_colours,
@@ -96,9 +97,19 @@ def axis_label(report: Report) -> str:
     return "objective, maximised" if report.maximise else "loss"
 
 
-def panel_title(report: Report, scenarios: str) -> str:
+def entitle(axes: Any, report: Report, scenarios: str) -> None:
+    """The name of a panel and how many scenarios it shows, in lines as long as it is wide."""
     count = report.methods[0].losses[scenarios].size
-    return f"{plain(scenarios)} ({count} scenario{'s' if count != 1 else ''})"
+    room = max(12, min(WIDEST_LABEL, int(13 * inches_of(axes)[0])))
+    name, words = plain(scenarios, room), f"({count} scenario{'s' if count != 1 else ''})"
+    gap = " " if len(name.split("\n")[-1]) + len(words) <= room else "\n"
+    axes.set_title(f"{name}{gap}{words}", fontsize=11)
+
+
+def losses_label(axes: Any, report: Report) -> str:
+    """What is drawn, and the marks on it where there is room for that."""
+    marks = " (triangle: mean, bar: promise)" if inches_of(axes)[0] > 3.2 else ""
+    return f"{axis_label(report)}{marks}"
 
 
 # ------------------------------------------------------------------ what a panel shows
@@ -121,10 +132,11 @@ class LossWindow:
         losses = [judged.losses[scenarios] for judged in report.methods]
         ends = np.array([np.quantile(those, CORE) for those in losses])
         core = (float(ends[:, 0].min()), float(ends[:, 1].max()))
-        span = core[1] - core[0] or 0.1 * abs(core[0]) or 1.0
-        outer = (core[0] - REACH * span, core[1] + REACH * span)
         extremes = [end(those) for those in losses for end in (np.min, np.max)]
         points = np.array([*extremes, *marks_of(report, scenarios), *core])
+        # One loss, or losses that are all the same: the marks give the scale.
+        span = core[1] - core[0] or 2 * float(np.ptp(points)) or 0.1 * abs(core[0]) or 1.0
+        outer = (core[0] - REACH * span, core[1] + REACH * span)
         seen = points[(outer[0] <= points) & (points <= outer[1])]
         cut = (points[:-2].min() < outer[0], points[:-2].max() > outer[1])
         low, high = float(seen.min()), float(seen.max())
@@ -204,8 +216,8 @@ def draw_together(report: Report, sets: Sequence[str], ax: Any) -> Any:
         if cut:
             axes.text(0.99, 0.98, "beyond: " + ", ".join(cut), transform=axes.transAxes, **SMALL)
         axes.set_xlim(window.low, window.high)
-        axes.set_title(panel_title(report, scenarios))
-        axes.set_xlabel(f"{axis_label(report)} (triangle: mean, bar: promise)")
+        entitle(axes, report, scenarios)
+        axes.set_xlabel(losses_label(axes, report))
     panels[0].set_ylabel("density, scaled to its peak")
     handles, texts = panels[0].get_legend_handles_labels()
     if ax is None:
@@ -238,8 +250,8 @@ def draw_rows(report: Report, sets: Sequence[str]) -> Any:
             verticalalignment="center",
         )
     for top, bottom, scenarios in zip(grid[0], grid[-1], sets):
-        top.set_title(panel_title(report, scenarios))
-        bottom.set_xlabel(f"{axis_label(report)} (triangle: mean, bar: promise)")
+        entitle(top, report, scenarios)
+        bottom.set_xlabel(losses_label(bottom, report))
     return figure
 
 

@@ -48,7 +48,9 @@ function sortState(table) {
 
 // ------------------------------------------------------------------ small drawings
 const escaped = text => String(text).replace(/[&<>"']/g, c => `&#${c.charCodeAt(0)};`);
-const short = (text, length) => text.length > length ? text.slice(0, length - 1) + "\u2026" : text;
+// The end of a long name stays: it tells "x[1]" from "x[2]".
+const short = (text, length) => text.length <= length ? text
+  : text.slice(0, Math.max(1, length - 7)) + "\u2026" + text.slice(-6);
 const known = value => value !== null && value !== undefined;
 
 function shown(value, digits = 5) {
@@ -193,7 +195,7 @@ class Explorer {
     const at = scale(low, high, left, right), parts = [], row = 24;
     const letters = Math.floor(left / 6.6);
     const height = this.data.sets.length * (22 + row * this.methods.length) + 6;
-    parts.push(...bottomAxis(at, ticks(low, high, Math.max(2, (right - left) / 80)), 0, height));
+    parts.push(...bottomAxis(at, ticks(low, high, Math.max(2, (right - left) / 55)), 0, height));
     let y = 4;
     this.data.sets.forEach((name, s) => {
       parts.push(`<text class="quiet" x="0" y="${y + 13}">${escaped(short(name, 40))}</text>`);

@@ -96,6 +96,11 @@ class RadiusPath(Tabular):
         return next((s.method for s in reversed(self.solutions) if s is not None), "erm")
 
     @property
+    def maximise(self) -> bool:
+        """Is the objective maximised? Losses are then its values."""
+        return any(s.maximise for s in self.solutions if s is not None)
+
+    @property
     def values(self) -> np.ndarray:
         """The optimal value of the method at each radius, (K,); NaN where the solver failed."""
         return self._of_solution("value")
@@ -187,6 +192,17 @@ class RadiusPath(Tabular):
         """One page with a slider over the radii and the table; nothing is loaded from elsewhere.
 
         Written to a file, or returned without a path.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> ball = wdro.WassersteinBall(1.0)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+        >>> page = problem.path([0.0, 0.1, 1.0]).to_html()      # or .to_html("path.html")
+        >>> 'type="range"' in page
+        True
         """
         from wdro_model.evaluation.explorer import Explorer
         from wdro_model.evaluation.pages import meanings, page, sorting

@@ -63,7 +63,8 @@ def plot_path(
         else:
             only = mean_labels(path) if name == "mean loss" else list(value_curves(path))
             draw_curves(axes, path, places, only)
-            axes.set_title("mean loss alone" if name == "mean loss" else "promise and loss")
+            alone = f"mean {unit(path)} alone"
+            axes.set_title(alone if name == "mean loss" else f"promise and mean {unit(path)}")
         set_radius_axis(axes, path.radii, places)
         if path.radii[0] == 0:
             axes.axvline(places[0], color=PALE, lw=0.8, zorder=0)
@@ -86,7 +87,12 @@ def is_flat(path: RadiusPath) -> bool:
 
 
 def mean_labels(path: RadiusPath) -> list[str]:
-    return [f"mean loss, {plain(name)}" for name in path.scenario_sets]
+    return [f"mean {unit(path)}, {plain(name)}" for name in path.scenario_sets]
+
+
+def unit(path: RadiusPath) -> str:
+    """What the numbers are: losses, or the values of an objective that is maximised."""
+    return "objective" if path.maximise else "loss"
 
 
 def curve_colours(path: RadiusPath) -> dict[str, str]:
@@ -100,12 +106,12 @@ def curve_colours(path: RadiusPath) -> dict[str, str]:
 
 def value_curves(path: RadiusPath) -> dict[str, np.ndarray]:
     """The value of the method, the worst-case risk where it is another, and the mean losses."""
-    curves = {"value (what is minimised)": path.values}
+    curves = {f"value (what is {'maximised' if path.maximise else 'minimised'})": path.values}
     known = ~np.isnan(path.robust_values)
     if known.any() and not np.allclose(path.robust_values[known], path.values[known], rtol=1e-5):
         curves["worst-case risk"] = path.robust_values
     for name in path.scenario_sets:
-        curves[f"mean loss, {plain(name)}"] = path.means(name)
+        curves[f"mean {unit(path)}, {plain(name)}"] = path.means(name)
     return curves
 
 
@@ -116,7 +122,7 @@ def spread(curves: list[np.ndarray]) -> float:
 
 def draw_curves(axes: Any, path: RadiusPath, places: np.ndarray, chosen: list[str]) -> None:
     """The chosen curves, those of held-out scenarios with a band of two standard errors."""
-    held_out = {f"mean loss, {plain(name)}": name for name in path.scenario_sets[1:]}
+    held_out = dict(zip(mean_labels(path)[1:], path.scenario_sets[1:]))
     colours = curve_colours(path)
     for k, (label, curve) in enumerate(value_curves(path).items()):
         if label not in chosen:
@@ -127,7 +133,7 @@ def draw_curves(axes: Any, path: RadiusPath, places: np.ndarray, chosen: list[st
             found = path.statistics(held_out[label])
             band = 2 * np.array([np.nan if s is None else s.standard_error for s in found])
             axes.fill_between(places, curve - band, curve + band, color=own, alpha=0.15, lw=0)
-    axes.set_ylabel("loss (band: two standard errors)" if held_out else "loss")
+    axes.set_ylabel(unit(path) + (" (band: two standard errors)" if held_out else ""))
 
 
 def draw_decisions(axes: Any, path: RadiusPath, places: np.ndarray, labelled: int) -> None:

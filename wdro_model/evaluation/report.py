@@ -104,6 +104,11 @@ class Judged:
             return label
         return self.solution.method
 
+    @property
+    def is_erm(self) -> bool:
+        """Is it the decision of the mean over the samples?"""
+        return self.family == "erm"
+
     def statistics(self, scenarios: str) -> LossStatistics:
         """Mean, spread and tail on a set of scenarios.
 
@@ -201,10 +206,6 @@ class Refused:
     status: str = "refused"
     """"refused", "failed", or "not run" after an interrupt."""
     radius: float = 0.0
-
-    def text(self) -> str:
-        """Its name and why there is no decision."""
-        return f"{self.name} ({self.status}): {self.message}"
 
     def row(self) -> dict[str, Any]:
         return {"method": self.name, "radius": self.radius, "status": self.status}
@@ -314,11 +315,14 @@ class Report(Tabular):
 
         Parameters
         ----------
-        path : where to save the picture; the suffix says the format.
+        path
+            Where to save the picture; the suffix says the format.
         kind : "strips" or "histogram"
             A row for each method, with its mean, CVaR and promise; or densities in one panel.
-        scenarios : the sets to show, by name; all by default.
-        ax : Matplotlib's axes to draw on, one for each set.
+        scenarios
+            The sets to show, by name; all by default.
+        ax
+            Matplotlib's axes to draw on, one for each set.
 
         Examples
         --------
@@ -347,34 +351,41 @@ class Report(Tabular):
 
         Parameters
         ----------
-        path : where to write the page, which is returned without it.
-        title : its heading.
+        path
+            Where to write the page, which is returned without it.
+        title
+            Its heading.
         radii : list, optional
             Solve each robust method at these radii too, for the slider. Without it the slider has
             the radii that the report was computed for, by `compare(..., radii=[...])`.
-        progress : show a bar while these are solved.
+        progress
+            Show a bar while these are solved.
 
         Examples
         --------
         >>> import cvxpy as cp, wdro_model as wdro
         >>> x = cp.Variable(2, nonneg=True)
         >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [1.5, 1.0]])
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
-        >>> page = wdro.compare(problem, "erm").to_html(title="Prices")
-        >>> "<title>Prices</title>" in page
-        True
+        >>> ball = wdro.WassersteinBall(0.1)
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+        >>> report = wdro.compare(problem, ("erm", "exact"))
+        >>> page = report.to_html(title="Prices", radii=[0.01, 0.1, 1.0], progress=False)
+        >>> "<title>Prices</title>" in page, 'type="range"' in page
+        (True, True)
         """
         along = self if radii is None else self._along(radii, progress)
         notes = [
             f"{judged.name}: {note}" for judged in self.methods for note in judged.solution.notes
         ]
         reasons: dict[str, str] = {}
-        for refused in (*self.refused, *along.refused):  # each reason once, not at each radius
-            reasons.setdefault(refused.message, refused.text())
+        for report in (self, along):  # each reason once, not at each radius
+            for refused, text in zip(report.refused, report.messages()):
+                reasons.setdefault(refused.message, text)
+        sense = self.messages()[len(self.refused) :]
         sections = {
             "Over the radius": along._explorer(self),
             "Losses": sorting(self.html()),
-            "Without a decision": listed([*reasons.values(), *self._sense()]),
+            "Without a decision": listed([*reasons.values(), *sense]),
             "Against a baseline": self._paired(),
             "Pictures": self._pictures(),
             "What the columns mean": meanings(self.columns),
@@ -439,15 +450,13 @@ class Report(Tabular):
         >>> message.split(":")[0]
         'exact (refused)'
         """
-        return [*(refused.text() for refused in self.refused), *self._sense()]
-
-    def _sense(self) -> list[str]:
-        if not self.maximise:
-            return []
-        return [
-            "The objective is maximised: losses are its values, the worst are the smallest, and "
-            "mean - promise is turned, positive where the method promised too much."
-        ]
+        texts = [f"{r.name} ({r.status}): {r.message}" for r in self.refused]
+        if self.maximise:
+            texts.append(
+                "The objective is maximised: losses are its values, the worst are the smallest, "
+                "and mean - promise is turned, positive where the method promised too much."
+            )
+        return texts
 
     def _under_table(self) -> list[str]:
         return self.messages()

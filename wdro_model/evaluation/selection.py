@@ -131,7 +131,7 @@ class RadiusSelection(Tabular):
     def plot(self, path: Any = None, *, ax: Any = None) -> Any:
         """Scores against radii with their standard errors; saved if a path is given.
 
-        ax: Matplotlib's axes to draw on. Returns the figure, which notebooks show, or `ax`.
+        Returns the figure, which notebooks show, or `ax`, Matplotlib's axes to draw on.
 
         Examples
         --------

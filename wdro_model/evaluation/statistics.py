@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.display.factual import Factual, brief, words
+from wdro_model.display.factual import Facts, brief, facts_html, facts_lines, words
 from wdro_model.display.html_tables import Column
 from wdro_model.evaluation.tables import Tabular
 from wdro_model.model import Model, RobustModel
@@ -54,7 +54,7 @@ def losses_by_set(
 
 
 @dataclass(frozen=True)
-class LossStatistics(Factual):
+class LossStatistics:
     """Mean, spread, quantiles and tail of a sample of losses; prints as a small table.
 
     Of an objective that is maximised, of its values: the worst are then the smallest.
@@ -138,16 +138,8 @@ class LossStatistics(Factual):
             "worst": self.worst,
         }
 
-    def facts(self) -> list[tuple[str, str]]:
-        """The statistics, for people.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> found = wdro.evaluation.LossStatistics.of([1.0, 2.0, 3.0])
-        >>> dict(found.facts())["scenarios"]
-        '3'
-        """
+    def _facts(self) -> Facts:
+        """The statistics, for people."""
         spread = ", ".join(f"{level:.0%} {q:.6g}" for level, q in self.quantiles.items())
         return [
             ("scenarios", str(self.count)),
@@ -157,6 +149,9 @@ class LossStatistics(Factual):
             ("CVaR 95%", f"{self.tail:.6g} (standard error {self.tail_error:.2g})"),
             ("worst", f"{self.worst:.6g}"),
         ]
+
+    _repr_html_ = facts_html
+    __str__ = facts_lines
 
     def __repr__(self) -> str:
         return brief(

@@ -12,7 +12,7 @@ from wdro_model.evaluation.drawing import (
     LossWindow,
     axis_label,
     colours_of,
-    panel_title,
+    entitle,
     peak_density,
     windows,
 )
@@ -48,12 +48,12 @@ def draw_strips(report: Report, sets: Sequence[str], ax: Any = None) -> Any:
         axes.set_xlim(window.low, window.high)
         axes.set_ylim(len(names) - 0.45, -0.55)
         axes.set_yticks(range(len(names)), names)
-        axes.tick_params(axis="y", length=0)
+        axes.tick_params(axis="y", length=0, labelleft=axes is panels[0])
         axes.grid(axis="x", color="0.9", lw=0.7)
         axes.set_axisbelow(True)
         for side in ("left", "top", "right"):
             axes.spines[side].set_visible(False)
-        axes.set_title(panel_title(report, scenarios), fontsize=11)
+        entitle(axes, report, scenarios)
         axes.set_xlabel(axis_label(report))
     if ax is None:
         figure.legend(

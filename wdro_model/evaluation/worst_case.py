@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.display.factual import Factual, brief, counted, known
+from wdro_model.display.factual import Facts, brief, counted, facts_html, known
 from wdro_model.errors import NoReformulationError, unknown_name
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.exact import counterpart
@@ -27,7 +27,7 @@ STAGE = 2**20
 
 
 @dataclass(frozen=True)
-class WorstCase(Factual):
+class WorstCase:
     """A distribution of the ball under which the expected loss of a decision is largest.
 
     Examples
@@ -59,7 +59,7 @@ class WorstCase(Factual):
     """Of the smoothed problem: epsilon times the divergence of the law from its reference. The
     smoothed value is expected_loss - penalty + dual (radius - transport_cost)."""
 
-    def facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> Facts:
         """The distribution in numbers, for people."""
         moved = len(np.unique(self.source))
         heaviest = int(np.argmax(self.weights))
@@ -76,6 +76,8 @@ class WorstCase(Factual):
                 f"{self.source[heaviest]}",
             }
         )
+
+    _repr_html_ = facts_html
 
     def __repr__(self) -> str:
         return brief(

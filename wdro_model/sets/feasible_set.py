@@ -179,6 +179,12 @@ class FeasibleSet(ABC):
 
         path: where to save the picture; ax: Matplotlib's axes to draw on. Returns the figure, which
         notebooks show, or `ax` where it is given.
+
+        Examples
+        --------
+        >>> import networkx as nx, wdro_model as wdro
+        >>> tree = wdro.sets.SpanningTree(nx.cycle_graph(4))
+        >>> figure = tree.plot(tree.minimize([1, 2, 3, 4]))     # or tree.plot(x, "tree.png")
         """
         from wdro_model.sets.set_pictures import draw_bars
 

@@ -11,7 +11,7 @@ import cvxpy as cp
 import numpy as np
 from cvxpy import settings
 
-from wdro_model.display.factual import Factual, brief, known
+from wdro_model.display.factual import Facts, brief, facts_html, known
 from wdro_model.model import Model, RobustModel
 from wdro_model.model.compiled import refuse_false_facts
 from wdro_model.objectives.ascent import climb
@@ -33,7 +33,7 @@ STATIONARY = "stationary"
 
 
 @dataclass(frozen=True)
-class Solution(Factual):
+class Solution:
     """The result of one solve. Fields that do not apply to its method are None.
 
     Values have the sign of the objective as it was written, also where it is maximised; the trace
@@ -181,7 +181,7 @@ class Solution(Factual):
         """Monte Carlo standard error of the value."""
         return None if self.diagnostics is None else self.diagnostics.standard_error
 
-    def facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> Facts:
         """What is known of the solve, for people."""
         return known(
             {
@@ -204,12 +204,11 @@ class Solution(Factual):
             }
         )
 
-    def _under_facts(self) -> tuple[str, ...]:
-        return self.notes
-
     def __str__(self) -> str:
-        lines = [f"{name:<16} {text}" for name, text in self.facts()]
+        lines = [f"{name:<16} {text}" for name, text in self._facts()]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+    _repr_html_ = facts_html
 
     def __repr__(self) -> str:
         return brief(

@@ -127,7 +127,7 @@ class TrafficFlows(FeasibleSet):
         >>> import wdro_model as wdro
         >>> network = wdro.datasets.sioux_falls()
         >>> flows = wdro.sets.TrafficFlows(network)
-        >>> figure = flows.plot(flows.minimize(network.free_flow_time))
+        >>> figure = flows.plot(flows.minimize(network.free_flow_time))     # or .plot(x, "map.png")
         """
         from wdro_model.traffic.maps import plot_flows
         from wdro_model.traffic.network import Network
