@@ -69,7 +69,7 @@ def test_the_page_shows_sentences_and_models_as_they_were_run(told):
 def test_without_matplotlib_there_are_tables_and_a_hint(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setattr(telling, "STORIES", (missing_story,))
+    monkeypatch.setattr(telling, "STORIES", {"missing data": missing_story})
     demo(quick=True, output=tmp_path / "output")
     printed = capsys.readouterr().out
     assert re.search(r"^judged on +method", printed, re.MULTILINE)

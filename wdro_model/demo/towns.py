@@ -15,6 +15,7 @@ from wdro_model.demo.contest import Contest, Judgement, Match, numbers
 from wdro_model.demo.story import ERM_COLOUR, ROBUST_COLOUR, Story, draw_pairs, played, source
 from wdro_model.evaluation.drawing import new_figure
 
+TITLE = "One road network from ten days of prices"
 TEST = "new days of the same law"
 HILLY, SPREAD = 0.4, 1.0
 """The share of hilly roads, and the deviation of the logarithm of their cost."""
@@ -85,7 +86,7 @@ def towns_story(*, quick: bool, jobs: int, seed: int) -> Story:
     gap = max(match.drawn[3] for match in matches)
     return Story(
         name="towns",
-        title="One road network from ten days of prices",
+        title=TITLE,
         question=(
             f"{size['towns']} towns are to be connected by one tree of roads. There are "
             f"{size['days']} days of prices for each of the {len(matches[0].drawn[0].lengths)} "
