@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from wdro_model.demo import demo, telling
+from wdro_model.demo.contest import Contest, Judgement
 from wdro_model.demo.missing import SHIFTS, missing_story
-from wdro_model.demo.towns import TEST, Towns, towns_story
+from wdro_model.demo.towns import TEST, Towns, middle, towns_story
 from wdro_model.demo.towns import instance as towns_instance
 
 
@@ -90,6 +91,12 @@ def test_towns_keep_the_law_that_is_told():
     assert 0.2 < land.hilly.mean() < 0.6
     assert days[:, land.hilly].std(axis=0) == pytest.approx(np.sqrt(np.e - 1), rel=0.1)
     assert days[:, ~land.hilly].std(axis=0) == pytest.approx(0.1, rel=0.02)
+
+
+def test_the_map_shows_an_instance_with_the_middle_gain():
+    tails = [(10.0, 9.0), (10.0, 2.0), (10.0, 6.0), (10.0, 5.0), (10.0, 10.0)]
+    pairs = [[Judgement(1.0, 1.0, tail) for tail in pair] for pair in zip(*tails)]
+    assert middle(Contest("new days", *pairs)) == 2
 
 
 def test_trees_of_towns_are_trees_and_their_promises_those_of_the_model():
