@@ -18,10 +18,31 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 
 
 def test_demo(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(telling, "STORIES", (towns_story, missing_story))
+    monkeypatch.setattr(telling, "STORIES", {"towns": towns_story, "gaps": missing_story})
     assert main(["demo", "--quick", "--seed", "7", "--output", str(tmp_path)]) == 0
     assert "seeds are 7 to " in (tmp_path / "index.html").read_text()
     assert "What it gained: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "needed"),
+    [("--jobs", "0", "a nonzero integer"), ("--seed", "-1", "an integer of at least 0")],
+)
+def test_bad_options_of_the_demo_are_refused(option, value, needed, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", option, value])
+    assert ended.value.code == 2
+    assert f"{needed} is needed, got {value!r}" in capsys.readouterr().err
+
+
+def test_an_interrupted_demo_ends_without_a_traceback(tmp_path, monkeypatch, capsys):
+    def interrupted(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(telling, "STORIES", {"towns": interrupted})
+    assert main(["demo", "--quick", "--output", str(tmp_path / "output")]) == 130
+    assert "Interrupted" in capsys.readouterr().out
+    assert not (tmp_path / "output").exists()
 
 
 def test_info(capsys):

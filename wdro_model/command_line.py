@@ -14,6 +14,7 @@ from pathlib import Path
 
 import wdro_model
 from wdro_model.demo import demo
+from wdro_model.evaluation.parallel import check_jobs
 from wdro_model.versions import OPTIONAL, backends, solvers, version, versions
 
 
@@ -44,9 +45,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="where the page goes (%(default)s)",
     )
-    show.add_argument("--seed", type=int, default=0, help="the first of the seeds (%(default)s)")
+    show.add_argument("--seed", type=seed, default=0, help="the first of the seeds (%(default)s)")
     show.add_argument(
-        "--jobs", type=int, metavar="N", help="instances at the same time (one for each core)"
+        "--jobs", type=jobs, metavar="N", help="instances at the same time (one for each core)"
     )
     show.set_defaults(command=run_demo)
 
@@ -55,9 +56,32 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def seed(text: str) -> int:
+    """A seed, refused as argparse does it."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"an integer of at least 0 is needed, got {text!r}")
+    return int(text)
+
+
+def jobs(text: str) -> int | None:
+    """A number of jobs as joblib counts them."""
+    try:
+        return check_jobs(int(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"a nonzero integer is needed, got {text!r}") from error
+
+
 # ------------------------------------------------------------------ commands
+INTERRUPTED = 130
+"""What a shell reports of a program that Ctrl-C ended."""
+
+
 def run_demo(given: argparse.Namespace) -> int:
-    demo(quick=given.quick, output=given.output, seed=given.seed, jobs=given.jobs)
+    try:
+        demo(quick=given.quick, output=given.output, seed=given.seed, jobs=given.jobs)
+    except KeyboardInterrupt:
+        print("\nInterrupted; no page was written.")
+        return INTERRUPTED
     return 0
 
 

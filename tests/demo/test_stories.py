@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from wdro_model.demo import demo, telling
+from wdro_model.demo.contest import Contest, Judgement
 from wdro_model.demo.missing import SHIFTS, missing_story
-from wdro_model.demo.towns import TEST, Towns, towns_story
+from wdro_model.demo.towns import TEST, Towns, middle, towns_story
 from wdro_model.demo.towns import instance as towns_instance
 
 
@@ -69,7 +70,7 @@ def test_the_page_shows_sentences_and_models_as_they_were_run(told):
 def test_without_matplotlib_there_are_tables_and_a_hint(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setattr(telling, "STORIES", (missing_story,))
+    monkeypatch.setattr(telling, "STORIES", {"missing data": missing_story})
     demo(quick=True, output=tmp_path / "output")
     printed = capsys.readouterr().out
     assert re.search(r"^judged on +method", printed, re.MULTILINE)
@@ -90,6 +91,12 @@ def test_towns_keep_the_law_that_is_told():
     assert 0.2 < land.hilly.mean() < 0.6
     assert days[:, land.hilly].std(axis=0) == pytest.approx(np.sqrt(np.e - 1), rel=0.1)
     assert days[:, ~land.hilly].std(axis=0) == pytest.approx(0.1, rel=0.02)
+
+
+def test_the_map_shows_an_instance_with_the_middle_gain():
+    tails = [(10.0, 9.0), (10.0, 2.0), (10.0, 6.0), (10.0, 5.0), (10.0, 10.0)]
+    pairs = [[Judgement(1.0, 1.0, tail) for tail in pair] for pair in zip(*tails)]
+    assert middle(Contest("new days", *pairs)) == 2
 
 
 def test_trees_of_towns_are_trees_and_their_promises_those_of_the_model():

@@ -3,6 +3,7 @@
 import csv
 import json
 
+import numpy as np
 import pytest
 
 from experiments import EXPERIMENTS
@@ -30,6 +31,26 @@ def test_quick_reproductions(name, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert name in printed
     assert str(folder) in printed
+
+
+def test_expected_advantages_stand_beside_the_measured_ones(tmp_path):
+    main(["tree-density", "--quick", "--output", str(tmp_path)])
+    folder = tmp_path / "tree-density"
+    with open(folder / "expected.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert (folder / "expected.png").read_bytes()[:4] == b"\x89PNG"
+    robust = [row for row in rows if row["method"] == "smoothed"]
+    found = {
+        name: [
+            (float(r["expected"]), float(r["measured"])) for r in robust if r["scenarios"] == name
+        ]
+        for name in ("half shifted", "independent", "complement")
+    }
+    assert all(expected == pytest.approx(0.0) for expected, _ in found["independent"])
+    for name, sign in (("half shifted", -1), ("complement", 1)):
+        expected, measured = np.mean(found[name], axis=0)
+        assert sign * expected > 0.02
+        assert sign * measured > 0.02
 
 
 def test_full_settings_are_those_of_the_paper():

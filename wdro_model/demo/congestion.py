@@ -14,6 +14,7 @@ from wdro_model.demo.contest import Contest, Judgement, Match
 from wdro_model.demo.story import Story, played, source
 from wdro_model.traffic.maps import plot_comparison
 
+TITLE = "Sioux Falls, when congestion gets worse"
 UNIT = 1e5
 """Hundredths of an hour times vehicles in a thousand vehicle-hours."""
 TESTS = {"days as before": 0.0, "congestion a little worse": 0.5, "congestion worse": 1.0}
@@ -72,7 +73,7 @@ def congestion_story(*, quick: bool, jobs: int, seed: int) -> Story:
     radii = [match.radius for match in matches]
     return Story(
         name="traffic",
-        title="Sioux Falls, when congestion gets worse",
+        title=TITLE,
         question=(
             f"360,600 trips are routed through 76 roads, from {size['days']} days on which "
             "free-flow times and the strength and power of congestion were measured. The costs "

@@ -13,6 +13,7 @@ from wdro_model.demo.contest import Contest, Judgement, Match
 from wdro_model.demo.story import ROBUST_COLOUR, Story, clean, played, source
 from wdro_model.evaluation.drawing import ERM_COLOUR, new_figure
 
+TITLE = "The paper's trees, when what was missing shows up"
 SHIFTS: dict[str, dict[str, Any]] = {
     "what was missing shows up": {"base_shift": 0.0, "mask_shift": 0.0, "complement": True},
     "all drawn anew": {"base_shift": 1.0, "mask_shift": 1.0},
@@ -69,7 +70,7 @@ def missing_story(*, quick: bool, jobs: int, seed: int) -> Story:
     seen = np.mean([match.drawn for match in matches], axis=0)
     return Story(
         name="missing data",
-        title="The paper's trees, when what was missing shows up",
+        title=TITLE,
         question=(
             f"A spanning tree on {size['nodes']} nodes and {size['edges']} edges pays for every "
             "pair of its edges. In the data, "

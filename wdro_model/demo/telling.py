@@ -8,15 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wdro_model.deferred import joblib
-from wdro_model.demo.congestion import congestion_story
-from wdro_model.demo.missing import missing_story
+from wdro_model.demo import congestion, missing, towns
 from wdro_model.demo.story import Story
 from wdro_model.demo.story_page import story_page
-from wdro_model.demo.towns import towns_story
 from wdro_model.demo.wording import gained_and_lost
 from wdro_model.evaluation.drawing import new_figure
+from wdro_model.evaluation.parallel import check_jobs
 
-STORIES: tuple[Callable[..., Story], ...] = (towns_story, congestion_story, missing_story)
+STORIES: dict[str, Callable[..., Story]] = {
+    towns.TITLE: towns.towns_story,
+    congestion.TITLE: congestion.congestion_story,
+    missing.TITLE: missing.missing_story,
+}
 WIDTH = 100
 """Of the sentences in the terminal."""
 
@@ -36,12 +39,13 @@ def demo(
     jobs: instances at the same time, one for each core by default; the numbers are the same.
     """
     began = time.perf_counter()
-    count = (1 if quick else joblib.cpu_count()) if jobs is None else jobs
+    count = check_jobs(jobs) or (1 if quick else joblib.cpu_count())
     stories = []
-    for number, tell in enumerate(STORIES, start=1):
+    for number, (title, tell) in enumerate(STORIES.items(), start=1):
+        print(f"{number}. {title}\n", flush=True)
         story = tell(quick=quick, jobs=count, seed=seed)
         stories.append(story)
-        print(f"{number}. {story.title}\n\n{story.table()}\n\n{wrapped(story.sentence)}\n")
+        print(f"{story.table()}\n\n{wrapped(story.sentence)}\n", flush=True)
     summary = gained_and_lost({story.name: story.contests for story in stories})
     print(*map(wrapped, summary), sep="\n")
     seconds = time.perf_counter() - began
