@@ -10,6 +10,7 @@ import ast
 import hashlib
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ class Example:
     def key(self) -> str:
         """What its output depends on."""
         digest = hashlib.sha256(self.source.encode())
-        for module in sorted((ROOT / "wdro_model").rglob("*.py")):
+        for module in [Path(__file__), *sorted((ROOT / "wdro_model").rglob("*.py"))]:
             digest.update(module.read_bytes())
         return digest.hexdigest()[:16]
 
@@ -94,6 +95,8 @@ class Example:
         kept = CACHE / f"{self.name}-{self.key}"
         if not kept.exists():
             log.info(f"running examples/{self.path.name}")
+            for old in CACHE.glob(f"{self.name}-*"):
+                shutil.rmtree(old)
             CACHE.mkdir(exist_ok=True)
             with TemporaryDirectory(dir=CACHE) as folder:
                 place = Path(folder) / "results"
@@ -117,7 +120,7 @@ class Example:
         )
         if result.returncode:
             raise RuntimeError(f"examples/{self.path.name} failed:\n{result.stderr}")
-        return result.stdout.replace(f"{folder}/", "")
+        return result.stdout.replace(f"{folder}/", "").replace(str(folder), "the folder")
 
 
 def on_files(files: Any, config: Any) -> Any:
