@@ -3,8 +3,9 @@
     python tests/pages.py [--check | --all] [PAGE ...]
 
 A fenced block `python` is a snippet; a fenced block `text` that follows it, with nothing but blank
-lines between, is its output. In an output, `...` stands for anything, white space counts as one
-blank, and numbers may differ by one part in a thousand or by 1e-6, unless the page says otherwise:
+lines (or the end of a `<details>`) between, is its output. In an output, `...` stands for anything,
+white space counts as one blank, and numbers may differ by one part in a thousand or by 1e-6, unless
+the page says otherwise:
 
     <!-- outputs: rtol=1e-2 atol=1e-3 -->
 
@@ -33,7 +34,8 @@ PAGES = [
     ),
 ]
 BLOCK = re.compile(
-    r"^```python\n(?P<code>.*?)^```\n(?:\n*```text\n(?P<output>.*?)^```\n)?",
+    r"^```python\n(?P<code>.*?)^```\n(?P<fold>\n*</details>\n)?"
+    r"(?:\n*```text\n(?P<output>.*?)^```\n)?",
     flags=re.MULTILINE | re.DOTALL,
 )
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?(?![\w.]*[A-Za-z_])")
@@ -56,6 +58,8 @@ class Snippet:
     shown: str | None
     span: tuple[int, int]
     """Where it begins and ends in the page."""
+    fold: str = ""
+    """The end of the fold that hides the code and not its output."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Page:
     @property
     def snippets(self) -> list[Snippet]:
         return [
-            Snippet(block["code"], block["output"], block.span())
+            Snippet(block["code"], block["output"], block.span(), block["fold"] or "")
             for block in BLOCK.finditer(self.text)
         ]
 
@@ -121,7 +125,7 @@ class Page:
             if not everything and agree(snippet.shown or "", printed, **self.tolerances):
                 text += self.text[slice(*snippet.span)]
                 continue
-            text += f"```python\n{snippet.code}```\n"
+            text += f"```python\n{snippet.code}```\n{snippet.fold}"
             if printed.strip():
                 text += f"\n```text\n{lasting(printed)}```\n"
         return text + self.text[end:]

@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlparse
 
 import pytest
 
@@ -55,9 +56,14 @@ def test_example_runs(example, tmp_path):
 
 def test_links_between_pages_exist():
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+            else:
+                link = urlparse(target)
+                assert link.scheme == "https", f"{page.name} links to {target}"
+                assert "." in link.netloc, f"{page.name} links to {target}"
 
 
 def test_nothing_runs_when_examples_are_imported():

@@ -10,6 +10,7 @@ import ast
 import hashlib
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".gallery"
 FOLDER = "gallery"
 PLACE = "<!-- examples -->"
+THUMBNAIL = "printed.png"
+"""The picture of an example that draws none."""
 log = logging.getLogger("mkdocs.hooks.gallery")
 
 
@@ -68,7 +71,7 @@ class Example:
     def key(self) -> str:
         """What its output depends on."""
         digest = hashlib.sha256(self.source.encode())
-        for module in sorted((ROOT / "wdro_model").rglob("*.py")):
+        for module in [Path(__file__), *sorted((ROOT / "wdro_model").rglob("*.py"))]:
             digest.update(module.read_bytes())
         return digest.hexdigest()[:16]
 
@@ -80,7 +83,7 @@ class Example:
 
     @property
     def pictures(self) -> list[Path]:
-        """What it draws, in that order."""
+        """What it draws, in that order; what it prints if it draws nothing."""
         kept = self.results()
         drawn = kept.rglob("*.png") if kept else ()
         return sorted(drawn, key=lambda picture: picture.stat().st_mtime_ns)
@@ -92,11 +95,16 @@ class Example:
         kept = CACHE / f"{self.name}-{self.key}"
         if not kept.exists():
             log.info(f"running examples/{self.path.name}")
+            for old in CACHE.glob(f"{self.name}-*"):
+                shutil.rmtree(old)
             CACHE.mkdir(exist_ok=True)
             with TemporaryDirectory(dir=CACHE) as folder:
                 place = Path(folder) / "results"
                 place.mkdir()
-                (place / "output.txt").write_text(self.run(place))
+                output = self.run(place)
+                (place / "output.txt").write_text(output)
+                if not any(place.rglob("*.png")):
+                    draw_text(output, place / THUMBNAIL)
                 place.rename(kept)
         return kept
 
@@ -112,7 +120,7 @@ class Example:
         )
         if result.returncode:
             raise RuntimeError(f"examples/{self.path.name} failed:\n{result.stderr}")
-        return result.stdout.replace(f"{folder}/", "")
+        return result.stdout.replace(f"{folder}/", "").replace(str(folder), "the folder")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -144,6 +152,16 @@ def examples() -> list[Example]:
     return [Example(path) for path in sorted((ROOT / "examples").glob("*.py"))]
 
 
+def draw_text(text: str, path: Path) -> None:
+    """A picture of the last lines of what was printed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.0, 4.0))
+    lines = "\n".join(line[:64] for line in text.strip().splitlines()[-16:])
+    figure.text(0.03, 0.97, lines, family="monospace", size=9, va="top", color="#444444")
+    figure.savefig(path, dpi=110)
+
+
 def card(example: Example) -> str:
     """A thumbnail with its title, which leads to the page."""
     words = example.words[0].replace("\n", " ")
@@ -160,7 +178,7 @@ def page_of(example: Example) -> str:
     """The page of one example."""
     names = [f"{example.name}/{picture.name}" for picture in example.pictures]
     parts = [f"# {example.title}", *example.words]
-    parts += [f"![{example.title}]({name})" for name in names]
+    parts += [f"![{example.title}]({name})" for name in names if not name.endswith(THUMBNAIL)]
     if example.is_long:
         parts.append("Output and pictures are those of the quick version, `--quick`.")
     if example.output:
