@@ -95,7 +95,7 @@ def test_interpolated_integrals_are_those_of_a_fine_grid(rng, case):
     t = np.linspace(-30, 30, 60_001)
     for k in rng.choice(N, size=25, replace=False):
         group = chunk.part.group.member[k]
-        L = chunk.part.projection(dual).forms
+        L = chunk.part.projection(np.array([dual])).forms
         width = L[min(group, len(L) - 1), 0, 0]
         u = chunk.table.u[k] + width * t
         exponent = np.logaddexp(0, u) / epsilon  # the form is minus the margin, or its sign

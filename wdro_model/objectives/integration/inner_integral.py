@@ -49,6 +49,16 @@ def inputs(model: RobustModel) -> tuple[FlatLoss, JointSamples, BoundCost]:
     return model.loss, model.joint, model.cost
 
 
+def refuse_undefined(values: Array, samples: Array) -> None:
+    """An error that names the first of the samples at which values (K, ...) are not finite."""
+    bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    if bad.any():
+        raise FloatingPointError(
+            f"the loss is not finite at sample {int(samples[np.argmax(bad)])}; keep the decision "
+            "inside its domain (bounds on the variables)."
+        )
+
+
 class Slice(Protocol):
     """l -> mean_k phi_k(x, l) at one x."""
 

@@ -2,7 +2,7 @@
 
 With g(t) = H(t) - t^2/2, where H may be a loss divided by a tiny temperature, the mass sits in a
 few narrow places that are far apart, or at an end. They cannot be missed in logarithms, where g has
-upper bounds between points at which H is known (`panels`). So
+upper bounds between points at which H is known (`exponents`). So
 
 1. a scan at geometric distances from 0, cut off at the ends, and a parabolic search for the highest
    mode, which may be an end;
@@ -15,22 +15,22 @@ upper bounds between points at which H is known (`panels`). So
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.objectives.integration.kernel.laws import TiltedLaw, infinite, united
-from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
-from wdro_model.objectives.integration.kernel.panels import (
-    CUT,
+from wdro_model.objectives.integration.kernel.exponents import (
     RIGOROUS,
     UNKNOWN,
     Exponent,
-    Panels,
+    Exponents,
+    Located,
     interval_bounds,
+    merged,
     parabola_bounds,
-    refine,
 )
+from wdro_model.objectives.integration.kernel.laws import TiltedLaw, infinite, united
+from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
+from wdro_model.objectives.integration.kernel.panels import CUT, Panels, refine
 from wdro_model.solvers.objective import Array
 
 EDGE = 36.0
@@ -120,66 +120,6 @@ def lines_within_lines(
     )
 
 
-# ------------------------------------------------------------------ functions and points of them
-@dataclass(frozen=True)
-class Located:
-    """Points of several functions, (F,) or (F, m), and H there."""
-
-    t: Array
-    value: Array
-
-    @property
-    def height(self) -> Array:
-        """g"""
-        return self.value - 0.5 * self.t**2
-
-    def of(self, rows: Array) -> Located:
-        """The points of some of the functions."""
-        return self if len(rows) == len(self.t) else Located(self.t[rows], self.value[rows])
-
-    def where(self, mask: Array, other: Located) -> Located:
-        return Located(np.where(mask, self.t, other.t), np.where(mask, self.value, other.value))
-
-
-@dataclass(frozen=True)
-class Exponents:
-    """Functions H on intervals."""
-
-    exponent: Exponent
-    low: Array
-    high: Array
-    curvature: str
-
-    def of(self, rows: Array) -> Exponents:
-        """Some of the functions, in order."""
-        if len(rows) == len(self.low):
-            return self
-
-        def exponent(owner: Array, t: Array) -> Array:
-            return self.exponent(rows[owner], t)
-
-        return Exponents(exponent, self.low[rows], self.high[rows], self.curvature)
-
-    def at(self, t: Array) -> Located:
-        """H at points (F, ...) of each function in order; +inf for NaN."""
-        owner = np.repeat(np.arange(len(t)), t.size // max(1, len(t)))
-        values = self.exponent(owner, t.ravel()).reshape(t.shape)
-        return Located(t, np.where(np.isnan(values), np.inf, values))
-
-    def clip(self, t: Array) -> Array:
-        """Points (F, m) moved into the intervals."""
-        return np.clip(t, self.low[:, None], self.high[:, None])
-
-
-def _merged(one: Located, other: Located) -> tuple[Located, Array]:
-    """Points of both in order, and the order."""
-    t = np.concatenate([one.t, other.t], axis=1)
-    order = np.argsort(t, axis=1)
-    value = np.concatenate([one.value, other.value], axis=1)
-    ordered = (np.take_along_axis(part, order, axis=1) for part in (t, value))
-    return Located(*ordered), order
-
-
 # ------------------------------------------------------------------ where the mass is
 def _scan(lines: Exponents) -> tuple[Located, Array]:
     """Points within the intervals, from end to end; which of them end panels."""
@@ -196,7 +136,7 @@ def _scan(lines: Exponents) -> tuple[Located, Array]:
     right = np.where(np.isinf(lines.high), start + reach, np.minimum(lines.high, start + REACH))
     denser = lines.at(lines.clip(left[:, None] + (right - left)[:, None] * DENSER))
     some = np.broadcast_to(np.arange(len(DENSER)) % SPARE == 0, denser.t.shape)
-    scan, order = _merged(scan, denser)
+    scan, order = merged(scan, denser)
     return scan, np.take_along_axis(np.concatenate([ends, some], axis=1), order, axis=1)
 
 
@@ -309,7 +249,7 @@ def _empty_outside(scan: Located, window: Located, best: Array, curvature: str) 
     inside = (scan.t >= first) & (scan.t <= last)
     # The farthest point is repeated in their place: beside the window its rim tells the slope.
     far = Located(scan.t[:, -1:], scan.value[:, -1:])
-    around, _ = _merged(far.where(inside, scan), Located(window.t[:, RIM], window.value[:, RIM]))
+    around, _ = merged(far.where(inside, scan), Located(window.t[:, RIM], window.value[:, RIM]))
     inside = (around.t[:, :-1] >= first) & (around.t[:, 1:] <= last)
     bound = np.where(inside, -np.inf, interval_bounds(around.t, around.value, curvature))
     open_ = np.flatnonzero(bound.max(axis=1) >= best - EDGE)
@@ -335,7 +275,7 @@ def _panels(lines: Exponents, scan: Located, ends: Array, mode: Located) -> Pane
     beside = lines.at(lines.clip(middle + length * np.r_[-OFFSETS[::-1], 0.0, OFFSETS]))
     ends = ends & (np.abs(scan.t - middle) >= NEAR * length)
     ends = np.concatenate([ends, np.ones(beside.t.shape, dtype=bool)], axis=1)
-    points, order = _merged(scan, beside)
+    points, order = merged(scan, beside)
     ends, height = np.take_along_axis(ends, order, axis=1), points.height
     ends[:, 1:-1] |= (height[:, 1:-1] > height[:, :-2]) & (height[:, 1:-1] > height[:, 2:])
     ends[:, [0, -1]] = True

@@ -1,28 +1,15 @@
-"""Integrals of exp(g), g(t) = H(t) - t^2/2, over panels that are halved until they are resolved.
-
-Between points at which H is known g has upper bounds. A convex H lies under its chords, a concave H
-under the chords beside an interval, and a line c + m t reaches at most c + m s - s^2/2 on an
-interval, s being m clipped to it. So no narrow place that carries mass is overlooked.
-"""
+"""Integrals of exp(g), g(t) = H(t) - t^2/2, over panels that are halved until they are resolved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from wdro_model.objectives.integration.kernel.exponents import Exponent, interval_bounds
 from wdro_model.objectives.integration.kernel.laws import TiltedLaw, log_sum_exp
 from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array
-
-Exponent = Callable[[Array, Array], Array]
-"""H at points t (M,) of the functions with indices owner (M,)."""
-
-CONVEX, CONCAVE, UNKNOWN = "convex", "concave", "unknown"
-RIGOROUS = (CONVEX, CONCAVE, "affine")
-"""Curvatures for which the bounds are certain; for others, slopes seen beside an interval are
-extended into it."""
 
 CUT = 44.0
 """Intervals so far below the top in logarithm carry nothing."""
@@ -126,54 +113,3 @@ def _law(owner: Array, t: Array, logs: Array, size: int) -> TiltedLaw:
     log_mass = log_sum_exp(logs, owner, size)
     weights = np.exp(logs - log_mass[owner])
     return TiltedLaw(log_mass - HALF_LOG_2PI, owner, t[:, None], weights)
-
-
-# ------------------------------------------------------------------ bounds
-def interval_bounds(t: Array, values: Array, curvature: str) -> Array:
-    """Upper bounds of g between consecutive points t (P, m): (P, m - 1)."""
-    low, high = t[:, :-1], t[:, 1:]
-    step = high - low
-    chord = np.where(step > 0, np.diff(values, axis=1) / np.where(step > 0, step, 1.0), 0.0)
-    bound = _peak(values[:, :-1], chord, low, low, high)
-    if curvature in (CONVEX, "affine"):
-        return bound
-    before = np.full_like(bound, np.inf)
-    after = np.full_like(bound, np.inf)
-    before[:, 1:] = _peak(values[:, 1:-1], chord[:, :-1], low[:, 1:], low[:, 1:], high[:, 1:])
-    after[:, :-1] = _peak(values[:, 1:-1], chord[:, 1:], high[:, :-1], low[:, :-1], high[:, :-1])
-    # A chord of length zero says nothing about its neighbours.
-    before[:, 1:][step[:, :-1] == 0] = np.inf
-    after[:, :-1][step[:, 1:] == 0] = np.inf
-    if curvature == CONCAVE:
-        beside = np.minimum(before, after)
-    else:
-        beside = np.fmax(*(np.where(np.isposinf(side), np.nan, side) for side in (before, after)))
-    return np.maximum(bound, np.where(np.isfinite(beside), beside, bound))
-
-
-def _peak(value: Array, slope: Array, origin: Array, low: Array, high: Array) -> Array:
-    """max over [low, high] of value + slope (t - origin) - t^2/2."""
-    s = np.clip(slope, low, high)
-    return value + slope * (s - origin) - 0.5 * s * s
-
-
-def parabola_bounds(t: Array, values: Array) -> Array:
-    """The maximum of g between points where H is one parabola as far as its neighbours can tell.
-
-    Chords alone are poor bounds where H grows nearly as fast as t^2/2. +inf elsewhere.
-    """
-    low, high = t[:, :-1], t[:, 1:]
-    step = np.diff(t, axis=1)
-    chord = np.where(step > 0, np.diff(values, axis=1) / step, np.nan)
-    # Second divided differences around the points, NaN at both ends; two to each interval.
-    bend = np.full((len(t), t.shape[1] + 2), np.nan)
-    bend[:, 2:-2] = np.diff(chord, axis=1) / (step[:, :-1] + step[:, 1:])
-    before, after = bend[:, 1:-2], bend[:, 2:-1]
-    first = np.where(np.isnan(before), bend[:, 3:], before)
-    second = np.where(np.isnan(after), bend[:, :-3], after)
-    known = np.where(np.isnan(before), after, before)
-    same = np.abs(first - second) <= 1e-6 * np.minimum(np.abs(first), np.abs(second))
-    same &= (np.abs(first - known) <= 1e-6 * np.abs(known)) & (known < 0.5)
-    s = np.clip((chord - known * (low + high)) / (1.0 - 2.0 * known), low, high)
-    peak = values[:, :-1] + chord * (s - low) + known * (s - low) * (s - high) - 0.5 * s * s
-    return np.where(same, peak, np.inf)

@@ -55,6 +55,6 @@ class Whitening:
         full[..., self.free] = moved
         return full
 
-    def variances(self, dual: float, epsilon: float) -> Array:
-        """v (d,): those of z under the tilt of the cost alone."""
-        return 1.0 / (1.0 + 2.0 * dual * self.weights / epsilon)
+    def variances(self, dual: float | Array, epsilon: float) -> Array:
+        """v (d,), or (J, d) for several duals: those of z under the tilt of the cost alone."""
+        return 1.0 / (1.0 + 2.0 * np.multiply.outer(dual, self.weights) / epsilon)

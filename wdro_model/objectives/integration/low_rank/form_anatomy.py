@@ -13,7 +13,7 @@ from wdro_model.loss.polynomial import AffineForms, affine_forms, degree
 from wdro_model.loss.stacked import Stacked
 from wdro_model.loss.structure import convexity_in_data
 from wdro_model.model import RobustModel
-from wdro_model.objectives.integration.low_rank.projection import principal_axes
+from wdro_model.objectives.integration.low_rank.projection import compact
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.supports import Everywhere
@@ -92,7 +92,7 @@ def generic_rank(model: RobustModel, anatomy: Anatomy) -> int:
             slopes = anatomy.inner.jacobians(x, rows)[..., free]
         if not np.isfinite(slopes).all():
             return min(anatomy.forms.count, int(free.sum()))
-        found = max(found, principal_axes(slopes @ slopes.swapaxes(1, 2)).values.shape[-1])
+        found = max(found, compact(slopes).shape[-1])
     return found
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from wdro_model.objectives.integration.importance.modes import ascend
 from wdro_model.objectives.integration.inner_integral import Divergence
+from wdro_model.objectives.integration.kernel.exponents import CONVEX
 from wdro_model.objectives.integration.kernel.laws import TiltedLaw, log_sum_exp, united
 from wdro_model.objectives.integration.kernel.lines import (
     integrate_lines,
@@ -24,7 +25,6 @@ from wdro_model.objectives.integration.kernel.lines import (
     whole_lines,
 )
 from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
-from wdro_model.objectives.integration.kernel.panels import CONVEX
 from wdro_model.objectives.integration.kernel.pieces import integrate_pieces
 from wdro_model.objectives.integration.kernel.quadratics import gaussian_law, sigma_points
 from wdro_model.objectives.integration.low_rank.outer import FormTarget, Outer

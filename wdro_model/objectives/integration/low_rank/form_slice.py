@@ -10,20 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.integration.inner_integral import Stream, refuse_undefined
 from wdro_model.objectives.integration.kernel.laws import TiltedLaw, united
 from wdro_model.objectives.integration.low_rank.draws import DrawnLaw
 from wdro_model.objectives.integration.low_rank.form_table import FormTable, affordable_places
 from wdro_model.objectives.integration.low_rank.groups import Grouped, rows_of
 from wdro_model.objectives.integration.low_rank.outer import Outer
-from wdro_model.objectives.integration.low_rank.projection import (
-    Axes,
-    Projection,
-    principal_axes,
-    projection,
-    stacked,
-    uniform_projection,
-)
+from wdro_model.objectives.integration.low_rank.projection import Projection, compact, projection
 from wdro_model.solvers.objective import Array, Diagnostics
 
 if TYPE_CHECKING:
@@ -85,20 +78,24 @@ class Part:
         return found
 
     @cached_property
-    def axes(self) -> Axes:
-        """Principal axes of the slopes."""
-        slopes = self.whitened()
-        return principal_axes(slopes @ slopes.swapaxes(1, 2))
+    def _compact(self) -> Array:
+        """Slopes in few coordinates, which do where all weigh the same."""
+        return compact(self.whitened())
 
-    def projection(self, dual: float) -> Projection:
-        """How the forms move at a dual variable."""
+    def projection(self, duals: Array) -> Projection:
+        """How the forms of each group move at some duals, one after another."""
         whitening = self._rule.whitening
-        v = whitening.variances(dual, self._rule.epsilon)
-        if whitening.uniform is not None:
-            return uniform_projection(
-                self.axes, whitening.uniform, float(v[0]), whitening.dimension
-            )
-        return projection(self.whitened(), whitening.weights, v)
+        v = whitening.variances(duals, self._rule.epsilon)
+        costs = whitening.weights * v
+        slopes = self.whitened() if whitening.uniform is None else self._compact
+        seen = slopes.shape[-1]
+        return projection(
+            slopes,
+            whitening.weights[:seen],
+            v[:, :seen],
+            costs.sum(axis=1),
+            (costs**2).sum(axis=1),
+        )
 
     def outer(self, count: int = 1) -> Outer:
         """The outer function for the samples, once for each of `count` duals."""
@@ -118,7 +115,7 @@ class LowRankSlice:
         for start in range(0, count, BLOCK):
             some = slice(start, start + BLOCK)
             self._u[some] = rule.anatomy.inner(self._x, rows_of(data, self._samples[some]))
-        self._check_finite()
+        refuse_undefined(self._u, self._samples)
         self._last: tuple[float, list[Chunk]] | None = None
         self._table: FormTable | None = None
         self._tabling = rule.expects_tables()
@@ -245,10 +242,7 @@ class LowRankSlice:
         """A part at some duals: all its samples at the first one, then at the next."""
         rule, group, count = self._rule, part.group, len(duals)
         outer = part.outer(count)
-        several = [part.projection(float(dual)) for dual in duals]
-        if len(group.rows) > 1:
-            several = [projected.at(group.member) for projected in several]
-        projected = several[0] if count == 1 else stacked(several, len(part.u))
+        projected = part.projection(duals).at(group.member, count)
         u, samples = np.tile(part.u, (count, 1)), np.tile(group.samples, count)
         law = rule.law(outer, u, projected.forms, samples, self._stream)
         return Chunk(part, u, outer, projected, law)
@@ -256,17 +250,16 @@ class LowRankSlice:
     def _tabled(self, dual: float) -> Chunk | None:
         """All samples by a table in the form; None where one does not pay."""
         rule, part = self._rule, self._whole
-        group, several = part.group, len(part.group.rows) > 1
-        projected = part.projection(dual)
+        projected = part.projection(np.array([dual]))
         if projected.forms.shape[-1] != 1:
             self._tabling = False
             return None
         outer = part.outer()
-        table = self._table or rule.first_table(part.u[:, 0], group.member)
+        table = self._table or rule.first_table(part.u[:, 0], part.group.member)
         left = affordable_places(len(table.u))
         while (left := left - len(table.places)) >= 0:
             places = table.places[:, None]
-            at_places = projected.at(table.members) if several else projected
+            at_places = projected.at(table.members)
             law = self._law_at_places(outer, places, at_places.forms)
             if not np.isfinite(law.log_mass).all():
                 return None
@@ -288,7 +281,7 @@ class LowRankSlice:
             some = every[start : start + PLACES]
             moved = L[some] if len(L) > 1 else L
             parts.append((some, self._rule.law(outer, places[some], moved, none, self._stream)))
-        return parts[0][1] if len(parts) == 1 else united(parts, len(places))
+        return united(parts, len(places))
 
     def _through_forms(self, part: Part, duals: Array, slope: Array, back: Array) -> Array:
         """sum_kj E[h_{u_j} grad_x u_j(x, zeta)] from slope = E h_u (K, q) and back, (K, q, q), what
@@ -314,11 +307,3 @@ class LowRankSlice:
         ones = np.broadcast_to(np.eye(inner.count), (len(total), inner.count, inner.count))
         seeds = np.concatenate([total[:, None] - 1.0, ones], axis=1)
         return inner.in_decision(seeds.reshape(-1, inner.count))
-
-    def _check_finite(self) -> None:
-        bad = ~np.isfinite(self._u).all(axis=1)
-        if bad.any():
-            raise FloatingPointError(
-                f"the loss is not finite at sample {int(self._samples[np.argmax(bad)])}; keep "
-                "the decision inside its domain (bounds on the variables)."
-            )

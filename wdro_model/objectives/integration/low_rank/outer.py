@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wdro_model.objectives.integration.kernel.panels import Exponent
+from wdro_model.objectives.integration.kernel.exponents import Exponent
 from wdro_model.objectives.integration.low_rank.form_anatomy import Anatomy
 from wdro_model.solvers.objective import Array
 

@@ -42,10 +42,13 @@ class Projection:
     variance: Array
     """2 (tr (Lambda V)^2 - 2 tr K + tr M^2), (K or 1,)."""
 
-    def at(self, member: Array) -> Projection:
-        """The projections of samples that belong to these entries."""
-        parts = (getattr(self, field.name) for field in fields(self))
-        return Projection(*(part if len(part) == 1 else part[member] for part in parts))
+    def at(self, member: Array, duals: int = 1) -> Projection:
+        """The projections of samples that are members of groups, at one dual after another."""
+        if len(self.mean) == 1:
+            return self
+        first = len(self.mean) // duals * np.arange(duals)
+        index = (first[:, None] + member).ravel()
+        return Projection(*(getattr(self, field.name)[index] for field in fields(self)))
 
     def moved(self, law: TiltedLaw) -> Array:
         """L t at each point of the law, (M, q)."""
@@ -94,78 +97,54 @@ class Projection:
         return self.mean + mean, self.variance + spread
 
 
-def stacked(several: list[Projection], size: int) -> Projection:
-    """The projections of `size` samples at several duals, one after another; ranks filled up."""
-    rank = max(one.forms.shape[-1] for one in several)
-
-    def filled(part: Array, name: str) -> Array:
-        missing = rank - part.shape[-1] if part.ndim == 3 else 0
-        both = name in ("cost", "excess")
-        if missing:
-            part = np.pad(part, ((0, 0), (0, missing if both else 0), (0, missing)))
-        return np.broadcast_to(part, (size, *part.shape[1:]))
-
-    return Projection(
-        *(
-            np.concatenate([filled(getattr(one, field.name), field.name) for one in several])
-            for field in fields(Projection)
-        )
-    )
-
-
-@dataclass(frozen=True)
-class Axes:
-    """Eigenvectors and eigenvalues of B B', (K or 1, q, r) and (K or 1, r); 0 beyond the rank."""
-
-    vectors: Array
-    values: Array
-
-
-def principal_axes(gram: Array) -> Axes:
-    """The axes of covariances (K, q, q) that are not numerically zero, the largest first."""
+def principal_axes(gram: Array) -> tuple[Array, Array]:
+    """The axes (K, q, r) of covariances (K, q, q) that are not numerically zero, the largest first,
+    and the variances (K, r) along them; 0 beyond the rank of a covariance."""
     values, vectors = np.linalg.eigh(gram)
     values, vectors = values[..., ::-1], vectors[..., ::-1]
     largest = values[:, :1] if values.shape[-1] else np.zeros((len(values), 1))
     present = (values > RANK_TOLERANCE * largest) & (values > 0)
     rank = int(present.sum(axis=-1).max(initial=0))
-    return Axes(vectors[..., :rank], np.where(present, values, 0.0)[..., :rank])
+    return vectors[..., :rank], np.where(present, values, 0.0)[..., :rank]
 
 
-def uniform_projection(axes: Axes, weight: float, v: float, dimension: int) -> Projection:
-    """The projection where all coordinates z have the same weight and so the same variance v."""
-    deviation = np.sqrt(v * axes.values)
-    present = axes.values > 0
-    inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=present)
-    rank, unit = present.sum(axis=-1), weight * v
-    return Projection(
-        forms=axes.vectors * deviation[:, None],
-        pull=axes.vectors * inverse[:, None],
-        cost=unit * np.eye(axes.values.shape[-1]) * present[:, None],
-        excess=np.zeros((1, axes.values.shape[-1], axes.values.shape[-1])),
-        mean=unit * (dimension - rank),
-        variance=2 * unit**2 * (dimension - rank),
-    )
+def compact(slopes: Array) -> Array:
+    """Slopes (G, q, r) with the products B B' of given ones (G, q, d), in as few coordinates."""
+    vectors, values = principal_axes(slopes @ slopes.swapaxes(1, 2))
+    return vectors * np.sqrt(values)[:, None]
 
 
-def projection(slopes: Array, weights: Array, v: Array) -> Projection:
-    """The projection of forms with slopes B (K or 1, q, d) for weights and variances (d,)."""
-    axes = principal_axes((slopes * v) @ slopes.swapaxes(1, 2))
-    deviation = np.sqrt(axes.values)
-    inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=axes.values > 0)
-    pull = axes.vectors * inverse[:, None]
-    turned = pull.swapaxes(1, 2) @ slopes  # G' = L^-1 B V
-    first = (turned * (v**2 * weights)) @ turned.swapaxes(1, 2)
-    second = (turned * (v**3 * weights**2)) @ turned.swapaxes(1, 2)
-    squared = first @ first
+def projection(slopes: Array, weights: Array, v: Array, first: Array, second: Array) -> Projection:
+    """The projections of forms with slopes B (G, q, d) at J duals, one dual after another.
+
+    weights (d,) and variances v (J, d) of the coordinates that the forms see; first and second:
+    tr(Lambda V) and tr (Lambda V)^2 over all coordinates, (J,).
+    """
+    groups = len(slopes)
+
+    def product(left: Array, diagonal: Array) -> Array:
+        """left diag left' for matrices (J or 1, G, r, d): (J G, r, r)."""
+        found = (left * diagonal[:, None, None]) @ left.swapaxes(2, 3)
+        return found.reshape(len(v) * groups, *found.shape[2:])
+
+    vectors, values = principal_axes(product(slopes[None], v))
+    deviation = np.sqrt(values)
+    inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=values > 0)
+    pull = vectors * inverse[:, None]
+    _, forms, rank = pull.shape
+    turned = pull.swapaxes(1, 2).reshape(len(v), groups, rank, forms) @ slopes  # L^-1 B
+    cost = product(turned, v**2 * weights)
+    square = product(turned, v**3 * weights**2)
+    power = cost @ cost
 
     def trace(matrices: Array) -> Array:
         return np.trace(matrices, axis1=1, axis2=2)
 
     return Projection(
-        forms=axes.vectors * deviation[:, None],
+        forms=vectors * deviation[:, None],
         pull=pull,
-        cost=first,
-        excess=second - squared,
-        mean=weights @ v - trace(first),
-        variance=2 * ((weights * v) @ (weights * v) - 2 * trace(second) + trace(squared)),
+        cost=cost,
+        excess=square - power,
+        mean=np.repeat(first, groups) - trace(cost),
+        variance=2 * (np.repeat(second, groups) - 2 * trace(square) + trace(power)),
     )

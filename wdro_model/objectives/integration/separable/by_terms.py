@@ -23,7 +23,6 @@ from wdro_model.objectives.integration.importance.frame import box_of
 from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
 from wdro_model.objectives.integration.kernel.normal import interval_log_mass
 from wdro_model.objectives.integration.low_rank.through_forms import LowRank
-from wdro_model.objectives.integration.separable.kinks import Pieces
 from wdro_model.objectives.integration.separable.term_anatomy import (
     PIECEWISE,
     QUADRATIC,
@@ -32,6 +31,7 @@ from wdro_model.objectives.integration.separable.term_anatomy import (
     separate,
 )
 from wdro_model.objectives.integration.separable.term_slice import SeparableSlice
+from wdro_model.objectives.integration.separable.term_values import Pieces
 from wdro_model.solvers.objective import Array
 
 __all__ = ["Separable", "build_separable", "separable_refusal"]
@@ -102,13 +102,6 @@ class Separable(Integration):
                 ends = ((side - data) / deviation[i] for side in (self.lower[i], self.upper[i]))
                 self._reference += interval_log_mass(*ends)
         return self._reference[samples]
-
-    def refuse_undefined(self, *values: Any) -> None:
-        if not all(np.isfinite(value).all() for value in values):
-            raise FloatingPointError(
-                "the loss is not finite at a sample; keep the decision inside its domain (bounds "
-                "on the variables)."
-            )
 
     def describe(self) -> str:
         counts = {kind: len(lines) for kind, lines in self.lines.items() if len(lines)}

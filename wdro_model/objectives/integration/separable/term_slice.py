@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.integration.inner_integral import Stream, refuse_undefined
 from wdro_model.objectives.integration.kernel.laws import TiltedLaw, united
 from wdro_model.objectives.integration.kernel.lines import integrate_lines
 from wdro_model.objectives.integration.kernel.pieces import integrate_segments
 from wdro_model.objectives.integration.kernel.quadratics import quadratic_law
 from wdro_model.objectives.integration.low_rank.groups import rows_of
-from wdro_model.objectives.integration.separable.packing import Packing
 from wdro_model.objectives.integration.separable.term_anatomy import PIECEWISE, QUADRATIC, SMOOTH
+from wdro_model.objectives.integration.separable.term_values import Packing
 from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class SeparableSlice:
             parts.affine(self._x, rule.joint.mean[None])
         ones = np.ones((1 if parts.common else len(self._rows), 1))
         self._slopes = parts.affine.in_data(ones)[:, parts.coordinates]
-        rule.refuse_undefined(self._affine, self._still)
+        refuse_undefined(self._affine + self._still, self._samples)
         self._segments = rule.pieces.at(self._x, self._held_rows(), rule.reach)
         self._parabolas = self._fitted()
         self._last: tuple[float, list[TiltedTerms]] | None = None
