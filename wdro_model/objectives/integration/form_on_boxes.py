@@ -10,11 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.objectives.integration.interval_laws import (
-    SumOnBoxes,
-    log_normal_between,
-    mean_between,
-)
+from wdro_model.objectives.integration.interval_laws import SumOnBoxes, normal_between
 from wdro_model.objectives.integration.kink_integrals import lost_at_kinks
 from wdro_model.objectives.integration.low_rank.piecewise import envelope
 from wdro_model.objectives.integration.mixtures import Mixing, PanelMixture, Reaches
@@ -42,15 +38,12 @@ class TiltedBoxes:
     high: Array
     each: Array
     """log mass of the intervals, (M, d, R)."""
+    depth: Array
+    """Means of the normals on their intervals, (M, d, R)."""
     shift: Array
     """Means of the tilted normals, (M, d, R)."""
     root: Array
     """Their deviations, (M, d, 1)."""
-
-    @property
-    def depths(self) -> Array:
-        """Means of the normals on their intervals, (M, d, R)."""
-        return mean_between(self.low, self.high, self.each)
 
 
 @dataclass(frozen=True)
@@ -127,7 +120,7 @@ class FormOnBoxes(PanelMixture):
         each = self.heights[found.owner] + whole.log_mass - found.logs[:, None]
         with np.errstate(under="ignore"):
             weights = np.exp(each)
-        moves = whole.root * (whole.shift + whole.depths)
+        moves = whole.root * (whole.shift + whole.depth)
         moves = weights[:, None] * np.where(weights[:, None] > 0, moves, 0.0)
         for meeting in self._meetings:
             nodes = self._comparable(meeting, found.owner, each)
@@ -147,10 +140,11 @@ class FormOnBoxes(PanelMixture):
         variance, low, high = self.mixing.seen(points, self.low[owner], self.high[owner])
         root = np.broadcast_to(np.sqrt(variance), low.shape)
         shift = root * (self.b[:, None] * tilts)
+        width = (high - low) / root
         low, high = low / root - shift, high / root - shift
-        each = log_normal_between(low, high)
+        each, depth = normal_between(low, high, np.broadcast_to(width, low.shape))
         logs = (0.5 * shift**2 + each).sum(axis=1) + np.log(root).sum(axis=1)
-        return TiltedBoxes(logs, low, high, each, shift, root)
+        return TiltedBoxes(logs, low, high, each, depth, shift, root)
 
     def _comparable(self, meeting: Meeting, owner: Array, each: Array) -> Array:
         """Nodes at which two pieces meet and may lose something, for their logarithms (M, P).
@@ -172,7 +166,7 @@ class FormOnBoxes(PanelMixture):
         height = self.heights[owner, meeting.lower] + (lower - tilt) * turn
         size = height + found.log_mass[:, 0] - logs[nodes]
         live = np.flatnonzero(size > -NEGLIGIBLE)
-        parts = (found.low, found.high, found.each, found.depths, found.shift, found.root)
+        parts = (found.low, found.high, found.each, found.depth, found.shift, found.root)
         low, high, each, depth, shift, root = (part[live, :, 0] for part in parts)
         scale = self.b * root
         offset = turn[live] - (scale * (shift + depth)).sum(axis=1)

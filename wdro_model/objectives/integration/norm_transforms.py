@@ -6,7 +6,7 @@ With z ~ N(0, I), v = <b, z> and c the norm of (rho_i z_i), p = 1, 2 or inf,
 
 and with it E c exp(...), E c^2 exp(...) and E z exp(...). The sum of distances is a product over
 the coordinates; the Euclidean length a mixture of squares (`norms`), the largest move one over
-boxes (`largest_move`), both summed at equal steps in the logarithm of their parameter.
+boxes, both summed at equal steps in the logarithm of their parameter.
 """
 
 from __future__ import annotations
