@@ -137,14 +137,29 @@ class FormOnBoxes(PanelMixture):
 
     def _tilted(self, owner: Array, points: Array, tilts: Array) -> TiltedBoxes:
         """The components at log s, tilted."""
-        variance, low, high = self.mixing.seen(points, self.low[owner], self.high[owner])
-        root = np.broadcast_to(np.sqrt(variance), low.shape)
-        shift = root * (self.b[:, None] * tilts)
-        width = (high - low) / root
-        low, high = low / root - shift, high / root - shift
-        each, depth = normal_between(low, high, np.broadcast_to(width, low.shape))
+        seen = self.mixing.seen(points, self.low[owner], self.high[owner])
+        low, high, width, shift, root = self._standard(seen, tilts)
+        if self.mixing.cuts:  # what a support does not cut is the same for all samples
+            some, which = np.unique(points, return_inverse=True)
+            far = np.full((len(some), len(self.b), 1), np.inf)
+            common = self._standard(self.mixing.seen(some, -far, far), tilts)[:3]
+            each, depth = (part[which] for part in normal_between(*common))
+            own = (low != common[0][which]) | (high != common[1][which])
+            each[own], depth[own] = normal_between(low[own], high[own], width[own])
+        else:
+            each, depth = normal_between(low, high, width)
         logs = (0.5 * shift**2 + each).sum(axis=1) + np.log(root).sum(axis=1)
         return TiltedBoxes(logs, low, high, each, depth, shift, root)
+
+    def _standard(
+        self, seen: tuple[Array, Array, Array], tilts: Array
+    ) -> tuple[Array, Array, Array, Array, Array]:
+        """Ends and widths in the units of the tilted normals, their means and deviations."""
+        variance, low, high = seen
+        root = np.broadcast_to(np.sqrt(variance), low.shape)
+        shift = root * (self.b[:, None] * tilts)
+        width = np.broadcast_to((high - low) / root, shift.shape)
+        return low / root - shift, high / root - shift, width, shift, root
 
     def _comparable(self, meeting: Meeting, owner: Array, each: Array) -> Array:
         """Nodes at which two pieces meet and may lose something, for their logarithms (M, P).

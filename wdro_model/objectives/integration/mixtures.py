@@ -84,6 +84,8 @@ class Mixing(ABC):
 
     free: float
     """log s of the component that the cost does not hold."""
+    cuts: bool
+    """Do the components cut the moves off?"""
 
     def __init__(self, rho: Array) -> None:
         self.rho = rho
@@ -112,7 +114,7 @@ class Mixing(ABC):
 class OfSquares(Mixing):
     """The Euclidean length: squared costs of weight s."""
 
-    free = -np.inf
+    free, cuts = -np.inf, False
 
     def weight(self, rate: float, points: Array) -> Array:
         with np.errstate(over="ignore"):
@@ -139,7 +141,7 @@ class OfSquares(Mixing):
 class OfBoxes(Mixing):
     """The largest move: boxes of half-widths s/rho_i."""
 
-    free = np.inf
+    free, cuts = np.inf, True
 
     def weight(self, rate: float, points: Array) -> Array:
         return np.log(rate) + points - rate * np.exp(points)
@@ -287,8 +289,9 @@ class PanelMixture(ABC):
         known = self._panels
         if known is None and self.places is not None:
             known = self._computed(*self.places)
+        low, high = WIDEST * np.floor(low / WIDEST), WIDEST * np.ceil(high / WIDEST)
         if known is None:
-            ends = np.linspace(low, high, 2 + int((high - low) / WIDEST))
+            ends = np.arange(low, high + 0.5 * WIDEST, WIDEST)
             owner = np.repeat(np.arange(self.size), len(ends) - 1)
             left, right = (np.tile(side, self.size) for side in (ends[:-1], ends[1:]))
             return self._computed(owner, left, right)
@@ -303,9 +306,13 @@ class PanelMixture(ABC):
         return known
 
     def _cut(self, panels: LogPanels, rough: Array) -> LogPanels:
-        """The panels with rough ones in two, at a kink where one is inside."""
+        """The panels with rough ones in two, at a kink where one is inside.
+
+        Else at a round number, so that samples share nodes, and what is known there.
+        """
         owner, left, right = (part[rough] for part in (panels.owner, panels.left, panels.right))
-        middle, kinks = 0.5 * (left + right), self._kinks[owner]
+        grid = 2.0 ** np.floor(np.log2(0.25 * (right - left)))
+        middle, kinks = grid * np.round(0.5 * (left + right) / grid), self._kinks[owner]
         if kinks.shape[1]:
             off = np.where(
                 (kinks > left[:, None]) & (kinks < right[:, None]),
