@@ -5,8 +5,8 @@ neighbours,
 
     exp(f/eps) = sum_j exp(f_j/eps) - sum over neighbours of the lower of the two.
 
-Given the parameter s of the norm (`mixtures`) the moves are independent normals on intervals: whole
-pieces are products over the coordinates, and what neighbours have in common comes from the
+Given the parameter s of the norm (`norm_components`) the moves are independent normals on intervals:
+whole pieces are products over the coordinates, and what neighbours have in common comes from the
 characteristic function of v, tilted to the middle of their slopes (`kink_integrals`). By the
 convexity of log E exp(theta v) that never exceeds the larger of the two whole integrals, and where
 it is negligible against them, as it is at most kinks for small eps, it is left out.
@@ -26,7 +26,7 @@ from wdro_model.objectives.integration.importance.frame import box_of
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, ROBUST, Integration, Stream
 from wdro_model.objectives.integration.interval_laws import normal_between
 from wdro_model.objectives.integration.low_rank.groups import rows_of
-from wdro_model.objectives.integration.mixtures import MIXINGS
+from wdro_model.objectives.integration.norm_components import MIXINGS
 from wdro_model.objectives.integration.one_form import parallel_pieces
 from wdro_model.solvers.objective import Array
 

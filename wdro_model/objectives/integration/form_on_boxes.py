@@ -13,7 +13,8 @@ import numpy as np
 from wdro_model.objectives.integration.interval_laws import SumOnBoxes, normal_between
 from wdro_model.objectives.integration.kink_integrals import lost_at_kinks
 from wdro_model.objectives.integration.low_rank.piecewise import envelope
-from wdro_model.objectives.integration.mixtures import Mixing, PanelMixture, Reaches
+from wdro_model.objectives.integration.mixtures import PanelMixture
+from wdro_model.objectives.integration.norm_components import Mixing, Reaches
 from wdro_model.objectives.integration.one_form import Meeting, neighbours
 from wdro_model.solvers.objective import Array
 

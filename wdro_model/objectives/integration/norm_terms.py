@@ -1,7 +1,7 @@
 """Sums of piecewise affine terms in separate coordinates with a Euclidean or a largest-move cost.
 
-The components of a norm (`mixtures`) are products over the coordinates, each factor a sum of normal
-probabilities between kinks.
+The components of a norm (`norm_components`) are products over the coordinates, each factor a sum of
+normal probabilities between kinks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
 from wdro_model.objectives.integration.interval_laws import normal_between
-from wdro_model.objectives.integration.mixtures import MIXINGS, Mixing, PanelMixture, Reaches
+from wdro_model.objectives.integration.mixtures import PanelMixture
+from wdro_model.objectives.integration.norm_components import MIXINGS, Mixing, Reaches
 from wdro_model.objectives.integration.norms import squared_twin
 from wdro_model.objectives.integration.separable.by_terms import Separable, separable_refusal
 from wdro_model.objectives.integration.separable.term_anatomy import PIECEWISE, separate

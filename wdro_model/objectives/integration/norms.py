@@ -11,7 +11,7 @@ mixture is analytic; where some sample has a narrow peak its panels are halved. 
     E r = E [2 u/a E_u r^2],   E r^2 = E [E_u r^2],
 
 and the gradient in x is the average of the inner ones. The largest weighted move is a mixture over
-boxes (`mixtures`).
+boxes (`norm_components`).
 """
 
 from __future__ import annotations
