@@ -5,7 +5,7 @@ neighbours,
 
     exp(f/eps) = sum_j exp(f_j/eps) - sum over neighbours of the lower of the two.
 
-Given the parameter s of the norm (`norm_components`) the moves are independent normals on intervals:
+Given the parameter s of the norm (`norm_components`) moves are independent normals on intervals:
 whole pieces are products over the coordinates, and what neighbours have in common comes from the
 characteristic function of v, tilted to the middle of their slopes (`kink_integrals`). By the
 convexity of log E exp(theta v) that never exceeds the larger of the two whole integrals, and where
