@@ -322,3 +322,26 @@ def test_what_the_mixtures_refuse_and_why():
     assert refusal(model(cp.sum(cp.abs(z - x)), np.inf)) is None
     assert "not affine" in refusal(model(cp.logistic(z @ x), np.inf))
     assert "draws" in refusal(model(cp.log_sum_exp(cp.multiply(z, 1 + x)), 2))
+
+
+@pytest.mark.parametrize("p", [2, np.inf])
+def test_integrals_do_not_depend_on_the_decisions_before(p):
+    """Narrow peaks of far moves come up and vanish as the decision moves: none is missed."""
+    rng = np.random.default_rng(0)
+    d, size, epsilon = 10, 8, 3e-4
+    data = 0.3 * np.clip(rng.standard_normal((size, d)), -2, 2) + 0.2
+    x = cp.Variable(d)
+    z = wdro.UncertainParameter(d, samples=data, support=wdro.supports.Box(-0.85, 0.85))
+    loss = cp.maximum(-z @ x, 0.2 - 2 * (z @ x), 0.5 * (z @ x) - 0.1)
+    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(p))
+    model = wdro.Problem(cp.Minimize(loss), [x >= 0, cp.sum(x) == 1], ball)._model
+    scales, samples = Scales(epsilon, 0.02, 1), np.arange(size)
+    used = choose(model, None).build(model, scales)
+    first, last = rng.dirichlet(np.ones(d), 2)
+    for share in np.linspace(0, 1, 9):
+        decision = first + share * (last - first)
+        for dual in (0.4, 0.7):
+            fresh = choose(model, None).build(model, scales)
+            found, again = (r.slice(decision, samples, Stream(0)).at(dual) for r in (used, fresh))
+            assert found.value == pytest.approx(again.value, abs=1e-5 * epsilon)
+            assert found.slope == pytest.approx(again.slope, rel=1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from wdro_model.errors import UnboundedError
 from wdro_model.objectives.dual import DualMinimum, DualPoint, minimise_dual
 from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream
+from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array, Diagnostics, Point
 
 UNBOUNDED = (
@@ -27,6 +29,16 @@ def refuse_infinite(value: float, dual: float) -> None:
             "support=wdro.supports.Box(lower, upper), a larger epsilon, or a larger weight in the "
             "cost."
         )
+
+
+def in_time(inner: Slice) -> Callable[[float], DualPoint]:
+    """The function of the dual variable, which ends with the time for the solve."""
+
+    def at(dual: float) -> DualPoint:
+        check_deadline()
+        return inner.at(dual)
+
+    return at
 
 
 SUSPICIOUS = 0.02
@@ -87,7 +99,7 @@ class Smoothed:
             last = self.minimum.dual if self.minimum else None
             # Strategies may know better where to look, and how far.
             start, trust = getattr(inner, "guess", last), getattr(inner, "trust", np.inf)
-            self.minimum = minimise_dual(inner.at, self.radius, start, trust=trust)
+            self.minimum = minimise_dual(in_time(inner), self.radius, start, trust=trust)
             refuse_infinite(self.minimum.value, self.minimum.dual)
             if self.minimum.at_bound:
                 raise UnboundedError(UNBOUNDED)

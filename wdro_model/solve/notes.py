@@ -39,6 +39,11 @@ def smoothing_notes(
 ) -> tuple[str, ...]:
     """What the result cannot promise; each note is a warning too."""
     notes = [] if point.diagnostics is None else sampling_notes(point.diagnostics, model.radius)
+    if np.isnan(point.value):
+        notes.append(
+            "the time limit passed before the objective was evaluated once: the decision is the "
+            "one to begin with, and its value is not known; give a longer time_limit."
+        )
     if point.dual == 0:
         notes.append(idle_note(model, sigma))
     if overreaches(model, point, sigma, x):

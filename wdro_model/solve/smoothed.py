@@ -14,6 +14,7 @@ from wdro_model.objectives.convexity import smoothed_form_is_convex
 from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, ROBUST
 from wdro_model.objectives.smoothed_risk import Smoothed
+from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.certify import Solution, certified, report
 from wdro_model.solve.first_order import display, first_point, reset_oracle, warm_active_set
@@ -34,6 +35,7 @@ from wdro_model.solve.stages import (
     after,
     audited,
     dual_share,
+    left,
     run_stages,
     within,
 )
@@ -47,9 +49,9 @@ from wdro_model.solve.temperature import (
     resolve_sigma,
     robust_decision,
 )
-from wdro_model.solvers import ActiveSet, Outcome, Stop
+from wdro_model.solvers import ActiveSet, Outcome, Stop, Trace
 from wdro_model.solvers.dual_rules import Tracking
-from wdro_model.solvers.objective import Array
+from wdro_model.solvers.objective import Array, Point
 from wdro_model.solvers.outcome import tolerance
 
 CLOSER = 0.8
@@ -68,7 +70,11 @@ def run_smoothed(
     recipe = prepare(model, solver, options)
     shown = display(options, chosen)
     first = recipe.objective(solver.samples, 0)
-    start = place_to_begin(recipe, first, solver, options, rng)
+    try:
+        with deadline(left(solver, began)):
+            start = place_to_begin(recipe, first, solver, options, rng)
+    except OutOfTime:
+        start = empirical_decision(model, options)
     bound = None
     if dual_rule(solver, options) == "vertex":
         bound = dual_bound(recipe, solver, oracle, start)
@@ -95,7 +101,7 @@ def run_smoothed(
     refuse_growth_at(model, result.outcome.x)
     point = result.point
     allowed = tolerance(solver.gap, point.value, recipe.epsilon)
-    reliable = is_reliable(point, result.gap, model.radius, allowed)
+    reliable = is_reliable(point, result.gap, model.radius, allowed) and point.value == point.value
     reliable &= not overreaches(model, point, recipe.sigma, result.outcome.x)
     return report(
         model,
@@ -175,15 +181,27 @@ def run_exactly(
     earlier: list[Outcome] = []
     if (easier := surrogate(first)) is not None:
         closer = replace(within(solver, began), gap=CLOSER * solver.gap)
-        rough = run(easier, start, solver=closer, active_set=active)
+        try:
+            rough = run(easier, start, solver=closer, active_set=active)
+        except OutOfTime:
+            rough = unseen(start, active)
         start, active, first.minimum = rough.x, rough.active_set, easier.minimum
         earlier.append(rough)
     interrupted = any(run.stop is Stop.INTERRUPT for run in earlier)
     used = sum(run.iterations for run in earlier) if not interrupted else solver.max_iterations
-    outcome = run(first, start, solver=within(solver, began, used), active_set=active)
+    try:
+        outcome = run(first, start, solver=within(solver, began, used), active_set=active)
+    except OutOfTime:
+        outcome = unseen(start, active)
     if interrupted:  # the last run has but judged the point that was reached
         outcome = replace(outcome, stop=Stop.INTERRUPT)
     return Result(after(earlier, outcome), outcome.point, outcome.gap, True)
+
+
+def unseen(x: Array, active: ActiveSet | None) -> Outcome:
+    """A decision whose evaluation took too long: there is neither a value nor a gap."""
+    nothing = Point(np.nan, np.full(len(x), np.nan))
+    return Outcome(x, nothing, np.inf, -np.inf, Stop.TIME, 0, 0.0, 0, Trace(), None, active)
 
 
 def honest_stop(result: Result, allowed: float, reliable: bool) -> Stop:

@@ -241,11 +241,18 @@ def audited(objective: Smoothed, x: Array, point: Point) -> Point:
     return replace(point, diagnostics=found)
 
 
+def left(solver: Any, began: float) -> float | None:
+    """What is left of the time of a solver; None without a limit."""
+    if solver.time_limit is None:
+        return None
+    return max(1e-9, solver.time_limit - (time.perf_counter() - began))
+
+
 def within(solver: Any, began: float, used: int = 0) -> Any:
     """The solver with what is left of its time and iterations."""
     limits: dict[str, Any] = {"max_iterations": max(0, solver.max_iterations - used)}
     if solver.time_limit is not None:
-        limits["time_limit"] = max(1e-9, solver.time_limit - (time.perf_counter() - began))
+        limits["time_limit"] = left(solver, began)
     return replace(solver, **limits)
 
 

@@ -22,10 +22,6 @@ from wdro_model.objectives.integration.conditional.by_blocks import (
 )
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream, inputs
-from wdro_model.objectives.integration.largest_move import (
-    build_largest_move,
-    largest_move_refusal,
-)
 from wdro_model.objectives.integration.low_rank.form_anatomy import dissect, generic_rank
 from wdro_model.objectives.integration.low_rank.through_forms import (
     build_low_rank,
@@ -98,7 +94,7 @@ def norms_refusal(model: RobustModel) -> str | None:
     if _written_out(model) is not None:
         return None
     if model.cost.exponent == np.inf:
-        return largest_move_refusal(model)
+        return boxed_form_refusal(model)
     if model.cost.exponent != 2.0:
         return "the ground cost is not a norm with p = 2 or inf"
     reasons = [f"{name}: {refused}" for name, refused in _mixable(model) if refused is not None]
@@ -108,9 +104,10 @@ def norms_refusal(model: RobustModel) -> str | None:
 
 
 def _written_out(model: RobustModel) -> Callable[[RobustModel, Scales], Integration] | None:
-    """What integrates a maximum of affine pieces that is no affine function; None if nothing."""
+    """What integrates a maximum of affine pieces, or sums of such; None if nothing."""
     if model.affine_in_data:
-        return None
+        largest = model.cost.exponent == np.inf and boxed_form_refusal(model) is None
+        return build_boxed_form if largest else None
     if one_form_refusal(model) is None:
         return build_one_form
     if boxed_form_refusal(model) is None:
@@ -130,8 +127,6 @@ def _mixable(model: RobustModel) -> list[tuple[str, str | None]]:
 def build_norms(model: RobustModel, scales: Scales) -> Integration:
     if (build := _written_out(model)) is not None:
         return build(model, scales)
-    if model.cost.exponent == np.inf:
-        return build_largest_move(model, scales)
     name = next(name for name, refused in _mixable(model) if refused is None)
     inner = STRATEGIES[name].build(squared_twin(model), scales)
     return EuclideanMixture(model, inner, epsilon=scales.epsilon, sigma=scales.sigma)

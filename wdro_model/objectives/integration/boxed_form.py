@@ -5,8 +5,8 @@ neighbours,
 
     exp(f/eps) = sum_j exp(f_j/eps) - sum over neighbours of the lower of the two.
 
-Given the parameter s of the norm (`mixtures`) the moves are independent normals on intervals: whole
-pieces are products over the coordinates, and what neighbours have in common comes from the
+Given the parameter s of the norm (`norm_components`) moves are independent normals on intervals:
+whole pieces are products over the coordinates, and what neighbours have in common comes from the
 characteristic function of v, tilted to the middle of their slopes (`kink_integrals`). By the
 convexity of log E exp(theta v) that never exceeds the larger of the two whole integrals, and where
 it is negligible against them, as it is at most kinks for small eps, it is left out.
@@ -23,10 +23,10 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.form_on_boxes import FormOnBoxes
 from wdro_model.objectives.integration.importance.frame import box_of
-from wdro_model.objectives.integration.inner_integral import EMPIRICAL, Integration, Stream
-from wdro_model.objectives.integration.interval_laws import log_normal_between
+from wdro_model.objectives.integration.inner_integral import EMPIRICAL, ROBUST, Integration, Stream
+from wdro_model.objectives.integration.interval_laws import normal_between
 from wdro_model.objectives.integration.low_rank.groups import rows_of
-from wdro_model.objectives.integration.mixtures import MIXINGS
+from wdro_model.objectives.integration.norm_components import MIXINGS
 from wdro_model.objectives.integration.one_form import parallel_pieces
 from wdro_model.solvers.objective import Array
 
@@ -41,7 +41,7 @@ def boxed_form_refusal(model: RobustModel) -> str | None:
     if not np.any(~np.asarray(model.cost.frozen) & (lower < upper)):
         return "no coordinate moves"
     if parallel_pieces(model) is None:
-        return "the loss is not a maximum of affine pieces along one direction of the data"
+        return "the loss is not affine, nor a maximum of affine pieces along one direction"
     return None
 
 
@@ -54,8 +54,6 @@ class BoxedForm(Integration):
     """Integration over a mixture of products, and at kinks through the law of one form."""
 
     name = "norms"
-    # A few samples would move far in the worst case: the reference hardly lets them.
-    begins = EMPIRICAL
     exact = True
 
     def __init__(self, model: RobustModel, *, epsilon: float, sigma: float | Array) -> None:
@@ -63,6 +61,8 @@ class BoxedForm(Integration):
         assert found is not None
         self.pieces = Stacked(found, model.loss.layout, model.joint.slices)
         self.joint, self.epsilon = model.joint, epsilon
+        # With kinks a few samples would move far in the worst case: the reference hardly lets them.
+        self.begins = ROBUST if self.pieces.count == 1 else EMPIRICAL
         lower, upper = box_of(model.joint)
         self.free = np.flatnonzero(~np.asarray(model.cost.frozen) & (lower < upper))
         deviation = np.broadcast_to(np.asarray(sigma, dtype=float), (model.joint.dimension,))
@@ -100,7 +100,7 @@ class BoxedFormSlice:
                 "on the variables)."
             )
         low, high = ((side - rows[:, rule.free]) / rule.deviation for side in rule.box)
-        self._constant = heights[:, 0] - log_normal_between(low, high).sum(axis=1)
+        self._constant = heights[:, 0] - normal_between(low, high)[0].sum(axis=1)
         keys = np.concatenate([heights - heights[:, :1], low, high], axis=1)
         keys, self._group = np.unique(keys, axis=0, return_inverse=True)
         count, d = heights.shape[1], len(rule.free)

@@ -30,6 +30,7 @@ from wdro_model.objectives.integration.cell_regions import (
 )
 from wdro_model.objectives.integration.cell_rules import cell_rule
 from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI, truncated_normal
+from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array, Diagnostics
 
 REFERENCE = 1e-9
@@ -211,6 +212,7 @@ class CellIntegral:
             return self._infinite(dual)
         self._extend(needed)
         for _ in range(ROUNDS):
+            check_deadline()
             found, cuts, beyond = self._measured(dual)
             if beyond.any():
                 needed = np.where(beyond, 4 * self._reach, 0.0)

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wdro_model.objectives.integration.interval_laws import (
-    SumOnBoxes,
-    log_normal_between,
-    mean_between,
-)
+from wdro_model.objectives.integration.interval_laws import SumOnBoxes, normal_between
 from wdro_model.objectives.integration.kernel.pieces import envelope
 from wdro_model.objectives.integration.kink_integrals import lost_at_kinks
-from wdro_model.objectives.integration.mixtures import Mixing, PanelMixture, Reaches
+from wdro_model.objectives.integration.mixtures import PanelMixture
+from wdro_model.objectives.integration.norm_components import Mixing, Reaches
 from wdro_model.objectives.integration.one_form import Meeting, neighbours
 from wdro_model.solvers.objective import Array
 
@@ -42,15 +39,12 @@ class TiltedBoxes:
     high: Array
     each: Array
     """log mass of the intervals, (M, d, R)."""
+    depth: Array
+    """Means of the normals on their intervals, (M, d, R)."""
     shift: Array
     """Means of the tilted normals, (M, d, R)."""
     root: Array
     """Their deviations, (M, d, 1)."""
-
-    @property
-    def depths(self) -> Array:
-        """Means of the normals on their intervals, (M, d, R)."""
-        return mean_between(self.low, self.high, self.each)
 
 
 @dataclass(frozen=True)
@@ -127,7 +121,7 @@ class FormOnBoxes(PanelMixture):
         each = self.heights[found.owner] + whole.log_mass - found.logs[:, None]
         with np.errstate(under="ignore"):
             weights = np.exp(each)
-        moves = whole.root * (whole.shift + whole.depths)
+        moves = whole.root * (whole.shift + whole.depth)
         moves = weights[:, None] * np.where(weights[:, None] > 0, moves, 0.0)
         for meeting in self._meetings:
             nodes = self._comparable(meeting, found.owner, each)
@@ -144,13 +138,29 @@ class FormOnBoxes(PanelMixture):
 
     def _tilted(self, owner: Array, points: Array, tilts: Array) -> TiltedBoxes:
         """The components at log s, tilted."""
-        variance, low, high = self.mixing.seen(points, self.low[owner], self.high[owner])
+        seen = self.mixing.seen(points, self.low[owner], self.high[owner])
+        low, high, width, shift, root = self._standard(seen, tilts)
+        if self.mixing.cuts:  # what a support does not cut is the same for all samples
+            some, which = np.unique(points, return_inverse=True)
+            far = np.full((len(some), len(self.b), 1), np.inf)
+            common = self._standard(self.mixing.seen(some, -far, far), tilts)[:3]
+            each, depth = (part[which] for part in normal_between(*common))
+            own = (low != common[0][which]) | (high != common[1][which])
+            each[own], depth[own] = normal_between(low[own], high[own], width[own])
+        else:
+            each, depth = normal_between(low, high, width)
+        logs = (0.5 * shift**2 + each).sum(axis=1) + np.log(root).sum(axis=1)
+        return TiltedBoxes(logs, low, high, each, depth, shift, root)
+
+    def _standard(
+        self, seen: tuple[Array, Array, Array], tilts: Array
+    ) -> tuple[Array, Array, Array, Array, Array]:
+        """Ends and widths in the units of the tilted normals, their means and deviations."""
+        variance, low, high = seen
         root = np.broadcast_to(np.sqrt(variance), low.shape)
         shift = root * (self.b[:, None] * tilts)
-        low, high = low / root - shift, high / root - shift
-        each = log_normal_between(low, high)
-        logs = (0.5 * shift**2 + each).sum(axis=1) + np.log(root).sum(axis=1)
-        return TiltedBoxes(logs, low, high, each, shift, root)
+        width = np.broadcast_to((high - low) / root, shift.shape)
+        return low / root - shift, high / root - shift, width, shift, root
 
     def _comparable(self, meeting: Meeting, owner: Array, each: Array) -> Array:
         """Nodes at which two pieces meet and may lose something, for their logarithms (M, P).
@@ -172,7 +182,7 @@ class FormOnBoxes(PanelMixture):
         height = self.heights[owner, meeting.lower] + (lower - tilt) * turn
         size = height + found.log_mass[:, 0] - logs[nodes]
         live = np.flatnonzero(size > -NEGLIGIBLE)
-        parts = (found.low, found.high, found.each, found.depths, found.shift, found.root)
+        parts = (found.low, found.high, found.each, found.depth, found.shift, found.root)
         low, high, each, depth, shift, root = (part[live, :, 0] for part in parts)
         scale = self.b * root
         offset = turn[live] - (scale * (shift + depth)).sum(axis=1)

@@ -13,13 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import log_ndtr, wofz
+from scipy.special import erfcx, wofz
 
 from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array
 
-NO_MORE = 80.0
-"""A lower end at which the exponent of the density is so much smaller cuts nothing off."""
+ROOT_2PI = float(np.sqrt(2 * np.pi))
+NARROW = 1e-6
+"""Intervals with width * (1 + |upper end|) below this have a flat density."""
 WHOLE = 7.0
 """Ends beyond this cut nothing off."""
 DEAD = -23.0
@@ -29,34 +30,43 @@ TAIL = 28.0
 """Twice the exponent to which the density falls within the reach of a law."""
 
 
-def log_normal_between(low: Array, high: Array) -> Array:
-    """log P(low <= t <= high), t ~ N(0, 1); -inf where low >= high."""
-    found = np.zeros(np.broadcast_shapes(low.shape, high.shape))
+def normal_between(low: Array, high: Array, width: Array | None = None) -> tuple[Array, Array]:
+    """log P(low <= t <= high) and the mean of t there, t ~ N(0, 1); -inf where nothing is there.
+
+    width: high - low, where the ends are so far away that their difference has lost it.
+    """
+    width = high - low if width is None else np.broadcast_to(width, low.shape)
     cut = (low > -WHOLE) | (high < WHOLE)
+    log_mass, mean = np.zeros(low.shape), np.zeros(low.shape)
     low, high = low[cut], high[cut]
     flip = low + high > 0
     low, high = np.where(flip, -high, low), np.where(flip, -low, high)
-    found[cut] = _log_between(low, high)
-    return found
+    logs, means = _left_between(low, high, width[cut])
+    log_mass[cut], mean[cut] = logs, np.where(flip, -means, means)
+    return log_mass, mean
 
 
-def _log_between(low: Array, high: Array) -> Array:
-    """For low + high <= 0, (n,)."""
-    found = log_ndtr(high)
-    with np.errstate(invalid="ignore", over="ignore"):
-        both = np.flatnonzero(low * low - np.minimum(high, 0.0) ** 2 < NO_MORE)
-    # Where low >= high the exponent may be anything: what comes of it is replaced below.
+def _left_between(low: Array, high: Array, width: Array) -> tuple[Array, Array]:
+    """For low + high <= 0, (n,): all is seen from the upper end, in units of its density.
+
+    With e the distance from it, int exp(high e - e^2/2) de over [0, width] is known from
+    exp(x^2/2) Phi(-x) = erfcx(x/sqrt(2))/2.
+    """
     with np.errstate(all="ignore"):
-        found[both] += np.log(-np.expm1(log_ndtr(low[both]) - found[both]))
-    found[low >= high] = -np.inf
-    return found
-
-
-def mean_between(low: Array, high: Array, log_mass: Array) -> Array:
-    """E t on [low, high]."""
-    with np.errstate(under="ignore", over="ignore", invalid="ignore"):
-        ends = [np.exp(-0.5 * side**2 - HALF_LOG_2PI - log_mass) for side in (low, high)]
-    return np.clip(ends[0] - ends[1], low, high)
+        tails = [0.5 * erfcx(np.abs(end) / np.sqrt(2)) for end in (low, high)]
+        last = np.exp(width * (high - 0.5 * width))
+        inside = high > 0
+        whole = np.where(inside, np.exp(0.5 * np.minimum(high, WHOLE) ** 2), 0.0)
+        total = np.where(inside, whole - tails[1], tails[1]) - last * tails[0]
+        narrow = width * (1 + np.abs(high)) < NARROW
+        total = np.where(narrow, width / ROOT_2PI, total)
+        logs = np.log(total) - 0.5 * high**2
+        far = inside & (high > WHOLE)
+        logs[far] = np.log1p(-np.exp(-0.5 * high[far] ** 2) * (tails[1] + last * tails[0])[far])
+        depth = high - (last - 1.0) / (ROOT_2PI * total)
+        depth = np.where(narrow, 0.5 * width, np.clip(depth, 0.0, width))
+        mean = np.where(far, (last - 1.0) * np.exp(-0.5 * high**2) / ROOT_2PI, high - depth)
+    return np.where(width > 0, logs, -np.inf), mean
 
 
 @dataclass(frozen=True)

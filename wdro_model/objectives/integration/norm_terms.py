@@ -1,7 +1,7 @@
 """Sums of piecewise affine terms in separate coordinates with a Euclidean or a largest-move cost.
 
-The components of a norm (`mixtures`) are products over the coordinates, each factor a sum of normal
-probabilities between kinks.
+The components of a norm (`norm_components`) are products over the coordinates, each factor a sum of
+normal probabilities between kinks.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import numpy as np
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
-from wdro_model.objectives.integration.interval_laws import log_normal_between, mean_between
-from wdro_model.objectives.integration.mixtures import MIXINGS, Mixing, PanelMixture, Reaches
+from wdro_model.objectives.integration.interval_laws import normal_between
+from wdro_model.objectives.integration.mixtures import PanelMixture
+from wdro_model.objectives.integration.norm_components import MIXINGS, Mixing, Reaches
 from wdro_model.objectives.integration.norms import squared_twin
 from wdro_model.objectives.integration.separable.by_terms import Separable, separable_refusal
 from wdro_model.objectives.integration.separable.term_anatomy import PIECEWISE, separate
@@ -91,19 +92,20 @@ class SegmentMixture(PanelMixture):
 
     def means(self, owner: Array, points: Array) -> tuple[Array, Array]:
         """The logarithms, and the mean of z on each segment, (M, D, Q) twice."""
-        logs, variance, low, high, between = self._integrated(owner, points)
-        root = np.sqrt(variance)
-        with np.errstate(invalid="ignore"):
-            mean = self.slopes[owner] * variance + root * mean_between(low, high, between)
+        logs, variance, depth = self._integrated(owner, points)
+        mean = self.slopes[owner] * variance + np.sqrt(variance) * depth
         return logs, np.clip(mean, self.low[owner], self.high[owner])
 
-    def _integrated(self, owner: Array, points: Array) -> tuple[Array, ...]:
+    def _integrated(self, owner: Array, points: Array) -> tuple[Array, Array, Array]:
+        """Logarithms, variances, and means of the normals on their segments."""
         variance, low, high = self.mixing.seen(points, self.low[owner], self.high[owner])
         root, slopes = np.sqrt(variance), self.slopes[owner]
+        with np.errstate(invalid="ignore"):
+            width = (high - low) / root
         low, high = ((side - slopes * variance) / root for side in (low, high))
-        between = log_normal_between(low, high)
+        between, depth = normal_between(low, high, width)
         top = self.a[owner] + 0.5 * slopes**2 * variance + 0.5 * np.log(variance)
-        return top + between, variance, low, high, between
+        return top + between, variance, depth
 
 
 class NormTermsSlice(SeparableSlice):

@@ -11,7 +11,7 @@ mixture is analytic; where some sample has a narrow peak its panels are halved. 
     E r = E [2 u/a E_u r^2],   E r^2 = E [E_u r^2],
 
 and the gradient in x is the average of the inner ones. The largest weighted move is a mixture over
-boxes (`largest_move`).
+boxes (`norm_components`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 from wdro_model.model import Memory, RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
+from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundSquared
 
@@ -215,6 +216,7 @@ class EuclideanSlice:
         """A panel of width WIDEST/2^level, computed once."""
         key = (level, index)
         if key not in self._known:
+            check_deadline()
             width, eps = WIDEST / 2**level, self._rule.epsilon
             nodes = width * (index + 0.5 * (1 + NODES))
             values, costs = self._inner.each(eps * np.exp(nodes))

@@ -26,11 +26,12 @@ from wdro_model.loss.polynomial import degree
 from wdro_model.loss.stacked import Stacked
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
+from wdro_model.objectives.integration.form_transforms import TiltedForm, Transformed
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, Integration, Stream
 from wdro_model.objectives.integration.kernel.pieces import envelope
 from wdro_model.objectives.integration.low_rank.form_anatomy import everywhere
 from wdro_model.objectives.integration.low_rank.groups import rows_of
-from wdro_model.objectives.integration.norm_transforms import LAWS, TiltedForm, Transformed
+from wdro_model.objectives.integration.norm_transforms import LAWS
 from wdro_model.solvers.objective import Array
 
 PIECES = 16
