@@ -77,6 +77,11 @@ def run_tree(
     others: further decisions, from the model, the instance and the training scenarios.
     """
     first, training_seed, method_seed, *test_seeds = seeds
+    if len(test_seeds) < len(settings.shifts):
+        raise ValueError(
+            f"{len(settings.shifts)} test sets need a seed each, got {len(test_seeds)}; give "
+            f"{3 + len(settings.shifts)} seeds in all."
+        )
     instance = quadratic_tree(settings.nodes, edges, first, nonnegative=settings.nonnegative)
     training = instance.training.lazy(settings.count, training_seed)
     model = tree_model(settings, instance, training, method_seed)

@@ -113,7 +113,7 @@ def test_losses_are_quadratic_forms(training):
 
 
 def test_an_instance_is_the_same_twice():
-    records = [run_tree(SETTINGS, EDGES, range(5), ("erm", "sampled")) for _ in range(2)]
+    records = [run_tree(SETTINGS, EDGES, range(6), ("erm", "sampled")) for _ in range(2)]
     for record in records:
         for method in record["methods"].values():
             del method["seconds"]
@@ -121,6 +121,11 @@ def test_an_instance_is_the_same_twice():
     losses = records[0]["methods"]["erm"]["losses"]
     assert set(losses) == {"training", *SETTINGS.shifts}
     assert len(losses["independent"]) == SETTINGS.tests
+
+
+def test_every_test_set_has_a_seed():
+    with pytest.raises(ValueError, match="3 test sets need a seed each, got 2; give 6 seeds"):
+        run_tree(SETTINGS, EDGES, range(5), ("erm",))
 
 
 def test_no_decision_is_better_on_average_under_an_independent_shift(instance):
