@@ -13,6 +13,7 @@ from urllib.parse import urlparse
 import pytest
 
 from tests.pages import PAGES, ROOT, Page, agree
+from website.gallery import Example
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -49,9 +50,10 @@ def test_an_output_is_compared_but_for_wildcards_and_small_differences():
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_example_runs(example, tmp_path):
-    quick = ["--quick"] if "--quick" in example.read_text() else []
-    assert run([str(example), *quick], tmp_path).strip()
+def test_example_runs_and_draws_its_picture(example, tmp_path):
+    arguments = Example(example).arguments(tmp_path)
+    assert run([str(example), *arguments], tmp_path).strip()
+    assert any(tmp_path.rglob("*.png")) or not arguments
 
 
 def test_links_between_pages_exist():
