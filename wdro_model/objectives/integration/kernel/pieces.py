@@ -25,12 +25,16 @@ def integrate_pieces(a: Array, b: Array) -> TiltedLaw:
     return integrate_segments(a, b, *envelope(a, b))
 
 
-def integrate_segments(a: Array, b: Array, low: Array, high: Array) -> TiltedLaw:
+def integrate_segments(
+    a: Array, b: Array, low: Array, high: Array, whole: Array | None = None
+) -> TiltedLaw:
     """The laws of functions that are a_kp + b_kp t on [low_kp, high_kp], all of shape (K, P).
 
-    A point stands for each interval that carries mass; one with low >= high is empty.
+    A point stands for each interval that carries mass; one with low >= high is empty. Where rows
+    are parts of a whole, given by its number (K,), what counts is the mass of that.
     """
-    owner, piece = np.nonzero(_carries_mass(a + 0.5 * b**2, low - b, high - b))
+    whole = np.arange(len(a)) if whole is None else whole
+    owner, piece = np.nonzero(_carries_mass(a + 0.5 * b**2, low - b, high - b, whole))
     intercept, slope = a[owner, piece], b[owner, piece]
     part = normal_interval(low[owner, piece], high[owner, piece], slope)
     logs = intercept + 0.5 * slope**2 + part.log_mass
@@ -39,8 +43,8 @@ def integrate_segments(a: Array, b: Array, low: Array, high: Array) -> TiltedLaw
     return TiltedLaw(log_mass, owner, part.mean[:, None], weights, part.variance)
 
 
-def _carries_mass(top: Array, low: Array, high: Array) -> Array:
-    """Which intervals [low, high] matter to the sum of exp(top) P(t in it) over a row, (K, P).
+def _carries_mass(top: Array, low: Array, high: Array, whole: Array) -> Array:
+    """Which intervals [low, high] matter to the sum of exp(top) P(t in it) over a whole, (K, P).
 
     With u the distance of the interval from 0 and h its length, its probability lies between
     exp(-u^2/2 - 2.5) min(h, 1/(1 + u)) and exp(-u^2/2).
@@ -51,7 +55,9 @@ def _carries_mass(top: Array, low: Array, high: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         length = np.where(used, np.minimum(high - low, 1.0 / (1.0 + distance)), 0.0)
         least = most + np.log(length) - 2.5
-    return used & (most >= least.max(axis=1, keepdims=True) - NEGLIGIBLE)
+    best = np.full(len(top), -np.inf)
+    np.maximum.at(best, whole, least.max(axis=1))
+    return used & (most >= best[whole, None] - NEGLIGIBLE)
 
 
 def envelope(a: Array, b: Array) -> tuple[Array, Array]:

@@ -280,6 +280,7 @@ class SeparableSlice:
             b - sides.fall[:, None],
             np.maximum(low, sides.low[:, None]),
             np.minimum(high, sides.high[:, None]),
+            whole=sides.rows,
         )
 
     def _parabola_law(self, along: Along, sides: Sides) -> TiltedLaw:
