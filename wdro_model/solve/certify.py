@@ -284,7 +284,8 @@ def report(
     # F is below the worst-case risk at the dual that minimises it.
     below = value - 2 * error - (point.dual_residual if point.dual_gradient is None else gap)
     below = below if reliable else -np.inf
-    known = evaluations(model, outcome.x, dual=point.dual, known=below)
+    late = solver.time_limit is not None and time.perf_counter() - began >= solver.time_limit
+    known = evaluations(model, outcome.x, dual=point.dual, known=below, late=late)
     if chosen.counterpart is not None and not chosen.counterpart.is_proven:
         assert isinstance(model, RobustModel)
         refuse_false_value(model, outcome.x, value, chosen.counterpart)
@@ -321,22 +322,24 @@ def evaluations(
     robust: float | None = None,
     dual: float | None = None,
     known: float = -np.inf,
+    late: bool = False,
 ) -> dict[str, Any]:
     """Mean loss and worst-case risk of a decision: by a formula, or a bound where there is none.
 
     robust: the worst-case risk, where the solve was exact and gave it.
     dual: the price of transport that a smoothed solve found.
     known: a lower bound on the worst-case risk that it gave.
+    late: there is no time left to look for more than that.
     """
     refuse_false_facts(model, x)
     mean = Empirical(model).evaluate(x).value
     if not isinstance(model, RobustModel) or not model.has_ball:
         return {"empirical_value": mean, "robust_value": robust}
-    if robust is None:
+    if robust is None and not late:
         robust = mean if model.radius == 0 else known_robust_value(model, x)
     if robust is not None or dual is None:
         return {"empirical_value": mean, "robust_value": robust}
-    found = climb(model, x, dual)
+    found = None if late else climb(model, x, dual)
     bound = max(known, -np.inf if found is None else found.expected_loss)
     return {
         "empirical_value": mean,
