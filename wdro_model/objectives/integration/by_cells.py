@@ -11,10 +11,7 @@ next one begins. The gradient in x is that of f, averaged over the nodes in thei
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -24,22 +21,18 @@ from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.cell_regions import CellRegion, clipped_polygon, region_of
 from wdro_model.objectives.integration.cells import (
     CellIntegral,
-    CellIntegrand,
     CellMemory,
     Resolved,
     cell_diagnostics,
     normal_log_masses,
 )
 from wdro_model.objectives.integration.importance.frame import Frame, frame_of
-from wdro_model.objectives.integration.importance.proposal_scales import typical_dual
-from wdro_model.objectives.integration.importance.targets import blocks, probe
-from wdro_model.objectives.integration.inner_integral import (
-    ROBUST,
-    Given,
-    Stream,
-    inputs,
-    refuse_gradient,
+from wdro_model.objectives.integration.importance.proposal_scales import (
+    affine_dual,
+    typical_radius,
 )
+from wdro_model.objectives.integration.importance.targets import blocks, probe
+from wdro_model.objectives.integration.inner_integral import ROBUST, Given, Stream, inputs
 from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.supports import Polyhedron
@@ -49,32 +42,10 @@ FINE, COARSE = {1: 1e-9, 2: 3e-6}, 1e-3
 begin with. The estimate is that of the embedded rule: the error itself is smaller by far."""
 MOST_SAMPLES = {1: 3000, 2: 200}
 """More samples, with one or two coordinates, are left to draws."""
-EXPECTED = {1: 1000, 2: 20_000}
-"""Nodes of a sample, on one and on two coordinates."""
-KEPT_NUMBERS, CHUNK_NUMBERS = 2**25, 2**23
-"""What was seen at the nodes is kept for the next dual up to so many numbers; beyond, samples are
-integrated in chunks of this size, anew for each dual."""
 LIVELY = 1e-14
 """A smaller weight has no part in the gradient."""
 FLAT = 1e-9
 """A polyhedron so thin around a sample, relative to its distance from 0, has no interior."""
-
-
-class CellTilt(CellIntegrand, Protocol):
-    """The exponent at one decision, with what else is averaged in the weights of the nodes."""
-
-    width: int
-    """Numbers that are looked at for each node, about."""
-
-    def cost_moments(
-        self, looked: tuple[Array, ...], owner: Array, dual: float
-    ) -> tuple[Array, Array]:
-        """The mean transport cost at the nodes, and its variance; (B,)."""
-        ...
-
-    def scenarios(self, owner: Array, moves: Array, dual: float) -> Array:
-        """Where the gradient of f is that of the integrand, (B, d)."""
-        ...
 
 
 class ByCells(Given):
@@ -85,24 +56,19 @@ class ByCells(Given):
     exact = True
 
     def __init__(
-        self,
-        *given: Any,
-        radius: float | None,
-        frame: Frame | None = None,
-        tolerance: float | None = None,
-        **settings: Any,
+        self, *given: Any, radius: float | None, tolerance: float | None = None, **settings: Any
     ) -> None:
         super().__init__(*given, **settings)
         self.radius = radius
-        self.whole: Frame = frame_of(self.joint, self.cost, self.sigma)
-        self.frame = frame or self.whole
+        self.frame: Frame = frame_of(self.joint, self.cost, self.sigma)
         self.tolerance = tolerance or FINE[self.frame.dimension]
         self.region: CellRegion = region_of(self.frame, self.cost)
         self.deviation = np.sqrt(self.frame.spread)
         self.dual: float | None = None
         """Where the dual variable was minimised last."""
         self.memory = CellMemory()
-        self._easier: Any = None
+        self._log_mass: Array | None = None
+        self._easier: ByCells | None = None
 
     def describe(self) -> str:
         what = "line" if self.frame.dimension == 1 else "plane"
@@ -116,7 +82,7 @@ class ByCells(Given):
         """The samples, (N, d)."""
         return self.joint.matrix
 
-    def surrogate(self) -> Any:
+    def surrogate(self) -> ByCells | None:
         """The same with fewer cells, to begin with, in the plane."""
         if self.frame.dimension == 2 and self.tolerance < COARSE and self._easier is None:
             self._easier = ByCells(
@@ -130,10 +96,6 @@ class ByCells(Given):
             )
         return self._easier
 
-    def tilt(self, x: Array) -> CellTilt:
-        """What is integrated at a decision."""
-        return Tilting(self, x)
-
     def slice(self, x: Array, samples: Array, stream: Stream) -> CellSlice:
         return CellSlice(self, x, samples)
 
@@ -143,23 +105,23 @@ class ByCells(Given):
             return self.dual
         if self._easier is not None and self._easier.dual is not None:
             return self._easier.dual
+        rows = np.unique(np.linspace(0, self.joint.size - 1, 32).astype(int))
+        radius = self.radius or typical_radius(self.frame)
         try:
-            return typical_dual(
-                *(self.loss, x, self.whole, self.cost), radius=self.radius, epsilon=self.epsilon
-            )
+            found = affine_dual(self.loss, x, rows, self.frame, self.cost, radius)
         except NotImplementedError:  # no gradient in the data
             return None
+        return max(found, 1e-6 * self.epsilon / radius, 1e-300)
 
-    @cached_property
-    def reference(self) -> Array:
-        """The log of the mass that N(0, I) gives to the support around each sample, (N,)."""
-        return normal_log_masses(self.region)
+    def reference(self, samples: Array) -> Array:
+        """The log of the mass that N(0, I) gives to the support around each sample, (K,)."""
+        if self._log_mass is None:
+            self._log_mass = normal_log_masses(self.region)
+        return self._log_mass[samples]
 
 
 class Tilting:
     """f/eps - l c/eps - |t|^2/2 at one decision."""
-
-    width = 2
 
     def __init__(self, rule: ByCells, x: Array) -> None:
         self._rule, self._x = rule, x
@@ -183,14 +145,6 @@ class Tilting:
         fixed, costs = looked
         return fixed - (dual / self._rule.epsilon) * costs
 
-    def cost_moments(
-        self, looked: tuple[Array, ...], owner: Array, dual: float
-    ) -> tuple[Array, Array]:
-        return looked[1], np.zeros(len(owner))
-
-    def scenarios(self, owner: Array, moves: Array, dual: float) -> Array:
-        return self._rule.frame.rows(owner, moves)
-
 
 def plain_values(loss: FlatLoss, x: Array, rows: Array) -> Array:
     """f at the rows: infinite where it overflows, NaN where it is not defined."""
@@ -207,101 +161,55 @@ def plain_values(loss: FlatLoss, x: Array, rows: Array) -> Array:
             return np.where(np.isneginf(found), np.nan, found)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The integrals of all samples at one dual variable."""
-
-    dual: float
-    point: DualPoint
-    error: Array
-    """Estimated relative errors of the integrals."""
-    nodes: int
-
-
 class CellSlice:
     """mean_k phi_k at one x."""
 
-    trust = np.inf
-
     def __init__(self, rule: ByCells, x: Array, samples: Array) -> None:
         self._rule, self._x, self._samples = rule, x, samples
-        self._tilt = rule.tilt(x)
-        numbers = EXPECTED[rule.frame.dimension] * (2 + self._tilt.width)
-        self._keeps = len(samples) * numbers <= KEPT_NUMBERS
-        step = max(1, len(samples) if self._keeps else CHUNK_NUMBERS // numbers)
-        self._chunks = [samples[i : i + step] for i in range(0, len(samples), step)]
-        self._integrals: dict[int, CellIntegral] = {}
-        self._known: Measured | None = None
+        known = rule.memory.of(samples)
+        self._integral = CellIntegral(
+            Tilting(rule, x), rule.region, rule.deviation, samples, rule.tolerance, known
+        )
         self.guess = rule.guess(x)
-        """Where the minimum over the dual variable may be."""
-
-    def _parts(self, dual: float) -> Iterator[tuple[CellIntegral, Resolved]]:
-        """The integrals of some samples after the other."""
-        rule = self._rule
-        for i, chunk in enumerate(self._chunks):
-            integral = self._integrals.get(i)
-            if integral is None:
-                known = rule.memory.of(chunk)
-                integral = CellIntegral(
-                    self._tilt, rule.region, rule.deviation, chunk, rule.tolerance, known
-                )
-            found = integral.at(dual)
-            yield integral, found
-            if self._keeps:
-                self._integrals[i] = integral
-            elif not found.diverges:
-                rule.memory.keep(integral.kept(), integral.anew)
 
     def at(self, dual: float) -> DualPoint:
-        return self._measured(dual).point
+        found, eps = self._integral.at(dual), self._rule.epsilon
+        if found.diverges:
+            return DualPoint(np.inf, -np.inf, np.nan)
+        costs = self._integral.looked[1]
+        mean = self._by_sample(np.vecdot(found.weights, costs))
+        away = costs - mean[self._integral.position, None]
+        spread = np.vdot(found.weights, away**2) / len(self._samples)
+        logs = found.log_mass - self._rule.reference(self._samples)
+        logs = logs - self._rule.frame.dimension * HALF_LOG_2PI
+        return DualPoint(float(eps * logs.mean()), -float(mean.mean()), float(spread) / eps)
 
-    def _measured(self, dual: float) -> Measured:
-        if self._known is None or self._known.dual != dual:
-            self._known = self._measure(dual)
-        return self._known
-
-    def _measure(self, dual: float) -> Measured:
-        rule, size = self._rule, len(self._samples)
-        value = cost = bend = 0.0
-        errors, nodes = [], 0
-        for integral, found in self._parts(dual):
-            if found.diverges:
-                return Measured(dual, DualPoint(np.inf, -np.inf, np.nan), np.zeros(0), 0)
-            shape, position = found.weights.shape, integral.position
-            owner = np.repeat(integral.owners, shape[1])
-            flat = tuple(part.reshape(-1, *part.shape[2:]) for part in integral.looked)
-            costs, spread = (
-                part.reshape(shape) for part in self._tilt.cost_moments(flat, owner, dual)
-            )
-            mean = np.bincount(position, np.vecdot(found.weights, costs), len(integral.samples))
-            logs = found.log_mass - rule.reference[integral.samples]
-            value += float((logs - rule.frame.dimension * HALF_LOG_2PI).sum())
-            cost += float(mean.sum())
-            bend += float(np.vdot(found.weights, spread + (costs - mean[position, None]) ** 2))
-            errors.append(found.error)
-            nodes += found.weights.size
-        point = DualPoint(rule.epsilon * value / size, -cost / size, bend / (size * rule.epsilon))
-        return Measured(dual, point, np.concatenate(errors), nodes)
+    def _by_sample(self, parts: Array) -> Array:
+        return np.bincount(self._integral.position, parts, minlength=len(self._samples))
 
     def gradient(self, dual: float) -> Array:
-        rule, size = self._rule, len(self._samples)
-        refuse_gradient(self.at(dual))
+        rule, found = self._rule, self._integral.at(dual)
+        if found.diverges:
+            raise FloatingPointError("the smoothed objective is infinite here: it has no gradient.")
+        rule.memory.keep(self._integral.kept(), self._integral.anew)
         rule.dual = dual
+        cell, node = np.nonzero(found.weights > LIVELY)
+        weights = found.weights[cell, node] / len(self._samples)
+        moves, owners = self._integral.moves()[cell, node], self._integral.owners[cell]
         gradient = np.zeros(rule.loss.dimension)
-        for integral, found in self._parts(dual):
-            rule.memory.keep(integral.kept(), integral.anew)
-            cell, node = np.nonzero(found.weights > LIVELY)
-            weights = found.weights[cell, node] / size
-            moves, owners = integral.moves()[cell, node], integral.owners[cell]
-            for some in blocks(len(weights), rule.joint.dimension):
-                rows = self._tilt.scenarios(owners[some], moves[some], dual)
-                gradient += rule.loss(self._x, rows)[1](weights[some])
+        for some in blocks(len(weights), rule.joint.dimension):
+            rows = rule.frame.rows(owners[some], moves[some])
+            gradient += rule.loss(self._x, rows)[1](weights[some])
         return gradient
 
     def diagnostics(self, dual: float) -> Diagnostics | None:
         """None where the cells are as fine as they should be."""
-        found, rule = self._measured(dual), self._rule
-        return cell_diagnostics(found.error, rule.tolerance, found.nodes, rule.epsilon)
+        found: Resolved = self._integral.at(dual)
+        if found.diverges:
+            return None
+        return cell_diagnostics(
+            found.error, self._rule.tolerance, found.weights.size, self._rule.epsilon
+        )
 
 
 def cells_refusal(model: RobustModel) -> str | None:

@@ -40,10 +40,6 @@ class Stream:
 
 VERTEX, EMPIRICAL, ROBUST = "vertex", "ERM decision", "exact robust decision"
 """Places to begin: a vertex of the set, or a decision where the objective costs more than that."""
-NO_GRADIENT = (
-    "the smoothed objective is infinite here: the loss outgrows the cost, and has no gradient; "
-    "give the data a bounded support."
-)
 PILOT = Stream(seed=0, stage=2**63 - 1)
 """Random numbers that no slice uses."""
 
@@ -83,12 +79,6 @@ class Divergence(ArithmeticError):
     """A density rises without end: at this dual variable the loss outgrows the cost."""
 
 
-def refuse_gradient(point: DualPoint) -> None:
-    """A FloatingPointError where the objective is infinite."""
-    if not np.isfinite(point.value):
-        raise FloatingPointError(NO_GRADIENT)
-
-
 class InfiniteSlice:
     """A slice at a dual variable under which the loss outgrows the cost: F is infinite."""
 
@@ -96,7 +86,7 @@ class InfiniteSlice:
         return DualPoint(np.inf, -np.inf, np.nan)
 
     def gradient(self, dual: float) -> Array:
-        raise FloatingPointError(NO_GRADIENT)
+        raise FloatingPointError("the smoothed objective is infinite here: it has no gradient.")
 
     def diagnostics(self, dual: float) -> None:
         return None

@@ -26,15 +26,11 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint, minimise_dual
 from wdro_model.objectives.integration.importance.audit import missed_by
 from wdro_model.objectives.integration.importance.balance import adapted
-from wdro_model.objectives.integration.importance.frame import Frame, frame_of, reference_of
+from wdro_model.objectives.integration.importance.frame import frame_of, reference_of
 from wdro_model.objectives.integration.importance.modes import MODES, cover
 from wdro_model.objectives.integration.importance.noise import Noise, noise
 from wdro_model.objectives.integration.importance.piece_modes import piece_lines, piece_mixture
-from wdro_model.objectives.integration.importance.proposal_scales import (
-    some_samples,
-    typical_dual,
-    typical_radius,
-)
+from wdro_model.objectives.integration.importance.proposal_scales import affine_dual, typical_radius
 from wdro_model.objectives.integration.importance.proposals import Component, Mixture, defended
 from wdro_model.objectives.integration.importance.rejection import Rejection
 from wdro_model.objectives.integration.importance.targets import Tilt
@@ -62,8 +58,8 @@ DEFENDED = 8
 AUDIT = Stream(seed=0, stage=2**63 - 2)
 AUDITED = 16
 """Random numbers of the search for modes that were missed, and the samples it looks at."""
-DUAL_DRAWS = 16
-"""Draws that look for the dual variable before the first refresh."""
+DUAL_DRAWS, DUAL_SAMPLES = 16, 32
+"""Draws and samples that look for the dual variable before the first refresh."""
 
 
 class Tilted(SampledIntegration):
@@ -77,15 +73,12 @@ class Tilted(SampledIntegration):
         *inputs: Any,
         radius: float | None = None,
         pieces: tuple[FlatLoss, ...] = (),
-        frame: Frame | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(*inputs, **settings)
         self.radius = radius
         self.pieces = pieces
-        self.whole = frame_of(self.joint, self.cost, self.sigma)
-        self.frame = frame or self.whole
-        """What is drawn: the moves of all the data, or of some of it."""
+        self.frame = frame_of(self.joint, self.cost, self.sigma)
         self._at: tuple[Array, float] | None = None
         self._mixture: Mixture | None = None
         self._settling = False
@@ -120,12 +113,9 @@ class Tilted(SampledIntegration):
     def _sliced(self, x: Array, samples: Array, stream: Stream) -> Slice:
         """The slice of the proposals; infinite where the loss outgrows the cost at this dual."""
         try:
-            return self.slice_of_draws(x, samples, stream)
+            return super().slice(x, samples, stream)
         except Divergence:
             return InfiniteSlice()
-
-    def slice_of_draws(self, x: Array, samples: Array, stream: Stream) -> Slice:
-        return super().slice(x, samples, stream)
 
     def settle(self, x: Array, dual: float | None = None) -> float:
         """Refresh at x and at the dual variable that minimises the objective there; returns it.
@@ -135,15 +125,22 @@ class Tilted(SampledIntegration):
         move along, for some of the samples. The first guess is `dual`, else G / (2 sqrt(radius)),
         optimal for an affine loss of slope G and a squared cost (G for costs of order 1).
         """
-        rows = some_samples(self.joint)
-        radius = self.radius or typical_radius(self.whole)
+        rows = np.unique(np.linspace(0, self.joint.size - 1, DUAL_SAMPLES).astype(int))
+        radius = self.radius or typical_radius(self.frame)
 
         def adapted(at: float) -> DualPoint:
             self.refresh(x, at)
             return self._sliced(x, rows, PILOT).at(at)
 
-        scales = {"radius": radius, "epsilon": self.epsilon}
-        start = dual or typical_dual(self.loss, x, self.whole, self.cost, **scales)
+        start = (
+            dual
+            if dual
+            else max(
+                affine_dual(self.loss, x, rows, self.frame, self.cost, radius),
+                1e-6 * self.epsilon / radius,
+                1e-300,
+            )
+        )
         draws, self.draws, self._settling = self.draws, DUAL_DRAWS, True
         try:
             found = minimise_dual(adapted, radius, start, 1e6 * start, rounds=25, tolerance=1e-3)
@@ -154,6 +151,8 @@ class Tilted(SampledIntegration):
 
     def proposals(self, samples: Array) -> Mixture:
         """The mixtures of these samples at the point of the last refresh."""
+        if self._at is None:
+            raise RuntimeError("the proposals have no decision yet: call refresh(x, dual) first.")
         if not self._keeps_modes():
             return self._find(samples, modes=1)
         if self._settling:
@@ -165,21 +164,10 @@ class Tilted(SampledIntegration):
     def _keeps_modes(self) -> bool:
         return self.joint.size * max(1, self.frame.dimension) * 4 <= KEPT_ENTRIES
 
-    @property
-    def point(self) -> tuple[Array, float]:
-        """The decision and the dual variable of the last refresh."""
-        if self._at is None:
-            raise RuntimeError("the proposals have no decision yet: call refresh(x, dual) first.")
-        return self._at
-
-    def recalled(self) -> tuple[Array, ...]:
-        """Where modes may be, from audits and, if that helps, from other dual variables."""
-        seen = [p for _, places in self._seen.values() for p in places] if self.recalls else []
-        return (*self._learned, *seen)
-
-    def target(self) -> Any:
-        """The density that is drawn from."""
-        x, dual = self.point
+    def _target(self) -> Tilt:
+        assert self._at is not None
+        x, dual = self._at
+        recalled = [p for _, places in self._seen.values() for p in places] if self.recalls else []
         return Tilt(
             self.loss,
             self.frame,
@@ -188,7 +176,7 @@ class Tilted(SampledIntegration):
             x=x,
             dual=dual,
             lines=piece_lines(self.pieces, x, self.joint.mean, self.frame),
-            places=self.recalled(),
+            places=(*self._learned, *recalled),
         )
 
     def _knows_pieces(self, target: Tilt) -> bool:
@@ -196,7 +184,7 @@ class Tilted(SampledIntegration):
         return target.lines is not None and target.quadratic and not target.walled
 
     def _find(self, samples: Array, modes: int) -> Mixture:
-        target = self.target()
+        target = self._target()
         if self._knows_pieces(target):
             assert target.lines is not None
             variance = target.variance(samples, np.zeros((1, self.frame.dimension)))
@@ -225,9 +213,9 @@ class Tilted(SampledIntegration):
 
         Places where some were found are remembered: the next search begins there too.
         """
-        rows = some_samples(self.joint, AUDITED)
+        rows = np.unique(np.linspace(0, self.joint.size - 1, AUDITED).astype(int))
         self.refresh(x, dual)
-        target = self.target()
+        target = self._target()
         if self._knows_pieces(target) or not target.dimension:
             return found
         generator = AUDIT.generator(self._audits)
@@ -264,9 +252,9 @@ class Tilted(SampledIntegration):
             self._numbers = (key, found)
         return found
 
-    def drawn(self, samples: Array, stream: Stream) -> tuple[Array, Array]:
-        """Moves (K, S, r), and log(reference density / proposal density) there, (K, S)."""
+    def draw(self, samples: Array, stream: Stream) -> Draws:
         proposals = self.proposals(samples)
+        shape = (len(samples), self.draws, self.frame.dimension)
         if self._rejection.needed:
             moves, log_mass = self._rejection.draw(proposals, samples, self.draws, stream)
         else:
@@ -276,13 +264,10 @@ class Tilted(SampledIntegration):
                 proposals.choose(points.uniform), points.normal, points.along
             )
         log_ratio = self._reference_of(samples).log_density(moves) - proposals.log_density(moves)
-        return moves, log_ratio + log_mass[:, None]
-
-    def draw(self, samples: Array, stream: Stream) -> Draws:
-        moves, log_ratio = self.drawn(samples, stream)
+        log_ratio += log_mass[:, None]
         owners = np.repeat(samples, self.draws)
         rows = self.frame.rows(owners, moves.reshape(len(owners), self.frame.dimension))
-        costs = self.cost(self.joint.matrix[owners], rows).reshape(log_ratio.shape)
+        costs = self.cost(self.joint.matrix[owners], rows).reshape(shape[:2])
         return Draws(rows, costs, log_ratio)
 
 

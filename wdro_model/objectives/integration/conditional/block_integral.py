@@ -28,7 +28,6 @@ VISIBLE = 6.5
 LEVELS = 8
 """At most so many values of w_i sigma_i^2 are told apart by sums of their own."""
 BLOCK_ENTRIES = 2**20
-NONE_NEAR = (np.zeros(0, dtype=int), np.zeros(0, dtype=int))
 
 
 @dataclass(frozen=True)
@@ -90,10 +89,7 @@ class AffineBlock:
     def slopes(self, owners: Array, values: Array, keep: bool = True) -> Slopes:
         """What the integrals need of the slopes B (K, S, r) of the samples `owners` (K,)."""
         bounds = self.frame.bounds(owners)
-        extremes = None
-        if bounds is not None:
-            one = values.shape[1] == 1
-            extremes = (values[:, 0],) * 2 if one else (values.min(axis=1), values.max(axis=1))
+        extremes = None if bounds is None else (values.min(axis=1), values.max(axis=1))
         squares = values**2
         squares = squares * self.frame.spread if self._fold is None else squares @ self._fold
         return Slopes(owners, squares, values if keep else None, bounds, extremes)
@@ -140,9 +136,9 @@ class AffineBlock:
         assert slopes.extremes is not None
         (lower, upper), (least, most) = slopes.bounds, slopes.extremes
         reach, factor = VISIBLE * np.sqrt(variance), variance / self.epsilon
-        near = least * factor - lower < reach
-        near |= upper - most * factor < reach
-        samples, coordinates = np.nonzero(near) if near.any() else NONE_NEAR
+        samples, coordinates = np.nonzero(
+            (least * factor - lower < reach) | (upper - most * factor < reach)
+        )
         return samples, coordinates
 
     def _truncate(

@@ -5,160 +5,262 @@ With zeta = (zeta_A, zeta_C), f affine in zeta_A given zeta_C, at each node s of
     f = f(x, (xi_A, s)) + <B_ks, zeta_A - xi_A>,
     phi_k = eps log sum_s w_ks exp(( f(x, (xi_A, s)) - l c_C(xi_k, s) )/eps + log E_A[...] ),
 
-with E_A in closed form (`block_integral`). What is left is a density of the moves of block C
-(`marginal`), as there is one without an affine block: one coordinate is integrated by adaptive
-cells, more than two by importance sampling, and two by cells, or where f is smooth on a few nodes
-around the modes (`mode_grid`).
+with E_A in closed form (`block_integral`). One coordinate in C is integrated by adaptive cells, and
+so are two where f may have kinks in them (`block_cells`). Where f is smooth in two coordinates, the
+nodes are the points of a trapezoidal rule in normal scores around each mode of the density of
+zeta_C (`block_modes`, `block_nodes`), and samples whose density they fail to resolve are left to
+cells. In more coordinates they are draws.
+
+On a grid the dual variable needs no further evaluation of the loss, unless it moves so far that the
+nodes no longer cover the density: they then follow the modes (`placement`), which changes the
+values by no more than their accuracy. The gradient in x is that of f at the tilted mean of zeta_A,
+node by node: f is affine in it.
+
+A loss that grows faster than the cost, as traffic does in its exponent, has a second mode at the
+edge of the support. At the dual variable where it overtakes the mode near the sample the cost of
+the worst case jumps, and a radius within the jump leaves the sample torn between both. All modes
+are therefore followed, and looked for where they may come up (`scouts`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from wdro_model.loss.batched import FlatLoss
 from wdro_model.model import RobustModel
-from wdro_model.objectives.integration.by_cells import ByCells
-from wdro_model.objectives.integration.conditional.affine_block import affine_block, may_have_kinks
-from wdro_model.objectives.integration.conditional.block_nodes import BlockNodes, NodeSlice
-from wdro_model.objectives.integration.conditional.marginal import Blocks, BlockTilt, Marginal
-from wdro_model.objectives.integration.conditional.mode_grid import (
-    FINE,
-    ROUGH,
-    Grid,
-    GridSlice,
-    ModeGrid,
-)
-from wdro_model.objectives.integration.importance.frame import frame_of
-from wdro_model.objectives.integration.importance.proposal_scales import typical_dual
-from wdro_model.objectives.integration.inner_integral import EMPIRICAL, Given, Stream
-from wdro_model.objectives.integration.tilted import Tilted
+from wdro_model.objectives.dual import DualPoint, minimise_dual
+from wdro_model.objectives.integration.cell_regions import CellRegion, region_of
+from wdro_model.objectives.integration.cells import CellMemory, normal_log_masses
+from wdro_model.objectives.integration.conditional.affine_block import affine_block
+from wdro_model.objectives.integration.conditional.block_cells import BlockCellSlice
+from wdro_model.objectives.integration.conditional.block_integral import AffineBlock
+from wdro_model.objectives.integration.conditional.block_nodes import COARSE, BlockNodes, Grid, fine
+from wdro_model.objectives.integration.conditional.block_slice import ConditionalSlice
+from wdro_model.objectives.integration.conditional.placement import Placement
+from wdro_model.objectives.integration.conditional.smoothness import may_have_kinks
+from wdro_model.objectives.integration.importance.frame import Frame, frame_of
+from wdro_model.objectives.integration.inner_integral import EMPIRICAL, Divergence, Given, Stream
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.costs import BoundCost
+from wdro_model.uncertainty.joint import JointSamples
+
+DUAL_SAMPLES = 32
+"""Samples that look for the dual variable before the first refresh."""
+REMEMBERED = 4
+"""Decisions whose nodes are remembered: a search along a line jumps back and forth."""
+NEARER = 0.25
+"""BlockNodes of a decision are taken up again if its distance is this share of the latest one's."""
 
 
-class BlockCells(ByCells):
-    """Closed form over the affine block, adaptive cells over the rest."""
+@dataclass(frozen=True)
+class Columns:
+    """The coordinates that move among those of some parameters, side by side."""
+
+    chosen: Array | None
+    """None for all of them, in order."""
+
+    @classmethod
+    def within(cls, joint: JointSamples, parameters: tuple[Any, ...], frame: Frame) -> Columns:
+        own = np.concatenate([np.arange(joint.dimension)[joint.slices[p]] for p in parameters])
+        position = np.empty(joint.dimension, dtype=int)
+        position[own] = np.arange(len(own))
+        chosen = position[frame.moving]
+        return cls(None if np.array_equal(chosen, np.arange(len(own))) else chosen)
+
+    def of(self, gradients: Array) -> Array:
+        return gradients if self.chosen is None else gradients[:, self.chosen]
+
+
+class Conditional(Given):
+    """Closed form over the affine block, nodes over the rest."""
 
     name = "conditional"
     begins = EMPIRICAL
     """Vertices may be so bad that the density of the data has modes all over its support."""
 
-    def __init__(self, parts: Blocks, radius: float | None) -> None:
-        super().__init__(
-            *(parts.loss, parts.joint, parts.cost),
-            epsilon=parts.epsilon,
-            sigma=parts.sigma,
-            radius=radius,
-            frame=parts.frame,
-        )
-        self.parts = parts
+    def __init__(
+        self,
+        loss: FlatLoss,
+        joint: JointSamples,
+        cost: BoundCost,
+        *,
+        epsilon: float,
+        sigma: float | Array,
+        draws: int,
+        affine: tuple[Any, ...],
+        radius: float | None = None,
+        grid: Grid | None = None,
+        kinked: bool = True,
+    ) -> None:
+        super().__init__(loss, joint, cost, epsilon=epsilon, sigma=sigma)
+        self.draws, self.radius, self.grid = draws, radius, grid or fine()
+        self.affine = affine
+        self.others = tuple(p for p in joint.parameters if all(p is not a for a in affine))
+        columns = np.concatenate([np.arange(joint.dimension)[joint.slices[p]] for p in affine])
+        rest = np.setdiff1d(np.arange(joint.dimension), columns)
+        self.block = AffineBlock(frame_of(joint, cost, sigma, columns), epsilon)
+        self.frame = frame_of(joint, cost, sigma, rest)
+        self.in_block = Columns.within(joint, affine, self.block.frame)
+        self.in_others = Columns.within(joint, self.others, self.frame)
+        self.exact = self.frame.dimension <= 2
+        self.adaptive = grid is None and (self.frame.dimension == 1 or (kinked and self.exact))
+        self.adaptive &= self.frame.dimension > 0
+        """Are the integrals over C taken by cells, not on a grid around the modes?"""
+        self.falls_back = grid is None and self.exact
+        """Are samples left to cells that a grid does not resolve?"""
+        self.unresolved = np.zeros(joint.size, dtype=bool)
+        """The samples for which that was seen."""
+        self._dual: float | None = None
+        """The dual variable that cells were last asked for."""
+        self.memory = CellMemory()
+        self._places: list[Placement] = []
+        """BlockNodes of the decisions looked at last, the latest first."""
+        self._easier: Conditional | None = None
 
     def describe(self) -> str:
-        return described(self.parts, "quadrature")
-
-    def surrogate(self) -> Any:
-        """Few nodes, to begin with, in the plane."""
-        if self.frame.dimension == 2 and self._easier is None:
-            self._easier = BlockGrid(self.parts, self.radius, ROUGH)
-        return self._easier
-
-    def tilt(self, x: Array) -> BlockTilt:
-        return BlockTilt(self.parts, x)
-
-
-class BlockGrid(Given):
-    """Closed form over the affine block, a few nodes around the modes of two coordinates.
-
-    Also where no other coordinate moves: each sample is then its own mode, and its own node.
-    """
-
-    name = "conditional"
-    begins = EMPIRICAL
-    exact = True
-
-    def __init__(self, parts: Blocks, radius: float | None, grid: Grid = FINE) -> None:
-        super().__init__(
-            parts.loss, parts.joint, parts.cost, epsilon=parts.epsilon, sigma=parts.sigma
+        names = ", ".join(p.name() for p in self.affine)
+        how = "quadrature" if self.exact else f"{self.draws} tilted draws for each sample"
+        return (
+            f"conditional closed form: exact over {names} ({self.block.frame.dimension} "
+            f"coordinates), {how} over the other {self.frame.dimension}"
         )
-        self.parts, self.radius, self.grid = parts, radius, grid
-        self.frame, self.block = parts.frame, parts.block
-        self._places = ModeGrid(parts, grid)
-        self._start: float | None = None
-        fine = grid is FINE and self.frame.dimension > 0
-        self._cells = BlockCells(parts, radius) if fine else None
-        self._easier: Any = None
-
-    def describe(self) -> str:
-        return described(self.parts, "quadrature")
 
     @property
     def rows(self) -> Array:
         """The samples, (N, d)."""
         return self.joint.matrix
 
+    @cached_property
+    def region(self) -> CellRegion:
+        """Where the moves of block C may go, around each sample."""
+        return region_of(self.frame, self.cost)
+
+    @cached_property
+    def reference(self) -> Array:
+        """The log of the mass of the reference there, (N,)."""
+        return normal_log_masses(self.region)
+
     @property
     def dual(self) -> float | None:
-        """Where the dual variable was minimised last."""
-        return self._places.dual
+        """The dual variable that the nodes stand for; None before there are any."""
+        if self.adaptive:
+            return self._dual
+        return self._places[0].dual if self._places else None
 
-    def surrogate(self) -> Any:
-        """The same on fewer nodes, to begin with."""
-        if self.grid is FINE and self.frame.dimension and self._easier is None:
-            self._easier = BlockGrid(self.parts, self.radius, ROUGH)
+    def surrogate(self) -> Conditional | None:
+        """The same on fewer nodes, to begin with; None where the nodes are few or drawn."""
+        if not self.exact or self.frame.dimension == 0 or self._easier is not None:
+            return self._easier
+        self._easier = Conditional(
+            self.loss,
+            self.joint,
+            self.cost,
+            epsilon=self.epsilon,
+            sigma=self.sigma,
+            draws=self.draws,
+            affine=self.affine,
+            radius=self.radius,
+            grid=COARSE,
+        )
         return self._easier
 
+    def reached(self, dual: float) -> None:
+        """Remember the dual variable that cells were found to end at."""
+        self._dual = dual
+
     def refresh(self, x: Array, dual: float) -> None:
-        """Forget the modes of other decisions."""
-        self._places, self._start = ModeGrid(self.parts, self.grid), dual
+        """Put the nodes where the density of the block C is, at this decision and dual."""
+        if self.adaptive:
+            self._dual = dual
+            return
+        placement = Placement(self, np.arange(self.joint.size))
+        placement.place(x, dual)
+        self._places = [placement]
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> GridSlice:
-        start = self.dual or self._start or getattr(self._easier, "dual", None)
-        if start is None:
-            frame = frame_of(self.joint, self.cost, self.sigma)
-            start = typical_dual(
-                *(self.loss, x, frame, self.cost), radius=self.radius, epsilon=self.epsilon
-            )
-        return GridSlice(self._places, self._cells, x, samples, start)
+    def slice(self, x: Array, samples: Array, stream: Stream) -> ConditionalSlice | BlockCellSlice:
+        """The inner integral at x, on the nodes of the last refresh where they fit."""
+        if self.adaptive:
+            if self._dual is None:
+                known = self._easier.dual if self._easier is not None else None
+                self._dual = known or self._typical_dual(x)
+            return BlockCellSlice(self, x, samples)
+        if not self._places and self._easier is not None and self._easier.dual is not None:
+            self.refresh(x, self._easier.dual)
+        if not self._places and self.exact:
+            self.refresh(x, self._typical_dual(x))
+        if not self._places:
+            self.settle(x)
+        if self.exact:
+            self._go_to(x, samples)
+        return ConditionalSlice(self, x, samples, stream, self._places[0])
 
-
-class BlockDraws(Tilted):
-    """Closed form over the affine block, importance sampling over the rest."""
-
-    name = "conditional"
-
-    def __init__(self, parts: Blocks, radius: float | None, draws: int) -> None:
-        super().__init__(
-            *(parts.loss, parts.joint, parts.cost),
-            epsilon=parts.epsilon,
-            sigma=parts.sigma,
-            draws=draws,
-            radius=radius,
-            frame=parts.frame,
-        )
-        self.parts = parts
-
-    def describe(self) -> str:
-        return described(self.parts, f"{self.draws} tilted draws for each sample")
-
-    def target(self) -> Marginal:
-        return Marginal(self.parts, *self.point, places=self.recalled())
+    def _go_to(self, x: Array, samples: Array) -> None:
+        """Go on from the latest nodes, or from those of a decision that is much nearer."""
+        samples = samples[~self.unresolved[samples]]
+        away = [float(np.linalg.norm(x - place.x)) for place in self._places]
+        nearest = int(np.argmin(away))
+        placement = self._places[nearest if away[nearest] < NEARER * away[0] else 0].copy()
+        try:
+            placement.follow(x, placement.dual, samples)
+        except Divergence:
+            placement.place(x, placement.dual)
+        kept = [self._places[i] for i in np.argsort(away)[: REMEMBERED - 1]]
+        for place in kept:
+            place.forget_nodes()
+        self._places = [placement, *kept]
 
     def nodes(self, samples: Array, stream: Stream) -> BlockNodes:
-        """Draws of these samples as nodes."""
-        moves, log_ratio = self.drawn(samples, stream)
-        return BlockNodes(samples, moves, log_ratio - np.log(self.draws))
+        """Nodes of these samples: those of the last refresh, or draws of a stream around them."""
+        return self._places[0].nodes(samples, stream)
 
-    def slice_of_draws(self, x: Array, samples: Array, stream: Stream) -> NodeSlice:
-        return NodeSlice(self.parts, x, self.nodes(samples, stream))
+    def settle(self, x: Array, dual: float | None = None) -> float:
+        """Refresh at x and at the dual variable that minimises the objective there; returns it.
 
+        The nodes move along with the dual variable, for some of the samples.
+        """
+        rows = self._some()
+        start = dual if dual else self._typical_dual(x)
+        some = Placement(self, rows)
+        some.place(x, start)
+        stream = Stream(0, 2**63 - 1)
 
-def described(parts: Blocks, how: str) -> str:
-    """What is computed, for people."""
-    names = ", ".join(p.name() for p in parts.affine)
-    return (
-        f"conditional closed form: exact over {names} ({parts.block.frame.dimension} "
-        f"coordinates), {how} over the other {parts.frame.dimension}"
-    )
+        def adapted(at: float) -> DualPoint:
+            if self.adaptive:
+                return BlockCellSlice(self, x, rows).at(at)
+            if not self.exact:
+                some.place(x, at)
+            return ConditionalSlice(self, x, rows, stream, some).at(at)
+
+        found = minimise_dual(
+            adapted, self._radius(), start, 1e6 * start, rounds=25, tolerance=1e-3
+        )
+        self.refresh(x, found.dual)
+        return found.dual
+
+    def _typical_dual(self, x: Array) -> float:
+        """G / (2 sqrt(radius)), optimal for a loss that is affine in all the data."""
+        rows = self._some()
+        raw = self.loss(x, self.joint.matrix[rows])[1].in_data(np.ones(len(rows)))
+        square = 0.0
+        for frame in (self.block.frame, self.frame):
+            assert frame.weights is not None
+            square += float((frame.pulled(raw) ** 2 / frame.weights).sum(axis=1).mean())
+        radius = self._radius()
+        return max(np.sqrt(square / radius) / 2, 1e-6 * self.epsilon / radius, 1e-300)
+
+    def _radius(self) -> float:
+        """The radius, or twice what moves of the reference cost where it is not known."""
+        assert self.frame.weights is not None
+        cost = self.block.weights @ self.block.frame.spread + self.frame.weights @ self.frame.spread
+        return self.radius or max(float(2 * cost), 1e-300)
+
+    def _some(self) -> Array:
+        """Samples that look for the dual variable before the first refresh."""
+        return np.unique(np.linspace(0, self.joint.size - 1, DUAL_SAMPLES).astype(int))
 
 
 def conditional_refusal(model: RobustModel) -> str | None:
@@ -178,14 +280,18 @@ def conditional_refusal(model: RobustModel) -> str | None:
     return None
 
 
-def build_conditional(model: RobustModel, scales: Any) -> BlockCells | BlockGrid | BlockDraws:
+def build_conditional(model: RobustModel, scales: Any) -> Conditional:
     """The strategy for a model; scales: epsilon, sigma and draws."""
     affine = affine_block(model.expression, model.joint.parameters)
-    given = (model.loss, model.joint, model.cost, scales.epsilon, scales.sigma, affine)
-    parts = Blocks(*given)
-    if parts.frame.dimension > 2:
-        return BlockDraws(parts, model.radius, scales.draws)
-    smooth = parts.frame.dimension != 1 and not may_have_kinks(model.expression, parts.others)
-    if smooth or parts.frame.dimension == 0:
-        return BlockGrid(parts, model.radius)
-    return BlockCells(parts, model.radius)
+    others = [p for p in model.joint.parameters if all(p is not a for a in affine)]
+    return Conditional(
+        model.loss,
+        model.joint,
+        model.cost,
+        epsilon=scales.epsilon,
+        sigma=scales.sigma,
+        draws=scales.draws,
+        affine=affine,
+        radius=model.radius,
+        kinked=may_have_kinks(model.expression, others),
+    )

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.objectives.integration.importance.curvature import clipped, confined
-from wdro_model.objectives.integration.importance.mode_places import within
-from wdro_model.objectives.integration.importance.modes import NEW, ascend, local
+from wdro_model.objectives.integration.importance.modes import NEW, ascend, local, within
 from wdro_model.objectives.integration.importance.proposals import Mixture
 from wdro_model.objectives.integration.importance.targets import Tilt
 from wdro_model.solvers.objective import Array

@@ -66,7 +66,7 @@ def fitted(found: Mixture, drawn: PilotDraws) -> Mixture:
         mean = np.einsum("ks,ksr->kr", shares, drawn.moves)
         apart = drawn.moves - mean[:, None]
         covariance = WIDER * np.einsum("ks,ksi,ksj->kij", shares, apart, apart)
-        old = one.covariance
+        old = one.root @ np.swapaxes(one.root, 1, 2)
         covariance = np.where(known[:, None, None], covariance + 0.02 * old, old)
         center = np.where(known[:, None], mean, one.center)
         out.append(Correlated(center, np.linalg.cholesky(covariance), one.bounds))

@@ -41,11 +41,6 @@ class Correlated:
         """The point of the box nearest to the center, coordinate by coordinate."""
         return self.center if self.bounds is None else np.clip(self.center, *self.bounds)
 
-    @property
-    def covariance(self) -> Array:
-        """(K, r, r)"""
-        return self.root @ np.swapaxes(self.root, 1, 2)
-
     def log_density(self, moves: Array, owners: slice = slice(None)) -> Array:
         """Log density (K, S) at the moves (K, S, r) of some of the samples."""
         center, root = self.center[owners], self.root[owners]

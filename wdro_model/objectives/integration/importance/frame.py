@@ -62,12 +62,7 @@ class Frame:
         """Bounds (B, r) on the moves of these samples; None on R^d."""
         if not self.bounded:
             return None
-        lower, upper = self._all_bounds
-        return lower[owners], upper[owners]
-
-    @cached_property
-    def _all_bounds(self) -> tuple[Array, Array]:
-        origins = self.joint.matrix[:, self.moving]
+        origins = self.joint.matrix[owners][:, self.moving]
         return np.minimum(self.lower - origins, 0.0), np.maximum(self.upper - origins, 0.0)
 
     def rows(self, owners: Array, moves: Array) -> Array:

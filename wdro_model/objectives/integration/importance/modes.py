@@ -9,6 +9,8 @@ from the corners and the centre of the box, and from where the slopes far out po
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from wdro_model.objectives.integration.importance.correlated import Correlated, correlated
@@ -18,16 +20,8 @@ from wdro_model.objectives.integration.importance.curvature import (
     confined,
     curvature,
     full_precision,
+    krylov,
     unit,
-)
-from wdro_model.objectives.integration.importance.mode_places import (
-    FEW,
-    corners,
-    outside,
-    pointed,
-    rays,
-    refuse_divergence,
-    rises,
 )
 from wdro_model.objectives.integration.importance.proposals import (
     Bounds,
@@ -44,37 +38,37 @@ RUNAWAY = 1e50
 """Deviations at which the Gaussian has long won, if it ever does."""
 ROUNDS = 30
 """Steps of an ascent; most end after three."""
-SETTLED, FOLLOWED = 0.01, 0.1
-"""An ascent ends when its step is below this many deviations; one that follows a mode before."""
-CLOSER = 0.8
-"""Ascents from a corner that led nowhere are tried again when it is nearer by this factor."""
+SETTLED = 0.01
+"""An ascent ends when its step is below this many deviations."""
 WINDOW = 20.0
 """Modes of a log mass so far below the best are left out."""
 FLOOR = 0.05
 """The least share of a mode in the mixture."""
 MODES = 16
 """Modes kept for each sample."""
+FEW = 8
+"""Dimensions in which modes have a full covariance."""
 NEW = np.log(1.5)
 """A mode is new if the ones before predict less than two thirds of its density."""
+STRIDES = 2.0 ** np.arange(-1, 8)
+"""Points of a ray, in deviations."""
+FAR = (2.0**16, 2.0**20)
+"""Distances, in deviations, at which a density that can be integrated has begun to fall."""
 SECOND = 8
 """Ascents for each sample from places that are not explained."""
+CORNERS, OUTSIDE = 32, 16
+"""Corners of the box, and points far out in random directions, that are looked at."""
 
 
 class Modes:
     """The modes of some samples that are known, with the Gaussians around them."""
 
-    def __init__(
-        self, target: Target, owners: Array, most: int, window: float = 10 * WINDOW
-    ) -> None:
-        self.target, self.owners, self.most, self.window = target, owners, most, window
+    def __init__(self, target: Target, owners: Array, most: int) -> None:
+        self.target, self.owners, self.most = target, owners, most
         self.bounds = target.bounds(owners)
         self.curved = np.zeros(len(owners), dtype=bool)
         """Which of the targets are not Gaussian, (K,)."""
         self.components: list[Component | Correlated] = []
-        self.top = np.full(len(owners), -np.inf)
-        """h at the highest of them, (K,)."""
-        self.lag = np.full(len(owners), np.inf)
-        """How far a corner was below them when an ascent from there last led back to them, (K,)."""
         self.masses: list[Array] = []
         """log of the integral that each component stands for, (K,); -inf where there is none."""
 
@@ -85,69 +79,18 @@ class Modes:
             out = np.logaddexp(out, mass[:, None] + one.log_density(moves))
         return out
 
-    @property
-    def everywhere(self) -> bool:
-        """Has each sample a mode?"""
-        return bool(self.masses) and bool(np.isfinite(self.masses).any(axis=0).all())
-
-    def again(self, target: Target) -> Modes:
-        """The modes of a target that differs little: where ascents from these ones lead.
-
-        Others come up at the ends of the support, or near the sample. A sample with one mode is
-        therefore searched from the highest of the corners, if that is less far below the sample
-        than the mode is above it; or from itself, if the mode is in a corner.
-        """
-        found = Modes(target, self.owners, self.most, self.window)
-        found.curved |= self.curved
-        starts = [clipped(one.anchor, found.bounds) for one in self.components]
-        shapes = np.stack([one.covariance for one in self.components], axis=1)
-        found.add(np.stack(starts, axis=1), np.isfinite(self.masses).T, shapes=shapes)
-        if not found.everywhere:
-            return found
-        size, rows = len(self.owners), np.arange(len(self.owners))
-        ends = np.zeros((size, 1, target.dimension))
-        ends = np.concatenate([ends, corners(target, self.owners)], axis=1)
-        flat = ends.reshape(-1, target.dimension)
-        heights = target.values(np.repeat(self.owners, ends.shape[1]), flat).reshape(size, -1)
-        anchors, known = np.stack([c.anchor for c in found.components]), np.isfinite(found.masses)
-        mode = np.where(known[:, :, None], anchors, 0.0).sum(axis=0)
-        across = np.abs(ends).max(axis=1, keepdims=True)
-        across = np.where(across > 0, across, np.inf)
-        nearest = np.linalg.norm((ends - mode[:, None]) / across, axis=2).argmin(axis=1)
-        own = heights[:, 0].copy()
-        heights[rows, nearest] = -np.inf
-        best = heights.argmax(axis=1)
-        highest = heights[rows, best]
-        rises = (highest > own - np.maximum(found.top - own, 0.0)) | (nearest > 0)
-        rises &= np.isfinite(highest) & (known.sum(axis=0) == 1)
-        lag = np.where(rises, found.top - highest, np.inf)
-        asks = rises & (lag < CLOSER * self.lag)
-        found.lag = np.where(asks | ~rises, lag, self.lag)
-        found.add(ends[rows, best][:, None], asks[:, None])
-        return found
-
-    def add(
-        self,
-        starts: Array,
-        alive: Array,
-        origin: Array | None = None,
-        shapes: Array | None = None,
-    ) -> None:
+    def add(self, starts: Array, alive: Array, origin: Array) -> None:
         """Ascend from starts (K, C, r) where alive (K, C) and keep what is new.
 
-        origin: the gradient of h at no move, (K, r); None where it is known which targets bend.
-        shapes: covariances (K, C, r, r) of the density around the starts, where they are known.
+        origin: the gradient of h at no move, (K, r).
         """
         target, rows = self.target, np.arange(len(self.owners))
         who, which = np.nonzero(alive)
         moves, values = starts.copy(), np.full(alive.shape, -np.inf)
         gradients = np.zeros(starts.shape)
-        known = None if shapes is None else shapes[who, which]
-        ends = ascend(target, self.owners[who], starts[who, which], known)
+        ends = ascend(target, self.owners[who], starts[who, which])
         moves[who, which], values[who, which], gradients[who, which] = ends
-        if origin is not None:
-            self.curved |= self._bends(moves, gradients, alive, origin)
-        self.top = np.maximum(self.top, values.max(axis=1))
+        self.curved |= self._bends(moves, gradients, alive, origin)
         covered, left = self.expected(moves), np.isfinite(values)
         while len(self.components) < self.most:
             score = np.where(left & (values > covered + NEW), values, -np.inf)
@@ -183,7 +126,7 @@ class Modes:
         deviation = np.sqrt(np.broadcast_to(self.target.variance(self.owners, zero), zero.shape))
         top = np.max(self.masses, axis=0)[:, None]
         left = np.isfinite(values) & (values > self.expected(points) + NEW)
-        left &= values > top - self.window
+        left &= values > top - 10 * WINDOW
         scaled, rows = points / deviation[:, None], np.arange(len(self.owners))
         starts, alive = [], []
         for _ in range(count):
@@ -208,9 +151,9 @@ def cover(target: Target, owners: Array, modes: int = MODES) -> tuple[Mixture, A
     return found.mixture(), found.curved
 
 
-def find(target: Target, owners: Array, modes: int = MODES, window: float = 10 * WINDOW) -> Modes:
-    """The modes of the targets; window: how far below the highest they are looked for."""
-    found = Modes(target, owners, modes, window)
+def find(target: Target, owners: Array, modes: int = MODES) -> Modes:
+    """The modes of the targets."""
+    found = Modes(target, owners, modes)
     bounds, shape = found.bounds, (len(owners), target.dimension)
     zero = np.zeros(shape)
     value, gradient = target(owners, zero)
@@ -228,7 +171,7 @@ def find(target: Target, owners: Array, modes: int = MODES, window: float = 10 *
         refuse_divergence(target, owners, directions)
         points, values = rises(target, owners, directions, value, bounds)
         if found.curved.any() or np.isfinite(values).any():
-            more = corners(target, owners), outside([c.anchor for c in found.components], deviation)
+            more = corners(target, owners), outside(found, deviation)
             seen = pointed(target, owners, np.concatenate(more, axis=1))
             points = np.concatenate([points, seen[0]], axis=1)
             values = np.concatenate([values, seen[1]], axis=1)
@@ -310,42 +253,27 @@ def against_wall(slopes: Array, free: Array | None) -> tuple[Array, Array]:
 
 
 # ------------------------------------------------------------------ ascent
-def ascend(
-    target: Target, owners: Array, moves: Array, shapes: Array | None = None
-) -> tuple[Array, Array, Array]:
+def ascend(target: Target, owners: Array, moves: Array) -> tuple[Array, Array, Array]:
     """Monotone ascents of h by scaled gradient steps within the bounds, each with its own length.
 
     y <- clip(y + t v grad h), with t by the Barzilai-Borwein rule, halved while h would fall. For
     a loss affine in the data one step with t = 1 arrives. Raises a Divergence where h rises so far
     out that nothing will bend it.
-
-    shapes: covariances (B, r, r) in the place of v, as long as they lead upwards, for ascents that
-    begin next to a mode and need not end so close to it.
     """
     moves = moves.copy()
     values, gradients = target(owners, moves)
     length = np.ones(len(owners))
-    shaped = np.full(len(owners), shapes is not None)
-    settled = SETTLED if shapes is None else FOLLOWED
     active = np.flatnonzero(np.isfinite(values))
     for _ in range(ROUNDS):
-        variance = np.broadcast_to(
-            target.variance(owners[active], moves[active]), moves[active].shape
-        )
-        step = variance * gradients[active]
-        if shapes is not None:
-            newton = np.einsum("bij,bj->bi", shapes[active], gradients[active])
-            step = np.where(shaped[active, None], newton, step)
-        trial = confined(target, owners[active], moves[active] + length[active, None] * step)
-        move = (trial - moves[active]) / np.sqrt(variance)
-        size = np.sqrt(np.einsum("br,br->b", move, move))
-        going = (size > settled) & (length[active] > 1e-4)
-        if not going.any():
+        if len(active) == 0:
             break
-        active, trial, move, size, variance = (
-            part[going] for part in (active, trial, move, size, variance)
-        )
-        value, gradient = target(owners[active], trial)
+        who, here = owners[active], moves[active]
+        variance = target.variance(who, here)
+        step = length[active, None] * variance * gradients[active]
+        trial = confined(target, who, here + step)
+        move = (trial - here) / np.sqrt(variance)
+        size = np.sqrt(np.einsum("br,br->b", move, move))
+        value, gradient = target(who, trial)
         better = value >= values[active]
         if np.any(better & (np.abs(trial / np.sqrt(variance)).max(axis=1, initial=0.0) > RUNAWAY)):
             raise Divergence
@@ -354,11 +282,102 @@ def ascend(
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             secant = np.where(fall > 0, size**2 / fall, 4 * length[active])
         grown = np.clip(np.nan_to_num(secant, nan=1.0), 0.05, 8 * np.maximum(1, length[active]))
-        grown = np.where(shaped[active], 1.0, grown)
-        shorter = np.where(shaped[active], 1.0, 0.3 * length[active])
-        length[active] = np.where(better, grown, shorter)
-        shaped[active] &= better
+        length[active] = np.where(better, grown, 0.3 * length[active])
         accepted = active[better]
         moves[accepted], values[accepted] = trial[better], value[better]
         gradients[accepted] = gradient[better]
+        active = active[(size > SETTLED) & (length[active] > 1e-4)]
     return moves, values, gradients
+
+
+# ------------------------------------------------------------------ places to look at
+def refuse_divergence(target: Target, owners: Array, directions: list[Array]) -> None:
+    """Raise a Divergence where a target still rises far out along some direction (K, r)."""
+    bounds = target.bounds(owners)
+    ways = np.stack([sign * one for one in directions for sign in (1.0, -1.0)], axis=1)
+    if bounds is not None:
+        ends = [np.isfinite(side)[:, None] for side in bounds]
+        ways = np.where(np.where(ways > 0, ends[1], ends[0]), 0.0, ways)
+    points = np.stack([stride * ways for stride in FAR]).reshape(-1, target.dimension)
+    who = np.tile(np.repeat(owners, ways.shape[1]), 2)
+    near, far = target.values(who, points).reshape(2, -1)
+    if np.any(far > near):
+        raise Divergence
+
+
+def rays(
+    target: Target, owners: Array, zero: Array, gradient: Array, deviation: Array
+) -> list[Array]:
+    """Directions (K, r) to look along: gradient, most convex direction, axes or a random one."""
+    found = [deviation * unit(deviation * gradient)]
+    directions, _ = krylov(target, owners, zero, gradient, deviation, None)
+    found += [deviation * directions[:, j] for j in range(min(2, directions.shape[1]))]
+    if target.dimension <= FEW:
+        found += [deviation * axis for axis in np.eye(target.dimension)]
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (2, target.dimension))
+    if target.dimension <= 3:
+        signs = np.array(list(product((1.0, -1.0), repeat=target.dimension)))
+        signs = signs[signs[:, 0] > 0] * (1.0 + 0.01 * np.arange(target.dimension))
+    return found + [deviation * one for one in signs]
+
+
+def rises(
+    target: Target, owners: Array, directions: list[Array], value: Array, bounds: Bounds | None
+) -> tuple[Array, Array]:
+    """For each ray the highest point beyond a rise of h, (K, R, r), and h there; -inf for none.
+
+    A ray along which h only falls leads to no other mode.
+    """
+    rays = np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1)
+    points = rays[:, :, None] * STRIDES[:, None]
+    if bounds is not None:
+        points = np.clip(points, bounds[0][:, None, None], bounds[1][:, None, None])
+    shape = points.shape[:3]
+    flat = points.reshape(-1, target.dimension)
+    values = target.values(np.repeat(owners, shape[1] * shape[2]), flat).reshape(shape)
+    start = np.broadcast_to(value[:, None, None], (*shape[:2], 1))
+    rising = np.isfinite(values) & (values > np.concatenate([start, values[:, :, :-1]], axis=2))
+    heights = np.where(rising, values, -np.inf)
+    best = heights.argmax(axis=2)[:, :, None]
+    places = np.take_along_axis(points, best[..., None], axis=2)[:, :, 0]
+    return places, np.take_along_axis(heights, best, axis=2)[:, :, 0]
+
+
+def corners(target: Target, owners: Array) -> Array:
+    """Corners and centre (K, C, r) of the support; coordinates without bounds stay."""
+    dimension = target.dimension
+    if 2**dimension <= CORNERS:
+        ends = np.array(list(product((0.0, 1.0), repeat=dimension)))
+    else:
+        ends = np.random.default_rng(3).choice([0.0, 1.0], (CORNERS, dimension))
+    return within(target, owners, np.concatenate([ends, np.full((1, dimension), 0.5)]))
+
+
+def within(target: Target, owners: Array, shares: Array) -> Array:
+    """Moves (K, C, r) at these shares (C, r) or (K, C, r) of the way across the support."""
+    room = target.room(owners) if target.walled else target.bounds(owners)  # type: ignore[attr-defined]
+    if room is None:
+        return np.zeros((len(owners), 0, target.dimension))
+    lower, upper = (np.where(np.isfinite(side), side, 0.0)[:, None] for side in room)
+    return np.asarray(lower + shares * (upper - lower))
+
+
+def outside(found: Modes, deviation: Array) -> Array:
+    """Moves (K, C, r) in random directions, beyond the modes that are known."""
+    directions = unit(np.random.default_rng(4).standard_normal((OUTSIDE, deviation.shape[1])))
+    lengths = [np.linalg.norm(c.anchor / deviation, axis=1) for c in found.components]
+    reach = 1.5 * np.max(lengths, axis=0) + 3.0
+    return (reach[:, None] * deviation)[:, None] * directions
+
+
+def pointed(target: Target, owners: Array, points: Array) -> tuple[Array, Array]:
+    """The points (K, P, r), or where a step of an ascent leads from them if that is higher; h."""
+    size, count, dimension = points.shape
+    who = np.repeat(owners, count)
+    flat = confined(target, who, points.reshape(-1, dimension))
+    values, gradients = target(who, flat)
+    moved = confined(target, who, flat + target.variance(who, flat) * gradients)
+    further = target.values(who, moved)
+    better = further > values
+    flat = np.where(better[:, None], moved, flat)
+    return flat.reshape(points.shape), np.where(better, further, values).reshape(size, count)

@@ -8,30 +8,6 @@ from wdro_model.loss.batched import FlatLoss
 from wdro_model.objectives.integration.importance.frame import Frame
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
-from wdro_model.uncertainty.joint import JointSamples
-
-LOOKED_AT = 32
-"""Samples that a guess is made from."""
-
-
-def some_samples(joint: JointSamples, most: int = LOOKED_AT) -> Array:
-    """Up to so many samples, evenly spread over all."""
-    return np.unique(np.linspace(0, joint.size - 1, most).astype(int))
-
-
-def typical_dual(
-    loss: FlatLoss,
-    x: Array,
-    frame: Frame,
-    cost: BoundCost,
-    *,
-    radius: float | None,
-    epsilon: float,
-) -> float:
-    """Where the dual variable may be at a decision, from the slopes at some samples."""
-    budget = radius or typical_radius(frame)
-    found = affine_dual(loss, x, some_samples(frame.joint), frame, cost, budget)
-    return max(found, 1e-6 * epsilon / budget, 1e-300)
 
 
 def typical_radius(frame: Frame) -> float:

@@ -52,11 +52,6 @@ class Component:
     log_norm: Array
     """log of the density at the anchor, (K,)."""
 
-    @property
-    def covariance(self) -> Array:
-        """(K, r, r), without bounds and directions."""
-        return self.deviation[:, :, None] ** 2 * np.eye(self.deviation.shape[1])
-
     def log_density(self, moves: Array, owners: slice = slice(None)) -> Array:
         """Log density (K, S) at the moves (K, S, r) of some of the samples."""
 

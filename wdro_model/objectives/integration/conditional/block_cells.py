@@ -1,0 +1,185 @@
+"""Conditional integration by adaptive cells over one or two coordinates.
+
+With the affine block A integrated out, what is left is a function of the moves y of block C,
+
+    phi_k = eps log int exp(f(x, (xi_A, s))/eps + log E_A[...] - l c_C/eps - |t|^2/2) dt + const,
+
+t = y / sigma, over the line or the plane: `cells`, whatever it looks like. The loss and its slopes
+in block A are evaluated once at the nodes of a decision, where they can be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wdro_model.objectives.dual import DualPoint
+from wdro_model.objectives.integration.cells import CellIntegral, Resolved, cell_diagnostics
+from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral
+from wdro_model.objectives.integration.conditional.marginal import Marginal
+from wdro_model.objectives.integration.importance.targets import blocks
+from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
+from wdro_model.solvers.objective import Array, Diagnostics
+
+if TYPE_CHECKING:
+    from wdro_model.objectives.integration.conditional.by_blocks import Conditional
+
+TOLERANCE = {1: 1e-9, 2: 3e-6}
+"""Estimated relative errors of the integrals over one and over two coordinates."""
+EXPECTED = {1: 1000, 2: 20_000}
+"""Nodes of a sample, on one and on two coordinates."""
+KEPT_NUMBERS, CHUNK_NUMBERS = 2**25, 2**23
+"""What was seen at the nodes is kept for the next dual up to so many numbers; beyond, samples are
+integrated in chunks of this size, anew for each dual."""
+LIVELY = 1e-14
+"""A smaller weight has no part in the gradient."""
+
+
+class BlockTilt:
+    """The exponent of block C at one decision."""
+
+    def __init__(self, rule: Conditional, x: Array) -> None:
+        self._rule, self._target = rule, Marginal(rule, x, 0.0)
+
+    def look(self, owner: Array, moves: Array) -> tuple[Array, ...]:
+        """f/eps - |t|^2/2, c_C, and the slopes of f in block A."""
+        rule, frame = self._rule, self._rule.frame
+        fixed = np.empty(len(moves))
+        slopes = np.empty((len(moves), rule.block.frame.dimension))
+        for some in blocks(len(moves), rule.joint.dimension):
+            rows = frame.rows(owner[some], moves[some])
+            values, slopes[some] = self._target.look(rows, rule.affine, rule.in_block)
+            fixed[some] = np.where(np.isneginf(values), np.nan, values) / rule.epsilon
+        assert frame.weights is not None
+        fixed -= 0.5 * (moves**2 / frame.spread).sum(axis=1)
+        return fixed, moves**2 @ frame.weights, slopes
+
+    def exponents(self, looked: tuple[Array, ...], owner: Array, dual: float) -> Array:
+        fixed, costs, slopes = looked
+        found = fixed - (dual / self._rule.epsilon) * costs
+        for some in blocks(len(fixed), slopes.shape[1]):
+            found[some] += self._inner(slopes[some], owner[some], dual).log_value[:, 0]
+        return found
+
+    def cost_moments(
+        self, looked: tuple[Array, ...], owner: Array, dual: float
+    ) -> tuple[Array, Array]:
+        """The mean over block A of the transport cost, and its variance: NaN near a bound."""
+        _, costs, slopes = looked
+        mean, variance = costs.copy(), np.full(len(costs), np.nan)
+        for some in blocks(len(costs), slopes.shape[1]):
+            inner = self._inner(slopes[some], owner[some], dual)
+            mean[some] += inner.cost[:, 0]
+            if inner.cost_variance is not None:
+                variance[some] = inner.cost_variance[:, 0]
+        return mean, variance
+
+    def _inner(self, slopes: Array, owner: Array, dual: float) -> BlockIntegral:
+        block = self._rule.block
+        return block.integrate(block.slopes(owner, slopes[:, None]), dual)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The integrals of all samples at one dual variable."""
+
+    dual: float
+    point: DualPoint
+    error: Array
+    nodes: int
+
+
+class BlockCellSlice:
+    """mean_k phi_k at one x."""
+
+    trust = np.inf
+
+    def __init__(self, rule: Conditional, x: Array, samples: Array) -> None:
+        self._rule, self._x, self._samples = rule, x, samples
+        r = rule.frame.dimension
+        self._tolerance = TOLERANCE[r]
+        self._tilt = BlockTilt(rule, x)
+        numbers = EXPECTED[r] * (4 + rule.block.frame.dimension)
+        self._keeps = len(samples) * numbers <= KEPT_NUMBERS
+        step = len(samples) if self._keeps else max(1, CHUNK_NUMBERS // numbers)
+        starts = range(0, len(samples), max(1, step))
+        self._chunks = [np.sort(samples[i : i + step]) for i in starts]
+        self._integrals: dict[int, CellIntegral] = {}
+        self._known: Measured | None = None
+        self.guess = rule.dual
+        """Where the minimum over the dual variable may be."""
+
+    def _parts(self, dual: float) -> Iterator[tuple[CellIntegral, Resolved]]:
+        """The integrals of some samples after the other."""
+        rule = self._rule
+        for i, chunk in enumerate(self._chunks):
+            integral = self._integrals.get(i)
+            if integral is None:
+                deviation, known = np.sqrt(rule.frame.spread), rule.memory.of(chunk)
+                integral = CellIntegral(
+                    self._tilt, rule.region, deviation, chunk, self._tolerance, known
+                )
+            found = integral.at(dual)
+            yield integral, found
+            if self._keeps:
+                self._integrals[i] = integral
+            elif not found.diverges:
+                rule.memory.keep(integral.kept(), integral.anew)
+
+    def at(self, dual: float) -> DualPoint:
+        if self._known is None or self._known.dual != dual:
+            self._known = self._measured(dual)
+        return self._known.point
+
+    def _measured(self, dual: float) -> Measured:
+        rule, size = self._rule, len(self._samples)
+        value = cost = bend = 0.0
+        errors, nodes = [], 0
+        for integral, found in self._parts(dual):
+            if found.diverges:
+                return Measured(dual, DualPoint(np.inf, -np.inf, np.nan), np.zeros(0), 0)
+            shape, position = found.weights.shape, integral.position
+            owner = np.repeat(integral.owners, shape[1])
+            flat = tuple(part.reshape(-1, *part.shape[2:]) for part in integral.looked)
+            costs, spread = (
+                part.reshape(shape) for part in self._tilt.cost_moments(flat, owner, dual)
+            )
+            mean = np.bincount(position, np.vecdot(found.weights, costs), len(integral.samples))
+            spread = spread + (costs - mean[position, None]) ** 2
+            logs = found.log_mass - rule.reference[integral.samples]
+            value += float((logs - rule.frame.dimension * HALF_LOG_2PI).sum())
+            cost += float(mean.sum())
+            bend += float(np.vdot(found.weights, spread))
+            errors.append(found.error)
+            nodes += found.weights.size
+        point = DualPoint(rule.epsilon * value / size, -cost / size, bend / (size * rule.epsilon))
+        return Measured(dual, point, np.concatenate(errors), nodes)
+
+    def gradient(self, dual: float) -> Array:
+        """That of f at the tilted mean of the block, node by node: f is affine in it."""
+        rule, size = self._rule, len(self._samples)
+        if not np.isfinite(self.at(dual).value):
+            raise FloatingPointError(
+                "the smoothed objective is infinite here: the loss outgrows the cost, and has no "
+                "gradient; give the data a bounded support."
+            )
+        rule.reached(dual)
+        target, gradient = Marginal(rule, self._x, dual), np.zeros(rule.loss.dimension)
+        for integral, found in self._parts(dual):
+            rule.memory.keep(integral.kept(), integral.anew)
+            cell, node = np.nonzero(found.weights > LIVELY)
+            weights = found.weights[cell, node] / size
+            moves, owners = integral.moves()[cell, node], integral.owners[cell]
+            for some in blocks(len(weights), rule.joint.dimension):
+                rows = target.tilted_rows(owners[some], moves[some])
+                gradient += rule.loss(self._x, rows)[1](weights[some])
+        return gradient
+
+    def diagnostics(self, dual: float) -> Diagnostics | None:
+        self.at(dual)
+        assert self._known is not None
+        error = self._known.error
+        return cell_diagnostics(error, self._tolerance, self._known.nodes, self._rule.epsilon)

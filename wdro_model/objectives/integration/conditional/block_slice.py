@@ -1,0 +1,274 @@
+"""Slices of conditional integration: closed form over one block at the nodes of the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wdro_model.objectives.dual import DualPoint
+from wdro_model.objectives.integration.conditional.block_cells import BlockCellSlice
+from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral, Slopes
+from wdro_model.objectives.integration.conditional.marginal import evaluated, scenarios
+from wdro_model.objectives.integration.conditional.placement import TOLERATED, Placement
+from wdro_model.objectives.integration.conditional.scouts import Scouts
+from wdro_model.objectives.integration.inner_integral import Divergence, Stream
+from wdro_model.solvers.objective import Array, Diagnostics
+
+if TYPE_CHECKING:
+    from wdro_model.objectives.integration.conditional.by_blocks import Conditional
+
+CHUNK_ENTRIES = 2**18
+"""Scenarios evaluated at once (2 MiB): arrays that stay in the cache."""
+TRUST = 1.01
+"""The dual changes little between neighbouring decisions, and may sit where the cost jumps as a
+sample moves to the edge of its support: the slope there says nothing about the next percent."""
+KEPT_ENTRIES = 2**26
+"""Slopes B kept for the dual variable (512 MiB); beyond, the loss is evaluated again for each."""
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """The integrals at one dual variable."""
+
+    dual: float
+    exponent: Array
+    """Log weights of the nodes, (P, S)."""
+    weights: Array
+    """Weights of the nodes, (P, S); they sum to one for each sample."""
+    inner: list[BlockIntegral]
+    """One for each part of the modes."""
+    point: DualPoint
+    uncovered: Array = field(default_factory=lambda: np.zeros(0, dtype=int))
+    """Positions of the samples whose density the nodes resolve badly or cut off."""
+
+
+class ConditionalSlice:
+    """mean_k phi_k at one x, on nodes of block C that stay where they are if they can."""
+
+    def __init__(
+        self, rule: Conditional, x: Array, samples: Array, stream: Stream, placement: Placement
+    ) -> None:
+        self._rule, self._x, self._given = rule, x, samples
+        self._stream, self._placement = stream, placement
+        self.guess = placement.dual
+        """Where the minimum over the dual variable may be."""
+        self.trust = TRUST if placement.settled else np.inf
+        """The factor by which a first step from there should change it at most."""
+        self._known: Weighted | None = None
+        self._divide()
+        try:
+            self._prepare()
+        except Divergence:
+            self._known = infinite(placement.dual)
+
+    def _divide(self) -> None:
+        """Leave the samples to cells that no grid around their modes resolves."""
+        rule, x, given = self._rule, self._x, self._given
+        hard = rule.unresolved[given]
+        self._samples, left = given[~hard], given[hard]
+        self._cells = BlockCellSlice(rule, x, left) if len(left) else None
+        kept = rule.exact and Scouts.fit(rule, len(self._samples), KEPT_ENTRIES)
+        kept &= len(self._samples) > 0
+        self._scouts = Scouts(rule, x, self._samples, self._placement) if kept else None
+
+    # -------------------------------------------------------------- at one decision
+    def _prepare(self) -> None:
+        """Evaluate the loss on the nodes."""
+        rule = self._rule
+        self._nodes = nodes = self._placement.nodes(self._samples, self._stream)
+        new = np.diff(nodes.owners, prepend=-1) != 0
+        self._first, self._sample = np.flatnonzero(new), np.cumsum(new) - 1
+        size, count = nodes.log_weights.shape
+        kept = size * count * max(1, rule.block.frame.dimension) <= KEPT_ENTRIES
+        step = max(1, CHUNK_ENTRIES // (count * rule.joint.dimension))
+        self._parts = [slice(i, i + step) for i in range(0, size, step)]
+        assert rule.frame.weights is not None
+        self._costs = nodes.moves**2 @ rule.frame.weights
+        self._values = np.empty((size, count))
+        self._slopes: list[Slopes] = []
+        for part in self._parts:
+            self._values[part], slopes = self._evaluate(part)
+            self._slopes.append(rule.block.slopes(nodes.owners[part], slopes, kept))
+        self._known = None
+
+    def _rows(self, part: slice) -> Array:
+        """Scenarios at the nodes of some of the modes, the block A at its samples."""
+        return scenarios(self._rule, self._nodes.owners[part], self._nodes.moves[part])
+
+    def _evaluate(self, part: slice) -> tuple[Array, Array]:
+        return evaluated(self._rule, self._x, self._rows(part), self._values[part].shape)
+
+    def _steep(self, k: int) -> Array:
+        """B at the nodes of a part, evaluated again where it was not kept."""
+        kept = self._slopes[k].values
+        return self._evaluate(self._parts[k])[1] if kept is None else kept
+
+    # -------------------------------------------------------------- at one dual variable
+    def at(self, dual: float) -> DualPoint:
+        point = self._adapted(dual).point
+        if self._cells is None:
+            return point
+        other, share = self._cells.at(dual), len(self._samples) / len(self._given)
+        if share == 0.0:
+            return other
+        parts = (
+            getattr(p, name) for name in ("value", "slope", "curvature") for p in (point, other)
+        )
+        return DualPoint(
+            *(share * mine + (1 - share) * theirs for mine, theirs in zip(parts, parts))
+        )
+
+    def _adapted(self, dual: float) -> Weighted:
+        """The integrals at the dual; nodes that do not cover the density are moved."""
+        if not self._rule.exact:  # draws stay: those of a density without end say nothing
+            lost = self._known is not None and not np.isfinite(self._known.point.value)
+            return infinite(dual) if lost else self._weighted(dual)
+        try:
+            if self._known is not None and not np.isfinite(self._known.point.value):
+                self._placement.place(self._x, dual)
+                self._prepare()
+            self._adapt(dual)
+        except Divergence:
+            self._known = infinite(dual)
+        return self._weighted(dual)
+
+    def _adapt(self, dual: float) -> None:
+        if len(self._samples) == 0:
+            return
+        placement, x, samples = self._placement, self._x, self._samples
+        for curved in (False, True):
+            if self._fails(dual) and placement.follow(x, dual, samples, curved):
+                self._prepare()
+        searched = samples[:0]
+        if self._scouts is not None:
+            searched = self._scouts.asked(dual, self._peaks)
+        if (len(searched) or placement.shifts(x, dual, samples)) and placement.follow(
+            x, dual, samples, searched=searched
+        ):
+            self._prepare()
+        if self._fails(dual):
+            placement.place(x, dual)
+            self._prepare()
+            hard = self._weighted(dual).uncovered
+            if self._rule.falls_back and len(hard):
+                self._rule.unresolved[samples[hard]] = True
+                self._divide()
+                self._prepare()
+            else:
+                placement.unreached = self.uncovered(dual)
+
+    def _peaks(self, dual: float) -> Array:
+        """The largest log density of each sample at its nodes, (K,)."""
+        h = self._weighted(dual).exponent - self._nodes.log_weights
+        h -= 0.5 * (self._nodes.moves**2 @ (1 / self._rule.frame.spread))
+        return np.maximum.reduceat(h.max(axis=1), self._first)
+
+    def _fails(self, dual: float) -> bool:
+        return self.uncovered(dual) > TOLERATED + self._placement.unreached
+
+    def _weighted(self, dual: float) -> Weighted:
+        if self._known is None or self._known.dual != dual:
+            self._known = self._integrated(dual)
+        return self._known
+
+    def _integrated(self, dual: float) -> Weighted:
+        epsilon, block = self._rule.epsilon, self._rule.block
+        exponent = (self._values - dual * self._costs) / epsilon + self._nodes.log_weights
+        cost, spread = self._costs.copy(), np.zeros(exponent.shape)
+        integrals = []
+        for k, part in enumerate(self._parts):
+            steep = self._steep(k) if block.needs_values(self._slopes[k], dual) else None
+            inner = block.integrate(self._slopes[k], dual, steep)
+            exponent[part] += inner.log_value
+            cost[part] += inner.cost
+            spread[part] = np.nan if inner.cost_variance is None else inner.cost_variance
+            integrals.append(inner)
+        first, sample = self._first, self._sample
+        if len(first) == 0:
+            return Weighted(dual, exponent, exponent, integrals, DualPoint(0.0, 0.0, 0.0))
+        top = np.maximum.reduceat(exponent.max(axis=1), first)
+        weights = np.exp(exponent - top[sample, None])
+        total = np.add.reduceat(weights.sum(axis=1), first)
+        weights /= total[sample, None]
+        mean = np.add.reduceat(np.vecdot(weights, cost), first)
+        spread += (cost - mean[sample, None]) ** 2
+        point = DualPoint(
+            float(epsilon * (top + np.log(total)).mean()),
+            float(-mean.mean()),
+            float(np.vdot(weights, spread)) / (epsilon * len(first)),
+        )
+        if not self._rule.exact:
+            return Weighted(dual, exponent, weights, integrals, point)
+        return Weighted(dual, exponent, weights, integrals, point, self._uncovered(weights))
+
+    def gradient(self, dual: float) -> Array:
+        """That of f at the tilted mean of the block, node by node: f is affine in it."""
+        rule, found = self._rule, self._adapted(dual)
+        if not np.isfinite(found.point.value):
+            raise FloatingPointError(
+                "the smoothed objective is infinite here: the loss outgrows the cost, and has no "
+                "gradient; give the data a bounded support."
+            )
+        self._placement.reached(self._x, dual)
+        self._placement.settled = True
+        gradient = np.zeros(rule.loss.dimension)
+        if self._cells is not None:
+            share = 1 - len(self._samples) / len(self._given)
+            gradient += share * self._cells.gradient(dual)
+        # Backwards: what the loss computed for the last part may still be known to it.
+        for k in reversed(range(len(self._parts))):
+            part = self._parts[k]
+            rows = self._rows(part)
+            moves = rule.block.moves(found.inner[k], self._steep(k))
+            rows[:, rule.block.frame.moving] += moves.reshape(len(rows), -1)
+            weights = found.weights[part].ravel() / len(self._given)
+            gradient += rule.loss(self._x, rows)[1](weights)
+        return gradient
+
+    # -------------------------------------------------------------- can it be trusted?
+    def diagnostics(self, dual: float) -> Diagnostics | None:
+        if self._rule.exact:
+            return None
+        weights = self._weighted(dual).weights
+        sizes = 1.0 / np.einsum("ks,ks->k", weights, weights)
+        draws = self._rule.draws
+        variance = (1.0 / sizes - 1.0 / draws) * draws / max(1, draws - 1)
+        return Diagnostics(
+            draws=draws,
+            effective_size=float(np.median(sizes)),
+            smallest_effective_size=float(sizes.min()),
+            standard_error=float(
+                self._rule.epsilon * np.sqrt(max(0.0, variance.sum())) / len(sizes)
+            ),
+            nearest_cost=float(self._costs.min(axis=1).mean()),
+        )
+
+    def uncovered(self, dual: float) -> float:
+        """The share of samples whose density the nodes resolve badly or cut off."""
+        return len(self._weighted(dual).uncovered) / max(1, len(self._samples))
+
+    def _uncovered(self, weights: Array) -> Array:
+        """By the moments of the weights (P, S) in the scores of the nodes."""
+        grid, scores = self._rule.grid, self._nodes.scores
+        assert scores is not None
+        r = scores.shape[1]
+        if r == 0:
+            return np.zeros(0, dtype=int)
+        outer = np.linalg.norm(scores, axis=1, keepdims=True) > grid.extent - grid.step
+        features = np.concatenate([scores, scores**2, outer, np.ones(outer.shape)], axis=1)
+        moments = weights @ features
+        mass = moments[:, -1]
+        moments = moments / np.maximum(mass, 1e-300)[:, None]
+        variance = moments[:, r : 2 * r] - moments[:, :r] ** 2
+        narrow = variance.min(axis=1) < grid.narrowest
+        lost = moments[:, 2 * r] > grid.most_outside
+        bad = self._sample[(narrow | lost) & (mass > 1e-3)]
+        return np.unique(bad)
+
+
+def infinite(dual: float) -> Weighted:
+    """Where the loss outgrows the cost."""
+    empty = np.empty((0, 0))
+    return Weighted(dual, empty, empty, [], DualPoint(np.inf, -np.inf, np.nan))

@@ -1,0 +1,211 @@
+"""Where the nodes of the samples stand, and how they follow the decision and the dual variable.
+
+Decisions and duals move little from one evaluation to the next: Newton steps from the last modes
+find the new ones, the curvature being kept while it fits. All modes that were found are followed,
+and get nodes when they come to count. Samples that may have others are searched again.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wdro_model.objectives.integration.conditional.block_modes import (
+    BlockModes,
+    bent,
+    distinct,
+    gaussians,
+    joined,
+    priced,
+    search,
+    tracked,
+    unknown,
+)
+from wdro_model.objectives.integration.conditional.block_nodes import BlockNodes
+from wdro_model.objectives.integration.conditional.marginal import Marginal
+from wdro_model.objectives.integration.importance.curvature import clipped
+from wdro_model.objectives.integration.importance.frame import reference_of
+from wdro_model.objectives.integration.importance.modes import cover
+from wdro_model.objectives.integration.importance.noise import noise
+from wdro_model.objectives.integration.importance.proposals import Mixture, defended
+from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.solvers.objective import Array
+
+if TYPE_CHECKING:
+    from wdro_model.objectives.integration.conditional.by_blocks import Conditional
+
+DEFENCE = 0.05
+"""Share of the reference among draws."""
+AT_REST = 0.4
+"""A mode is where it was if an ascent would move it by less than so many deviations."""
+TOLERATED = 0.02
+"""The nodes move when they fail more than this share of the samples."""
+AHEAD = 0.02
+"""BlockModes have nodes if they may come to count while the dual variable changes by this share."""
+CLOSER = 0.8
+"""A scout that called in vain calls again when it is below the mode by this share of before."""
+
+
+class Placement:
+    """The nodes of some of the samples."""
+
+    def __init__(self, rule: Conditional, owners: Array) -> None:
+        self.rule, self.owners = rule, owners
+        self.dual = 1.0
+        """The dual variable that the nodes were placed for."""
+        self.settled = False
+        """Was a dual variable found with these nodes?"""
+        self.unreached = 0.0
+        """The share of samples that the nodes fail right after a search."""
+        self.x: Array | None = None
+        """The decision that the nodes are for, or will be when they are asked for."""
+        self._modes: BlockModes | None = None
+        """All modes that are followed, those that do not count (yet) among them."""
+        self._nodes: tuple[Array, BlockNodes] | None = None
+        self._mixture: Mixture | None = None
+        self._lag = np.full(len(owners), np.inf)
+        """How far scouts were below the modes of their sample when they called last, (K,)."""
+
+    def copy(self) -> Placement:
+        """A placement that goes on from here."""
+        other = copy(self)
+        other._lag = self._lag.copy()
+        return other
+
+    def forget_nodes(self) -> None:
+        """Keep the modes alone: the nodes are made again when they are asked for."""
+        self._nodes = None
+
+    def place(self, x: Array, dual: float) -> None:
+        """Put the nodes around the modes at this decision and dual, when they are asked for."""
+        self.reached(x, dual)
+        self._modes = self._mixture = self._nodes = None
+        self._lag[:] = np.inf
+        self.unreached = 0.0
+
+    def reached(self, x: Array, dual: float) -> None:
+        """Remember the decision and the dual variable that the nodes were found to fit."""
+        self.x, self.dual = np.array(x, dtype=float), float(dual)
+
+    def nodes(self, samples: Array, stream: Stream) -> BlockNodes:
+        """BlockNodes of these samples: those of the rule, or draws of a stream."""
+        if not self.rule.exact:
+            return self._drawn(samples, stream)
+        if self._modes is None:
+            assert self.x is not None
+            target = Marginal(self.rule, self.x, self.dual)
+            self._modes = priced(target, search(target, self.owners, self.rule.frame.spread))
+        if self._nodes is None or not np.array_equal(self._nodes[0], samples):
+            counted = self._modes.used(self._rate()) & np.isin(self._modes.owners, samples)
+            self._nodes = (samples, self._around(self._modes.where(counted)).of(samples))
+        return self._nodes[1]
+
+    def _rate(self) -> float:
+        return AHEAD * self.dual / self.rule.epsilon
+
+    def _around(self, modes: BlockModes) -> BlockNodes:
+        """The trapezoidal rule in the normal scores of each mode's Gaussian.
+
+        Where a sample has several modes their rules overlap: each counts by its share of the sum
+        of their densities.
+        """
+        rule = self.rule
+        scores, log_rule = rule.grid.scores(rule.frame.dimension)
+        count, size = len(scores), len(modes.owners)
+        wide = gaussians(modes, rule.frame.bounds(modes.owners), rule.grid.wider)
+        rows, points = np.repeat(np.arange(size), count), np.tile(scores, (size, 1))
+        moves = wide.transport(rows, points).reshape(size, count, rule.frame.dimension)
+        density = wide.log_density(moves)
+        number, first = modes.count(), np.searchsorted(modes.owners, modes.owners)
+        for shift in range(1, int(number.max(initial=1))):
+            several = np.flatnonzero(number > shift)
+            sibling = (first + (np.arange(size) - first + shift) % number)[several]
+            other = wide.log_density(moves[several], sibling)
+            density[several] = np.logaddexp(density[several], other)
+        reference = reference_of(rule.frame, modes.owners).log_density(moves)
+        return BlockNodes(modes.owners, moves, log_rule - density + reference, scores)
+
+    # -------------------------------------------------------------- following
+    def follow(
+        self,
+        x: Array,
+        dual: float,
+        samples: Array,
+        curved: bool = False,
+        searched: Array | None = None,
+    ) -> bool:
+        """Move the nodes of these samples along with their modes; False if they stay.
+
+        curved: measure the curvature of the density again.
+        searched: samples that may have modes which are not known.
+        """
+        if self._modes is None or len(samples) == 0:
+            return False
+        searched = samples[:0] if searched is None else searched
+        target = Marginal(self.rule, x, dual)
+        mine = np.isin(self._modes.owners, samples)
+        old, others = self._modes.where(mine), self._modes.where(~mine)
+        heights, gradients = target(old.owners, old.moves)
+        variance = target.variance(old.owners, old.moves)
+        ahead = clipped(old.moves + variance * gradients, target.bounds(old.owners))
+        restless = np.linalg.norm((ahead - old.moves) / np.sqrt(variance), axis=1) > AT_REST
+        counted, old = old.used(self._rate()), replace(old, heights=heights)
+        rest = restless.mean() <= TOLERATED and not np.any(old.used() & ~counted)
+        if rest and not curved and len(searched) == 0:
+            return False
+        moving = np.full(len(restless), True) if curved else restless & (not rest)
+        new = tracked(target, old.where(moving), gradients[moving])
+        known = distinct(joined([old.where(~moving), bent(target, new) if curved else new]))
+        if len(searched):
+            found = unknown(search(target, searched, self.rule.frame.spread), known)
+            if rest and not curved and len(found.owners) == 0:
+                return False
+            known = joined([known, found])
+        self._modes, self._nodes = joined([priced(target, known), others]), None
+        self.reached(x, dual)
+        return True
+
+    def shifts(self, x: Array, dual: float, samples: Array) -> bool:
+        """Have modes without nodes come to count? They are looked at when the dual has changed."""
+        if self._modes is None or abs(dual - self.dual) <= AHEAD * self.dual:
+            return False
+        counted = self._modes.used(self._rate())
+        if counted.all():
+            return False
+        heights = Marginal(self.rule, x, dual).values(self._modes.owners, self._modes.moves)
+        now = replace(self._modes, heights=heights).used()
+        return bool(np.any(now & ~counted & np.isin(self._modes.owners, samples)))
+
+    def single(self, samples: Array) -> tuple[Array, Array]:
+        """Which of the samples have one mode (K,), and a mode of each (K, r)."""
+        assert self._modes is not None
+        first = np.searchsorted(self._modes.owners, samples)
+        return self._modes.count()[first] == 1, self._modes.moves[first]
+
+    def asks(self, samples: Array, lag: Array, calls: Array) -> Array:
+        """Which calls of scouts, so far below the modes of their samples, were not just in vain."""
+        position = np.searchsorted(self.owners, samples)
+        before = self._lag[position]
+        asks = calls & (lag < CLOSER * before)
+        heard = np.where(asks | np.isinf(before), lag, np.maximum(before, lag))
+        self._lag[position] = np.where(calls, heard, np.inf)
+        return asks
+
+    # -------------------------------------------------------------- draws
+    def _drawn(self, samples: Array, stream: Stream) -> BlockNodes:
+        rule, frame = self.rule, self.rule.frame
+        if self._mixture is None:
+            assert self.x is not None
+            found, curved = cover(Marginal(rule, self.x, self.dual), self.owners)
+            reference = reference_of(frame, self.owners)
+            self._mixture = defended(found, DEFENCE * curved, reference)
+        found = self._mixture.of(np.searchsorted(self.owners, samples))
+        points = [noise(stream.generator(int(k)), rule.draws, frame.dimension) for k in samples]
+        lines = np.stack([p.along for p in points])
+        choice = found.choose(np.stack([p.uniform for p in points]))
+        moves = found.transport(choice, np.stack([p.normal for p in points]), lines)
+        log_ratio = reference_of(frame, samples).log_density(moves) - found.log_density(moves)
+        return BlockNodes(samples, moves, log_ratio - np.log(rule.draws), None)
