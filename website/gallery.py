@@ -157,8 +157,8 @@ def draw_text(text: str, path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.0, 4.0))
-    lines = "\n".join(line[:64] for line in text.strip().splitlines()[-16:])
-    figure.text(0.03, 0.97, lines, family="monospace", size=9, va="top", color="#444444")
+    lines = "\n".join(line[:46] for line in text.strip().splitlines()[-11:])
+    figure.text(0.03, 0.95, lines, family="monospace", size=13, va="top", color="#444444")
     figure.savefig(path, dpi=110)
 
 
