@@ -12,8 +12,8 @@ from urllib.parse import urlparse
 
 import pytest
 
+from docs.hooks.gallery import Example
 from tests.pages import PAGES, ROOT, Page, agree
-from website.gallery import Example
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-PAGES = Path(__file__).parent.parent / "docs" / "reference"
+PAGES = Path(__file__).parent.parent / "reference"
 PLACE = re.compile(r"<!-- every name of (\S+) -->")
 DESCRIBED = re.compile(r"^::: (\S+)", re.MULTILINE)
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 PLACE = re.compile(r"<!-- include (\S+) -->")
 
 

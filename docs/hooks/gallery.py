@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 CACHE = ROOT / ".gallery"
 FOLDER = "gallery"
 PLACE = "<!-- examples -->"
