@@ -13,7 +13,7 @@ import wdro_model as wdro
 from tests.traffic.networks import braess
 
 PACKAGE = Path(wdro.__file__).parent
-ABOVE = {"traffic", "datasets", "reproduction", "__init__"}
+ABOVE = {"traffic", "datasets", "demo", "__init__"}
 
 
 def name_of(path):
