@@ -42,6 +42,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/assignment.py
 	$(BIN)/python benchmarks/smoothed_tree.py
 	$(BIN)/python benchmarks/exact_portfolio.py
+	$(BIN)/python benchmarks/solve_again.py
 	$(BIN)/python benchmarks/norm_costs.py
 	$(BIN)/python benchmarks/smoothed_at_size.py
 	$(BIN)/python benchmarks/oracles.py

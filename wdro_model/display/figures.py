@@ -14,9 +14,9 @@ ERM_COLOUR = COLOURS[0]
 """Blue, of ERM wherever it is drawn beside robust decisions."""
 METHOD_COLOURS = {
     "erm": ERM_COLOUR,
-    "exact": COLOURS[4],
+    "exact": COLOURS[1],
     "smoothed": COLOURS[2],
-    "sampled": COLOURS[1],
+    "sampled": COLOURS[4],
 }
 """The colour of each method, in every picture."""
 SCENARIO_COLOURS = ("#555555", COLOURS[3], COLOURS[5], COLOURS[6])

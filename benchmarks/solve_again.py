@@ -1,0 +1,270 @@
+"""Solving again, and exact fits: another radius, another parameter, a path of radii, many samples.
+
+    python benchmarks/solve_again.py [--quick]
+
+Medians after a warm-up, one BLAS thread; each line is a ratio within one run:
+
+- another radius and another parameter of a CVaR portfolio (N = 100), beside CVXPY's own re-solve of
+  the program written by hand with parameters;
+- a path of 20 radii (the portfolio of Mohajerin Esfahani and Kuhn, m = 10, l1), beside a loop in
+  highspy that changes the costs of one model and goes on from its basis;
+- small exact problems (N = 512, d = 4), declared and solved, beside the programs written by hand;
+- logistic regression with fixed labels (the instances of Li, Huang and So), beside its cones;
+- smoothed logistic regression on a ball and without constraints, to a relative gap of 1e-6.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import highspy
+import numpy as np
+
+import wdro_model as wdro
+
+
+def median(work: Callable[[], Any], rounds: int) -> float:
+    """Milliseconds of a round, after one that is not counted."""
+    work()
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return 1e3 * float(np.median(times))
+
+
+def line(name: str, ours: float, other: float, what: str) -> None:
+    print(f"{name:<46}{ours:10.2f} ms{other:10.2f} ms{ours / other:8.2f}x  {what}", flush=True)
+
+
+# ------------------------------------------------------------------ again
+def portfolio(size: int) -> tuple[np.ndarray, wdro.Problem, cp.Parameter]:
+    """Mean and CVaR at 80% of a portfolio of ten assets."""
+    rng, m = np.random.default_rng(0), 10
+    steps = np.arange(1, m + 1)
+    data = rng.normal(0, 0.02, (size, 1)) + rng.normal(0.03 * steps, 0.025 * steps, (size, m))
+    x, level = cp.Variable(m, nonneg=True), cp.Variable()
+    most = cp.Parameter(nonneg=True, value=0.6)
+    xi = wdro.UncertainParameter(m, samples=data)
+    loss = -xi @ x + 10 * (level + cp.pos(-xi @ x - level) / 0.2)
+    ball = wdro.WassersteinBall(0.01, wdro.costs.Norm(1))
+    return data, wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1, x <= most], ball), most
+
+
+def by_hand(data: np.ndarray) -> tuple[cp.Problem, cp.Parameter, cp.Parameter]:
+    """The same with parameters for the radius and the largest share."""
+    size, m = data.shape
+    x, level = cp.Variable(m, nonneg=True), cp.Variable()
+    s, price = cp.Variable(size), cp.Variable()
+    radius, most = cp.Parameter(nonneg=True, value=0.01), cp.Parameter(nonneg=True, value=0.6)
+    constraints = [cp.sum(x) == 1, x <= most]
+    for slope, constant in ((-1.0, 10.0), (-51.0, -40.0)):
+        constraints += [slope * (data @ x) + constant * level <= s]
+        constraints += [abs(slope) * cp.norm(x, "inf") <= price]
+    return cp.Problem(cp.Minimize(radius * price + cp.sum(s) / size), constraints), radius, most
+
+
+def again(rounds: int) -> None:
+    data, problem, most = portfolio(100)
+    problem.solve()
+    hand, radius, share = by_hand(data)
+    radii = iter(np.tile(np.geomspace(1e-3, 1e-1, 20), 100))
+    shares = iter(np.tile(np.linspace(0.4, 0.8, 20), 100))
+
+    def set_by_hand(parameter: cp.Parameter, values: Any) -> None:
+        parameter.value = next(values)
+        hand.solve(solver=cp.CLARABEL)
+
+    def set_here() -> None:
+        most.value = next(shares)
+        problem.solve()
+
+    ours = median(lambda: problem.with_radius(next(radii)).solve(), rounds)
+    other = median(lambda: set_by_hand(radius, radii), rounds)
+    line("another radius, N = 100", ours, other, "CVXPY's re-solve")
+    ours = median(set_here, rounds)
+    other = median(lambda: set_by_hand(share, shares), rounds)
+    line("another parameter, N = 100", ours, other, "CVXPY's re-solve")
+
+
+# ------------------------------------------------------------------ paths
+def path(size: int) -> None:
+    """A path from a problem that is declared and not solved yet, beside highspy's loop."""
+    data, problem, _ = portfolio(size)
+    hand, radius, _ = by_hand(data)
+    radii = np.geomspace(1e-3, 1e-1, 20)
+    costs = []
+    for value in radii:
+        radius.value = value
+        costs.append(hand.get_problem_data(cp.HIGHS)[0]["c"])
+    model = loaded(hand.get_problem_data(cp.HIGHS)[0])
+    columns = np.arange(len(costs[0]), dtype=np.int32)
+
+    def loop() -> list[float]:
+        model.clearSolver()
+        values = []
+        for cost in costs:
+            model.changeColsCost(len(cost), columns, cost)
+            model.run()
+            values.append(model.getInfo().objective_function_value)
+        return values
+
+    known = loop()
+    began = time.perf_counter()
+    loop()
+    other = time.perf_counter() - began
+    began = time.perf_counter()
+    first = problem.path(radii, progress=False)
+    cold = time.perf_counter() - began
+    began = time.perf_counter()
+    problem.path(radii, progress=False)
+    warm = time.perf_counter() - began
+    error = float(np.abs(first.values - known).max())
+    name = f"path of 20 radii, N = {size}"
+    line(name, 1e3 * cold, 1e3 * other, f"warm highspy (values to {error:.0e})")
+    line("  once more", 1e3 * warm, 1e3 * other, "warm highspy")
+
+
+def loaded(data: dict[str, Any]) -> Any:
+    """A HiGHS model of what CVXPY gives it."""
+    matrix, upper, dims = data["A"].tocsc(), data["b"], data["dims"]
+    lp = highspy.HighsLp()
+    lp.num_row_, lp.num_col_ = matrix.shape
+    lp.col_cost_ = data["c"]
+    free = np.full(matrix.shape[1], np.inf)
+    lower_bounds, upper_bounds = data["lower_bounds"], data["upper_bounds"]
+    lp.col_lower_ = -free if lower_bounds is None else lower_bounds
+    lp.col_upper_ = free if upper_bounds is None else upper_bounds
+    lp.row_lower_ = np.where(np.arange(len(upper)) < dims.zero, upper, -np.inf)
+    lp.row_upper_ = upper
+    lp.a_matrix_.start_, lp.a_matrix_.index_ = matrix.indptr, matrix.indices
+    lp.a_matrix_.value_ = matrix.data
+    highs = highspy.Highs()
+    highs.setOptionValue("output_flag", False)
+    highs.passModel(lp)
+    return highs
+
+
+# ------------------------------------------------------------------ exact fits
+def instance(size: int, features: int) -> tuple[np.ndarray, np.ndarray]:
+    """Li, Huang and So: beta normalised, x ~ N(0, I), labels by the logistic model."""
+    rng = np.random.default_rng(0)
+    beta = rng.normal(size=features)
+    beta /= np.linalg.norm(beta)
+    x = rng.normal(size=(size, features))
+    return x, np.where(rng.random(size) < 1 / (1 + np.exp(-x @ beta)), 1.0, -1.0)
+
+
+def logistic(x: np.ndarray, y: np.ndarray, p: float) -> wdro.Problem:
+    w = cp.Variable(x.shape[1])
+    features = wdro.UncertainParameter(x.shape[1], name="x", samples=x)
+    label = wdro.UncertainParameter(name="y", samples=y)
+    cost = wdro.costs.Norm(p, weights={features: 1.0, label: np.inf})
+    loss = cp.logistic(-label * (features @ w))
+    return wdro.Problem(cp.Minimize(loss), [], wdro.WassersteinBall(0.1, cost))
+
+
+def small(rounds: int) -> None:
+    """Declared and solved, N = 512, d = 4."""
+    x, y = instance(512, 4)
+    targets = x @ np.ones(4) + np.random.default_rng(1).normal(size=512)
+
+    def solved(objective: Any, constraints: Any = ()) -> None:
+        cp.Problem(cp.Minimize(objective), list(constraints)).solve(solver=cp.CLARABEL)
+
+    def logistic_by_hand() -> None:
+        w = cp.Variable(4)
+        solved(cp.sum(cp.logistic(cp.multiply(-y, x @ w))) / 512 + 0.1 * cp.norm(w, 2))
+
+    def squares_by_hand() -> None:
+        w = cp.Variable(4)
+        solved(cp.square(cp.norm(targets - x @ w, 2) / np.sqrt(512) + 0.1 * cp.norm(w, 2)))
+
+    def squares() -> None:
+        w = cp.Variable(4)
+        features = wdro.UncertainParameter(4, samples=x)
+        label = wdro.UncertainParameter(samples=targets)
+        cost = wdro.costs.SquaredEuclidean(weights={features: 1.0, label: np.inf})
+        loss = cp.square(label - features @ w)
+        wdro.Problem(cp.Minimize(loss), [], wdro.WassersteinBall(0.01, cost)).solve(method="exact")
+
+    def portfolio_by_hand() -> None:
+        w = cp.Variable(4, nonneg=True)
+        solved(-x.mean(axis=0) @ w + 0.1 * cp.norm(w, 2), [cp.sum(w) == 1])
+
+    def weights() -> None:
+        w = cp.Variable(4, nonneg=True)
+        xi = wdro.UncertainParameter(4, samples=x)
+        wdro.Problem(cp.Minimize(-xi @ w), [cp.sum(w) == 1], wdro.WassersteinBall(0.01)).solve()
+
+    pairs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "logistic": (lambda: logistic(x, y, 2).solve(method="exact"), logistic_by_hand),
+        "least squares": (squares, squares_by_hand),
+        "portfolio": (weights, portfolio_by_hand),
+    }
+    for name, (ours, other) in pairs.items():
+        line(f"{name}, N = 512, d = 4", median(ours, rounds), median(other, rounds), "by hand")
+
+
+def large(sizes: list[tuple[int, int]], cones: bool) -> None:
+    for size, features in sizes:
+        x, y = instance(size, features)
+        for p in (np.inf, 2.0):
+            problem = logistic(x, y, p)
+            began = time.perf_counter()
+            value = problem.solve(method="exact")
+            seconds = time.perf_counter() - began
+            text = f"logistic ({size}, {features}), l{p:g}".replace("linf", "l-inf")
+            print(f"{text:<46}{seconds:10.2f} s   {problem.status}, value {value:.8f}", end="")
+            if cones and size * features <= 100_000:
+                began = time.perf_counter()
+                known = problem.solve(method="exact", solver=wdro.solvers.Conic())
+                seconds = time.perf_counter() - began
+                print(f", cones {seconds:.2f} s, apart by {abs(value - known):.0e}", end="")
+            print(flush=True)
+
+
+def smoothed() -> None:
+    rng, d = np.random.default_rng(1), 30
+    truth = rng.normal(size=d)
+    x = rng.normal(size=(500, d))
+    rows = x * np.sign(x @ truth + 2 * rng.normal(size=500))[:, None]
+    for name, bound in (("on a ball of radius 5", 5.0), ("without constraints", None)):
+        w = cp.Variable(d)
+        xi = wdro.UncertainParameter(d, samples=rows)
+        constraints = [] if bound is None else [cp.norm(w, 2) <= bound]
+        problem = wdro.Problem(
+            cp.Minimize(cp.logistic(-xi @ w)), constraints, wdro.WassersteinBall(0.05)
+        )
+        began = time.perf_counter()
+        problem.solve(method="smoothed", solver=wdro.solvers.QuasiNewton(gap=1e-6))
+        seconds = time.perf_counter() - began
+        found = problem.solution
+        text = f"smoothed logistic d = 30 {name}"
+        print(f"{text:<46}{seconds:10.2f} s   {found.status}, gap {found.relative_gap:.0e}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    print(f"{'':<46}{'ours':>13}{'other':>13}{'ratio':>9}")
+    again(5 if quick else 40)
+    for size in (30, 300) if quick else (30, 300, 3000):
+        path(size)
+    small(3 if quick else 15)
+    large([(1000, 10)] if quick else [(1000, 100), (10_000, 10), (10_000, 100)], cones=True)
+    smoothed()
+
+
+if __name__ == "__main__":
+    main()
