@@ -137,6 +137,22 @@ def test_a_set_without_a_cvxpy_form_is_refused() -> None:
         stated.solve(method="smoothed", solver=QuasiNewton())
 
 
+def test_an_objective_that_falls_without_end_says_so() -> None:
+    x = cp.Variable(4)
+    xi = wdro.UncertainParameter(4, samples=POINTS)
+    stated = wdro.Problem(cp.Minimize(-xi @ x), [], ambiguity=wdro.WassersteinBall(0.05))
+    with pytest.raises(wdro.errors.UnboundedError, match=r"falls without end.*bound the variables"):
+        stated.solve(method="erm", solver=QuasiNewton())
+
+
+def test_integers_are_left_to_others() -> None:
+    x = cp.Variable(4, boolean=True)
+    xi = wdro.UncertainParameter(4, samples=POINTS)
+    stated = wdro.Problem(cp.Minimize(cp.logistic(-xi @ x)), [], wdro.WassersteinBall(0.05))
+    with pytest.raises(ValueError, match=r"some variables are integer.*BranchAndBound"):
+        stated.solve(method="smoothed", solver=QuasiNewton())
+
+
 def test_vertex_steps_of_the_dual_are_refused() -> None:
     _, stated = problem("ball")
     with pytest.raises(ValueError, match="dual='exact'"):

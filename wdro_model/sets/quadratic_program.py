@@ -32,6 +32,12 @@ SOLVED = (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved)
 def quadratic_over(feasible: FeasibleSet) -> QuadraticMinimizer:
     """The minimiser of quadratic functions over a set that has a CVXPY form."""
     program = cone_program_of(feasible)
+    if program.is_integer:
+        raise ValueError(
+            "some variables are integer, and quadratic models are minimised over continuous ones; "
+            "use solver=FrankWolfe() for the convex hull of the integer points, or "
+            "BranchAndBound() for one of them."
+        )
     if not has_only_bounds(program):
         return ConicQuadratic(program)
     if np.isinf(program.lower).all() and np.isinf(program.upper).all():

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from wdro_model.errors import UnboundedError
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.sets.nearby import Nearby
 from wdro_model.sets.quadratic_program import quadratic_over
@@ -22,8 +23,11 @@ from wdro_model.solvers.frank_wolfe import (
     check_time,
 )
 from wdro_model.solvers.objective import Array
-from wdro_model.solvers.outcome import Outcome
+from wdro_model.solvers.outcome import Outcome, State
 from wdro_model.solvers.steps import LineSearch
+
+FAR = 1e12
+"""Entries of a decision that are larger have run away."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class QuasiNewton:
             dual=dual_rules.Exact(),
         )
         limits = Limits(self.max_iterations, self.gap, self.time_limit)
+        guards = () if feasible.is_bounded else (refuse_flight,)
         return run(
             objective,
             feasible,
@@ -102,7 +107,7 @@ class QuasiNewton:
             rules,
             limits,
             rng=rng,
-            callbacks=self.callbacks,
+            callbacks=(*self.callbacks, *guards),
             **display,
         )
 
@@ -111,3 +116,14 @@ class QuasiNewton:
         if isinstance(feasible, Nearby):
             where = ", over what is within the size of the decision (the set is unbounded)"
         return f"projected quasi-Newton, relative gap {self.gap:g}{where}"
+
+
+def refuse_flight(state: State) -> None:
+    """An UnboundedError where a decision runs away, and the objective goes on falling."""
+    far = float(np.abs(state.x).max(initial=0.0))
+    if far > FAR:
+        raise UnboundedError(
+            f"the objective falls without end: an entry of the decision has grown to {far:.1g} and "
+            "nothing bounds it; bound the variables, for example by x <= 10, or check the sign of "
+            "the loss."
+        )
