@@ -95,9 +95,14 @@ def mapped(size: int, features: int) -> tuple[np.ndarray, Callable]:
 
 def on_cluster(size: int, features: int) -> tuple[np.ndarray, Callable]:
     """The same through Dask, on two processes of this machine."""
+    import dask
     import dask.array as da
     from distributed import Client, LocalCluster
 
+    # Dask's workers give freed memory back at once (MALLOC_TRIM_THRESHOLD_), and every array of an
+    # integral then costs its page faults.
+    threads = {"OPENBLAS_NUM_THREADS": 1, "OMP_NUM_THREADS": 1}
+    dask.config.set({"distributed.nanny.pre-spawn-environ": threads})
     data = labelled(size, features)
 
     def solve() -> wdro.Problem:

@@ -60,7 +60,7 @@ def test_a_dask_array_without_a_client_is_kept_on_disk():
 def test_a_cluster_has_the_value_of_one_machine(cluster):
     here = logistic(ROWS)
     there = logistic(da.from_array(ROWS, chunks=(500, 3)))
-    assert "6 blocks on the workers" in there.solution.integration
+    assert "blocks on the workers" in there.solution.integration
     assert there.status == here.status == "optimal"
     assert there.value == pytest.approx(here.value, rel=1e-10)
     assert there.solution.dual == pytest.approx(here.solution.dual, rel=1e-6)

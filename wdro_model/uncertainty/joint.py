@@ -89,15 +89,36 @@ class JointSamples:
         return own and all(parameter.stored is not None for parameter in self.parameters)
 
     def on_workers(self, client: Any) -> tuple[list[Any], np.ndarray]:
-        """The rows in blocks on the workers of a Dask cluster, and their sizes."""
+        """The rows on the workers of a Dask cluster, one block on each, and the blocks' sizes.
+
+        What a worker holds is put together there: no rows travel for it. The order of the rows is
+        that of the blocks.
+        """
         import dask.array as da
+        from distributed import wait
 
         given: list[Any] = [parameter.stored for parameter in self.parameters]
         stored = [array.reshape(len(array), -1) for array in given]
         whole = in_row_blocks(stored[0] if len(stored) == 1 else da.concatenate(stored, axis=1))
         held = client.persist(whole.astype(np.float64))
-        futures = [client.compute(block) for block in held.to_delayed().ravel()]
-        return futures, np.array(held.chunks[0])
+        blocks = [client.compute(block) for block in held.to_delayed().ravel()]
+        wait(blocks)
+        places = client.who_has(blocks)
+        groups: dict[str, list[int]] = {}
+        for number, block in enumerate(blocks):
+            groups.setdefault(next(iter(places[block.key]), ""), []).append(number)
+        sizes = np.array(held.chunks[0])
+        futures = [
+            client.submit(
+                np.concatenate,
+                [blocks[number] for number in group],
+                workers=[place] if place else None,
+                allow_other_workers=bool(place),
+                pure=False,
+            )
+            for place, group in sorted(groups.items())
+        ]
+        return futures, np.array([sizes[group].sum() for _, group in sorted(groups.items())])
 
     @cached_property
     def bounds(self) -> tuple[np.ndarray, np.ndarray] | None:
