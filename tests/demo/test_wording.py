@@ -51,13 +51,21 @@ def test_what_the_instances_do_not_tell_is_not_claimed():
 
 def test_the_summary_has_the_largest_gain_and_the_largest_loss_of_each_story():
     gained, cost = gained_and_lost({"towns": [LOSES], "traffic": [WINS, LOSES], "trees": [LEVEL]})
+    error = f"{100 * WINS.gain('mean').error:.1f}"
     assert gained == (
-        f"What it gained: traffic, 19.7% ± {100 * WINS.gain('mean').error:.1f} less in the mean "
-        "cost (new days)."
+        f"What it gained: traffic, 19.7% ± {error} less in the mean cost and 19.7% ± {error} less "
+        "in the worst 5% (new days)."
     )
+    assert cost.count("more in the mean cost and 24.6%") == 2
     assert "towns, 24.6%" in cost
     assert "traffic, 24.6%" in cost
     assert "trees" not in gained + cost
+
+
+def test_every_test_that_loses_is_told_the_largest_loss_first():
+    little = contest([10.0, 11.0, 9.0, 10.0], [11.0, 12.0, 9.9, 11.0], test="days between")
+    _, cost = gained_and_lost({"trees": [little, WINS, LOSES]})
+    assert cost.index("(old days)") < cost.index("(days between)")
 
 
 def test_a_summary_without_gains_or_losses_says_so():

@@ -76,7 +76,10 @@ def missing_story(*, quick: bool, jobs: int, seed: int) -> Story:
             "pair of its edges. In the data, "
             f"{size['count']} noisy matrices of such costs, 30% of the pairs are missing, always "
             "the same ones, and count as 0. ERM takes what is missing for free. Four futures "
-            "are shown, those where robustness loses too."
+            "are shown, those where robustness loses too: only the pairs that were missing cost "
+            "something (what was missing shows up); other costs and other gaps (all drawn anew); "
+            "halfway to that; and the costs of the data with more noise. Decisions are mixtures of "
+            "trees."
         ),
         code=source(model, decide),
         contests=contests,

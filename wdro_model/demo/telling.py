@@ -20,6 +20,12 @@ STORIES: dict[str, Callable[..., Story]] = {
     congestion.TITLE: congestion.congestion_story,
     missing.TITLE: missing.missing_story,
 }
+TERMS = (
+    "ERM (empirical risk minimisation) takes the decision that was best on average over the data, "
+    "the robust one that whose expected cost is least in the worst case over a ball of "
+    "distributions around the data. What a method promises is that value; the promise is kept "
+    "where the mean cost on the test days is no more. Errors are standard errors over instances."
+)
 WIDTH = 100
 """Of the sentences in the terminal."""
 
@@ -41,6 +47,7 @@ def demo(
     began = time.perf_counter()
     count = check_jobs(jobs) or (1 if quick else joblib.cpu_count())
     stories = []
+    print(f"{wrapped(TERMS)}\n", flush=True)
     for number, (title, tell) in enumerate(STORIES.items(), start=1):
         print(f"{number}. {title}\n", flush=True)
         story = tell(quick=quick, jobs=count, seed=seed)

@@ -49,27 +49,33 @@ def where_it_loses(contests: Sequence[Contest]) -> str:
 def gained_and_lost(stories: Mapping[str, Sequence[Contest]]) -> tuple[str, str]:
     """What robustness gained and what it cost, one sentence for each, a clause for each story.
 
-    Of each story the largest clear gain and the largest clear loss are told.
+    Of each story the test with the largest clear gain is told, and all tests with a clear loss,
+    the largest first; always the mean and the tail.
     """
     gains, losses = [], []
     for name, contests in stories.items():
-        found = [
-            (contest.gain(what), what, contest.test) for contest in contests for what in MEASURES
-        ]
-        best = max(found, key=lambda one: one[0].share)
-        worst = min(found, key=lambda one: one[0].share)
-        if best[0].sign > 0:
-            gains.append(clause(name, *best, "less"))
-        if worst[0].sign < 0:
-            losses.append(clause(name, *worst, "more"))
+        better = sorted(clear(contests, +1), key=lambda found: -found[0])
+        worse = sorted(clear(contests, -1), key=lambda found: found[0])
+        gains += [f"{name}, {text}" for _, text in better[:1]]
+        losses += [f"{name}, {', '.join(text for _, text in worse)}"] if worse else []
     return (
         f"What it gained: {listing(gains) or 'nothing that can be measured'}.",
         f"What it cost: {listing(losses) or 'nothing that can be measured'}.",
     )
 
 
-def clause(name: str, gain: Gain, what: str, test: str, change: str) -> str:
-    return f"{name}, {percent(gain)} {change} in the {MEASURES[what]} ({test})"
+def clear(contests: Sequence[Contest], sign: int) -> list[tuple[float, str]]:
+    """The tests with a clear gain (or loss), its share where it is largest, and a clause."""
+    found = []
+    for contest in contests:
+        gains = {what: contest.gain(what) for what in MEASURES}
+        told = {what: gain for what, gain in gains.items() if gain.sign == sign}
+        if told:
+            change = "less" if sign > 0 else "more"
+            parts = [f"{percent(g)} {change} in the {MEASURES[what]}" for what, g in told.items()]
+            largest = sign * max(abs(gain.share) for gain in told.values())
+            found.append((largest, f"{' and '.join(parts)} ({contest.test})"))
+    return found
 
 
 def listing(texts: Iterable[str]) -> str:
