@@ -84,11 +84,7 @@ class FrankWolfe:
     def __post_init__(self) -> None:
         if self.dual_bound is not None:
             check_positive("dual_bound", self.dual_bound)
-        check_positive("gap", self.gap, zero=True)
-        check_count("max_iterations", self.max_iterations, least=0)
-        check_count("samples", self.samples)
-        check_time(self.time_limit)
-        check_callbacks(self.callbacks)
+        check_limits(self)
         self._check_rules()
 
     def _check_rules(self) -> None:
@@ -222,11 +218,7 @@ class MomentumFrankWolfe:
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)
-        check_count("samples", self.samples)
-        check_count("max_iterations", self.max_iterations, least=0)
-        check_positive("gap", self.gap, zero=True)
-        check_time(self.time_limit)
-        check_callbacks(self.callbacks)
+        check_limits(self)
         if self.dual_bound is not None:
             check_positive("dual_bound", self.dual_bound)
 
@@ -259,6 +251,15 @@ class MomentumFrankWolfe:
             f"momentum stochastic Frank-Wolfe, {self.max_iterations} iterations, batches of "
             f"{self.batch_size} samples, {self.samples} draws each, steps 2/(t+7)"
         )
+
+
+def check_limits(solver: Any) -> None:
+    """Refuse limits, draws and callbacks of a first-order solver that are none."""
+    check_positive("gap", solver.gap, zero=True)
+    check_count("max_iterations", solver.max_iterations, least=0)
+    check_count("samples", solver.samples)
+    check_time(solver.time_limit)
+    check_callbacks(solver.callbacks)
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:

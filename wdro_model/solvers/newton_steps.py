@@ -15,13 +15,7 @@ from wdro_model.sets.quadratic_program import quadratic_over
 from wdro_model.solvers import dual_rules, gradients
 from wdro_model.solvers.directions.projected_newton import ProjectedNewton
 from wdro_model.solvers.driver import Limits, Rules, run
-from wdro_model.solvers.frank_wolfe import (
-    Callback,
-    check_callbacks,
-    check_count,
-    check_positive,
-    check_time,
-)
+from wdro_model.solvers.frank_wolfe import Callback, check_limits
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import Outcome, State
 from wdro_model.solvers.steps import LineSearch
@@ -68,11 +62,7 @@ class QuasiNewton:
     dual_bound: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
-        check_positive("gap", self.gap, zero=True)
-        check_count("max_iterations", self.max_iterations, least=0)
-        check_count("samples", self.samples)
-        check_time(self.time_limit)
-        check_callbacks(self.callbacks)
+        check_limits(self)
 
     def run(
         self,
