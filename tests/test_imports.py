@@ -97,7 +97,10 @@ def test_importing_the_library_leaves_the_import_system_as_it_is():
 
 @pytest.mark.parametrize(
     "package",
-    ["ortools", "networkx", "joblib", "cloudpickle", "matplotlib", "pandas", "numba", "dask"],
+    [
+        *("ortools", "networkx", "joblib", "cloudpickle", "matplotlib", "pandas", "numba", "dask"),
+        "sklearn",
+    ],
 )
 def test_packages_are_imported_where_they_are_used(package, modules):
     of_cvxpy, of_library = modules
