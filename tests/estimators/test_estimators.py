@@ -12,10 +12,16 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from sklearn.base import clone, is_classifier
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression, LogisticRegression, QuantileRegressor
-from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold, cross_val_score
+from sklearn.model_selection import (
+    GridSearchCV,
+    KFold,
+    StratifiedKFold,
+    cross_val_score,
+    train_test_split,
+)
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -184,6 +190,23 @@ def test_standardised_weights_are_features_in_their_own_units(labels):
     if labels == "fixed":
         scaled = RobustLinearRegression(0.05).fit((X - X.mean(0)) / X.std(0), RESPONSE)
         assert one.promise_ == pytest.approx(scaled.promise_, rel=1e-5)
+
+
+@pytest.mark.parametrize(("fold", "radius"), [(2, 0.003), (3, 0.0001), (4, 0.001)])
+def test_small_radii_on_classes_that_a_plane_separates(fold, radius):
+    """Close to the optimum a move gains 1e-8, which stalled the conic solver."""
+    tumours, kinds = load_breast_cancer(return_X_y=True)
+    some, _ = train_test_split(
+        np.arange(len(kinds)), train_size=0.7, random_state=0, stratify=kinds
+    )
+    scaled, kinds = StandardScaler().fit_transform(tumours[some[:100]]), kinds[some[:100]]
+    train = list(StratifiedKFold(5).split(scaled, kinds))[fold][0]
+    model = RobustLogisticRegression(radius).fit(scaled[train], kinds[train])
+    coef, intercept = cp.Variable(30), cp.Variable()
+    margins = cp.multiply(2 * kinds[train] - 1, scaled[train] @ coef + intercept)
+    value = cp.sum(cp.logistic(-margins)) / len(train) + radius * cp.norm(coef)
+    cp.Problem(cp.Minimize(value)).solve(solver="CLARABEL")
+    assert model.promise_ == pytest.approx(value.value, rel=1e-5)
 
 
 # ------------------------------------------------------------------ several classes

@@ -134,19 +134,24 @@ class ConicQuadratic:
             found = self._solver.solve()
             if found.status == clarabel.SolverStatus.Solved:
                 return found
-        settings = clarabel.DefaultSettings()
-        settings.verbose, settings.max_threads = False, 1
-        settings.presolve_enable = settings.chordal_decomposition_enable = False
         cones, rows = dims_to_solver_cones(self._program.dims), self._program.A
         if self._boxed:
             image = self._program.decision.matrix
             rows = sp.vstack([rows, image, -image])
             cones = [*cones, clarabel.NonnegativeConeT(2 * image.shape[0])]
-        self._solver = clarabel.DefaultSolver(
-            quadratic, cost, sp.csc_array(rows), limits, cones, settings
-        )
-        found = self._solver.solve()
-        return found if found.status in SOLVED else None
+        # Close to an optimum the gain of a move is as small as the regularisation, which stalls.
+        for regularised in (True, False):
+            settings = clarabel.DefaultSettings()
+            settings.verbose, settings.max_threads = False, 1
+            settings.presolve_enable = settings.chordal_decomposition_enable = False
+            settings.static_regularization_enable = regularised
+            self._solver = clarabel.DefaultSolver(
+                quadratic, cost, sp.csc_array(rows), limits, cones, settings
+            )
+            found = self._solver.solve()
+            if found.status in SOLVED:
+                return found
+        return None
 
 
 def _upper_triangle(small: np.ndarray, used: np.ndarray, size: int) -> sp.csc_array:
