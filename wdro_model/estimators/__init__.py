@@ -30,7 +30,8 @@ def __getattr__(name: str) -> Any:
         raise ImportError(
             f"{name} needs scikit-learn ({error}): pip install 'wdro_model[sklearn]'"
         ) from error
-    return getattr(import_module(f"{__name__}.{WRITTEN_IN[name]}"), name)
+    found = getattr(import_module(f"{__name__}.{WRITTEN_IN[name]}"), name)
+    return globals().setdefault(name, found)  # the next time it is there
 
 
 __all__ = [
