@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import cvxpy as cp
 import numpy as np
@@ -34,11 +35,18 @@ from wdro_model.estimators import (
     RobustLogisticRegression,
     RobustQuantileRegressor,
 )
+from wdro_model.estimators.regressors import LOSSES
+from wdro_model.estimators.robust_linear_model import COSTS, CostName, LossName
 
 ROOT = Path(__file__).parent.parent.parent
 DUAL = {"l1": "inf", "l2": 2, "linf": 1}
 ALL = [getattr(estimators, name)() for name in estimators.__all__]
 CLASSIFIERS = (RobustLogisticRegression, RobustHingeClassifier)
+
+
+def test_names_are_those_that_are_known():
+    assert set(get_args(CostName)) == set(COSTS)
+    assert set(get_args(LossName)) == set(LOSSES)
 
 
 @parametrize_with_checks(ALL)
@@ -354,7 +362,7 @@ def test_an_inaccurate_solve_is_said(monkeypatch):
         return value
 
     monkeypatch.setattr(wdro.Problem, "solve", inaccurate)
-    with pytest.warns(ConvergenceWarning, match="'optimal_inaccurate'; scale the features"):
+    with pytest.warns(ConvergenceWarning, match="'optimal_inaccurate'.*; scale the features"):
         RobustLinearRegression().fit(X, RESPONSE)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import cvxpy as cp
 import numpy as np
@@ -11,7 +11,8 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from wdro_model.estimators.robust_linear_model import COSTS, RobustLinearModel
+from wdro_model.estimators.robust_linear_model import COSTS, CostName, RobustLinearModel
+from wdro_model.uncertainty.costs import GroundCost
 
 
 class RobustClassifier(ClassifierMixin, RobustLinearModel):
@@ -19,9 +20,9 @@ class RobustClassifier(ClassifierMixin, RobustLinearModel):
 
     def __init__(
         self,
-        radius: Any = 0.1,
+        radius: float | Literal["cv"] = 0.1,
         *,
-        cost: Any = "l2",
+        cost: CostName | GroundCost = "l2",
         fit_intercept: bool = True,
         radii: Any = None,
         cv: Any = 5,
@@ -91,8 +92,11 @@ class RobustLogisticRegression(RobustClassifier):
     Attributes
     ----------
     classes_ : array (n_classes,)
-    coef_ : array (1, n_features), or (n_classes, n_features) for more than two classes
-    intercept_ : array (1,) or (n_classes,)
+        In increasing order; a positive score of two is for the second.
+    coef_ : array (1, n_features)
+        What each feature adds to the score; a row for each class where there are more than two.
+    intercept_ : array (1,)
+        The score at 0; one for each class where there are more than two.
     radius_ : float, or one for each class against the rest
         The radius, given or chosen.
     promise_ : float, or one for each class against the rest
@@ -104,6 +108,7 @@ class RobustLogisticRegression(RobustClassifier):
     n_iter_ : int
         Iterations of the solver.
     n_features_in_ : int
+        How many features `fit` saw.
     feature_names_in_ : array (n_features,)
         The columns, where `fit` saw a frame with names.
 
@@ -168,8 +173,11 @@ class RobustHingeClassifier(RobustClassifier):
     Attributes
     ----------
     classes_ : array (n_classes,)
-    coef_ : array (1, n_features), or (n_classes, n_features) for more than two classes
-    intercept_ : array (1,) or (n_classes,)
+        In increasing order; a positive score of two is for the second.
+    coef_ : array (1, n_features)
+        What each feature adds to the score; a row for each class where there are more than two.
+    intercept_ : array (1,)
+        The score at 0; one for each class where there are more than two.
     radius_ : float, or one for each class against the rest
         The radius, given or chosen.
     promise_ : float, or one for each class against the rest
@@ -181,6 +189,7 @@ class RobustHingeClassifier(RobustClassifier):
     n_iter_ : int
         Iterations of the solver.
     n_features_in_ : int
+        How many features `fit` saw.
     feature_names_in_ : array (n_features,)
         The columns, where `fit` saw a frame with names.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import cvxpy as cp
 import numpy as np
@@ -11,7 +11,17 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
 from wdro_model.errors import unknown_name
-from wdro_model.estimators.robust_linear_model import COSTS, RobustLinearModel
+from wdro_model.estimators.robust_linear_model import (
+    COSTS,
+    CostName,
+    Labels,
+    LossName,
+    RobustLinearModel,
+)
+from wdro_model.uncertainty.costs import GroundCost
+
+LOSSES = {"squared": cp.square, "absolute": cp.abs}
+"""Of the residual, by the names that `loss` may have."""
 
 
 class RobustRegressor(RegressorMixin, RobustLinearModel):
@@ -63,7 +73,9 @@ class RobustLinearRegression(RobustRegressor):
     Attributes
     ----------
     coef_ : array (n_features,)
+        What each feature adds to the prediction.
     intercept_ : float
+        The prediction at 0.
     radius_ : float
         The radius, given or chosen.
     promise_ : float
@@ -75,6 +87,7 @@ class RobustLinearRegression(RobustRegressor):
     n_iter_ : int
         Iterations of the solver.
     n_features_in_ : int
+        How many features `fit` saw.
     feature_names_in_ : array (n_features,)
         The columns, where `fit` saw a frame with names.
 
@@ -92,11 +105,11 @@ class RobustLinearRegression(RobustRegressor):
 
     def __init__(
         self,
-        radius: Any = 0.1,
+        radius: float | Literal["cv"] = 0.1,
         *,
-        loss: Any = "squared",
-        cost: Any = "squared",
-        labels: Any = "fixed",
+        loss: LossName = "squared",
+        cost: CostName | GroundCost = "squared",
+        labels: Labels = "fixed",
         fit_intercept: bool = True,
         radii: Any = None,
         cv: Any = 5,
@@ -112,9 +125,9 @@ class RobustLinearRegression(RobustRegressor):
         self.n_jobs = n_jobs
 
     def _loss(self, target: Any, score: Any) -> Any:
-        if self.loss not in (losses := {"squared": cp.square, "absolute": cp.abs}):
-            raise ValueError(unknown_name("loss", self.loss, losses))
-        return losses[self.loss](target - score)
+        if self.loss not in LOSSES:
+            raise ValueError(unknown_name("loss", self.loss, LOSSES))
+        return LOSSES[self.loss](target - score)
 
     def _costs(self) -> tuple[str, ...]:
         return ("squared",) if self.loss == "squared" else tuple(COSTS)
@@ -152,7 +165,9 @@ class RobustQuantileRegressor(RobustRegressor):
     Attributes
     ----------
     coef_ : array (n_features,)
+        What each feature adds to the prediction.
     intercept_ : float
+        The prediction at 0.
     radius_ : float
         The radius, given or chosen.
     promise_ : float
@@ -164,6 +179,7 @@ class RobustQuantileRegressor(RobustRegressor):
     n_iter_ : int
         Iterations of the solver.
     n_features_in_ : int
+        How many features `fit` saw.
     feature_names_in_ : array (n_features,)
         The columns, where `fit` saw a frame with names.
 
@@ -181,11 +197,11 @@ class RobustQuantileRegressor(RobustRegressor):
 
     def __init__(
         self,
-        radius: Any = 0.1,
+        radius: float | Literal["cv"] = 0.1,
         *,
         quantile: float = 0.5,
-        cost: Any = "l2",
-        labels: Any = "fixed",
+        cost: CostName | GroundCost = "l2",
+        labels: Labels = "fixed",
         fit_intercept: bool = True,
         radii: Any = None,
         cv: Any = 5,

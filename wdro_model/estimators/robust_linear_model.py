@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import cvxpy as cp
 import numpy as np
@@ -25,6 +25,10 @@ from wdro_model.evaluation import RadiusSelection, select_radius
 from wdro_model.problem import Problem
 from wdro_model.uncertainty import UncertainParameter, WassersteinBall
 from wdro_model.uncertainty.costs import GroundCost, Norm, SquaredEuclidean
+
+CostName = Literal["l1", "l2", "linf", "squared"]
+LossName = Literal["squared", "absolute"]
+Labels = Literal["fixed", "uncertain"]
 
 COSTS: dict[str, GroundCost] = {
     "l1": Norm(1),
@@ -58,13 +62,13 @@ class Fitted:
 class RobustLinearModel(BaseEstimator):
     """A linear score whose worst-case expected loss over a Wasserstein ball is least."""
 
-    radius: Any
-    cost: Any
+    radius: float | Literal["cv"]
+    cost: CostName | GroundCost
     fit_intercept: bool
     radii: Any
     cv: Any
     n_jobs: int | None
-    labels: Any = "fixed"
+    labels: Labels = "fixed"
 
     n_features_in_: int
     coef_: np.ndarray
@@ -95,8 +99,8 @@ class RobustLinearModel(BaseEstimator):
         problem.solve("exact", progress=False)
         if problem.status != cp.OPTIMAL:
             warnings.warn(
-                f"the solve of {self!r} ended with the status {problem.status!r}; scale the "
-                "features, for instance by StandardScaler, or take a larger radius.",
+                f"the solve of {self!r} ended with the status {problem.status!r}: its coefficients "
+                "may be a little off; scale the features, for instance by StandardScaler.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -179,8 +183,8 @@ class RobustLinearModel(BaseEstimator):
         return replace(cost, weights=weights)  # type: ignore[type-var]
 
     def _holds_labels(self) -> bool:
-        if self.labels not in ("fixed", "uncertain"):
-            raise ValueError(unknown_name("labels", self.labels, ("fixed", "uncertain")))
+        if self.labels not in get_args(Labels):
+            raise ValueError(unknown_name("labels", self.labels, get_args(Labels)))
         return self.labels == "fixed"
 
     def _refuse_unknown_worst_case(self, problem: Problem) -> None:
