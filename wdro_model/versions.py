@@ -11,7 +11,7 @@ from wdro_model import sets
 from wdro_model.sets.backends import backend_names
 
 REQUIRED = ("wdro_model", "numpy", "scipy", "cvxpy", "networkx", "joblib", "highspy", "clarabel")
-OPTIONAL = ("ortools", "numba", "matplotlib", "pandas", "dask")
+OPTIONAL = ("ortools", "numba", "matplotlib", "pandas", "dask", "scikit-learn")
 
 
 def version(package: str) -> str | None:
