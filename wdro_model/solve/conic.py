@@ -207,7 +207,7 @@ class _Run:
         self.model.parametric()
         done, unit = kept.done, kept.scale.loss
         try:
-            answer = self.solver.run_again(done.problem, linear=kept.linear, unit=unit)
+            answer = self.solver.run_again(done.problem, kept.warm, unit)
         except FAILURES:
             return None
         sizes = sizes_of(self.model.feasible.layout.variables).values()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from wdro_model.loss.expressions import is_ordinary
@@ -16,6 +17,7 @@ from wdro_model.model import Model
 from wdro_model.model.feasible import parameters_of
 from wdro_model.model.kept_programs import values_of
 from wdro_model.solve.units import Rescaled, Scale
+from wdro_model.solvers.warm_highs import WarmHighs
 
 FIRST = "compiled: the first solve"
 AGAIN = "kept from an earlier solve"
@@ -37,6 +39,11 @@ class Kept:
     """The values of certain parameters that may be in it as numbers."""
     certain: tuple[bytes, ...]
     """Those of the certain parameters for which its rows were found to be of order one."""
+
+    @cached_property
+    def warm(self) -> WarmHighs | None:
+        """The solver that has the linear program, from the second solve on."""
+        return self.plan.solver.warm(self.done.problem) if self.linear else None
 
     def trouble(self, model: Model) -> str | None:
         """Why the program does not stand for the model; None if it does."""

@@ -13,7 +13,7 @@ from cvxpy.error import SolverError
 
 from wdro_model.bounds_as_rows import bounds_as_rows
 from wdro_model.errors import InaccurateError, InfeasibleError, UnboundedError
-from wdro_model.solvers.warm_highs import WARM_HIGHS
+from wdro_model.solvers.warm_highs import WarmHighs
 
 MIXED_INTEGER = ("HIGHS", "SCIP", "GUROBI", "MOSEK", "COPT", "XPRESS", "CPLEX")
 """Solvers for integer variables: the one for linear programs first, those for cones after it."""
@@ -114,21 +114,25 @@ class Conic:
                 "so that losses and radius are of order 1, or use another solver."
             )
 
+    def warm(self, problem: cp.Problem) -> WarmHighs | None:
+        """A linear program that was solved, in a solver that lives on; None where it cannot be."""
+        if self.solver not in (None, cp.HIGHS):
+            return None
+        return WarmHighs.of(problem, bounds_as_rows(problem, self._name(problem)), self.options)
+
     def run_again(
-        self, problem: cp.Problem, *, linear: bool, unit: float = 1.0
+        self, problem: cp.Problem, warm: WarmHighs | None, unit: float = 1.0
     ) -> ConicAnswer | None:
         """Solve in place what was solved before with other numbers; None if it does not work out.
 
         Linear programs by the simplex method from the last basis. Cones afresh: an interior point
         method gains nothing from the last answer, and its own then depends on no history.
-        linear: is it a linear program?
+        warm: the solver that has the linear program.
         unit: what the objective of the problem is measured in.
         """
-        if linear and self.solver in (None, cp.HIGHS):
-            solver = WARM_HIGHS
-        else:
-            (name,) = [self.solver] if self.solver is not None else preferred(problem)[:1]
-            solver = bounds_as_rows(problem, name)
+        if warm is not None:
+            return _from_last_basis(problem, warm, unit)
+        solver = bounds_as_rows(problem, self._name(problem))
         data, chain, inverse = problem.get_problem_data(solver, solver_opts=dict(self.options))
         raw = chain.solve_via_data(problem, data, False, False, dict(self.options))
         found = chain.invert(raw, inverse)
@@ -144,6 +148,10 @@ class Conic:
         iterations = found.attr.get(settings.NUM_ITERS)
         value = unit * float(problem.objective.value)  # at the decision, as CVXPY has it
         return ConicAnswer(value, found.status, name, iterations)
+
+    def _name(self, problem: cp.Problem) -> str:
+        """The solver that was named, or the preferred one."""
+        return self.solver if self.solver is not None else preferred(problem)[0]
 
     def _solve(self, problem: cp.Problem, verbose: bool) -> None:
         """By the solver that was named, or the first of the preferred ones that can."""
@@ -167,6 +175,20 @@ class Conic:
 
     def describe(self) -> str:
         return f"conic solver {self.solver or 'CLARABEL (mixed-integer: HIGHS, or one for cones)'}"
+
+
+def _from_last_basis(problem: cp.Problem, warm: WarmHighs, unit: float) -> ConicAnswer | None:
+    """The linear program with other numbers; its rows are checked where they are."""
+    found = warm.run()
+    if found is None:
+        return None
+    for variable in warm.places.variables:
+        variable.save_value(warm.places.decision(variable, found.x))
+    for constraint in problem.constraints:
+        value = warm.places.multiplier(constraint, found.multipliers)
+        if value is not None:
+            constraint.save_dual_value(value)
+    return ConicAnswer(unit * found.value, settings.OPTIMAL, cp.HIGHS, found.iterations)
 
 
 def preferred(problem: cp.Problem) -> list[str]:
