@@ -17,7 +17,7 @@ from wdro_model.model import RobustModel
 from wdro_model.solve.certify import Solution
 from wdro_model.solve.first_order import refuse_outside, user_start
 from wdro_model.solve.options import Options, check_solver
-from wdro_model.solve.plan import METHODS
+from wdro_model.solve.plan import METHODS, program_key
 from wdro_model.solvers import MomentumFrankWolfe
 from wdro_model.solvers.outcome import Stop
 from wdro_model.uncertainty.ambiguity import WassersteinBall
@@ -95,6 +95,9 @@ def warm_arguments(
     stochastic = isinstance(out.get("solver"), MomentumFrankWolfe)
     if last is None or out.get("start") is not None or stochastic:
         return out
+    asked = (out.get("method", "auto"), check_solver(out.get("solver")), out.get("relax", False))
+    if problem._model.programs.find(program_key(*asked)) is not None:
+        return out  # a program that is solved again needs no start
     try:
         refuse_outside(problem._model, user_start(problem._model, last))
     except ValueError:

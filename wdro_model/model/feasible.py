@@ -35,6 +35,7 @@ class Feasible:
     def __init__(self, constraints: Sequence[Any], variables: Sequence[cp.Variable]) -> None:
         self.memberships = [c for c in constraints if isinstance(c, In)]
         self.constraints = [c for c in constraints if not isinstance(c, In)]
+        self.parameters = [p for c in self.constraints for p in parameters_of(c)]
         self.layout = Layout(variables)
         self._oracle: FeasibleSet | None = None
         self._conic: list[Any] | None = None

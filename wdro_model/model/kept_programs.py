@@ -36,7 +36,8 @@ class Budget:
 
     def set(self, radius: float) -> None:
         """Give them their values, before a program is solved."""
-        self.radius.value, self.root.value = radius, math.sqrt(radius)
+        self.radius.save_value(np.float64(radius))  # a ball has checked it
+        self.root.save_value(np.float64(math.sqrt(radius)))
 
 
 class Programs:
@@ -45,6 +46,13 @@ class Programs:
     def __init__(self) -> None:
         self.budget = Budget()
         self.kept: dict[Any, Any] = {}
+        self._mixed: list[cp.Parameter] | None = None
+
+    def worked_in(self, expression: Any) -> tuple[bytes, ...]:
+        """The values of those certain parameters of the loss that programs may hold as numbers."""
+        if self._mixed is None:
+            self._mixed = mixed_parameters(expression)
+        return values_of(self._mixed)
 
     def keep(self, key: Any, entry: Any) -> None:
         """Keep what was compiled; the entry that was used longest ago makes room."""

@@ -82,7 +82,8 @@ def conic_attempt(model: Model, chosen: Plan, solver: Conic, *, verbose: bool = 
     run = _Run(written.measured(model), written, solver, verbose)
     best = None if chosen.kept is None or verbose else run.again(chosen.kept)
     if best is not None:
-        return _taken(model, best)
+        best.multipliers.save()
+        return best
     compilation = OTHER_UNITS if chosen.kept is not None else chosen.compilation
     try:
         best = _best_attempt(run, judge_of(model, chosen))
@@ -98,15 +99,10 @@ def conic_attempt(model: Model, chosen: Plan, solver: Conic, *, verbose: bool = 
         ) from error
     if best.is_ordinary:
         run.keep(model, chosen, best)
-    return _taken(model, replace(best, compilation=compilation))
-
-
-def _taken(model: Model, best: Attempt) -> Attempt:
-    """The variables and multipliers set to an answer."""
     for variable, value in model.feasible.layout.split(best.decision).items():
         variable.save_value(np.array(value))
     best.multipliers.save()
-    return best
+    return replace(best, compilation=compilation)
 
 
 def over_the_hull(chosen: Plan) -> str:
@@ -204,17 +200,19 @@ class _Run:
 
     def again(self, kept: Kept) -> Attempt | None:
         """The kept program with its parameters as they are; None where the answer is no good."""
-        self.model.parametric()
+        self.model.programs.budget.set(self.model.radius)
         done, unit = kept.done, kept.scale.loss
         try:
             answer = self.solver.run_again(done.problem, kept.warm, unit)
         except FAILURES:
             return None
-        sizes = sizes_of(self.model.feasible.layout.variables).values()
-        if answer is None or not all(is_ordinary(size) for size in sizes if size > NOISE):
+        if answer is None:
             return None
-        multipliers = done.multipliers(unit)
-        return Attempt(kept.scale, answer, self._decision(), multipliers, False, done)
+        multipliers, x = done.multipliers(unit), self._decision()
+        sizes = [float(np.abs(x[where]).max(initial=0.0)) for where in kept.scalable]
+        if not all(is_ordinary(size) for size in sizes if size > NOISE):
+            return None
+        return Attempt(kept.scale, answer, x, multipliers, False, done)
 
     def keep(self, model: Model, chosen: Plan, best: Attempt) -> None:
         """Keep the program for the next solve, where CVXPY would not compile it again."""
@@ -226,6 +224,7 @@ class _Run:
         entry = Kept(
             chosen,
             best.done,
+            model.feasible.layout,
             best.scale,
             linear.is_piecewise_linear(()) and not problem.is_mixed_integer(),
             model.radius,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from wdro_model.loss.expressions import is_ordinary
+from wdro_model.loss.batched import Layout
+from wdro_model.loss.expressions import is_ordinary, is_scalable
 from wdro_model.model import Model
-from wdro_model.model.feasible import parameters_of
 from wdro_model.model.kept_programs import values_of
 from wdro_model.solve.units import Rescaled, Scale
 from wdro_model.solvers.warm_highs import WarmHighs
@@ -29,6 +29,8 @@ class Kept:
 
     plan: Any
     done: Rescaled
+    layout: Layout
+    """Of the decision."""
     scale: Scale
     linear: bool
     """Is it a linear program, which a simplex method solves from its last basis?"""
@@ -43,7 +45,14 @@ class Kept:
     @cached_property
     def warm(self) -> WarmHighs | None:
         """The solver that has the linear program, from the second solve on."""
-        return self.plan.solver.warm(self.done.problem) if self.linear else None
+        if not self.linear:
+            return None
+        return self.plan.solver.warm(self.done.problem, self.layout.variables)
+
+    @cached_property
+    def scalable(self) -> list[slice]:
+        """The places of variables that can be measured in other units."""
+        return [where for v, where in self.layout.slices.items() if is_scalable(v)]
 
     def trouble(self, model: Model) -> str | None:
         """Why the program does not stand for the model; None if it does."""
@@ -66,4 +75,4 @@ class Kept:
 
 def certain_values(model: Model) -> tuple[bytes, ...]:
     """The values of all certain parameters of the constraints."""
-    return values_of([p for c in model.feasible.constraints for p in parameters_of(c)])
+    return values_of(model.feasible.parameters)

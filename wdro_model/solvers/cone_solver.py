@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -114,11 +114,15 @@ class Conic:
                 "so that losses and radius are of order 1, or use another solver."
             )
 
-    def warm(self, problem: cp.Problem) -> WarmHighs | None:
-        """A linear program that was solved, in a solver that lives on; None where it cannot be."""
+    def warm(self, problem: cp.Problem, variables: Sequence[cp.Variable]) -> WarmHighs | None:
+        """A linear program that was solved, in a solver that lives on; None where it cannot be.
+
+        variables: those whose values will be read.
+        """
         if self.solver not in (None, cp.HIGHS):
             return None
-        return WarmHighs.of(problem, bounds_as_rows(problem, self._name(problem)), self.options)
+        solver = bounds_as_rows(problem, self._name(problem))
+        return WarmHighs.of(problem, variables, solver, self.options)
 
     def run_again(
         self, problem: cp.Problem, warm: WarmHighs | None, unit: float = 1.0

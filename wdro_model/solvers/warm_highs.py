@@ -11,7 +11,7 @@ feasible, and the primal simplex method goes on from it, else the dual one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +34,11 @@ DUAL, PRIMAL = 1, 4
 METHOD = "simplex_strategy"
 FEW = 200
 """Entries of the rows that are changed one by one; with more, all rows are given anew."""
+SMALL = 2**12
+"""Entries of a map that is applied as a dense matrix."""
 BROKEN = 1e-6
-"""How far a row may be from holding, relative to its terms or to one."""
+"""How far a row may be from holding; rows are of order one."""
+NONE = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,16 @@ class Places:
 
     variables: Mapping[cp.Variable, Array]
     """The entries of x that are the variable, in its shape."""
+    projections: Mapping[cp.Variable, Callable[[Array], Array]]
+    """Onto the attributes of variables, as CVXPY has it; nothing for those without."""
     multipliers: Mapping[Any, Array]
     """By the id of a constraint: the rows, counted from 1, that are its multipliers; negative where
     the sign is the other one."""
 
     def decision(self, variable: cp.Variable, x: Array) -> Array:
         """The value of a variable, within its attributes."""
-        value = x[self.variables[variable]]
-        return variable.project(value) if _has_attributes(variable) else value
+        value, project = x[self.variables[variable]], self.projections.get(variable)
+        return value if project is None else project(value)
 
     def multiplier(self, constraint: Any, y: Array) -> Array | None:
         """The value of the multiplier of a constraint; None where it has none."""
@@ -72,36 +77,62 @@ class Places:
 class WarmHighs:
     """A compiled linear program, its map from parameters to numbers, and its solver."""
 
-    def __init__(
-        self, problem: cp.Problem, data: dict[str, Any], places: Places, options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, data: dict[str, Any], places: Places, options: Mapping[str, Any]) -> None:
         program = data[settings.PARAM_PROB]
-        self.places = places
-        self._options = dict(options)
-        self._problem, self._parameters = problem, program.id_to_param
-        self._columns = program.param_id_to_col
+        self.places, self._options = places, dict(options)
         self._theta = np.ones(program.total_param_size + 1)
-        self._costs = sp.csr_array(program.q)
-        self._rows = _MovingRows(data)
+        columns = program.param_id_to_col
+        self._parameters = [
+            _Held(p, self._theta[columns[key] : columns[key] + p.size])
+            for key, p in program.id_to_param.items()
+        ]
+        self._changed_parameters()
+        costs = sp.csr_array(program.q)
+        self._cost = costs @ self._theta
+        """Those of the columns, and the constant of the objective."""
+        self._moving_costs = _with_parameters(costs)
+        self._of_costs = _Affine(costs[self._moving_costs])
+        self._matrix = sp.csc_array(data[settings.A])
+        self._upper = np.array(data[settings.B], dtype=float)
         self._equalities = int(data[ConicSolver.DIMS].zero)
-        self._read_parameters()
-        *self._cost, self._offset = self._costs @ self._theta
-        self._cost = np.asarray(self._cost)
+        self._find_moving_rows(program.reduced_A)
         self._highs = self._loaded()
 
+    def _find_moving_rows(self, reduced: Any) -> None:
+        """CVXPY writes [-A, b] as one matrix by columns, and maps parameters to its entries."""
+        tensor = sp.csr_array(reduced.reduced_mat)
+        moving = _with_parameters(tensor)
+        indices, indptr, _ = reduced.problem_data_index or (NONE, np.zeros(1), ())
+        columns = np.searchsorted(indptr, moving, side="right") - 1
+        inside = columns < self._matrix.shape[1]
+        self._entries, self._columns = moving[inside], columns[inside]
+        self._of_entries = _Affine(tensor[self._entries])
+        self._sides = indices[moving[~inside]]
+        self._of_sides = _Affine(tensor[moving[~inside]])
+
     @classmethod
-    def of(cls, problem: cp.Problem, solver: Any, options: Mapping[str, Any]) -> WarmHighs | None:
-        """That of a problem which was compiled for a solver; None where it is no linear program."""
+    def of(
+        cls,
+        problem: cp.Problem,
+        variables: Sequence[cp.Variable],
+        solver: Any,
+        options: Mapping[str, Any],
+    ) -> WarmHighs | None:
+        """That of a problem which was compiled for a solver; None where it is no linear program.
+
+        variables: those whose values will be read.
+        """
         data, chain, inverse = problem.get_problem_data(solver, solver_opts=dict(options))
         program, dims = data.get(settings.PARAM_PROB), data.get(ConicSolver.DIMS)
-        if program is None or dims is None or program.P is not None or program.is_mixed_integer():
+        if program is None or dims is None or program.is_mixed_integer():
             return None
+        quadratic = program.P is not None and sp.coo_array(program.P).count_nonzero() > 0
         bounds = (program.lower_bounds, program.upper_bounds, program.lb_tensor, program.ub_tensor)
         linear = dims.zero + dims.nonneg == data[settings.A].shape[0]
-        if not linear or any(bound is not None for bound in bounds):
+        if quadratic or not linear or any(bound is not None for bound in bounds):
             return None
-        places = places_of(problem, chain, inverse)
-        return None if places is None else cls(problem, data, places, options)
+        places = places_of(problem, variables, chain, inverse)
+        return None if places is None else cls(data, places, options)
 
     def run(self) -> LinearAnswer | None:
         """The optimum with the present values of the parameters; None if it is not found."""
@@ -112,63 +143,60 @@ class WarmHighs:
         highs.run()
         if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        found, info = highs.getSolution(), highs.getInfo()
-        x = np.array(found.col_value)
-        if not self._rows.hold(x, self._equalities):
+        if not highs.getInfoValue("max_primal_infeasibility")[1] <= BROKEN:
             return None
-        value = float(self._cost @ x + self._offset)
-        return LinearAnswer(value, x, -np.array(found.row_dual), info.simplex_iteration_count)
+        found, iterations = highs.getSolution(), highs.getInfoValue("simplex_iteration_count")[1]
+        x = np.array(found.col_value)
+        value = float(self._cost[:-1] @ x + self._cost[-1])
+        return LinearAnswer(value, x, -np.array(found.row_dual), iterations)
 
     # -------------------------------------------------------------- numbers that change
-    def _read_parameters(self) -> None:
-        for key, parameter in self._parameters.items():
-            value, start = parameter.value, self._columns[key]
-            flat = np.ravel(value.toarray() if sp.issparse(value) else value, order="F")
-            self._theta[start : start + flat.size] = flat
+    def _changed_parameters(self) -> bool:
+        """Read the parameters; is any of them not what it was?"""
+        changed = [parameter.has_changed() for parameter in self._parameters]
+        return any(changed)
 
     def _update(self) -> bool:
         """Give HiGHS the numbers that have changed; is its basis still a feasible one?"""
-        before = self._theta.copy()
-        self._read_parameters()
-        if np.array_equal(before, self._theta):
+        if not self._changed_parameters():
             return True
-        cost = self._costs @ self._theta
-        self._offset = cost[-1]
-        changed = np.flatnonzero(cost[:-1] != self._cost).astype(np.int32)
-        if changed.size:
-            self._cost = cost[:-1]
-            self._highs.changeColsCost(changed.size, changed, self._cost[changed])
-        entries, sides = self._rows.changes(self._theta)
+        theta, highs = self._theta, self._highs
+        costs = self._moving_costs[self._of_costs.changed(self._cost, self._moving_costs, theta)]
+        costs = costs[costs < self._matrix.shape[1]].astype(np.int32)
+        if costs.size:
+            highs.changeColsCost(costs.size, costs, self._cost[costs])
+        entries = self._of_entries.changed(self._matrix.data, self._entries, theta, -1.0)
+        sides = self._sides[self._of_sides.changed(self._upper, self._sides, theta)]
         if entries.size > FEW:
-            basis = self._highs.getBasis()
+            basis = highs.getBasis()
             self._highs = self._loaded()
             self._highs.setBasis(basis)
             return False
-        for k in entries.tolist():
-            self._highs.changeCoeff(*self._rows.entry(k))
+        for place, column in zip(self._entries[entries].tolist(), self._columns[entries].tolist()):
+            row, value = int(self._matrix.indices[place]), float(self._matrix.data[place])
+            highs.changeCoeff(row, column, value)
         if sides.size:
-            upper = self._rows.upper
-            self._highs.changeRowsBounds(sides.size, sides, self._lower()[sides], upper[sides])
+            sides = sides.astype(np.int32)
+            highs.changeRowsBounds(sides.size, sides, self._lower()[sides], self._upper[sides])
         return not (entries.size or sides.size)
 
     def _lower(self) -> Array:
-        upper = self._rows.upper
-        lower = np.full(upper.size, -np.inf)
-        lower[: self._equalities] = upper[: self._equalities]
+        lower = np.full(self._upper.size, -np.inf)
+        lower[: self._equalities] = self._upper[: self._equalities]
         return lower
 
     def _loaded(self) -> Any:
         """A new HiGHS with the present numbers."""
-        rows, lp = self._rows, highspy.HighsLp()
-        lp.num_row_, lp.num_col_ = rows.matrix.shape
-        lp.col_cost_ = self._cost
-        free = np.full(rows.matrix.shape[1], np.inf)
+        matrix, lp = self._matrix, highspy.HighsLp()
+        lp.num_row_, lp.num_col_ = matrix.shape
+        lp.col_cost_ = self._cost[:-1]
+        free = np.full(matrix.shape[1], np.inf)
         lp.col_lower_, lp.col_upper_ = -free, free
-        lp.row_lower_, lp.row_upper_ = self._lower(), rows.upper
+        lp.row_lower_, lp.row_upper_ = self._lower(), self._upper
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        lp.a_matrix_.start_ = rows.matrix.indptr
-        lp.a_matrix_.index_ = rows.matrix.indices
-        lp.a_matrix_.value_ = rows.matrix.data
+        lp.a_matrix_.start_ = matrix.indptr
+        lp.a_matrix_.index_ = matrix.indices
+        lp.a_matrix_.value_ = matrix.data
         highs = highspy.Highs()
         highs.setOptionValue("output_flag", False)
         highs.setOptionValue("parallel", "off")
@@ -179,63 +207,56 @@ class WarmHighs:
         return highs
 
 
-class _MovingRows:
-    """A and b, and the part of CVXPY's map that gives those of their entries which can change.
+class _Held:
+    """A parameter, and the numbers that it had when it was read last."""
 
-    CVXPY writes [-A, b] as one matrix by columns; the map gives its entries.
-    """
+    def __init__(self, parameter: cp.Parameter, held: Array) -> None:
+        self._parameter, self._held = parameter, held
 
-    def __init__(self, data: dict[str, Any]) -> None:
-        reduced = data[settings.PARAM_PROB].reduced_A
-        self.matrix = sp.csc_array(data[settings.A])
-        self.upper = np.array(data[settings.B], dtype=float)
-        tensor = sp.csr_array(reduced.reduced_mat)
-        moving = np.unique(sp.coo_array(tensor[:, :-1]).row)
-        indices, indptr, _ = reduced.problem_data_index or (np.zeros(0, int), np.zeros(1, int), ())
-        columns = np.searchsorted(indptr, moving, side="right") - 1
-        inside = columns < self.matrix.shape[1]
-        self._entries, self._sides = moving[inside], indices[moving[~inside]]
-        self._of_entries = tensor[self._entries]
-        self._of_sides = tensor[moving[~inside]]
-        self._column = columns[inside]
+    def has_changed(self) -> bool:
+        """Read it; is it not what it was?"""
+        value: Any = self._parameter.value
+        if self._held.size == 1 and np.ndim(value) == 0:
+            changed = bool(self._held[0] != value)
+            self._held[0] = value
+            return changed
+        dense = value.toarray() if sp.issparse(value) else value
+        flat = dense if np.ndim(dense) < 2 else np.ravel(dense, order="F")
+        changed = not np.array_equal(self._held, flat)
+        self._held[:] = flat
+        return changed
 
-    def changes(self, theta: Array) -> tuple[Array, Array]:
-        """Set the numbers; the places of A and the rows of b that are not what they were."""
-        none = np.zeros(0, dtype=np.int32)
-        entries, sides = none, none
-        if self._entries.size:
-            new = -(self._of_entries @ theta)
-            changed = new != self.matrix.data[self._entries]
-            self.matrix.data[self._entries] = new
-            entries = np.flatnonzero(changed)
-        if self._sides.size:
-            upper = self._of_sides @ theta
-            changed = upper != self.upper[self._sides]
-            self.upper[self._sides] = upper
-            sides = self._sides[changed].astype(np.int32)
-        return entries, sides
 
-    def entry(self, k: int) -> tuple[int, int, float]:
-        """Row, column and value of an entry that can change."""
-        place = self._entries[k]
-        row, value = self.matrix.indices[place], self.matrix.data[place]
-        return int(row), int(self._column[k]), float(value)
+class _Affine:
+    """Numbers that are affine in the parameters t: those rows of CVXPY's map that have any."""
 
-    def hold(self, x: Array, equalities: int) -> bool:
-        """Does x meet all rows?"""
-        over = self.matrix @ x - self.upper
-        over[:equalities] = np.abs(over[:equalities])
-        if over.max(initial=0.0) <= BROKEN:
-            return True
-        terms = abs(self.matrix) @ np.abs(x) + np.abs(self.upper)
-        return bool(np.all(over <= BROKEN * np.maximum(1.0, terms)))
+    def __init__(self, rows: sp.csr_array) -> None:
+        small = rows.shape[0] * rows.shape[1] <= SMALL
+        self._rows: Any = rows.toarray() if small else rows
+
+    def changed(self, held: Array, places: Array, theta: Array, sign: float = 1.0) -> Array:
+        """Write them to their places among the numbers held; which of them are not as they were."""
+        if not places.size:
+            return NONE
+        new = sign * (self._rows @ theta)
+        changed = np.flatnonzero(new != held[places])
+        held[places] = new
+        return changed
+
+
+def _with_parameters(tensor: sp.csr_array) -> Array:
+    """The rows of a map that depend on a parameter; the last column is that of the constants."""
+    return np.unique(sp.coo_array(tensor[:, :-1]).coords[0])
 
 
 # ------------------------------------------------------------------ where things stand
-def places_of(problem: cp.Problem, chain: Any, inverse: Any) -> Places | None:
-    """Where variables and multipliers stand; None where they are more than entries of x."""
+def places_of(
+    problem: cp.Problem, variables: Sequence[cp.Variable], chain: Any, inverse: Any
+) -> Places | None:
+    """Where some variables and multipliers stand; None where they are more than entries of x."""
     steps = list(zip(chain.reductions, inverse))
-    ids, offsets = {v: v.id for v in problem.variables()}, None
+    held = {v.id for v in problem.variables()}
+    ids, offsets = {v: v.id for v in variables if v.id in held}, None
     for reduction, left in steps:
         if isinstance(reduction, CvxAttr2Constr) and left:
             twins = {v: left[0][i] for v, i in ids.items()}
@@ -249,7 +270,8 @@ def places_of(problem: cp.Problem, chain: Any, inverse: Any) -> Places | None:
     entries = {
         v: np.reshape(np.arange(v.size) + offsets[i], v.shape, order="F") for v, i in ids.items()
     }
-    return Places(entries, _multiplier_places(steps))
+    projections = {v: v.project for v in entries if _has_attributes(v)}
+    return Places(entries, projections, _multiplier_places(steps))
 
 
 def _multiplier_places(steps: list[tuple[Any, Any]]) -> dict[Any, Array]:
