@@ -17,7 +17,7 @@ from wdro_model.loss.facts_at_data import FactsAtData
 from wdro_model.loss.structure import Structure
 from wdro_model.model.declared import all_variables, refuse_uncertain_constraints
 from wdro_model.model.feasible import Feasible
-from wdro_model.model.kept_programs import Budget, Programs
+from wdro_model.model.kept_programs import Budget, Programs, Shelf
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
@@ -33,7 +33,10 @@ class Memory:
     Those for other values are forgotten, and so are the ones that were asked for longest ago.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, forms: Shelf | None = None) -> None:
+        """forms: those of models on other data."""
+        self.forms = Shelf() if forms is None else forms
+        """Programs by their form, for models that differ in their data."""
         self.values: tuple[bytes, ...] = ()
         self.programs = Programs()
         """Kept for all values: their parameters are CVXPY's."""
@@ -141,6 +144,10 @@ class Model:
         own = () if self.expression is None else self.loss.loss.certain
         return [*own, *self.feasible.parameters]
 
+    def user_leaves(self) -> list[Any]:
+        """The variables and the certain parameters."""
+        return [*self.feasible.layout.variables, *self.certain_parameters()]
+
     def remember(self, name: str, compute: Callable[[], Any]) -> Any:
         """A result computed once for the current values of the certain parameters."""
         known = [p.value for p in self.certain_parameters()]
@@ -242,7 +249,7 @@ class RobustModel(Model):
             loss=FlatLoss(self.loss.loss, self.loss.layout, joint),
             joint=joint,
             cost=self.ambiguity.cost.bound_to(joint),
-            memory=Memory(),
+            memory=Memory(self.memory.forms),
         )
 
     def on_one_sample(self) -> RobustModel:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -18,8 +19,18 @@ from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.empirical import Empirical, Program
 from wdro_model.objectives.exact import Counterpart
 from wdro_model.solve.certify import Solution, evaluations
-from wdro_model.solve.kept import AGAIN, Kept, certain_values
+from wdro_model.solve.kept import (
+    AGAIN,
+    FIRST,
+    ON_OTHER_DATA,
+    OTHER_FORM,
+    OTHER_SIZE,
+    WITH_DATA,
+    Kept,
+    certain_values,
+)
 from wdro_model.solve.options import Options
+from wdro_model.solve.other_data import Filling, OpenProgram, opened
 from wdro_model.solve.own_units import in_units
 from wdro_model.solve.plan import Plan, Written
 from wdro_model.solve.true_risk import refuse_disagreement, refuse_false_value, robust_value
@@ -79,12 +90,12 @@ def conic_attempt(model: Model, chosen: Plan, solver: Conic, *, verbose: bool = 
     """What the solver says, and the decision; the variables and multipliers are set to it."""
     written = chosen.written
     assert written is not None
-    run = _Run(written.measured(model), written, solver, verbose)
+    run = _Run(written.measured(model), written, solver, verbose, chosen.key)
     best = None if chosen.kept is None or verbose else run.again(chosen.kept)
     if best is not None:
         best.multipliers.save()
         return best
-    compilation = OTHER_UNITS if chosen.kept is not None else chosen.compilation
+    compilation = OTHER_UNITS if chosen.kept is not None else run.reason(chosen.compilation)
     try:
         best = _best_attempt(run, judge_of(model, chosen))
     except SolverError as error:
@@ -102,7 +113,7 @@ def conic_attempt(model: Model, chosen: Plan, solver: Conic, *, verbose: bool = 
     for variable, value in model.feasible.layout.split(best.decision).items():
         variable.save_value(np.array(value))
     best.multipliers.save()
-    return replace(best, compilation=compilation)
+    return best if best.compilation else replace(best, compilation=compilation)
 
 
 def over_the_hull(chosen: Plan) -> str:
@@ -156,7 +167,10 @@ class Attempt:
     """The program that was solved."""
     is_ordinary: bool = False
     """Were its units right at once?"""
-    compilation: str = AGAIN
+    compilation: str = ""
+    """Whether the program was compiled for it, and why, where that is known."""
+    filling: Filling | None = None
+    """The data, where it is a parameter of the program."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +179,7 @@ class _Run:
     written: Written
     solver: Conic
     verbose: bool
+    key: tuple[Any, ...]
 
     def first(self) -> Attempt:
         """The first answer: in units that are guessed, as written, or in those of some point."""
@@ -191,16 +206,63 @@ class _Run:
         """Solve in some units of the decision and the loss."""
         program, scale = self.program(scale)
         done = rescaled(program, self.model.feasible.conic_constraints(), scale.decision)
+        unsure = bool(scale.decision) or not is_ordinary(scale.loss)
+        unsure = unsure or (isinstance(self.model, RobustModel) and not probes(self.model))
+        found = None if unsure or self.verbose else self.on_other_data(done, scale)
+        if found is not None:
+            return found
         self.solver.run(done.problem, verbose=self.verbose)
         multipliers = done.multipliers(scale.loss)
         answer = ConicAnswer.of(done.problem, scale.loss)
-        unsure = bool(scale.decision) or not is_ordinary(scale.loss)
-        unsure = unsure or (isinstance(self.model, RobustModel) and not probes(self.model))
         return Attempt(scale, answer, self._decision(), multipliers, unsure, done)
+
+    def on_other_data(self, done: Rescaled, scale: Scale) -> Attempt | None:
+        """The answer of a program that was compiled for other data; None if there is none."""
+        form = self.model.memory.forms.find(self.form_key)
+        if form is None:
+            return None
+        compilation, is_open = ON_OTHER_DATA, isinstance(form, OpenProgram)
+        filling = form.filling(done) if is_open else None
+        if filling is None:
+            compilation = WITH_DATA
+            filling = opened(done, form.written if is_open else form, self.model.user_leaves())
+        if filling is None:
+            return None
+        filling.fill()
+        try:
+            answer = self.solver.run_again(filling.done.problem, None, scale.loss)
+        except FAILURES:
+            answer = None
+        if answer is None:
+            return None
+        return Attempt(
+            scale,
+            answer,
+            self._decision(),
+            filling.done.multipliers(scale.loss),
+            False,
+            filling.done,
+            compilation=compilation,
+            filling=filling,
+        )
+
+    def reason(self, known: str) -> str:
+        """Why a program is compiled: the first on this data may not be the first."""
+        forms = self.model.memory.forms
+        if known != FIRST or not any(key[:-1] == self.key for key in forms.kept):
+            return known
+        return OTHER_FORM if self.form_key in forms.kept else OTHER_SIZE
+
+    @property
+    def form_key(self) -> tuple[Any, ...]:
+        """Programs for the same request, and as many samples, may have one form."""
+        return (*self.key, self.model.size)
 
     def again(self, kept: Kept) -> Attempt | None:
         """The kept program with its parameters as they are; None where the answer is no good."""
         self.model.programs.budget.set(self.model.radius)
+        if kept.filling is not None:
+            kept.filling.fill()
         done, unit = kept.done, kept.scale.loss
         try:
             answer = self.solver.run_again(done.problem, kept.warm, unit)
@@ -212,25 +274,26 @@ class _Run:
         sizes = [float(np.abs(x[where]).max(initial=0.0)) for where in kept.scalable]
         if not all(is_ordinary(size) for size in sizes if size > NOISE):
             return None
-        return Attempt(kept.scale, answer, x, multipliers, False, done)
+        return Attempt(kept.scale, answer, x, multipliers, False, done, compilation=AGAIN)
 
     def keep(self, model: Model, chosen: Plan, best: Attempt) -> None:
         """Keep the program for the next solve, where CVXPY would not compile it again."""
-        problem, budget = best.done.problem, model.programs.budget
-        if not chosen.key or not problem.is_dpp():
+        problem, budget, filling = best.done.problem, model.programs.budget, best.filling
+        if not chosen.key or not (filling is not None or problem.is_dpp()):
             return
+        model.memory.forms.keep(self.form_key, best.done if filling is None else filling.program)
         held = {p.id for p in problem.parameters()}
-        linear = Program(problem.objective.expr, tuple(problem.constraints))
+        held |= {twin.id for _, twin in (() if filling is None else filling.twins)}
         entry = Kept(
             chosen,
             best.done,
             model.feasible.layout,
             best.scale,
-            linear.is_piecewise_linear(()) and not problem.is_mixed_integer(),
             model.radius,
             not self.written.robust or bool(held & {budget.radius.id, budget.root.id}),
             model.worked_in(),
             certain_values(model),
+            filling,
         )
         model.programs.keep(chosen.key, entry)
 

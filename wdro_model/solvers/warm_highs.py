@@ -33,7 +33,8 @@ DUAL, PRIMAL = 1, 4
 """HiGHS' numbers for the two simplex methods."""
 METHOD = "simplex_strategy"
 FEW = 200
-"""Entries of the rows that are changed one by one; with more, all rows are given anew."""
+"""Entries of the rows that are changed one by one. With more, they are of other data: the basis of
+the old is further from the new optimum than none."""
 SMALL = 2**12
 """Entries of a map that is applied as a dense matrix."""
 BROKEN = 1e-6
@@ -168,9 +169,7 @@ class WarmHighs:
         entries = self._of_entries.changed(self._matrix.data, self._entries, theta, -1.0)
         sides = self._sides[self._of_sides.changed(self._upper, self._sides, theta)]
         if entries.size > FEW:
-            basis = highs.getBasis()
             self._highs = self._loaded()
-            self._highs.setBasis(basis)
             return False
         for place, column in zip(self._entries[entries].tolist(), self._columns[entries].tolist()):
             row, value = int(self._matrix.indices[place]), float(self._matrix.data[place])
