@@ -14,7 +14,7 @@ from cvxpy import settings
 from cvxpy.error import SolverError
 
 from wdro_model.errors import InfeasibleError, UnboundedError
-from wdro_model.loss.expressions import is_ordinary
+from wdro_model.loss.expressions import ORDINARY, is_ordinary
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.empirical import Empirical, Program
 from wdro_model.objectives.exact import Counterpart
@@ -90,14 +90,15 @@ def conic_attempt(model: Model, chosen: Plan, solver: Conic, *, verbose: bool = 
     """What the solver says, and the decision; the variables and multipliers are set to it."""
     written = chosen.written
     assert written is not None
-    run = _Run(written.measured(model), written, solver, verbose, chosen.key)
+    judge = judge_of(model, chosen)
+    run = _Run(written.measured(model), written, solver, verbose, chosen.key, judge)
     best = None if chosen.kept is None or verbose else run.again(chosen.kept)
     if best is not None:
         best.multipliers.save()
         return best
     compilation = OTHER_UNITS if chosen.kept is not None else run.reason(chosen.compilation)
     try:
-        best = _best_attempt(run, judge_of(model, chosen))
+        best = _best_attempt(run)
     except SolverError as error:
         if not model.feasible.is_integer:
             raise
@@ -113,7 +114,11 @@ def conic_attempt(model: Model, chosen: Plan, solver: Conic, *, verbose: bool = 
     for variable, value in model.feasible.layout.split(best.decision).items():
         variable.save_value(np.array(value))
     best.multipliers.save()
-    return best if best.compilation else replace(best, compilation=compilation)
+    if chosen.compilation == FIRST and best.compilation:
+        compilation = best.compilation  # the first on this data
+    elif best.compilation == ON_OTHER_DATA:
+        compilation = AGAIN  # with other values of parameters that stand beside the data
+    return replace(best, compilation=compilation)
 
 
 def over_the_hull(chosen: Plan) -> str:
@@ -130,7 +135,7 @@ def judge_of(model: Model, chosen: Plan) -> Judge:
     return lambda x: Empirical(model).evaluate(x).value
 
 
-def _best_attempt(run: _Run, judge: Judge) -> Attempt:
+def _best_attempt(run: _Run) -> Attempt:
     """Solve, and again in better units while the answer asks for them.
 
     Most problems are of order one, and are solved once. Where the loss at ordinary decisions
@@ -150,7 +155,7 @@ def _best_attempt(run: _Run, judge: Judge) -> Attempt:
             continue
     if len(attempts) == 1 and not attempts[0].unsure:
         return replace(attempts[0], is_ordinary=True)
-    return run.best(attempts, judge)
+    return run.best(attempts)
 
 
 @dataclass(frozen=True)
@@ -180,6 +185,7 @@ class _Run:
     solver: Conic
     verbose: bool
     key: tuple[Any, ...]
+    judge: Judge
 
     def first(self) -> Attempt:
         """The first answer: in units that are guessed, as written, or in those of some point."""
@@ -325,6 +331,9 @@ class _Run:
     def better(self, last: Attempt, by_loss: bool) -> Scale | None:
         """The units for another solve; None where those of the last one were right.
 
+        A small value may be what a solver leaves of zero, in which there is no unit to be read: the
+        loss at zero itself tells one, or none where zero is a solution in all units.
+
         by_loss: an answer in wrong units may itself be wrong, and the loss there is asked first for
             what changes it; later the sizes of the variables.
         """
@@ -335,19 +344,31 @@ class _Run:
         plain = all(is_ordinary(size / used[v]) for v, size in sizes.items() if size > 0)
         if plain and not unseen:
             return None
-        here = decision_units(self.model, last.decision)
+        small = {v for v, size in sizes.items() if size < used[v] / ORDINARY}
+        here = decision_units(self.model, self.settled(last.decision, small))
         told = {v: here.decision.get(v, used[v]) for v in sizes}
-        # What a solver leaves of zero is no size; zero is right if the loss asks for no other unit.
-        known = {v: s if s > NOISE * used[v] else max(s, told[v]) for v, s in sizes.items()}
+        known = {v: max(size, told[v]) if v in small else size for v, size in sizes.items()}
         # A variable that the loss did not see at ordinary decisions may be seen here.
         known |= {v: max(known[v], told[v]) for v in unseen}
         if all(is_ordinary(size / used[v]) for v, size in known.items()):
             return None
         return Scale(unusual({**known, **here.decision} if by_loss else known), here.loss)
 
-    def best(self, attempts: list[Attempt], judge: Judge) -> Attempt:
+    def settled(self, x: Array, small: set[Any]) -> Array:
+        """The decision with small values replaced by zero, where that is as good."""
+        at_zero = x.copy()
+        for variable in small:
+            at_zero[self.model.feasible.layout.slices[variable]] = 0.0
+        if not small or self._violation(at_zero) > self._violation(x):
+            return x
+        try:
+            return at_zero if self.judge(at_zero) <= self.judge(x) else x
+        except FAILURES:
+            return x
+
+    def best(self, attempts: list[Attempt]) -> Attempt:
         """The attempt with the best decision, its value checked against that of the decision."""
-        judged = [_judged(attempt, judge) for attempt in attempts]
+        judged = [_judged(attempt, self.judge) for attempt in attempts]
         feasible = [self._violation(attempt.decision) for attempt in attempts]
         least = max(1e-6, 10 * min(feasible))
         order = sorted(range(len(attempts)), key=lambda i: (feasible[i] > least, judged[i]))
