@@ -96,6 +96,27 @@ def test_no_answer_where_there_is_none() -> None:
     assert warm.run() is not None  # and back
 
 
+@pytest.mark.parametrize("what", ["price", "demand", "share"])
+def test_an_interrupt_on_the_way_to_the_solver_is_made_good(what: str, monkeypatch) -> None:
+    """Numbers that were noted, and have not reached HiGHS, reach it in the next solve."""
+    stated, rng = Transport(), np.random.default_rng(4)
+    stated.change(rng, "all")
+    warm = WarmHighs.of(stated.problem, [stated.flow, stated.most], cp.CLARABEL, {})
+    assert_same(stated, warm)
+    changed = warm_highs._Affine.changed
+
+    def interrupted(*given):
+        changed(*given)
+        raise KeyboardInterrupt
+
+    stated.change(rng, what)
+    monkeypatch.setattr(warm_highs._Affine, "changed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        warm.run()
+    monkeypatch.undo()
+    assert_same(stated, warm)
+
+
 def test_what_is_no_linear_program_is_left_to_others() -> None:
     x, r = cp.Variable(3), cp.Parameter(nonneg=True, value=1.0)
     cone = cp.Problem(cp.Minimize(cp.norm(x, 2) + r * x[0]), [cp.sum(x) == 1])

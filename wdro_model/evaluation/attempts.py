@@ -78,6 +78,12 @@ def solve_bar(title: str, count: int, options: Mapping[str, Any]) -> Any:
     return progress_bar(title, count, unit="solve", show=bool(show), delay=PATIENCE)
 
 
+def reached(radius: float, found: Solution | Failure) -> str:
+    """What stands at the end of a bar: the radius, and the gap where there is one."""
+    gap = None if isinstance(found, Failure) else found.relative_gap
+    return f"radius {radius:.3g}" + ("" if gap is None else f", gap {gap:.1e}")
+
+
 def was_interrupted(solution: Solution) -> bool:
     """Did Ctrl-C end the solve?"""
     return solution.stop == Stop.INTERRUPT.value

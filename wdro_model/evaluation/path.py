@@ -18,6 +18,7 @@ from wdro_model.evaluation.attempts import (
     decision_kept,
     named_scenarios,
     radius_labels,
+    reached,
     solve_bar,
     warm_arguments,
     was_interrupted,
@@ -285,6 +286,7 @@ def radius_path(
                 current = current.with_radius(radius)
                 arguments = warm_arguments(current, {**options, "method": method}, last)
                 found = attempt(current, arguments)
+                bar.set_postfix_str(reached(radius, found), refresh=False)
                 bar.update()
                 if isinstance(found, Failure):
                     if last is None:

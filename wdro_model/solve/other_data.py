@@ -97,9 +97,10 @@ class Filling:
     def fill(self) -> None:
         """Set the parameters to the data."""
         if self.program.filled is not self:
-            self.program.filled = self
+            self.program.filled = None  # an interrupt leaves it half filled
             for parameter, value in self.values:
                 parameter.save_value(value)
+            self.program.filled = self
         for parameter, twin in self.twins:
             parameter.save_value(twin.value)
 

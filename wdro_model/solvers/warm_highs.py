@@ -98,6 +98,8 @@ class WarmHighs:
         self._equalities = int(data[ConicSolver.DIMS].zero)
         self._find_moving_rows(program.reduced_A)
         self._highs = self._loaded()
+        self._whole = True
+        """Does HiGHS have the numbers that are held? Not after an interrupt on the way there."""
 
     def _find_moving_rows(self, reduced: Any) -> None:
         """CVXPY writes [-A, b] as one matrix by columns, and maps parameters to its entries."""
@@ -137,11 +139,12 @@ class WarmHighs:
 
     def run(self) -> LinearAnswer | None:
         """The optimum with the present values of the parameters; None if it is not found."""
-        primal = self._update()
+        primal = self._update() if self._whole else self._renew()
         highs = self._highs
         if METHOD not in self._options:
             highs.setOptionValue(METHOD, PRIMAL if primal else DUAL)
         highs.run()
+        self._whole = True
         if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
         if not highs.getInfoValue("max_primal_infeasibility")[1] <= BROKEN:
@@ -157,8 +160,18 @@ class WarmHighs:
         changed = [parameter.has_changed() for parameter in self._parameters]
         return any(changed)
 
+    def _renew(self) -> bool:
+        """Give HiGHS all numbers anew."""
+        self._changed_parameters()
+        self._of_costs.changed(self._cost, self._moving_costs, self._theta)
+        self._of_entries.changed(self._matrix.data, self._entries, self._theta, -1.0)
+        self._of_sides.changed(self._upper, self._sides, self._theta)
+        self._highs = self._loaded()
+        return False
+
     def _update(self) -> bool:
         """Give HiGHS the numbers that have changed; is its basis still a feasible one?"""
+        self._whole = False
         if not self._changed_parameters():
             return True
         theta, highs = self._theta, self._highs
@@ -169,8 +182,7 @@ class WarmHighs:
         entries = self._of_entries.changed(self._matrix.data, self._entries, theta, -1.0)
         sides = self._sides[self._of_sides.changed(self._upper, self._sides, theta)]
         if entries.size > FEW:
-            self._highs = self._loaded()
-            return False
+            return self._renew()
         for place, column in zip(self._entries[entries].tolist(), self._columns[entries].tolist()):
             row, value = int(self._matrix.indices[place]), float(self._matrix.data[place])
             highs.changeCoeff(row, column, value)
