@@ -48,9 +48,9 @@ def assert_same(stated: Transport, warm: WarmHighs) -> None:
     assert found is not None
     stated.problem.solve(solver=cp.CLARABEL)
     assert found.value == pytest.approx(stated.problem.value, abs=1e-6)
+    decision = warm.places.decision(found.x)
     for variable in (stated.flow, stated.most):
-        value = warm.places.decision(variable, found.x)
-        assert np.asarray(value) == pytest.approx(variable.value, abs=1e-5)
+        assert np.asarray(decision[variable]) == pytest.approx(variable.value, abs=1e-5)
     for constraint in stated.constraints:
         multiplier = warm.places.multiplier(constraint, found.multipliers)
         assert multiplier == pytest.approx(constraint.dual_value, abs=1e-5)

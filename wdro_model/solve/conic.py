@@ -42,11 +42,11 @@ from wdro_model.solve.units import (
     loss_unit,
     probes,
     rescaled,
-    sizes_of,
     unusual,
 )
 from wdro_model.solvers.cone_solver import Conic, ConicAnswer
 from wdro_model.solvers.objective import Array
+from wdro_model.solvers.warm_highs import WarmHighs
 
 FAILURES = (SolverError, InfeasibleError, UnboundedError)
 ROUNDS = 3
@@ -235,22 +235,8 @@ class _Run:
         if filling is None:
             return None
         filling.fill()
-        try:
-            answer = self.solver.run_again(filling.done.problem, None, scale.loss)
-        except FAILURES:
-            answer = None
-        if answer is None:
-            return None
-        return Attempt(
-            scale,
-            answer,
-            self._decision(),
-            filling.done.multipliers(scale.loss),
-            False,
-            filling.done,
-            compilation=compilation,
-            filling=filling,
-        )
+        found = self.afresh(filling.done, scale)
+        return None if found is None else replace(found, compilation=compilation, filling=filling)
 
     def reason(self, known: str) -> str:
         """Why a program is compiled: the first on this data may not be the first."""
@@ -269,18 +255,44 @@ class _Run:
         self.model.programs.budget.set(self.model.radius)
         if kept.filling is not None:
             kept.filling.fill()
-        done, unit = kept.done, kept.scale.loss
+        if kept.warm is not None:
+            found = self.from_last_basis(kept, kept.warm)
+        else:
+            found = self.afresh(kept.done, kept.scale)
+        if found is None:
+            return None
+        sizes = self.sizes(found.decision).values()
+        if all(is_ordinary(size) for size in sizes if size > NOISE):
+            return found
+        return found if self.better(found, by_loss=False) is None else None
+
+    def from_last_basis(self, kept: Kept, warm: WarmHighs) -> Attempt | None:
+        """The kept linear program by the simplex method; its solver has checked its rows."""
+        found = warm.run()
+        if found is None:
+            return None
+        unit, places = kept.scale.loss, warm.places
+        duals = [places.multiplier(row.solved, found.multipliers) for row in kept.done.rows]
+        multipliers = tuple(
+            (row.original, [None if dual is None else unit * row.factor * dual])
+            for row, dual in zip(kept.done.rows, duals)
+        )
+        answer = ConicAnswer(unit * found.value, settings.OPTIMAL, cp.HIGHS, found.iterations)
+        x = kept.layout.join(places.decision(found.x))
+        return Attempt(
+            kept.scale, answer, x, Multipliers(multipliers), False, kept.done, compilation=AGAIN
+        )
+
+    def afresh(self, done: Rescaled, scale: Scale) -> Attempt | None:
+        """A program that is compiled, with its parameters as they are; None if it fails."""
         try:
-            answer = self.solver.run_again(done.problem, kept.warm, unit)
+            answer = self.solver.run_again(done.problem, scale.loss)
         except FAILURES:
             return None
         if answer is None:
             return None
-        multipliers, x = done.multipliers(unit), self._decision()
-        sizes = [float(np.abs(x[where]).max(initial=0.0)) for where in kept.scalable]
-        if not all(is_ordinary(size) for size in sizes if size > NOISE):
-            return None
-        return Attempt(kept.scale, answer, x, multipliers, False, done, compilation=AGAIN)
+        multipliers = done.multipliers(scale.loss)
+        return Attempt(scale, answer, self._decision(), multipliers, False, done, compilation=AGAIN)
 
     def keep(self, model: Model, chosen: Plan, best: Attempt) -> None:
         """Keep the program for the next solve, where CVXPY would not compile it again."""
@@ -337,7 +349,7 @@ class _Run:
         by_loss: an answer in wrong units may itself be wrong, and the loss there is asked first for
             what changes it; later the sizes of the variables.
         """
-        sizes = sizes_of(self.model.feasible.layout.variables)
+        sizes = self.sizes(last.decision)
         used = {v: last.scale.decision.get(v, 1.0) for v in sizes}
         guessed = decision_units(self.model).decision
         unseen = [v for v in sizes if v not in guessed] if by_loss else []
@@ -353,6 +365,12 @@ class _Run:
         if all(is_ordinary(size / used[v]) for v, size in known.items()):
             return None
         return Scale(unusual({**known, **here.decision} if by_loss else known), here.loss)
+
+    def sizes(self, x: Array) -> dict[Any, float]:
+        """The largest entries of those variables that can be measured in other units."""
+        places = self.model.feasible.scalable.items()
+        found = {v: float(np.abs(x[where]).max(initial=0.0)) for v, where in places}
+        return {v: size if np.isfinite(size) else 0.0 for v, size in found.items()}
 
     def settled(self, x: Array, small: set[Any]) -> Array:
         """The decision with small values replaced by zero, where that is as good."""

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from wdro_model.loss.batched import Layout
-from wdro_model.loss.expressions import is_ordinary, is_scalable
+from wdro_model.loss.expressions import is_ordinary
 from wdro_model.model import Model
 from wdro_model.model.kept_programs import values_of
 from wdro_model.solve.other_data import Filling, is_linear
@@ -54,11 +54,6 @@ class Kept:
         if self.filling is not None:
             return self.filling.program.warm(solver, variables)
         return solver.warm(self.done.problem, variables) if is_linear(self.done.problem) else None
-
-    @cached_property
-    def scalable(self) -> list[slice]:
-        """The places of variables that can be measured in other units."""
-        return [where for v, where in self.layout.slices.items() if is_scalable(v)]
 
     def trouble(self, model: Model) -> str | None:
         """Why the program does not stand for the model; None if it does."""

@@ -124,18 +124,13 @@ class Conic:
         solver = bounds_as_rows(problem, self._name(problem))
         return WarmHighs.of(problem, variables, solver, self.options)
 
-    def run_again(
-        self, problem: cp.Problem, warm: WarmHighs | None, unit: float = 1.0
-    ) -> ConicAnswer | None:
+    def run_again(self, problem: cp.Problem, unit: float = 1.0) -> ConicAnswer | None:
         """Solve in place what was solved before with other numbers; None if it does not work out.
 
-        Linear programs by the simplex method from the last basis. Cones afresh: an interior point
-        method gains nothing from the last answer, and its own then depends on no history.
-        warm: the solver that has the linear program.
+        Afresh: an interior point method gains nothing from the last answer, and its own then
+        depends on no history.
         unit: what the objective of the problem is measured in.
         """
-        if warm is not None:
-            return _from_last_basis(problem, warm, unit)
         solver = bounds_as_rows(problem, self._name(problem))
         data, chain, inverse = problem.get_problem_data(solver, solver_opts=dict(self.options))
         raw = chain.solve_via_data(problem, data, False, False, dict(self.options))
@@ -179,20 +174,6 @@ class Conic:
 
     def describe(self) -> str:
         return f"conic solver {self.solver or 'CLARABEL (mixed-integer: HIGHS, or one for cones)'}"
-
-
-def _from_last_basis(problem: cp.Problem, warm: WarmHighs, unit: float) -> ConicAnswer | None:
-    """The linear program with other numbers; its rows are checked where they are."""
-    found = warm.run()
-    if found is None:
-        return None
-    for variable in warm.places.variables:
-        variable.save_value(warm.places.decision(variable, found.x))
-    for constraint in problem.constraints:
-        value = warm.places.multiplier(constraint, found.multipliers)
-        if value is not None:
-            constraint.save_dual_value(value)
-    return ConicAnswer(unit * found.value, settings.OPTIMAL, cp.HIGHS, found.iterations)
 
 
 def preferred(problem: cp.Problem) -> list[str]:

@@ -64,10 +64,13 @@ class Places:
     """By the id of a constraint: the rows, counted from 1, that are its multipliers; negative where
     the sign is the other one."""
 
-    def decision(self, variable: cp.Variable, x: Array) -> Array:
-        """The value of a variable, within its attributes."""
-        value, project = x[self.variables[variable]], self.projections.get(variable)
-        return value if project is None else project(value)
+    def decision(self, x: Array) -> dict[cp.Variable, Array]:
+        """The values of the variables, within their attributes."""
+        projections = self.projections
+        return {
+            v: projections[v](x[places]) if v in projections else x[places]
+            for v, places in self.variables.items()
+        }
 
     def multiplier(self, constraint: Any, y: Array) -> Array | None:
         """The value of the multiplier of a constraint; None where it has none."""
@@ -84,8 +87,7 @@ class WarmHighs:
         self._theta = np.ones(program.total_param_size + 1)
         columns = program.param_id_to_col
         self._parameters = [
-            _Held(p, self._theta[columns[key] : columns[key] + p.size])
-            for key, p in program.id_to_param.items()
+            _Held(p, self._theta, columns[key]) for key, p in program.id_to_param.items()
         ]
         self._changed_parameters()
         costs = sp.csr_array(program.q)
@@ -111,6 +113,9 @@ class WarmHighs:
         self._entries, self._columns = moving[inside], columns[inside]
         self._of_entries = _Affine(tensor[self._entries])
         self._sides = indices[moving[~inside]]
+        used = np.unique(sp.coo_array(tensor).coords[1])
+        for parameter in self._parameters:
+            parameter.moves_rows = bool(np.any((used >= parameter.start) & (used < parameter.stop)))
         self._of_sides = _Affine(tensor[moving[~inside]])
 
     @classmethod
@@ -157,8 +162,9 @@ class WarmHighs:
     # -------------------------------------------------------------- numbers that change
     def _changed_parameters(self) -> bool:
         """Read the parameters; is any of them not what it was?"""
-        changed = [parameter.has_changed() for parameter in self._parameters]
-        return any(changed)
+        changed = [parameter for parameter in self._parameters if parameter.has_changed()]
+        self._moves_rows = any(parameter.moves_rows for parameter in changed)
+        return bool(changed)
 
     def _renew(self) -> bool:
         """Give HiGHS all numbers anew."""
@@ -179,6 +185,8 @@ class WarmHighs:
         costs = costs[costs < self._matrix.shape[1]].astype(np.int32)
         if costs.size:
             highs.changeColsCost(costs.size, costs, self._cost[costs])
+        if not self._moves_rows:
+            return True
         entries = self._of_entries.changed(self._matrix.data, self._entries, theta, -1.0)
         sides = self._sides[self._of_sides.changed(self._upper, self._sides, theta)]
         if entries.size > FEW:
@@ -221,8 +229,11 @@ class WarmHighs:
 class _Held:
     """A parameter, and the numbers that it had when it was read last."""
 
-    def __init__(self, parameter: cp.Parameter, held: Array) -> None:
-        self._parameter, self._held = parameter, held
+    def __init__(self, parameter: cp.Parameter, theta: Array, start: int) -> None:
+        self.start, self.stop = start, start + parameter.size
+        self._parameter, self._held = parameter, theta[self.start : self.stop]
+        self.moves_rows = True
+        """Do entries or sides of the rows depend on it?"""
 
     def has_changed(self) -> bool:
         """Read it; is it not what it was?"""
