@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
+from wdro_model.sets.deadlines import deadline
 from wdro_model.solve.kept import AGAIN
 from wdro_model.solvers import warm_highs
 from wdro_model.solvers.warm_highs import WarmHighs
@@ -115,6 +116,23 @@ def test_an_interrupt_on_the_way_to_the_solver_is_made_good(what: str, monkeypat
         warm.run()
     monkeypatch.undo()
     assert_same(stated, warm)
+
+
+def test_the_time_of_the_solve_is_kept_and_ends_with_it() -> None:
+    rng = np.random.default_rng(0)
+    x, weight = cp.Variable(200), cp.Parameter(nonneg=True, value=1.0)
+    rows, sides = rng.normal(size=(400, 200)), rng.normal(size=400)
+    problem = cp.Problem(cp.Minimize(cp.sum(cp.abs(rows @ x - sides)) + weight * cp.norm(x, 1)))
+    warm = WarmHighs.of(problem, [x], cp.CLARABEL, {})
+    with deadline(1e-4):
+        assert warm.run() is None
+    found = warm.run()
+    assert found is not None
+    weight.value = 2.0
+    with deadline(60.0):
+        found = warm.run()
+    assert found is not None
+    assert found.value == pytest.approx(problem.solve(solver=cp.CLARABEL), rel=1e-6)
 
 
 def test_what_is_no_linear_program_is_left_to_others() -> None:

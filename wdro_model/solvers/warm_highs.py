@@ -27,6 +27,8 @@ from cvxpy.reductions.solution import Solution
 from cvxpy.reductions.solvers.conic_solvers.conic_solver import ConicSolver
 from cvxpy.reductions.solvers.utilities import extract_dual_value, get_dual_values
 
+from wdro_model.sets.deadlines import seconds_left
+
 Array = np.ndarray
 
 DUAL, PRIMAL = 1, 4
@@ -143,13 +145,18 @@ class WarmHighs:
         return None if places is None else cls(data, places, options)
 
     def run(self) -> LinearAnswer | None:
-        """The optimum with the present values of the parameters; None if it is not found."""
+        """The optimum at the present values of the parameters; None if it is not found in time."""
         primal = self._update() if self._whole else self._renew()
         highs = self._highs
         if METHOD not in self._options:
             highs.setOptionValue(METHOD, PRIMAL if primal else DUAL)
+        left = seconds_left()
+        if left is not None:  # the clock of HiGHS runs on from solve to solve
+            highs.setOptionValue("time_limit", highs.getRunTime() + max(left, 0.0))
         highs.run()
         self._whole = True
+        if left is not None:
+            highs.setOptionValue("time_limit", self._options.get("time_limit", np.inf))
         if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
         if not highs.getInfoValue("max_primal_infeasibility")[1] <= BROKEN:
