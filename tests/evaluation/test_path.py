@@ -193,6 +193,7 @@ def test_a_conic_solver_that_fails_leaves_a_gap(portfolio, monkeypatch):
 
     monkeypatch.setattr(Conic, "run", unlucky)
     monkeypatch.setattr(Conic, "run_again", lambda *given, **more: None)
+    monkeypatch.setattr(Conic, "warm", lambda *given: None)
     path = portfolio[0].path([0.1, 0.2, 0.3], "exact")
     assert path.statuses == ("optimal", "failed", "optimal")
     assert np.isnan(path.values).tolist() == [False, True, False]
