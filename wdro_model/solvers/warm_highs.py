@@ -62,9 +62,8 @@ class Places:
     """The entries of x that are the variable, in its shape."""
     projections: Mapping[cp.Variable, Callable[[Array], Array]]
     """Onto the attributes of variables, as CVXPY has it; nothing for those without."""
-    multipliers: Mapping[Any, Array]
-    """By the id of a constraint: the rows, counted from 1, that are its multipliers; negative where
-    the sign is the other one."""
+    multipliers: Mapping[Any, tuple[Array, Array]]
+    """By the id of a constraint: the rows that are its multipliers, and their signs."""
 
     def decision(self, x: Array) -> dict[cp.Variable, Array]:
         """The values of the variables, within their attributes."""
@@ -76,8 +75,10 @@ class Places:
 
     def multiplier(self, constraint: Any, y: Array) -> Array | None:
         """The value of the multiplier of a constraint; None where it has none."""
-        places = self.multipliers.get(constraint.id)
-        return None if places is None else np.sign(places) * y[np.abs(places) - 1]
+        if constraint.id not in self.multipliers:
+            return None
+        rows, signs = self.multipliers[constraint.id]
+        return signs * y[rows]
 
 
 class WarmHighs:
@@ -303,7 +304,7 @@ def places_of(
     return Places(entries, projections, _multiplier_places(steps))
 
 
-def _multiplier_places(steps: list[tuple[Any, Any]]) -> dict[Any, Array]:
+def _multiplier_places(steps: list[tuple[Any, Any]]) -> dict[Any, tuple[Array, Array]]:
     """The way of the numbers 1, 2, ... from the rows to the multipliers of the constraints."""
     (_, last), before = steps[-1], steps[:-1]
     rows = last[ConicSolver.EQ_CONSTR] + last[ConicSolver.NEQ_CONSTR]
@@ -315,7 +316,8 @@ def _multiplier_places(steps: list[tuple[Any, Any]]) -> dict[Any, Array]:
     found.primal_vars = {last[ConicSolver.VAR_ID]: np.zeros(columns)}
     for reduction, left in reversed(before):
         found = reduction.invert(found, left)
-    return {key: np.asarray(value).astype(int) for key, value in found.dual_vars.items()}
+    places = {key: np.asarray(value).astype(int) for key, value in found.dual_vars.items()}
+    return {key: (np.abs(place) - 1, np.sign(place)) for key, place in places.items()}
 
 
 def _has_attributes(variable: cp.Variable) -> bool:
