@@ -8,6 +8,7 @@ import pytest
 
 import wdro_model as wdro
 from wdro_model.solve import conic as rescaling
+from wdro_model.solvers import Conic
 
 pytestmark = pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 RETURNS = np.random.default_rng(0).normal(0.05, 0.2, size=(20, 5))
@@ -280,3 +281,48 @@ def test_the_mean_loss_does_not_depend_on_the_radius(kind, radius):
     best = plain.solve(solver=cp.HIGHS)
     assert problem.value == pytest.approx(best, rel=2e-4)
     assert problem.solution.empirical_value == pytest.approx(problem.value, rel=1e-6)
+
+
+ZEROS = {
+    "affine": lambda z, w: (z @ w, wdro.costs.SquaredEuclidean()),
+    "hinge": lambda z, w: (cp.pos(z @ w), wdro.costs.Norm(2)),
+    "absolute": lambda z, w: (cp.abs(z @ w), wdro.costs.Norm(1)),
+    "squares": lambda z, w: (cp.square(z @ w), wdro.costs.SquaredEuclidean()),
+}
+
+
+@pytest.mark.parametrize("name", ZEROS)
+def test_an_optimum_at_zero_is_found_once(name: str, monkeypatch) -> None:
+    """What a solver leaves of zero is no unit: zero is a solution in all of them."""
+    solved, run = [], Conic.run
+    monkeypatch.setattr(Conic, "run", lambda *a, **k: (solved.append(1), run(*a, **k))[1])
+    w = cp.Variable(4)
+    z = wdro.UncertainParameter(4, samples=np.random.default_rng(0).normal(0.05, 1.0, (40, 4)))
+    loss, cost = ZEROS[name](z, w)
+    ball = wdro.WassersteinBall(0.5, cost)
+    problem = wdro.Problem(cp.Minimize(loss), [cp.norm(w, 2) <= 1], ambiguity=ball)
+    problem.solve(method="exact")
+    assert len(solved) == 1
+    assert problem.status == "optimal"
+    assert problem.value == pytest.approx(0.0, abs=1e-6)
+    problem.with_radius(0.6).solve(method="exact")
+    assert len(solved) == 1
+
+
+@pytest.mark.parametrize("unit", [1e-4, 1e-7, 1e-10])
+def test_a_small_optimum_is_no_zero(unit: float) -> None:
+    """Labels in another unit: the same regression, and the same decision in that unit."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 3))
+    y = x @ [1.0, -2.0, 0.5] + rng.normal(size=40)
+
+    def fitted(scale: float) -> np.ndarray:
+        w = cp.Variable(3)
+        features = wdro.UncertainParameter(3, samples=x)
+        label = wdro.UncertainParameter(samples=scale * y)
+        cost = wdro.costs.SquaredEuclidean(weights={features: 1.0, label: np.inf})
+        loss = cp.square(label - features @ w)
+        wdro.Problem(cp.Minimize(loss), [], wdro.WassersteinBall(0.01, cost)).solve(method="exact")
+        return w.value / scale
+
+    assert fitted(unit) == pytest.approx(fitted(1.0), rel=1e-3)

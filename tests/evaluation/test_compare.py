@@ -281,6 +281,7 @@ def test_an_interrupt_of_a_conic_solver_keeps_what_is_finished(portfolio, monkey
 
     monkeypatch.setattr(Conic, "run", interrupted)
     monkeypatch.setattr(Conic, "run_again", lambda *given, **more: None)
+    monkeypatch.setattr(Conic, "warm", lambda *given: None)
     report = wdro.compare(portfolio[0], ("erm", "exact", "auto"))
     assert [judged.name for judged in report.methods] == ["erm"]
     assert [refused.name for refused in report.refused] == ["exact", "auto"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import cvxpy as cp
 import networkx as nx
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 import wdro_model as wdro
 from wdro_model.solvers import Conic, FrankWolfe
+from wdro_model.solvers.warm_highs import WarmHighs
 
 RADII = [0.3, 0.0, 0.01, 0.1]
 
@@ -190,6 +193,7 @@ def test_a_conic_solver_that_fails_leaves_a_gap(portfolio, monkeypatch):
 
     monkeypatch.setattr(Conic, "run", unlucky)
     monkeypatch.setattr(Conic, "run_again", lambda *given, **more: None)
+    monkeypatch.setattr(Conic, "warm", lambda *given: None)
     path = portfolio[0].path([0.1, 0.2, 0.3], "exact")
     assert path.statuses == ("optimal", "failed", "optimal")
     assert np.isnan(path.values).tolist() == [False, True, False]
@@ -224,3 +228,66 @@ def test_one_warning_is_enough_for_a_path_of_stationary_points(recwarn):
     path = problem.path([0.0, 0.001, 0.002], "exact")
     assert "stationary" in path.statuses
     assert len([w for w in recwarn if w.category is wdro.ConvexityWarning]) == 1
+
+
+# ------------------------------------------------------------------ linear programs
+def linear_portfolio():
+    """CVaR of a portfolio with an l1 cost, which is a linear program."""
+    rng = np.random.default_rng(5)
+    x, t = cp.Variable(4, nonneg=True), cp.Variable()
+    xi = wdro.UncertainParameter(4, samples=rng.normal(0.1, 0.3, size=(25, 4)))
+    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(1))
+    loss = t + cp.pos(-xi @ x - t) / 0.2
+    return wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1], ambiguity=ball)
+
+
+LINEAR_RADII = [0.01, 0.02, 0.05, 0.1, 0.2]
+
+
+def test_a_linear_path_interrupted_in_its_solver_keeps_what_is_finished(monkeypatch):
+    problem, run, count = linear_portfolio(), WarmHighs.run, []
+
+    def interrupted(self):
+        count.append(1)
+        if len(count) == 3:
+            raise KeyboardInterrupt
+        return run(self)
+
+    monkeypatch.setattr(WarmHighs, "run", interrupted)
+    path = problem.path(LINEAR_RADII)
+    assert path.interrupted
+    assert path.radii.tolist() == LINEAR_RADII[:3]  # the first was compiled, two went on from it
+    assert "interrupted from the keyboard at radius 0.1: 3 of 5 radii are finished" in str(path)
+    monkeypatch.undo()
+    again = problem.path(LINEAR_RADII)
+    fresh = [linear_portfolio().with_radius(radius).solve() for radius in LINEAR_RADII]
+    assert again.values == pytest.approx(fresh, rel=1e-6)
+    assert not again.interrupted
+
+
+def test_a_path_that_never_began_raises_the_interrupt(monkeypatch):
+    def interrupted(self, *given, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Conic, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        linear_portfolio().path(LINEAR_RADII)
+
+
+def test_statistics_of_a_path_are_those_of_its_losses_whenever_they_are_asked_for():
+    """Also after a certain number of the loss has changed, and from a pickled path."""
+    fee = cp.Parameter(value=0.5)
+    x = cp.Variable(2, nonneg=True)
+    price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [3.0, 0.5]])
+    ball = wdro.WassersteinBall(0.5, wdro.costs.Norm(1))
+    problem = wdro.Problem(cp.Minimize(price @ x + fee * cp.sum(x)), [cp.sum(x) == 1], ball)
+    path = problem.path([0.1, 0.2], test=[[4.0, 4.0], [2.0, 2.0]])
+    expected = [problem.losses(decision=s.decision) for s in path.solutions]
+    fee.value = 100.0
+    stored = pickle.loads(pickle.dumps(path))
+    for found in (path, stored):
+        assert found.means("training") == pytest.approx([losses.mean() for losses in expected])
+        assert found.means("test") == pytest.approx([3.5, 3.5])
+        first = found.stages[0]
+        assert first.quantiles["training"][50] == pytest.approx(np.median(expected[0]))
+        assert list(first.statistics) == ["training", "test"]

@@ -28,6 +28,7 @@ from wdro_model.evaluation.radius import default_radii
 from wdro_model.evaluation.selection import choose
 from wdro_model.evaluation.statistics import conditional_value_at_risk
 from wdro_model.solvers import FrankWolfe
+from wdro_model.solvers.warm_highs import WarmHighs
 from wdro_model.uncertainty import LazySamples
 
 D, N = 4, 20
@@ -743,3 +744,31 @@ def test_a_chosen_radius_beats_erm_out_of_sample():
     error = np.std(gains, ddof=1) / np.sqrt(len(gains))
     assert np.mean(gains) > 3 * error
     assert np.mean(gains) > 0.3 * np.mean(losses_of_erm)
+
+
+def test_an_interrupt_in_a_solve_keeps_the_folds_that_finished(monkeypatch):
+    """Ctrl-C while a kept program is solved again, in the middle of the third fold."""
+    rng = np.random.default_rng(0)
+    x, t = cp.Variable(3, nonneg=True), cp.Variable()
+    xi = wdro.UncertainParameter(3, samples=rng.normal(0.1, 0.3, size=(20, 3)))
+    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(1))
+    loss = t + cp.pos(-xi @ x - t) / 0.2
+    problem = wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1], ambiguity=ball)
+    radii, run, count = [0.01, 0.05, 0.1], WarmHighs.run, []
+    known = wdro.select_radius(problem, radii, folds=4, progress=False)
+
+    def interrupted(self):
+        count.append(1)
+        if len(count) == 6:
+            raise KeyboardInterrupt
+        return run(self)
+
+    monkeypatch.setattr(WarmHighs, "run", interrupted)
+    found = wdro.select_radius(problem, radii, folds=4, progress=False)
+    assert not found.complete
+    assert np.isfinite(found.scores).all(axis=0).tolist() == [True, True, False, False]
+    assert found.scores[:, :2] == pytest.approx(known.scores[:, :2], rel=1e-5)
+    assert found.problem.status is None
+    monkeypatch.undo()
+    again = wdro.select_radius(problem, radii, folds=4, progress=False)
+    assert again.scores == pytest.approx(known.scores, rel=1e-5)

@@ -105,6 +105,10 @@ def test_a_parameter_beside_the_data_compiles_again_and_says_so() -> None:
     assert first.value == pytest.approx(new.value, rel=1e-6)
     first.solve()
     assert first.solution.compilation == AGAIN
+    price.value = 1.7  # what changed once is a parameter from then on
+    first.solve()
+    assert first.solution.compilation == AGAIN
+    assert first.value == pytest.approx(stated(1.7).solve(), rel=1e-6)
 
 
 def test_twins_in_turn_do_not_mix_their_radii() -> None:

@@ -17,7 +17,7 @@ from wdro_model.model import RobustModel
 from wdro_model.solve.certify import Solution
 from wdro_model.solve.first_order import refuse_outside, user_start
 from wdro_model.solve.options import Options, check_solver
-from wdro_model.solve.plan import METHODS
+from wdro_model.solve.plan import METHODS, program_key
 from wdro_model.solvers import MomentumFrankWolfe
 from wdro_model.solvers.outcome import Stop
 from wdro_model.uncertainty.ambiguity import WassersteinBall
@@ -78,6 +78,12 @@ def solve_bar(title: str, count: int, options: Mapping[str, Any]) -> Any:
     return progress_bar(title, count, unit="solve", show=bool(show), delay=PATIENCE)
 
 
+def reached(radius: float, found: Solution | Failure) -> str:
+    """What stands at the end of a bar: the radius, and the gap where there is one."""
+    gap = None if isinstance(found, Failure) else found.relative_gap
+    return f"radius {radius:.3g}" + ("" if gap is None else f", gap {gap:.1e}")
+
+
 def was_interrupted(solution: Solution) -> bool:
     """Did Ctrl-C end the solve?"""
     return solution.stop == Stop.INTERRUPT.value
@@ -95,6 +101,9 @@ def warm_arguments(
     stochastic = isinstance(out.get("solver"), MomentumFrankWolfe)
     if last is None or out.get("start") is not None or stochastic:
         return out
+    asked = (out.get("method", "auto"), check_solver(out.get("solver")), out.get("relax", False))
+    if problem._model.programs.find(program_key(*asked)) is not None:
+        return out  # a program that is solved again needs no start
     try:
         refuse_outside(problem._model, user_start(problem._model, last))
     except ValueError:

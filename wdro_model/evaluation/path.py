@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from wdro_model.evaluation.attempts import (
     decision_kept,
     named_scenarios,
     radius_labels,
+    reached,
     solve_bar,
     warm_arguments,
     was_interrupted,
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     from wdro_model.problem import Problem
 
 
+MANY = 2**17
+"""Losses at one radius that are summed up at once, rather than kept until someone asks."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """The solve at one radius."""
@@ -41,10 +47,10 @@ class Stage:
     """Flat, (n,); NaN where the solver failed."""
     statistics: Mapping[str, LossStatistics]
     """By the name of the scenario set, "training" first; empty where the solver failed."""
+    quantiles: Mapping[str, np.ndarray]
+    """101 quantiles of the losses on each set of scenarios, evenly spaced from 0 to 1."""
     message: str = ""
     """Why there is no solution."""
-    quantiles: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """101 quantiles of the losses on each set of scenarios, evenly spaced from 0 to 1."""
 
     def __repr__(self) -> str:
         return brief(self, f"radius {self.radius:.6g}, {self.message or repr(self.solution)}")
@@ -271,7 +277,7 @@ def radius_path(
     """
     values, sets = check_radii(radii), named_scenarios(problem, test)
     names = coordinate_names(problem)
-    stages: list[Stage] = []
+    solved: list[tuple[float, Solution | Failure]] = []
     last: Solution | None = None
     with decision_kept(problem), solve_bar("path", len(values), options) as bar:
         current = problem
@@ -280,30 +286,74 @@ def radius_path(
                 current = current.with_radius(radius)
                 arguments = warm_arguments(current, {**options, "method": method}, last)
                 found = attempt(current, arguments)
+                bar.set_postfix_str(reached(radius, found), refresh=False)
                 bar.update()
                 if isinstance(found, Failure):
                     if last is None:
                         raise found.error
-                    nowhere = np.full(len(names), np.nan)
-                    stages.append(Stage(radius, None, nowhere, {}, found.message))
+                    solved.append((radius, found))
                     continue
                 interrupted = was_interrupted(found)
                 if not interrupted or last is None:
-                    losses = losses_by_set(current._model, found.decision, sets)
-                    statistics = {
-                        name: LossStatistics.of(those, found.maximise)
-                        for name, those in losses.items()
-                    }
-                    x = current._model.feasible.layout.join(found.decision)
-                    spread = {name: np.quantile(those, PERCENTS) for name, those in losses.items()}
-                    stages.append(Stage(radius, found, x, statistics, quantiles=spread))
+                    solved.append((radius, found))
                 if interrupted:
                     break
                 last = found
         except KeyboardInterrupt:
             if last is None:
                 raise
-    return RadiusPath(tuple(stages), names, values, problem)
+    stages = tuple(_stage(problem, radius, found, sets) for radius, found in solved)
+    return RadiusPath(stages, names, values, problem)
+
+
+def _stage(
+    problem: Problem, radius: float, found: Solution | Failure, sets: Mapping[str, Any]
+) -> Stage:
+    """What one solve found, judged on the samples and on each set of scenarios."""
+    model = problem._model
+    if isinstance(found, Failure):
+        nowhere = np.full(model.feasible.layout.dimension, np.nan)
+        return Stage(radius, None, nowhere, {}, {}, found.message)
+    losses = losses_by_set(model, found.decision, sets)
+    x = model.feasible.layout.join(found.decision)
+    statistics, quantiles = _seen(losses, found.maximise)
+    return Stage(radius, found, x, statistics, quantiles)
+
+
+class Computed(Mapping[str, Any]):
+    """Results by name, each computed when it is first asked for."""
+
+    def __init__(self, compute: Mapping[str, Callable[[], Any]]) -> None:
+        self._compute, self._known = compute, dict[str, Any]()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._known:
+            self._known[name] = self._compute[name]()
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._compute)
+
+    def __len__(self) -> int:
+        return len(self._compute)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def _seen(
+    losses: Mapping[str, np.ndarray], maximise: bool
+) -> tuple[Mapping[str, LossStatistics], Mapping[str, np.ndarray]]:
+    """Statistics and quantiles of losses; of many at once, so that they need not be kept."""
+    of, every = LossStatistics.of, losses.items()
+    statistics = Computed({name: partial(of, those, maximise) for name, those in every})
+    quantiles = Computed({name: partial(np.quantile, those, PERCENTS) for name, those in every})
+    if sum(those.size for those in losses.values()) > MANY:
+        return dict(statistics), dict(quantiles)
+    return statistics, quantiles
 
 
 def coordinate_names(problem: Problem) -> tuple[str, ...]:

@@ -297,7 +297,7 @@ def default_radii(joint: JointSamples, cost: BoundCost, order: float | None) -> 
 
 def spread(joint: JointSamples, cost: BoundCost) -> float:
     """mean_k c(xi_k, mean of the samples), over the coordinates that may move."""
-    if cost.frozen.all():
+    if not cost.allows_moves:
         raise ValueError(
             "every coordinate of the data has an infinite weight and is held fixed, so that the "
             "radius changes nothing; give a finite weight to what is uncertain."

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import cvxpy as cp
@@ -124,7 +124,8 @@ class BatchedLoss:
             tuple(self._parameter_slots) if parameters is None else tuple(dict.fromkeys(found))
         )
         uncertain = {p.id for p in found}
-        self._certain = [p for p in expression.parameters() if p.id not in uncertain]
+        self.certain = [p for p in expression.parameters() if p.id not in uncertain]
+        """The other parameters, which have one value."""
         self._calls = 0
 
     def __call__(
@@ -143,7 +144,7 @@ class BatchedLoss:
         for parameter, slot in self._parameter_slots.items():
             shape = (size, *parameter.shape)
             leaves[slot] = entry(scenarios, parameter, shape, "uncertain parameter")
-        _require_values(self._certain)
+        _require_values(self.certain)
         self._calls += 1
         root = self._tape.evaluate(leaves)
         values = np.empty(size)
@@ -153,7 +154,7 @@ class BatchedLoss:
             partial(self._in_decision, call, size), partial(self._in_data, call, size)
         )
 
-    @property
+    @cached_property
     def is_foreign(self) -> bool:
         """Does it contain an atom of which something was declared outside the library?"""
         return any(is_foreign(node.expression) for node in self._tape.nodes)
@@ -323,7 +324,8 @@ class FlatLoss:
         self.calls += 1
         scenarios = {} if self.joint is None else self.joint.split(rows)
         values, pullback = self.loss(self.layout.split(x), scenarios)
-        values = np.broadcast_to(np.asarray(values, dtype=float), (len(rows),))
+        values = np.asarray(values, dtype=float)
+        values = values if values.shape == (len(rows),) else np.broadcast_to(values, (len(rows),))
         if not np.isfinite(values).all():
             worst = int(np.flatnonzero(~np.isfinite(values))[0])
             raise FloatingPointError(

@@ -16,8 +16,8 @@ from wdro_model.loss.batched import FlatLoss
 from wdro_model.loss.facts_at_data import FactsAtData
 from wdro_model.loss.structure import Structure
 from wdro_model.model.declared import all_variables, refuse_uncertain_constraints
-from wdro_model.model.feasible import Feasible, parameters_of
-from wdro_model.model.kept_programs import Budget, Programs, mixed_parameters, values_of
+from wdro_model.model.feasible import Feasible
+from wdro_model.model.kept_programs import Budget, Programs, Shelf
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
@@ -33,7 +33,10 @@ class Memory:
     Those for other values are forgotten, and so are the ones that were asked for longest ago.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, forms: Shelf | None = None) -> None:
+        """forms: those of models on other data."""
+        self.forms = Shelf() if forms is None else forms
+        """Programs by their form, for models that differ in their data."""
         self.values: tuple[bytes, ...] = ()
         self.programs = Programs()
         """Kept for all values: their parameters are CVXPY's."""
@@ -136,11 +139,19 @@ class Model:
         """The average of each uncertain parameter over the samples."""
         return {}
 
+    def certain_parameters(self) -> list[cp.Parameter]:
+        """Those of the loss and of the constraints, which have one value at each solve."""
+        own = () if self.expression is None else self.loss.loss.certain
+        return [*own, *self.feasible.parameters]
+
+    def user_leaves(self) -> list[Any]:
+        """The variables and the certain parameters."""
+        return [*self.feasible.layout.variables, *self.certain_parameters()]
+
     def remember(self, name: str, compute: Callable[[], Any]) -> Any:
         """A result computed once for the current values of the certain parameters."""
-        certain = [] if self.expression is None else self.expression.parameters()
-        certain += [p for c in self.feasible.constraints for p in parameters_of(c)]
-        values = tuple(np.asarray(p.value).tobytes() for p in certain if p.value is not None)
+        known = [p.value for p in self.certain_parameters()]
+        values = tuple(np.asarray(value).tobytes() for value in known if value is not None)
         return self.memory.find(name, values, compute)
 
     @property
@@ -154,7 +165,7 @@ class Model:
 
     def worked_in(self) -> tuple[bytes, ...]:
         """The values of those certain parameters that a program may hold as numbers."""
-        return () if self.expression is None else values_of(mixed_parameters(self.expression))
+        return () if self.expression is None else self.programs.worked_in(self.expression)
 
 
 @dataclass(frozen=True)
@@ -199,7 +210,7 @@ class RobustModel(Model):
     @property
     def radius(self) -> float:
         """The transport budget; 0 where no coordinate of the data may move."""
-        return 0.0 if self.cost.frozen.all() else self.ambiguity.budget
+        return self.ambiguity.budget if self.cost.allows_moves else 0.0
 
     @property
     def written_radius(self) -> Any:
@@ -238,7 +249,7 @@ class RobustModel(Model):
             loss=FlatLoss(self.loss.loss, self.loss.layout, joint),
             joint=joint,
             cost=self.ambiguity.cost.bound_to(joint),
-            memory=Memory(),
+            memory=Memory(self.memory.forms),
         )
 
     def on_one_sample(self) -> RobustModel:
@@ -316,10 +327,7 @@ def refuse_false_facts(model: Model, x: np.ndarray | None = None) -> None:
 
 def refuse_missing_values(model: Model) -> None:
     """Certain parameters must have a value before anything is solved."""
-    parameters = [] if model.expression is None else model.expression.parameters()
-    for constraint in model.feasible.constraints:
-        parameters = [*parameters, *parameters_of(constraint)]
-    for parameter in parameters:
+    for parameter in model.certain_parameters():
         if not isinstance(parameter, UncertainParameter) and parameter.value is None:
             raise ParameterError(
                 f"the parameter {parameter.name()!r} has no value; set its .value, or declare "
@@ -330,7 +338,7 @@ def refuse_missing_values(model: Model) -> None:
 def refuse_empty_set(model: Model) -> None:
     """An empty feasible set is an error here rather than in the middle of a solve."""
     feasible = model.feasible
-    certain = [p for c in feasible.constraints for p in parameters_of(c)]
-    if not feasible.constraints or feasible.is_integer or any(p.value is None for p in certain):
+    unknown = any(parameter.value is None for parameter in feasible.parameters)
+    if not feasible.constraints or feasible.is_integer or unknown:
         return
     feasible.check_nonempty()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import cvxpy as cp
@@ -16,6 +17,7 @@ import numpy as np
 
 from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.loss.batched import Layout
+from wdro_model.loss.expressions import is_scalable
 from wdro_model.sets.convex import ConvexSet, boolean_entries, integer_entries
 from wdro_model.sets.feasible_set import FeasibleSet, In, forgets_its_constraints
 from wdro_model.sets.nearby import Nearby
@@ -35,11 +37,17 @@ class Feasible:
     def __init__(self, constraints: Sequence[Any], variables: Sequence[cp.Variable]) -> None:
         self.memberships = [c for c in constraints if isinstance(c, In)]
         self.constraints = [c for c in constraints if not isinstance(c, In)]
+        self.parameters = [p for c in self.constraints for p in parameters_of(c)]
         self.layout = Layout(variables)
         self._oracle: FeasibleSet | None = None
         self._conic: list[Any] | None = None
         self._check_intersections()
         refuse_false_constants(self.constraints)
+
+    @cached_property
+    def scalable(self) -> dict[cp.Variable, slice]:
+        """The variables that can be measured in other units, and their places."""
+        return {v: where for v, where in self.layout.slices.items() if is_scalable(v)}
 
     @property
     def has_oracle_sets(self) -> bool:

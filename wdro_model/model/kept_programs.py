@@ -36,14 +36,14 @@ class Budget:
 
     def set(self, radius: float) -> None:
         """Give them their values, before a program is solved."""
-        self.radius.value, self.root.value = radius, math.sqrt(radius)
+        self.radius.save_value(np.float64(radius))  # a ball has checked it
+        self.root.save_value(np.float64(math.sqrt(radius)))
 
 
-class Programs:
-    """Compiled programs of models that differ in the radius and in certain parameters alone."""
+class Shelf:
+    """What was used last, by a key."""
 
     def __init__(self) -> None:
-        self.budget = Budget()
         self.kept: dict[Any, Any] = {}
 
     def keep(self, key: Any, entry: Any) -> None:
@@ -59,6 +59,21 @@ class Programs:
         if entry is not None:
             self.kept[key] = entry
         return entry
+
+
+class Programs(Shelf):
+    """Compiled programs of models that differ in the radius and in certain parameters alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget = Budget()
+        self._mixed: list[cp.Parameter] | None = None
+
+    def worked_in(self, expression: Any) -> tuple[bytes, ...]:
+        """The values of those certain parameters of the loss that programs may hold as numbers."""
+        if self._mixed is None:
+            self._mixed = mixed_parameters(expression)
+        return values_of(self._mixed)
 
 
 def values_of(parameters: list[cp.Parameter]) -> tuple[bytes, ...]:

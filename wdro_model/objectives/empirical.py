@@ -44,6 +44,12 @@ class Empirical:
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         return self._mean(x, self.rows)
 
+    def value(self, x: Array) -> float:
+        """The mean loss alone, without its gradient."""
+        step = max(1, BATCH_ENTRIES // max(1, self.rows.shape[1]))
+        parts = (self.rows[k : k + step] for k in range(0, len(self.rows), step))
+        return sum(float(self.loss.values(x, part).sum()) for part in parts) / len(self.rows)
+
     def estimate(
         self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator
     ) -> Point:

@@ -332,7 +332,7 @@ def evaluations(
     late: there is no time left to look for more than that.
     """
     refuse_false_facts(model, x)
-    mean = Empirical(model).evaluate(x).value
+    mean = Empirical(model).value(x)
     if not isinstance(model, RobustModel) or not model.has_ball:
         return {"empirical_value": mean, "robust_value": robust}
     if robust is None and not late:

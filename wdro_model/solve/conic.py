@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -13,13 +14,23 @@ from cvxpy import settings
 from cvxpy.error import SolverError
 
 from wdro_model.errors import InfeasibleError, UnboundedError
-from wdro_model.loss.expressions import is_ordinary
+from wdro_model.loss.expressions import ORDINARY, is_ordinary
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.empirical import Empirical, Program
 from wdro_model.objectives.exact import Counterpart
 from wdro_model.solve.certify import Solution, evaluations
-from wdro_model.solve.kept import AGAIN, Kept, certain_values
+from wdro_model.solve.kept import (
+    AGAIN,
+    FIRST,
+    ON_OTHER_DATA,
+    OTHER_FORM,
+    OTHER_SIZE,
+    WITH_DATA,
+    Kept,
+    certain_values,
+)
 from wdro_model.solve.options import Options
+from wdro_model.solve.other_data import Filling, OpenProgram, opened
 from wdro_model.solve.own_units import in_units
 from wdro_model.solve.plan import Plan, Written
 from wdro_model.solve.true_risk import refuse_disagreement, refuse_false_value, robust_value
@@ -31,11 +42,11 @@ from wdro_model.solve.units import (
     loss_unit,
     probes,
     rescaled,
-    sizes_of,
     unusual,
 )
 from wdro_model.solvers.cone_solver import Conic, ConicAnswer
 from wdro_model.solvers.objective import Array
+from wdro_model.solvers.warm_highs import WarmHighs
 
 FAILURES = (SolverError, InfeasibleError, UnboundedError)
 ROUNDS = 3
@@ -79,13 +90,15 @@ def conic_attempt(model: Model, chosen: Plan, solver: Conic, *, verbose: bool = 
     """What the solver says, and the decision; the variables and multipliers are set to it."""
     written = chosen.written
     assert written is not None
-    run = _Run(written.measured(model), written, solver, verbose)
+    judge = judge_of(model, chosen)
+    run = _Run(written.measured(model), written, solver, verbose, chosen.key, judge)
     best = None if chosen.kept is None or verbose else run.again(chosen.kept)
     if best is not None:
-        return _taken(model, best)
-    compilation = OTHER_UNITS if chosen.kept is not None else chosen.compilation
+        best.multipliers.save()
+        return best
+    compilation = OTHER_UNITS if chosen.kept is not None else run.reason(chosen.compilation)
     try:
-        best = _best_attempt(run, judge_of(model, chosen))
+        best = _best_attempt(run)
     except SolverError as error:
         if not model.feasible.is_integer:
             raise
@@ -98,15 +111,14 @@ def conic_attempt(model: Model, chosen: Plan, solver: Conic, *, verbose: bool = 
         ) from error
     if best.is_ordinary:
         run.keep(model, chosen, best)
-    return _taken(model, replace(best, compilation=compilation))
-
-
-def _taken(model: Model, best: Attempt) -> Attempt:
-    """The variables and multipliers set to an answer."""
     for variable, value in model.feasible.layout.split(best.decision).items():
         variable.save_value(np.array(value))
     best.multipliers.save()
-    return best
+    if chosen.compilation == FIRST and best.compilation:
+        compilation = best.compilation  # the first on this data
+    elif best.compilation == ON_OTHER_DATA:
+        compilation = AGAIN  # with other values of parameters that stand beside the data
+    return replace(best, compilation=compilation)
 
 
 def over_the_hull(chosen: Plan) -> str:
@@ -123,7 +135,7 @@ def judge_of(model: Model, chosen: Plan) -> Judge:
     return lambda x: Empirical(model).evaluate(x).value
 
 
-def _best_attempt(run: _Run, judge: Judge) -> Attempt:
+def _best_attempt(run: _Run) -> Attempt:
     """Solve, and again in better units while the answer asks for them.
 
     Most problems are of order one, and are solved once. Where the loss at ordinary decisions
@@ -143,7 +155,7 @@ def _best_attempt(run: _Run, judge: Judge) -> Attempt:
             continue
     if len(attempts) == 1 and not attempts[0].unsure:
         return replace(attempts[0], is_ordinary=True)
-    return run.best(attempts, judge)
+    return run.best(attempts)
 
 
 @dataclass(frozen=True)
@@ -160,7 +172,10 @@ class Attempt:
     """The program that was solved."""
     is_ordinary: bool = False
     """Were its units right at once?"""
-    compilation: str = AGAIN
+    compilation: str = ""
+    """Whether the program was compiled for it, and why, where that is known."""
+    filling: Filling | None = None
+    """The data, where it is a parameter of the program."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +184,8 @@ class _Run:
     written: Written
     solver: Conic
     verbose: bool
+    key: tuple[Any, ...]
+    judge: Judge
 
     def first(self) -> Attempt:
         """The first answer: in units that are guessed, as written, or in those of some point."""
@@ -195,43 +212,106 @@ class _Run:
         """Solve in some units of the decision and the loss."""
         program, scale = self.program(scale)
         done = rescaled(program, self.model.feasible.conic_constraints(), scale.decision)
+        unsure = bool(scale.decision) or not is_ordinary(scale.loss)
+        unsure = unsure or (isinstance(self.model, RobustModel) and not probes(self.model))
+        found = None if unsure or self.verbose else self.on_other_data(done, scale)
+        if found is not None:
+            return found
         self.solver.run(done.problem, verbose=self.verbose)
         multipliers = done.multipliers(scale.loss)
         answer = ConicAnswer.of(done.problem, scale.loss)
-        unsure = bool(scale.decision) or not is_ordinary(scale.loss)
-        unsure = unsure or (isinstance(self.model, RobustModel) and not probes(self.model))
         return Attempt(scale, answer, self._decision(), multipliers, unsure, done)
+
+    def on_other_data(self, done: Rescaled, scale: Scale) -> Attempt | None:
+        """The answer of a program that was compiled for other data; None if there is none."""
+        form = self.model.memory.forms.find(self.form_key)
+        if form is None:
+            return None
+        compilation, is_open = ON_OTHER_DATA, isinstance(form, OpenProgram)
+        filling = form.filling(done) if is_open else None
+        if filling is None:
+            compilation = WITH_DATA
+            filling = opened(done, form.written if is_open else form, self.model.user_leaves())
+        if filling is None:
+            return None
+        filling.fill()
+        found = self.afresh(filling.done, scale)
+        return None if found is None else replace(found, compilation=compilation, filling=filling)
+
+    def reason(self, known: str) -> str:
+        """Why a program is compiled: the first on this data may not be the first."""
+        forms = self.model.memory.forms
+        if known != FIRST or not any(key[:-1] == self.key for key in forms.kept):
+            return known
+        return OTHER_FORM if self.form_key in forms.kept else OTHER_SIZE
+
+    @property
+    def form_key(self) -> tuple[Any, ...]:
+        """Programs for the same request, and as many samples, may have one form."""
+        return (*self.key, self.model.size)
 
     def again(self, kept: Kept) -> Attempt | None:
         """The kept program with its parameters as they are; None where the answer is no good."""
-        self.model.parametric()
-        done, unit = kept.done, kept.scale.loss
+        self.model.programs.budget.set(self.model.radius)
+        if kept.filling is not None:
+            kept.filling.fill()
+        if kept.warm is not None:
+            found = self.from_last_basis(kept, kept.warm)
+        else:
+            found = self.afresh(kept.done, kept.scale)
+        if found is None:
+            return None
+        sizes = self.sizes(found.decision).values()
+        if all(is_ordinary(size) for size in sizes if size > NOISE):
+            return found
+        return found if self.better(found, by_loss=False) is None else None
+
+    def from_last_basis(self, kept: Kept, warm: WarmHighs) -> Attempt | None:
+        """The kept linear program by the simplex method; its solver has checked its rows."""
+        found = warm.run()
+        if found is None:
+            return None
+        unit, places = kept.scale.loss, warm.places
+        duals = [places.multiplier(row.solved, found.multipliers) for row in kept.done.rows]
+        multipliers = tuple(
+            (row.original, [None if dual is None else unit * row.factor * dual])
+            for row, dual in zip(kept.done.rows, duals)
+        )
+        answer = ConicAnswer(unit * found.value, settings.OPTIMAL, cp.HIGHS, found.iterations)
+        x = kept.layout.join(places.decision(found.x))
+        return Attempt(
+            kept.scale, answer, x, Multipliers(multipliers), False, kept.done, compilation=AGAIN
+        )
+
+    def afresh(self, done: Rescaled, scale: Scale) -> Attempt | None:
+        """A program that is compiled, with its parameters as they are; None if it fails."""
         try:
-            answer = self.solver.run_again(done.problem, linear=kept.linear, unit=unit)
+            answer = self.solver.run_again(done.problem, scale.loss)
         except FAILURES:
             return None
-        sizes = sizes_of(self.model.feasible.layout.variables).values()
-        if answer is None or not all(is_ordinary(size) for size in sizes if size > NOISE):
+        if answer is None:
             return None
-        multipliers = done.multipliers(unit)
-        return Attempt(kept.scale, answer, self._decision(), multipliers, False, done)
+        multipliers = done.multipliers(scale.loss)
+        return Attempt(scale, answer, self._decision(), multipliers, False, done, compilation=AGAIN)
 
     def keep(self, model: Model, chosen: Plan, best: Attempt) -> None:
         """Keep the program for the next solve, where CVXPY would not compile it again."""
-        problem, budget = best.done.problem, model.programs.budget
-        if not chosen.key or not problem.is_dpp():
+        problem, budget, filling = best.done.problem, model.programs.budget, best.filling
+        if not chosen.key or not (filling is not None or problem.is_dpp()):
             return
+        model.memory.forms.keep(self.form_key, best.done if filling is None else filling.program)
         held = {p.id for p in problem.parameters()}
-        linear = Program(problem.objective.expr, tuple(problem.constraints))
+        held |= {twin.id for _, twin in (() if filling is None else filling.twins)}
         entry = Kept(
             chosen,
             best.done,
+            model.feasible.layout,
             best.scale,
-            linear.is_piecewise_linear(()) and not problem.is_mixed_integer(),
             model.radius,
             not self.written.robust or bool(held & {budget.radius.id, budget.root.id}),
             model.worked_in(),
             certain_values(model),
+            filling,
         )
         model.programs.keep(chosen.key, entry)
 
@@ -263,29 +343,50 @@ class _Run:
     def better(self, last: Attempt, by_loss: bool) -> Scale | None:
         """The units for another solve; None where those of the last one were right.
 
+        A small value may be what a solver leaves of zero, in which there is no unit to be read: the
+        loss at zero itself tells one, or none where zero is a solution in all units.
+
         by_loss: an answer in wrong units may itself be wrong, and the loss there is asked first for
             what changes it; later the sizes of the variables.
         """
-        sizes = sizes_of(self.model.feasible.layout.variables)
+        sizes = self.sizes(last.decision)
         used = {v: last.scale.decision.get(v, 1.0) for v in sizes}
         guessed = decision_units(self.model).decision
         unseen = [v for v in sizes if v not in guessed] if by_loss else []
         plain = all(is_ordinary(size / used[v]) for v, size in sizes.items() if size > 0)
         if plain and not unseen:
             return None
-        here = decision_units(self.model, last.decision)
+        small = {v for v, size in sizes.items() if size < used[v] / ORDINARY}
+        here = decision_units(self.model, self.settled(last.decision, small))
         told = {v: here.decision.get(v, used[v]) for v in sizes}
-        # What a solver leaves of zero is no size; zero is right if the loss asks for no other unit.
-        known = {v: s if s > NOISE * used[v] else max(s, told[v]) for v, s in sizes.items()}
+        known = {v: max(size, told[v]) if v in small else size for v, size in sizes.items()}
         # A variable that the loss did not see at ordinary decisions may be seen here.
         known |= {v: max(known[v], told[v]) for v in unseen}
         if all(is_ordinary(size / used[v]) for v, size in known.items()):
             return None
         return Scale(unusual({**known, **here.decision} if by_loss else known), here.loss)
 
-    def best(self, attempts: list[Attempt], judge: Judge) -> Attempt:
+    def sizes(self, x: Array) -> dict[Any, float]:
+        """The largest entries of those variables that can be measured in other units."""
+        places = self.model.feasible.scalable.items()
+        found = {v: float(np.abs(x[where]).max(initial=0.0)) for v, where in places}
+        return {v: size if np.isfinite(size) else 0.0 for v, size in found.items()}
+
+    def settled(self, x: Array, small: set[Any]) -> Array:
+        """The decision with small values replaced by zero, where that is as good."""
+        at_zero = x.copy()
+        for variable in small:
+            at_zero[self.model.feasible.layout.slices[variable]] = 0.0
+        if not small or self._violation(at_zero) > self._violation(x):
+            return x
+        try:
+            return at_zero if self.judge(at_zero) <= self.judge(x) else x
+        except FAILURES:
+            return x
+
+    def best(self, attempts: list[Attempt]) -> Attempt:
         """The attempt with the best decision, its value checked against that of the decision."""
-        judged = [_judged(attempt, judge) for attempt in attempts]
+        judged = [_judged(attempt, self.judge) for attempt in attempts]
         feasible = [self._violation(attempt.decision) for attempt in attempts]
         least = max(1e-6, 10 * min(feasible))
         order = sorted(range(len(attempts)), key=lambda i: (feasible[i] > least, judged[i]))

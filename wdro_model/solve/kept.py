@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from wdro_model.loss.batched import Layout
 from wdro_model.loss.expressions import is_ordinary
 from wdro_model.model import Model
-from wdro_model.model.feasible import parameters_of
 from wdro_model.model.kept_programs import values_of
+from wdro_model.solve.other_data import Filling, is_linear
 from wdro_model.solve.units import Rescaled, Scale
+from wdro_model.solvers.warm_highs import WarmHighs
 
 FIRST = "compiled: the first solve"
 AGAIN = "kept from an earlier solve"
+ON_OTHER_DATA = "kept from an earlier solve on other data"
+WITH_DATA = "compiled: on other data, which is a parameter of the program from now on"
+OTHER_FORM = "compiled: the program of other data has another form, or is not affine in the data"
+OTHER_SIZE = "compiled: another number of samples"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +34,9 @@ class Kept:
 
     plan: Any
     done: Rescaled
+    layout: Layout
+    """Of the decision."""
     scale: Scale
-    linear: bool
-    """Is it a linear program, which a simplex method solves from its last basis?"""
     radius: float
     any_radius: bool
     """Is the radius a parameter of the program, or not in it at all?"""
@@ -37,6 +44,16 @@ class Kept:
     """The values of certain parameters that may be in it as numbers."""
     certain: tuple[bytes, ...]
     """Those of the certain parameters for which its rows were found to be of order one."""
+    filling: Filling | None = None
+    """The data, where it is a parameter of the program."""
+
+    @cached_property
+    def warm(self) -> WarmHighs | None:
+        """The solver that has the linear program, from the second solve on; None for others."""
+        solver, variables = self.plan.solver, self.layout.variables
+        if self.filling is not None:
+            return self.filling.program.warm(solver, variables)
+        return solver.warm(self.done.problem, variables) if is_linear(self.done.problem) else None
 
     def trouble(self, model: Model) -> str | None:
         """Why the program does not stand for the model; None if it does."""
@@ -59,4 +76,4 @@ class Kept:
 
 def certain_values(model: Model) -> tuple[bytes, ...]:
     """The values of all certain parameters of the constraints."""
-    return values_of([p for c in model.feasible.constraints for p in parameters_of(c)])
+    return values_of(model.feasible.parameters)

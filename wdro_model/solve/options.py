@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import cvxpy as cp
@@ -64,10 +64,9 @@ class Options:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
         """Those that were given by name; a name that is not known is refused."""
-        known = [field.name for field in fields(cls)]
         for name in given:
-            if name not in known:
-                others = [*known, "method", "solver", "time_limit"]
+            if name not in cls.__dataclass_fields__:
+                others = [*cls.__dataclass_fields__, "method", "solver", "time_limit"]
                 raise TypeError(unknown_name("option", name, others))
         return cls(**given)
 

@@ -109,13 +109,18 @@ def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) 
     """
     if method not in METHODS:
         raise ValueError(unknown_name("method", method, METHODS))
-    key = (method, repr(solver), relax)
+    key = program_key(method, solver, relax)
     kept = model.programs.find(key)
     trouble = FIRST if kept is None else kept.trouble(model)
     if kept is not None and trouble is None:
         return replace(kept.plan, kept=kept, compilation=AGAIN)
     chosen = METHODS[method](model, solver, relax)
     return replace(chosen, key=key, compilation=trouble)
+
+
+def program_key(method: str, solver: Solver | None, relax: bool = False) -> tuple[Any, ...]:
+    """What is asked for, under which a compiled program is kept."""
+    return (method, repr(solver), relax)
 
 
 def automatic(model: Model, solver: Solver | None, relax: bool = False) -> Plan:

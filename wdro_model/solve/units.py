@@ -164,23 +164,9 @@ def _reach(model: RobustModel, x: Array) -> float:
     return found if np.isfinite(found) else 0.0
 
 
-def sizes_of(variables: Sequence[Any]) -> dict[Any, float]:
-    """The largest entries of the values of those variables that can be scaled."""
-    return {v: _largest_entry(v) for v in variables if is_scalable(v)}
-
-
 def unusual(units: Mapping[Any, float]) -> dict[Any, float]:
     """Those units that are far from one, as powers of two."""
     return {v: power_of_two(unit) for v, unit in units.items() if not is_ordinary(unit)}
-
-
-def _largest_entry(variable: Any) -> float:
-    """Of the variable's value; 0 without one."""
-    if variable.value is None:
-        return 0.0
-    value = variable.value.data if hasattr(variable.value, "tocsr") else variable.value
-    size = float(np.abs(value).max(initial=0.0))
-    return size if np.isfinite(size) else 0.0
 
 
 # ------------------------------------------------------------------ a problem in these units

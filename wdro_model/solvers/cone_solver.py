@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from cvxpy.error import SolverError
 
 from wdro_model.bounds_as_rows import bounds_as_rows
 from wdro_model.errors import InaccurateError, InfeasibleError, UnboundedError
-from wdro_model.solvers.warm_highs import WARM_HIGHS
+from wdro_model.solvers.warm_highs import WarmHighs
 
 MIXED_INTEGER = ("HIGHS", "SCIP", "GUROBI", "MOSEK", "COPT", "XPRESS", "CPLEX")
 """Solvers for integer variables: the one for linear programs first, those for cones after it."""
@@ -114,21 +114,24 @@ class Conic:
                 "so that losses and radius are of order 1, or use another solver."
             )
 
-    def run_again(
-        self, problem: cp.Problem, *, linear: bool, unit: float = 1.0
-    ) -> ConicAnswer | None:
+    def warm(self, problem: cp.Problem, variables: Sequence[cp.Variable]) -> WarmHighs | None:
+        """A linear program that was solved, in a solver that lives on; None where it cannot be.
+
+        variables: those whose values will be read.
+        """
+        if self.solver not in (None, cp.HIGHS):
+            return None
+        solver = bounds_as_rows(problem, self._name(problem))
+        return WarmHighs.of(problem, variables, solver, self.options)
+
+    def run_again(self, problem: cp.Problem, unit: float = 1.0) -> ConicAnswer | None:
         """Solve in place what was solved before with other numbers; None if it does not work out.
 
-        Linear programs by the simplex method from the last basis. Cones afresh: an interior point
-        method gains nothing from the last answer, and its own then depends on no history.
-        linear: is it a linear program?
+        Afresh: an interior point method gains nothing from the last answer, and its own then
+        depends on no history.
         unit: what the objective of the problem is measured in.
         """
-        if linear and self.solver in (None, cp.HIGHS):
-            solver = WARM_HIGHS
-        else:
-            (name,) = [self.solver] if self.solver is not None else preferred(problem)[:1]
-            solver = bounds_as_rows(problem, name)
+        solver = bounds_as_rows(problem, self._name(problem))
         data, chain, inverse = problem.get_problem_data(solver, solver_opts=dict(self.options))
         raw = chain.solve_via_data(problem, data, False, False, dict(self.options))
         found = chain.invert(raw, inverse)
@@ -144,6 +147,10 @@ class Conic:
         iterations = found.attr.get(settings.NUM_ITERS)
         value = unit * float(problem.objective.value)  # at the decision, as CVXPY has it
         return ConicAnswer(value, found.status, name, iterations)
+
+    def _name(self, problem: cp.Problem) -> str:
+        """The solver that was named, or the preferred one."""
+        return self.solver if self.solver is not None else preferred(problem)[0]
 
     def _solve(self, problem: cp.Problem, verbose: bool) -> None:
         """By the solver that was named, or the first of the preferred ones that can."""

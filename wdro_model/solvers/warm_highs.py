@@ -1,124 +1,324 @@
-"""HiGHS behind CVXPY, kept alive between solves: a linear program goes on from its last basis."""
+"""A linear program of CVXPY in a HiGHS that lives on between solves.
+
+CVXPY compiles a program once, to a map from its parameters t to numbers that are affine in them:
+
+    min c(t)'x + d(t)   subject to   A(t) x = b(t) in the first rows,  A(t) x <= b(t) in the others.
+
+The map is kept. A solve with other parameters applies it to those numbers that depend on them,
+changes these in place, and goes on from the last basis: where costs alone have changed it is still
+feasible, and the primal simplex method goes on from it, else the dual one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import cvxpy as cp
 import highspy
 import numpy as np
 import scipy.sparse as sp
 from cvxpy import settings
 from cvxpy.error import SolverError
-from cvxpy.reductions.solvers.conic_solvers.highs_conif import HIGHS
+from cvxpy.reductions.cvx_attr2constr import CvxAttr2Constr
+from cvxpy.reductions.dcp2cone.cone_matrix_stuffing import ConeMatrixStuffing
+from cvxpy.reductions.solution import Solution
+from cvxpy.reductions.solvers.conic_solvers.conic_solver import ConicSolver
+from cvxpy.reductions.solvers.utilities import extract_dual_value, get_dual_values
 
-ROWS = "warm highs"
-"""Under this name a problem of CVXPY keeps the solver."""
+from wdro_model.sets.deadlines import seconds_left
+
+Array = np.ndarray
+
+DUAL, PRIMAL = 1, 4
+"""HiGHS' numbers for the two simplex methods."""
+METHOD = "simplex_strategy"
+FEW = 200
+"""Entries of the rows that are changed one by one. With more, they are of other data: the basis of
+the old is further from the new optimum than none."""
+SMALL = 2**12
+"""Entries of a map that is applied as a dense matrix."""
+BROKEN = 1e-6
+"""How far a row may be from holding; rows are of order one."""
+NONE = np.zeros(0, dtype=np.int64)
 
 
-@dataclass
-class _Running:
-    """A HiGHS model and the numbers that it holds."""
+@dataclass(frozen=True)
+class LinearAnswer:
+    """An optimal vertex, and the multipliers of the rows."""
 
-    highs: Any
-    matrix: sp.csc_array
-    cost: np.ndarray
-    upper: np.ndarray
+    value: float
+    x: Array
+    multipliers: Array
+    iterations: int
 
 
-class WarmHighs(HIGHS):
-    """min c'x subject to rows; numbers that changed since the last solve are changed in place.
+@dataclass(frozen=True)
+class Places:
+    """Where the numbers of a user's problem stand among those of its linear program."""
 
-    Bounds of variables are rows: CVXPY derives false ones for solvers that take bounds.
-    """
+    variables: Mapping[cp.Variable, Array]
+    """The entries of x that are the variable, in its shape."""
+    projections: Mapping[cp.Variable, Callable[[Array], Array]]
+    """Onto the attributes of variables, as CVXPY has it; nothing for those without."""
+    multipliers: Mapping[Any, tuple[Array, Array]]
+    """By the id of a constraint: the rows that are its multipliers, and their signs."""
 
-    BOUNDED_VARIABLES = False
+    def decision(self, x: Array) -> dict[cp.Variable, Array]:
+        """The values of the variables, within their attributes."""
+        projections = self.projections
+        return {
+            v: projections[v](x[places]) if v in projections else x[places]
+            for v, places in self.variables.items()
+        }
 
-    def name(self) -> str:
-        # CVXPY refuses its own names to other solvers, and reads names in any case.
-        return str(super().name()).lower()
+    def multiplier(self, constraint: Any, y: Array) -> Array | None:
+        """The value of the multiplier of a constraint; None where it has none."""
+        if constraint.id not in self.multipliers:
+            return None
+        rows, signs = self.multipliers[constraint.id]
+        return signs * y[rows]
 
-    def solve_via_data(
-        self,
-        data: dict[str, Any],
-        warm_start: bool,
-        verbose: bool,
-        solver_opts: dict[str, Any],
-        solver_cache: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """What CVXPY reads an answer from."""
-        cache = {} if solver_cache is None else solver_cache
-        running = cache.get(ROWS)
-        if running is None or not _updated(running, data):
-            running = cache[ROWS] = _loaded(data)
-        highs = running.highs
-        highs.setOptionValue("output_flag", verbose)
-        for name, value in solver_opts.items():
+
+class WarmHighs:
+    """A compiled linear program, its map from parameters to numbers, and its solver."""
+
+    def __init__(self, data: dict[str, Any], places: Places, options: Mapping[str, Any]) -> None:
+        program = data[settings.PARAM_PROB]
+        self.places, self._options = places, dict(options)
+        self._theta = np.ones(program.total_param_size + 1)
+        columns = program.param_id_to_col
+        self._parameters = [
+            _Held(p, self._theta, columns[key]) for key, p in program.id_to_param.items()
+        ]
+        self._changed_parameters()
+        costs = sp.csr_array(program.q)
+        self._cost = costs @ self._theta
+        """Those of the columns, and the constant of the objective."""
+        self._moving_costs = _with_parameters(costs)
+        self._of_costs = _Affine(costs[self._moving_costs])
+        self._matrix = sp.csc_array(data[settings.A])
+        self._upper = np.array(data[settings.B], dtype=float)
+        self._equalities = int(data[ConicSolver.DIMS].zero)
+        self._find_moving_rows(program.reduced_A)
+        self._highs = self._loaded()
+        self._whole = True
+        """Does HiGHS have the numbers that are held? Not after an interrupt on the way there."""
+
+    def _find_moving_rows(self, reduced: Any) -> None:
+        """CVXPY writes [-A, b] as one matrix by columns, and maps parameters to its entries."""
+        tensor = sp.csr_array(reduced.reduced_mat)
+        moving = _with_parameters(tensor)
+        indices, indptr, _ = reduced.problem_data_index or (NONE, np.zeros(1), ())
+        columns = np.searchsorted(indptr, moving, side="right") - 1
+        inside = columns < self._matrix.shape[1]
+        self._entries, self._columns = moving[inside], columns[inside]
+        self._of_entries = _Affine(tensor[self._entries])
+        self._sides = indices[moving[~inside]]
+        used = np.unique(sp.coo_array(tensor).coords[1])
+        for parameter in self._parameters:
+            parameter.moves_rows = bool(np.any((used >= parameter.start) & (used < parameter.stop)))
+        self._of_sides = _Affine(tensor[moving[~inside]])
+
+    @classmethod
+    def of(
+        cls,
+        problem: cp.Problem,
+        variables: Sequence[cp.Variable],
+        solver: Any,
+        options: Mapping[str, Any],
+    ) -> WarmHighs | None:
+        """That of a problem which was compiled for a solver; None where it is no linear program.
+
+        variables: those whose values will be read.
+        """
+        data, chain, inverse = problem.get_problem_data(solver, solver_opts=dict(options))
+        program, dims = data.get(settings.PARAM_PROB), data.get(ConicSolver.DIMS)
+        if program is None or dims is None or program.is_mixed_integer():
+            return None
+        quadratic = program.P is not None and sp.coo_array(program.P).count_nonzero() > 0
+        bounds = (program.lower_bounds, program.upper_bounds, program.lb_tensor, program.ub_tensor)
+        linear = dims.zero + dims.nonneg == data[settings.A].shape[0]
+        if quadratic or not linear or any(bound is not None for bound in bounds):
+            return None
+        places = places_of(problem, variables, chain, inverse)
+        return None if places is None else cls(data, places, options)
+
+    def run(self) -> LinearAnswer | None:
+        """The optimum at the present values of the parameters; None if it is not found in time."""
+        primal = self._update() if self._whole else self._renew()
+        highs = self._highs
+        if METHOD not in self._options:
+            highs.setOptionValue(METHOD, PRIMAL if primal else DUAL)
+        left = seconds_left()
+        if left is not None:  # the clock of HiGHS runs on from solve to solve
+            highs.setOptionValue("time_limit", highs.getRunTime() + max(left, 0.0))
+        highs.run()
+        self._whole = True
+        if left is not None:
+            highs.setOptionValue("time_limit", self._options.get("time_limit", np.inf))
+        if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return None
+        if not highs.getInfoValue("max_primal_infeasibility")[1] <= BROKEN:
+            return None
+        found, iterations = highs.getSolution(), highs.getInfoValue("simplex_iteration_count")[1]
+        x = np.array(found.col_value)
+        value = float(self._cost[:-1] @ x + self._cost[-1])
+        return LinearAnswer(value, x, -np.array(found.row_dual), iterations)
+
+    # -------------------------------------------------------------- numbers that change
+    def _changed_parameters(self) -> bool:
+        """Read the parameters; is any of them not what it was?"""
+        changed = [parameter for parameter in self._parameters if parameter.has_changed()]
+        self._moves_rows = any(parameter.moves_rows for parameter in changed)
+        return bool(changed)
+
+    def _renew(self) -> bool:
+        """Give HiGHS all numbers anew."""
+        self._changed_parameters()
+        self._of_costs.changed(self._cost, self._moving_costs, self._theta)
+        self._of_entries.changed(self._matrix.data, self._entries, self._theta, -1.0)
+        self._of_sides.changed(self._upper, self._sides, self._theta)
+        self._highs = self._loaded()
+        return False
+
+    def _update(self) -> bool:
+        """Give HiGHS the numbers that have changed; is its basis still a feasible one?"""
+        self._whole = False
+        if not self._changed_parameters():
+            return True
+        theta, highs = self._theta, self._highs
+        costs = self._moving_costs[self._of_costs.changed(self._cost, self._moving_costs, theta)]
+        costs = costs[costs < self._matrix.shape[1]].astype(np.int32)
+        if costs.size:
+            highs.changeColsCost(costs.size, costs, self._cost[costs])
+        if not self._moves_rows:
+            return True
+        entries = self._of_entries.changed(self._matrix.data, self._entries, theta, -1.0)
+        sides = self._sides[self._of_sides.changed(self._upper, self._sides, theta)]
+        if entries.size > FEW:
+            return self._renew()
+        for place, column in zip(self._entries[entries].tolist(), self._columns[entries].tolist()):
+            row, value = int(self._matrix.indices[place]), float(self._matrix.data[place])
+            highs.changeCoeff(row, column, value)
+        if sides.size:
+            sides = sides.astype(np.int32)
+            highs.changeRowsBounds(sides.size, sides, self._lower()[sides], self._upper[sides])
+        return not (entries.size or sides.size)
+
+    def _lower(self) -> Array:
+        lower = np.full(self._upper.size, -np.inf)
+        lower[: self._equalities] = self._upper[: self._equalities]
+        return lower
+
+    def _loaded(self) -> Any:
+        """A new HiGHS with the present numbers."""
+        matrix, lp = self._matrix, highspy.HighsLp()
+        lp.num_row_, lp.num_col_ = matrix.shape
+        lp.col_cost_ = self._cost[:-1]
+        free = np.full(matrix.shape[1], np.inf)
+        lp.col_lower_, lp.col_upper_ = -free, free
+        lp.row_lower_, lp.row_upper_ = self._lower(), self._upper
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        lp.a_matrix_.start_ = matrix.indptr
+        lp.a_matrix_.index_ = matrix.indices
+        lp.a_matrix_.value_ = matrix.data
+        highs = highspy.Highs()
+        highs.setOptionValue("output_flag", False)
+        highs.setOptionValue("parallel", "off")
+        for name, value in self._options.items():
             if highs.setOptionValue(name, value) == highspy.HighsStatus.kError:
                 raise SolverError(f"HiGHS does not take the option {name!r} = {value!r}.")
-        highs.run()
-        status = highs.getModelStatus().name
-        answer = {
-            "solution": highs.getSolution(),
-            "info": highs.getInfo(),
-            "model_status": status,
-            "run_time": highs.getRunTime(),
-        }
-        if status == "kInfeasible":
-            answer["dual_ray"] = highs.getDualRay()
-        return answer
+        highs.passModel(lp)
+        return highs
 
 
-WARM_HIGHS = WarmHighs()
-"""CVXPY knows by the object that a problem was compiled for it."""
+class _Held:
+    """A parameter, and the numbers that it had when it was read last."""
+
+    def __init__(self, parameter: cp.Parameter, theta: Array, start: int) -> None:
+        self.start, self.stop = start, start + parameter.size
+        self._parameter, self._held = parameter, theta[self.start : self.stop]
+        self.moves_rows = True
+        """Do entries or sides of the rows depend on it?"""
+
+    def has_changed(self) -> bool:
+        """Read it; is it not what it was?"""
+        value: Any = self._parameter.value
+        if self._held.size == 1 and np.ndim(value) == 0:
+            changed = bool(self._held[0] != value)
+            self._held[0] = value
+            return changed
+        dense = value.toarray() if sp.issparse(value) else value
+        flat = dense if np.ndim(dense) < 2 else np.ravel(dense, order="F")
+        changed = not np.array_equal(self._held, flat)
+        self._held[:] = flat
+        return changed
 
 
-def _loaded(data: dict[str, Any]) -> _Running:
-    """A new solver with the model."""
-    matrix, upper = sp.csc_array(data[settings.A]), np.asarray(data[settings.B], dtype=float)
-    cost = np.asarray(data[settings.C], dtype=float)
-    lp = highspy.HighsLp()
-    lp.num_row_, lp.num_col_ = matrix.shape
-    lp.col_cost_ = cost
-    lp.col_lower_, lp.col_upper_ = np.full(cost.size, -np.inf), np.full(cost.size, np.inf)
-    lp.row_lower_, lp.row_upper_ = _lower(data, upper), upper
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_ = matrix.indptr
-    lp.a_matrix_.index_ = matrix.indices
-    lp.a_matrix_.value_ = matrix.data
-    highs = highspy.Highs()
-    highs.setOptionValue("output_flag", False)
-    highs.setOptionValue("parallel", "off")
-    highs.passModel(lp)
-    return _Running(highs, matrix, cost, upper)
+class _Affine:
+    """Numbers that are affine in the parameters t: those rows of CVXPY's map that have any."""
+
+    def __init__(self, rows: sp.csr_array) -> None:
+        small = rows.shape[0] * rows.shape[1] <= SMALL
+        self._rows: Any = rows.toarray() if small else rows
+
+    def changed(self, held: Array, places: Array, theta: Array, sign: float = 1.0) -> Array:
+        """Write them to their places among the numbers held; which of them are not as they were."""
+        if not places.size:
+            return NONE
+        new = sign * (self._rows @ theta)
+        changed = np.flatnonzero(new != held[places])
+        held[places] = new
+        return changed
 
 
-def _lower(data: dict[str, Any], upper: np.ndarray) -> np.ndarray:
-    """Equalities come first, all other rows have no lower bound."""
-    equalities = data[HIGHS.DIMS].zero
-    return np.concatenate([upper[:equalities], np.full(upper.size - equalities, -np.inf)])
+def _with_parameters(tensor: sp.csr_array) -> Array:
+    """The rows of a map that depend on a parameter; the last column is that of the constants."""
+    return np.unique(sp.coo_array(tensor[:, :-1]).coords[0])
 
 
-def _updated(running: _Running, data: dict[str, Any]) -> bool:
-    """Change what is not as it was; False where the pattern of the rows is another."""
-    matrix, upper = sp.csc_array(data[settings.A]), np.asarray(data[settings.B], dtype=float)
-    cost, old, highs = np.asarray(data[settings.C], dtype=float), running.matrix, running.highs
-    same_pattern = (
-        matrix.shape == old.shape
-        and np.array_equal(matrix.indptr, old.indptr)
-        and np.array_equal(matrix.indices, old.indices)
+# ------------------------------------------------------------------ where things stand
+def places_of(
+    problem: cp.Problem, variables: Sequence[cp.Variable], chain: Any, inverse: Any
+) -> Places | None:
+    """Where some variables and multipliers stand; None where they are more than entries of x."""
+    steps = list(zip(chain.reductions, inverse))
+    held = {v.id for v in problem.variables()}
+    ids, offsets = {v: v.id for v in variables if v.id in held}, None
+    for reduction, left in steps:
+        if isinstance(reduction, CvxAttr2Constr) and left:
+            twins = {v: left[0][i] for v, i in ids.items()}
+            if any(twin.shape != v.shape for v, twin in twins.items()):
+                return None
+            ids = {v: twin.id for v, twin in twins.items()}
+        elif isinstance(reduction, ConeMatrixStuffing):
+            offsets = left.var_offsets
+    if offsets is None or any(i not in offsets for i in ids.values()):
+        return None
+    entries = {
+        v: np.reshape(np.arange(v.size) + offsets[i], v.shape, order="F") for v, i in ids.items()
+    }
+    projections = {v: v.project for v in entries if _has_attributes(v)}
+    return Places(entries, projections, _multiplier_places(steps))
+
+
+def _multiplier_places(steps: list[tuple[Any, Any]]) -> dict[Any, tuple[Array, Array]]:
+    """The way of the numbers 1, 2, ... from the rows to the multipliers of the constraints."""
+    (_, last), before = steps[-1], steps[:-1]
+    rows = last[ConicSolver.EQ_CONSTR] + last[ConicSolver.NEQ_CONSTR]
+    numbers = np.arange(1.0, sum(c.size for c in rows) + 1)
+    found = Solution(
+        settings.OPTIMAL, 0.0, {}, get_dual_values(numbers, extract_dual_value, rows), {}
     )
-    if not same_pattern:
-        return False
-    places = np.flatnonzero(matrix.data != old.data)
-    columns = np.searchsorted(matrix.indptr, places, side="right") - 1
-    for place, column in zip(places.tolist(), columns.tolist()):
-        highs.changeCoeff(int(matrix.indices[place]), column, float(matrix.data[place]))
-    changed = np.flatnonzero(cost != running.cost).astype(np.int32)
-    if changed.size:
-        highs.changeColsCost(changed.size, changed, cost[changed])
-    moved = np.flatnonzero(upper != running.upper).astype(np.int32)
-    if moved.size:
-        highs.changeRowsBounds(moved.size, moved, _lower(data, upper)[moved], upper[moved])
-    running.matrix, running.cost, running.upper = matrix, cost, upper
-    return True
+    columns = next(left for r, left in before if isinstance(r, ConeMatrixStuffing)).x_length
+    found.primal_vars = {last[ConicSolver.VAR_ID]: np.zeros(columns)}
+    for reduction, left in reversed(before):
+        found = reduction.invert(found, left)
+    places = {key: np.asarray(value).astype(int) for key, value in found.dual_vars.items()}
+    return {key: (np.abs(place) - 1, np.sign(place)) for key, place in places.items()}
+
+
+def _has_attributes(variable: cp.Variable) -> bool:
+    return any(value is not None and value is not False for value in variable.attributes.values())

@@ -112,6 +112,11 @@ class BoundCost(ABC):
         """Which coordinates (d,) keep their observed value."""
         return np.broadcast_to(False, (self.dimension,))
 
+    @cached_property
+    def allows_moves(self) -> bool:
+        """May any coordinate move?"""
+        return not np.all(self.frozen)
+
     @property
     def largest_weight(self) -> float:
         """The smallest L with c(xi, zeta) <= L |xi - zeta|^2 on moves of finite cost, or inf."""
