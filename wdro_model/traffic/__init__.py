@@ -14,6 +14,7 @@ from wdro_model.traffic.flows import TrafficFlows
 from wdro_model.traffic.maps import plot_comparison, plot_flows
 from wdro_model.traffic.network import Network
 from wdro_model.traffic.tntp import TNTPError, read_flows, read_tntp, renumbered, write_tntp
+from wdro_model.traffic.unreachable import drop_unreachable
 
 sets.TrafficFlows = TrafficFlows
 
@@ -24,6 +25,7 @@ __all__ = [
     "TrafficFlows",
     "all_or_nothing",
     "beckmann",
+    "drop_unreachable",
     "equilibrium",
     "plot_comparison",
     "plot_flows",

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from wdro_model.deferred import networkx as nx
 from wdro_model.errors import unknown_name
+from wdro_model.traffic.demand_matrix import nonzero_demand
 from wdro_model.traffic.network_checks import ARC_FIELDS, validated
 from wdro_model.traffic.networkx_graphs import fields_of
 
@@ -57,8 +58,9 @@ class Network:
     """(A,) >= 0, the congestion multiplier (alpha of the formula); 0 for constant times."""
     power: Array
     """(A,) >= 0, the exponent (beta of the formula)."""
-    demand: Array
-    """(Z, Z) >= 0, the trips from zone o to zone d; those within a zone are never loaded."""
+    demand: Any
+    """(Z, Z) >= 0, the trips from zone o to zone d; those within a zone are never loaded. A matrix
+    of scipy.sparse stays sparse, as a `csr_array`."""
     fixed_cost: Array = 0.0  # type: ignore[assignment]
     """(A,) a generalised cost that does not depend on the flow, such as a toll."""
     zones: Array = None  # type: ignore[assignment]
@@ -92,7 +94,7 @@ class Network:
     @property
     def total_demand(self) -> float:
         """The trips between different zones."""
-        return float(self.demand.sum() - np.trace(self.demand))
+        return float(self.demand.sum() - self.demand.trace())
 
     @property
     def arcs(self) -> list[tuple[Any, Any]]:
@@ -208,13 +210,13 @@ class Network:
         >>> graph.number_of_nodes(), graph.number_of_edges()
         (24, 76)
         """
-        names = self.nodes
+        names, ends = self.nodes, [self.nodes[z] for z in self.zones]
         zone = {int(node): z for z, node in enumerate(self.zones)}
         graph = nx.MultiDiGraph(
             name=self.name,
             demand={
-                (names[self.zones[o]], names[self.zones[d]]): float(self.demand[o, d])
-                for o, d in np.argwhere(self.demand > 0)
+                (ends[o], ends[d]): float(trips)
+                for o, d, trips in zip(*nonzero_demand(self.demand))
             },
         )
         for i, node in enumerate(names):

@@ -11,6 +11,8 @@ from typing import Any
 
 KEY = re.compile(r"\s*<([^<>]*)>(.*)", re.DOTALL)
 END = "END OF METADATA"
+DIGITS = 18
+"""Of the number of a node: what fits into 64 bits."""
 
 
 class TNTPError(ValueError):
@@ -60,6 +62,8 @@ class Document:
         if not words:
             return None
         value = self.number(words[0], line, f"<{key}>")
+        if value == float("inf"):
+            raise self.error(line, f"<{key}>", f"expected a finite number, got {words[0]!r}.")
         return None if value < 0 else value
 
     def count(self, key: str) -> int | None:
@@ -84,10 +88,16 @@ class Document:
 
     def identifier(self, text: str, line: int, field: str) -> int:
         """The number of a node or zone; 110.0 is read as 110."""
-        if text.isdecimal():
+        if text.isdecimal() and len(text) <= DIGITS:
             return int(text)
         value = self.number(text, line, field)
-        if value in (float("inf"), float("-inf")) or value != int(value):
+        if not abs(value) < 10**DIGITS:
+            raise self.error(
+                line,
+                field,
+                f"expected the number of a node, of at most {DIGITS} digits, got {text[:40]!r}.",
+            )
+        if value != int(value):
             raise self.error(line, field, f"expected the number of a node, got {text!r}.")
         return int(value)
 
