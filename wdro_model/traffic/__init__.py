@@ -11,6 +11,7 @@ from wdro_model.traffic.assignment import (
 )
 from wdro_model.traffic.beckmann import beckmann, system_cost
 from wdro_model.traffic.flows import TrafficFlows
+from wdro_model.traffic.frames.gmns import GMNSError, read_gmns, write_gmns
 from wdro_model.traffic.maps import plot_comparison, plot_flows
 from wdro_model.traffic.network import Network
 from wdro_model.traffic.tntp import TNTPError, read_flows, read_tntp, renumbered, write_tntp
@@ -20,6 +21,7 @@ sets.TrafficFlows = TrafficFlows
 
 __all__ = [
     "Assignment",
+    "GMNSError",
     "Network",
     "TNTPError",
     "TrafficFlows",
@@ -31,11 +33,13 @@ __all__ = [
     "plot_flows",
     "price_of_anarchy",
     "read_flows",
+    "read_gmns",
     "read_tntp",
     "relative_gap",
     "renumbered",
     "social_optimum",
     "system_cost",
+    "write_gmns",
     "write_tntp",
 ]
 __dir__ = __all__.copy  # what the tab key offers

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wdro_model.traffic.malformed import MalformedFile
+
 KEY = re.compile(r"\s*<([^<>]*)>(.*)", re.DOTALL)
 END = "END OF METADATA"
 DIGITS = 18
 """Of the number of a node: what fits into 64 bits."""
 
 
-class TNTPError(ValueError):
+class TNTPError(MalformedFile):
     """A malformed TNTP file; says where: file, line (from 1) and field.
 
     Examples
@@ -27,14 +29,6 @@ class TNTPError(ValueError):
     ...     print(error)
     <open file>, line 1, <END OF METADATA>: the file has no such line...
     """
-
-    def __init__(self, file: str, line: int | None, field: str, problem: str) -> None:
-        super().__init__(file, line, field, problem)
-        self.file, self.line, self.field, self.problem = file, line, field, problem
-
-    def __str__(self) -> str:
-        place = self.file if self.line is None else f"{self.file}, line {self.line}"
-        return f"{place}, {self.field}: {self.problem}"
 
 
 @dataclass(frozen=True)
