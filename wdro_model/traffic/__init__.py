@@ -14,6 +14,15 @@ from wdro_model.traffic.flows import TrafficFlows
 from wdro_model.traffic.frames.gmns import GMNSError, read_gmns, write_gmns
 from wdro_model.traffic.maps import plot_comparison, plot_flows
 from wdro_model.traffic.network import Network
+from wdro_model.traffic.planning.link_results import LinkResults, link_results
+from wdro_model.traffic.planning.select_link import SelectedTrips, select_link
+from wdro_model.traffic.planning.skimming import Skims, skim
+from wdro_model.traffic.planning.tolls import marginal_tolls
+from wdro_model.traffic.planning.user_classes import (
+    ClassAssignment,
+    UserClass,
+    class_equilibrium,
+)
 from wdro_model.traffic.tntp import TNTPError, read_flows, read_tntp, renumbered, write_tntp
 from wdro_model.traffic.unreachable import drop_unreachable
 
@@ -21,14 +30,22 @@ sets.TrafficFlows = TrafficFlows
 
 __all__ = [
     "Assignment",
+    "ClassAssignment",
     "GMNSError",
+    "LinkResults",
     "Network",
+    "SelectedTrips",
+    "Skims",
     "TNTPError",
     "TrafficFlows",
+    "UserClass",
     "all_or_nothing",
     "beckmann",
+    "class_equilibrium",
     "drop_unreachable",
     "equilibrium",
+    "link_results",
+    "marginal_tolls",
     "plot_comparison",
     "plot_flows",
     "price_of_anarchy",
@@ -37,6 +54,8 @@ __all__ = [
     "read_tntp",
     "relative_gap",
     "renumbered",
+    "select_link",
+    "skim",
     "social_optimum",
     "system_cost",
     "write_gmns",
