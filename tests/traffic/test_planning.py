@@ -82,7 +82,9 @@ def test_skims_against_networkx(seed, closed):
     heads = (tails + rng.integers(1, n, m)) % n
     through = np.ones(n, dtype=bool)
     through[:2] = not closed
-    network = Network(tails, heads, 1.0, 1.0, 0.15, 4.0, np.zeros((4, 4)), through=through)
+    network = Network(
+        tails, heads, 1.0, 1.0, 0.15, 4.0, np.zeros((4, 4)), through=through, nodes=range(n)
+    )
     cost = rng.uniform(0.1, 1.0, m)  # no ties: one path of least cost
     toll = rng.normal(size=m)
     skims = skim(network, cost, {"toll": toll})

@@ -44,8 +44,8 @@ class GMNSError(MalformedFile):
     ...     try:
     ...         wdro.traffic.read_gmns(folder)
     ...     except wdro.traffic.GMNSError as error:
-    ...         print(error)
-    ...demand.csv, line 530, volume: expected a number, got 'many'.
+    ...         print(error.line, error.field, error.problem)
+    530 volume expected a number, got 'many'.
     """
 
 

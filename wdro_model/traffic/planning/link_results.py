@@ -40,7 +40,7 @@ class LinkResults(Tabular):
     >>> network = wdro.datasets.sioux_falls()
     >>> results = wdro.traffic.link_results(network, wdro.traffic.equilibrium(network).flow)
     >>> results.to_frame().loc[0, ["tail", "head", "free_flow_time"]].tolist()
-    [1, 2, 6.0]
+    [1.0, 2.0, 6.0]
     """
 
     network: Network
@@ -121,6 +121,6 @@ def link_results(network: Network, flow: ArrayLike) -> LinkResults:
     >>> flow, _ = wdro.traffic.equilibrium(network)
     >>> results = wdro.traffic.link_results(network, flow)
     >>> print(str(results).splitlines()[-2])
-    57 of 76 links are over capacity, at most 2.56 times
+    60 of 76 links are over capacity, at most 2.56 times
     """
     return LinkResults(network, as_flow(flow, network, one=True))

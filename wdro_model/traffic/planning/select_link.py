@@ -107,7 +107,7 @@ def select_link(network: Network, flow: Any, arc: Any) -> SelectedTrips:
     >>> network = wdro.datasets.sioux_falls()
     >>> flow, _ = wdro.traffic.equilibrium(network, gap=1e-4)
     >>> selected = wdro.traffic.select_link(network, flow, (10, 16))
-    >>> abs(selected.total - flow[selected.arc]) < 1.0
+    >>> bool(abs(selected.total - flow[selected.arc]) < 1.0)
     True
     """
     chosen = _arc(network, arc)
