@@ -11,6 +11,7 @@ from wdro_model.traffic.assignment import (
 )
 from wdro_model.traffic.beckmann import beckmann, system_cost
 from wdro_model.traffic.flows import TrafficFlows
+from wdro_model.traffic.flows.route_shares import RouteShares
 from wdro_model.traffic.frames.gmns import GMNSError, read_gmns, write_gmns
 from wdro_model.traffic.maps import plot_comparison, plot_flows
 from wdro_model.traffic.network import Network
@@ -24,6 +25,10 @@ from wdro_model.traffic.planning.user_classes import (
     class_equilibrium,
 )
 from wdro_model.traffic.tntp import TNTPError, read_flows, read_tntp, renumbered, write_tntp
+from wdro_model.traffic.uncertain.observed_times import ObservedTimes
+from wdro_model.traffic.uncertain.rerouting import ReroutingTest, reroute, rerouting_test
+from wdro_model.traffic.uncertain.traffic_days import DayDraw, TrafficDays
+from wdro_model.traffic.uncertain.uncertain_network import UncertainNetwork
 from wdro_model.traffic.unreachable import drop_unreachable
 
 sets.TrafficFlows = TrafficFlows
@@ -31,13 +36,19 @@ sets.TrafficFlows = TrafficFlows
 __all__ = [
     "Assignment",
     "ClassAssignment",
+    "DayDraw",
     "GMNSError",
     "LinkResults",
     "Network",
+    "ObservedTimes",
+    "ReroutingTest",
+    "RouteShares",
     "SelectedTrips",
     "Skims",
     "TNTPError",
+    "TrafficDays",
     "TrafficFlows",
+    "UncertainNetwork",
     "UserClass",
     "all_or_nothing",
     "beckmann",
@@ -54,6 +65,8 @@ __all__ = [
     "read_tntp",
     "relative_gap",
     "renumbered",
+    "reroute",
+    "rerouting_test",
     "select_link",
     "skim",
     "social_optimum",

@@ -34,7 +34,7 @@ class MapLegend:
         """The room that it takes under a map."""
         return self.inch * (LEGEND_INCHES - (LINE if self.unit is None else 0.0))
 
-    def draw(self, axes: Any, left: float, bottom: float, extent: float, flows: Flows) -> None:
+    def draw(self, axes: Any, left: float, bottom: float, extent: float, flows: FlowWidths) -> None:
         """Draw it from the point (left, bottom) up; extent: the width of the map."""
         step = LINE * self.inch
         base = bottom + 0.6 * step
@@ -49,7 +49,7 @@ class MapLegend:
         axes.plot(xs, ys, color=INK, lw=1.2, solid_joinstyle="miter", label=LEGEND)
         self._write(axes, end, y, f"{length:,g} {self.unit_name}".strip())
 
-    def _draw_flows(self, axes: Any, x: float, y: float, flows: Flows) -> None:
+    def _draw_flows(self, axes: Any, x: float, y: float, flows: FlowWidths) -> None:
         from matplotlib.patches import Rectangle
 
         for k, flow in enumerate(flows.shown):
@@ -73,7 +73,7 @@ class MapLegend:
 
 
 @dataclass(frozen=True)
-class Flows:
+class FlowWidths:
     """What the widths of a map stand for."""
 
     widest: float

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model.display.figures import drawn, inches_of, new_figure, panels_for, plain
-from wdro_model.traffic.map_legend import LEGEND_INCHES, Flows, MapLegend
+from wdro_model.traffic.map_legend import LEGEND_INCHES, FlowWidths, MapLegend
 from wdro_model.traffic.map_shapes import MapLayout, ribbons
 from wdro_model.traffic.network import Network, as_flow
 
@@ -239,7 +239,7 @@ class _Map:
         low, high = places.min(axis=0) - ROOM, places.max(axis=0) + ROOM
         if self.legend is not None:
             low[1] -= self.legend.height
-            flows = Flows(widest, style.widest, THINNEST, what)
+            flows = FlowWidths(widest, style.widest, THINNEST, what)
             self.legend.draw(axes, low[0] + ROOM, low[1], high[0] - low[0], flows)
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
         axes.set(xticks=[], yticks=[])
