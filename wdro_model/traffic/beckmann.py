@@ -124,6 +124,7 @@ def _check_constant(what: str, name: str, argument: Any) -> None:
     if uncertain:
         raise ValueError(
             f"capacity of {what} must be certain, got the uncertain parameter {uncertain[0]!r}; "
+            "traffic.UncertainNetwork(network, capacity=scenarios) has a loss that is exact, or "
             "let alpha carry the uncertainty: alpha * (x/c)^beta."
         )
     if argument.value is None:

@@ -19,8 +19,8 @@ class ObservedTimes:
 
     Links are slow together, and stay so for a while: a draw takes whole rows, which keeps what
     happens on the links together, and `block` rows in a row, which keeps what follows (a moving
-    block bootstrap). Rows with a missing entry (NaN) are left out, and `missing` counts them; no block
-    reaches over one.
+    block bootstrap). Rows with a missing entry (NaN) are left out, and `missing` counts them; no
+    block reaches over one.
 
     Parameters
     ----------
