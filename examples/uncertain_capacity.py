@@ -1,8 +1,8 @@
 """Uncertain capacity on a road network, solved exactly: where robust flows pay, and where not.
 
 Weather takes capacity from all links, incidents half of some; the demand has another level every
-day. With a fixed exponent the loss is affine in what is uncertain. On steep and crowded roads robust
-flows are better on days that were not seen; on a light network they only cost.
+day. With a fixed exponent the loss is affine in what is uncertain. On steep and crowded roads
+robust flows are better on days that were not seen; on a light network they only cost.
 
 python examples/uncertain_capacity.py [picture.png]
 """
