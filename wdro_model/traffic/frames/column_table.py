@@ -81,15 +81,17 @@ class ColumnTable:
     def names(self, field: str) -> list[Any]:
         """The entries of a field as names: NumPy's numbers and whole floats as integers."""
         column = self._required(field)
-        found = [_plain(value) for value in self.columns[column]]
-        for row, value in enumerate(found):
-            if value is None:
-                raise self.error(row, column, "is empty.")
+        found = self.maybe_names(field)
+        if None in found:
+            raise self.error(found.index(None), column, "is empty.")
         return found
 
     def maybe_names(self, field: str) -> list[Any]:
         """The same, with None where an entry is empty."""
-        return [_plain(value) for value in self.columns[self._required(field)]]
+        values = self.columns[self._required(field)]
+        if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
+            return values.tolist()
+        return [_plain(value) for value in values]
 
     def numbers(self, field: str, default: float | None = None, ending: str = "") -> Array:
         """The entries of a field as floats; the default where the column or an entry is missing."""
@@ -98,7 +100,9 @@ class ColumnTable:
             if default is None:
                 column = self._required(field)
             return np.full(self.size, default, dtype=np.float64)
-        values = np.array([self._number(row, column, default) for row in range(self.size)])
+        values = _as_floats(self.columns[column])
+        if values is None or np.isnan(values).any():  # one by one, to say which
+            values = np.array([self._number(row, column, default) for row in range(self.size)])
         return values.astype(np.float64)
 
     def booleans(self, field: str, default: bool) -> Array:
@@ -185,6 +189,14 @@ def table_of(data: Any, name: str, given: Mapping[str, str]) -> ColumnTable:
         return ValueError(f"{name}{row}, {column}: {problem}")
 
     return ColumnTable(name, columns, len(labels), labels, fault, given)
+
+
+def _as_floats(column: Any) -> Array | None:
+    """All entries at once; None if some are no numbers."""
+    try:
+        return np.array(column, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _plain(value: Any) -> Any:

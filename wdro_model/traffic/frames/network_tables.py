@@ -56,9 +56,11 @@ def network_fields(
     named = [*origins, *destinations]
     names = _ordered([*ends, *named]) if nodes is None else _node_names(nodes)
     index = {name: i for i, name in enumerate(names)}
-    for table, columns in ((links, ("tail", "head")), (demand, ("origin", "destination"))):
-        if table is links or not zoned:
-            _check_known(table, columns, index, "node")
+    _check_known(links, "tail", links.names("tail"), index, "node")
+    _check_known(links, "head", links.names("head"), index, "node")
+    if not zoned:
+        _check_known(demand, "origin", origins, index, "node")
+        _check_known(demand, "destination", destinations, index, "node")
     zones, repairs = _zones(nodes, named, index, zoned)
     trips, added = _trips(demand, origins, destinations, {zone: z for z, zone in enumerate(zones)})
     positions, through = None, np.ones(len(names), dtype=bool)
@@ -198,14 +200,14 @@ def _node_names(nodes: ColumnTable) -> list[Any]:
 
 
 def _check_known(
-    table: ColumnTable, columns: tuple[str, ...], known: Mapping[Any, int], what: str
+    table: ColumnTable, field: str, names: list[Any], known: Mapping[Any, int], what: str
 ) -> None:
-    for field in columns:
-        for row, name in enumerate(table.names(field)):
-            if name not in known:
-                twin = next((v for v in known if str(v) == str(name)), None)
-                hint = "" if twin is None else f" (there is {twin!r}, of another type)"
-                raise table.error(row, field, f"the {what} {name!r} is not known{hint}.")
+    if known.keys() >= set(names):
+        return
+    row = next(row for row, name in enumerate(names) if name not in known)
+    twin = next((v for v in known if str(v) == str(names[row])), None)
+    hint = "" if twin is None else f" (there is {twin!r}, of another type)"
+    raise table.error(row, field, f"the {what} {names[row]!r} is not known{hint}.")
 
 
 def by_zone(demand: ColumnTable) -> bool:
@@ -259,7 +261,8 @@ def _trips(
     demand: ColumnTable, origins: list[Any], destinations: list[Any], zone: Mapping[Any, int]
 ) -> tuple[Any, tuple[str, ...]]:
     """The matrix of the trips; what is listed twice is added."""
-    _check_known(demand, ("origin", "destination"), zone, "zone")
+    _check_known(demand, "origin", origins, zone, "zone")
+    _check_known(demand, "destination", destinations, zone, "zone")
     trips = demand.numbers("trips")
     wrong = ~(np.isfinite(trips) & (trips >= 0))
     if wrong.any():
