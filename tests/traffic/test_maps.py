@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.traffic.networks import networks
 from wdro_model.datasets import sioux_falls
 from wdro_model.traffic import Network, all_or_nothing, plot_comparison, plot_flows
+from wdro_model.traffic.map_legend import LEGEND, nice
 from wdro_model.traffic.map_shapes import CLOSE, MapLayout, ribbons
 
 pytest.importorskip("matplotlib")
@@ -52,6 +53,11 @@ def arcs_of(axes):
 
     (found,) = [c for c in axes.collections if type(c) is PolyCollection]
     return found
+
+
+def names_and_summary(axes):
+    """The texts of a map but for its legend."""
+    return [text for text in axes.texts if text.get_label() != LEGEND]
 
 
 def maps_of(figure, network):
@@ -233,9 +239,9 @@ def test_large_networks_have_dots_in_place_of_names(network):
     figure = plot_flows(big, rng.uniform(0, 2, 99))
     FigureCanvasAgg(figure).draw()
     (axes,) = maps_of(figure, big)
-    assert len(axes.texts) == 1
+    assert len(names_and_summary(axes)) == 1
     (axes,) = maps_of(plot_flows(big, np.ones(99), labels=True), big)
-    assert len(axes.texts) == 101
+    assert len(names_and_summary(axes)) == 101
 
 
 def test_titles_and_names_stay_inside_the_picture(network, flows):
@@ -273,3 +279,76 @@ def test_without_matplotlib_the_message_says_what_to_install(network, monkeypatc
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'wdro_model\[plot\]'"):
         plot_flows(network, np.ones(76))
+
+
+# ------------------------------------------------------------------ legend and scale
+def legend_of(axes):
+    """Texts, the line and the pieces of road of a legend."""
+    texts = [t.get_text() for t in axes.texts if t.get_label() == LEGEND]
+    lines = [line for line in axes.lines if line.get_label() == LEGEND]
+    return texts, lines, [p for p in axes.patches if p.get_label() == LEGEND]
+
+
+def test_the_scale_bar_is_as_long_as_it_says():
+    """Two nodes 10 km apart on a meridian, and 30 on a parallel: no node is moved."""
+    degree = 111.2
+    north, east = 10 / degree, 30 / degree / np.cos(np.radians(48))
+    network = Network(
+        [0, 1], [1, 2], 1.0, 1.0, 0.15, 4.0, np.zeros((1, 1)),
+        positions=[[2.0, 48.0 - north / 2], [2.0, 48.0 + north / 2], [2.0 + east, 48 - north / 2]],
+    )  # fmt: skip
+    (axes,) = maps_of(plot_flows(network, [1.0, 2.0]), network)
+    texts, (bar,), _ = legend_of(axes)
+    places = MapLayout.of(network).places
+    kilometre = np.hypot(*(places[1] - places[0])) / 10
+    shown = float(texts[-1].removesuffix(" km"))
+    assert np.ptp(bar.get_xdata()) == pytest.approx(shown * kilometre, rel=1e-3)
+    assert np.hypot(*(places[2] - places[0])) == pytest.approx(30 * kilometre, rel=1e-2)
+    assert shown == 10  # not above 0.3 of the width of the map, with its margins
+
+
+def test_coordinates_of_a_plane_are_in_their_own_units():
+    network = road(positions=[[0.0, 0.0], [4.0, 60.0]])
+    (axes,) = maps_of(plot_flows(network, [1.0, 1.0, 1.0]), network)
+    texts, (bar,), _ = legend_of(axes)
+    assert texts[-1].endswith(" units")
+    places = MapLayout.of(network).places
+    unit = np.hypot(*(places[1] - places[0])) / np.hypot(4, 60)
+    assert np.ptp(bar.get_xdata()) == pytest.approx(float(texts[-1].split()[0]) * unit)
+
+
+def test_a_layout_of_networkx_has_no_scale():
+    network = road(positions=None)
+    (axes,) = maps_of(plot_flows(network, [1.0, 1.0, 1.0]), network)
+    texts, lines, pieces = legend_of(axes)
+    assert not lines
+    assert len(pieces) == len(texts) == 2
+    (axes,) = maps_of(plot_flows(network, [1.0, 1.0, 1.0], legend=False), network)
+    assert legend_of(axes) == ([], [], [])
+
+
+def test_pieces_of_road_are_as_wide_as_arcs_of_their_flow(network):
+    flow = np.full(76, 100.0)
+    flow[:2] = [5000.0, 20_000.0]
+    (axes,) = maps_of(plot_flows(network, flow), network)
+    texts, _, pieces = legend_of(axes)
+    assert texts[:2] == ["5,000", "20,000 trips"]
+    widths = [piece.get_height() for piece in pieces]
+    shapes = [path.vertices for path in arcs_of(axes).get_paths()]
+    drawn = sorted((np.hypot(*(shape[3] - shape[0])) for shape in shapes), reverse=True)
+    np.testing.assert_allclose(widths[::-1], drawn[:2], rtol=1e-6)
+
+
+def test_maps_of_differences_say_so(network, flows):
+    figure = plot_comparison(network, {k: flows[k] for k in ("ERM", "robust")})
+    texts = [legend_of(axes)[0] for axes in maps_of(figure, network)]
+    assert [any("more or less" in text for text in legend) for legend in texts] == [0, 0, 1]
+    none = plot_flows(network, np.zeros(76))
+    assert legend_of(maps_of(none, network)[0])[0][0] == "0 trips"
+
+
+@given(st.floats(1e-300, 1e300))
+def test_nice_numbers_are_round_and_not_too_large(largest):
+    found = nice(largest)
+    assert 0.19 * largest < found <= largest * (1 + 1e-9)
+    assert f"{found:e}"[0] in "125"

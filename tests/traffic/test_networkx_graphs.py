@@ -82,3 +82,17 @@ def test_zones_of_another_kind_are_not_taken_for_ours():
 def test_a_graph_that_does_not_fit_is_refused(graph, arguments, message):
     with pytest.raises(ValueError, match=message):
         Network.from_networkx(graph, **arguments)
+
+
+def test_names_that_are_no_nodes_get_a_message_that_helps():
+    graph = nx.DiGraph()
+    graph.add_edge(0, 1, capacity=1.0, free_flow_time=1.0)
+    graph.add_edge(1, 2, capacity=1.0, free_flow_time=1.0)
+    with pytest.raises(ValueError, match=r"demand names 3, .*nodes are 0 to 2\. Count from 0"):
+        Network.from_networkx(graph, {(1, 3): 1.0})
+    with pytest.raises(ValueError, match=r"there it is 1 \(int, not str\)"):
+        Network.from_networkx(graph, {("1", 2): 1.0})
+    with pytest.raises(ValueError, match=r"zones names 7, .*whose nodes are 0, 1, 2: demand and"):
+        Network.from_networkx(graph, {(0, 2): 1.0}, zones=[0, 7])
+    with pytest.raises(ValueError, match=r"first node has index 0 .*subtract 1"):
+        Network([1, 2], [2, 3], 1.0, 1.0, 0.15, 4.0, np.zeros((1, 1)), nodes=(1, 2, 3))

@@ -198,3 +198,21 @@ def test_wider_ranges_make_room(network):
     shifted = shifted_scenarios(network, severity=2.0, ranges=ranges)
     assert shifted.beta == pytest.approx(7.0)
     assert shifted.sample(100, seed=0).beta.max() <= 10.0
+
+
+def test_links_without_a_travel_time_are_held_by_standardized_weights():
+    """Most cities have connectors of time 0: their support is one point."""
+    times = sioux_falls().free_flow_time.copy()
+    times[[3, 10]] = 0.0
+    scenarios = training_scenarios(sioux_falls().replace(free_flow_time=times))
+    time, alpha, beta = scenarios.parameters(4, seed=0)
+    x = cp.Variable(76)
+    loss = wdro.traffic.beckmann(x, scenarios.network.capacity, time, alpha, beta)
+    cost = wdro.costs.SquaredEuclidean(weights="standardize")
+    flows = wdro.sets.TrafficFlows(scenarios.network)
+    problem = wdro.Problem(
+        cp.Minimize(loss), [wdro.In(x, flows)], ambiguity=wdro.WassersteinBall(1.0, cost)
+    )
+    assert "2 coordinates held fixed" in str(problem.explain())
+    problem.solve("smoothed", solver=wdro.solvers.FrankWolfe(gap=0.05))
+    assert problem.status == "optimal"

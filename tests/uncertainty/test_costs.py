@@ -19,6 +19,7 @@ from wdro_model.uncertainty.costs import (
     SquaredEuclidean,
     as_cost,
 )
+from wdro_model.uncertainty.supports import Box
 
 D = 3
 rows = hnp.arrays(float, (4, D), elements=st.floats(-1e3, 1e3))
@@ -193,6 +194,29 @@ def test_constant_data_cannot_be_standardized():
     single = JointSamples([UncertainParameter(D, "xi", samples=data[:1])])
     with pytest.raises(ValueError, match=r"xi\[0\] does not \(there is one sample"):
         Norm(weights="standardize").bind(single)
+
+
+def test_entries_that_cannot_move_are_held_when_others_are_standardized():
+    """A support of one point says that the entry is certain; else the user has to."""
+    data = samples()
+    data[:, 1] = 0.1
+    low, high = np.array([-99.0, 0.1, -99.0]), np.array([99.0, 0.1, 99.0])
+    joint = JointSamples([UncertainParameter(D, "xi", samples=data, support=Box(low, high))])
+    variance = data.var(axis=0)
+    expected = [1 / variance[0], np.inf, 1 / variance[2]]
+    bound = SquaredEuclidean("standardize").bind(joint)
+    np.testing.assert_allclose(bound.weights, expected)
+    assert "1 coordinates held fixed" in bound.describe()
+    free = JointSamples([UncertainParameter(D, "xi", samples=data)])
+    with pytest.raises(ValueError, match="weights='standardize_or_hold' keeps all such entries"):
+        SquaredEuclidean("standardize").bind(free)
+    np.testing.assert_allclose(SquaredEuclidean("standardize_or_hold").bind(free).weights, expected)
+    (xi,) = free.parameters
+    held = Norm(2, {xi: "standardize_or_hold"}).bind(free)
+    np.testing.assert_allclose(held.weights, np.sqrt(expected))
+    single = JointSamples([UncertainParameter(D, "xi", samples=data[:1])])
+    with pytest.raises(ValueError, match="there is one sample"):
+        SquaredEuclidean("standardize_or_hold").bind(single)
 
 
 @pytest.mark.parametrize(

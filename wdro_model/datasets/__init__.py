@@ -2,13 +2,12 @@
 
 from wdro_model.datasets.quadratic_tree import QuadraticTree, TreeCosts, quadratic_tree
 from wdro_model.traffic.sioux_falls import sioux_falls
-from wdro_model.traffic.traffic_scenarios import (
-    TrafficDraw,
-    TrafficRanges,
+from wdro_model.traffic.uncertain.congestion_laws import (
     TrafficScenarios,
     shifted_scenarios,
     training_scenarios,
 )
+from wdro_model.traffic.uncertain.traffic_ranges import TrafficDraw, TrafficRanges
 
 __all__ = [
     "QuadraticTree",

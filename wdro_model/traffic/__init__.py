@@ -11,29 +11,67 @@ from wdro_model.traffic.assignment import (
 )
 from wdro_model.traffic.beckmann import beckmann, system_cost
 from wdro_model.traffic.flows import TrafficFlows
+from wdro_model.traffic.flows.route_shares import RouteShares
+from wdro_model.traffic.frames.gmns import GMNSError, read_gmns, write_gmns
 from wdro_model.traffic.maps import plot_comparison, plot_flows
 from wdro_model.traffic.network import Network
+from wdro_model.traffic.planning.link_results import LinkResults, link_results
+from wdro_model.traffic.planning.select_link import SelectedTrips, select_link
+from wdro_model.traffic.planning.skimming import Skims, skim
+from wdro_model.traffic.planning.tolls import marginal_tolls
+from wdro_model.traffic.planning.user_classes import (
+    ClassAssignment,
+    UserClass,
+    class_equilibrium,
+)
 from wdro_model.traffic.tntp import TNTPError, read_flows, read_tntp, renumbered, write_tntp
+from wdro_model.traffic.uncertain.observed_times import ObservedTimes
+from wdro_model.traffic.uncertain.rerouting import ReroutingTest, reroute, rerouting_test
+from wdro_model.traffic.uncertain.traffic_days import DayDraw, TrafficDays
+from wdro_model.traffic.uncertain.uncertain_network import UncertainNetwork
+from wdro_model.traffic.unreachable import drop_unreachable
 
 sets.TrafficFlows = TrafficFlows
 
 __all__ = [
     "Assignment",
+    "ClassAssignment",
+    "DayDraw",
+    "GMNSError",
+    "LinkResults",
     "Network",
+    "ObservedTimes",
+    "ReroutingTest",
+    "RouteShares",
+    "SelectedTrips",
+    "Skims",
     "TNTPError",
+    "TrafficDays",
     "TrafficFlows",
+    "UncertainNetwork",
+    "UserClass",
     "all_or_nothing",
     "beckmann",
+    "class_equilibrium",
+    "drop_unreachable",
     "equilibrium",
+    "link_results",
+    "marginal_tolls",
     "plot_comparison",
     "plot_flows",
     "price_of_anarchy",
     "read_flows",
+    "read_gmns",
     "read_tntp",
     "relative_gap",
     "renumbered",
+    "reroute",
+    "rerouting_test",
+    "select_link",
+    "skim",
     "social_optimum",
     "system_cost",
+    "write_gmns",
     "write_tntp",
 ]
 __dir__ = __all__.copy  # what the tab key offers

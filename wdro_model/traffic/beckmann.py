@@ -124,7 +124,8 @@ def _check_constant(what: str, name: str, argument: Any) -> None:
     if uncertain:
         raise ValueError(
             f"capacity of {what} must be certain, got the uncertain parameter {uncertain[0]!r}; "
-            "let alpha carry the uncertainty: alpha * (x/c)^beta."
+            "let alpha carry the uncertainty: alpha * (x/c)^beta, as in the exact losses of "
+            "traffic.UncertainNetwork(network, capacity=scenarios)."
         )
     if argument.value is None:
         raise ValueError(

@@ -21,6 +21,10 @@ Array = np.ndarray
 CLOSE = 0.6
 """Nodes keep this distance, as a fraction of what they would have on a square grid."""
 ROUNDS = 200
+KILOMETRES = 111.2
+"""In a degree of latitude."""
+MOST_DEGREES, AWAY = 10.0, 3.0
+"""Coordinates that spread over more degrees, or start near (0, 0), are taken as a plane's."""
 SMALL = 100
 """Layouts that take the time of n^3 are for networks of at most so many nodes."""
 
@@ -33,12 +37,25 @@ class MapLayout:
     """(n, 2), in units of the typical distance between neighbours on a square grid."""
     note: str = ""
     """What the reader of the map should know about the places."""
+    unit: float | None = None
+    """Of the coordinates, or kilometres, in a unit of the layout; None if they are not known."""
+    unit_name: str = ""
+    """km where coordinates are degrees."""
 
     @classmethod
     def of(cls, network: Network) -> MapLayout:
         """The network's own positions, or a layout by networkx where there are none."""
         places, note = _positions(network)
-        return cls(_apart(_in_grid_units(_projected(places))), note)
+        degrees = _are_degrees(places)
+        flat = _projected(places) if degrees else places
+        unit = _grid_unit(flat)
+        known = not note and unit > 0
+        return cls(
+            _apart((flat - flat.min(axis=0)) / (unit or 1.0)),
+            note,
+            unit * (KILOMETRES if degrees else 1.0) if known else None,
+            "km" if degrees else "units",
+        )
 
 
 def _positions(network: Network) -> tuple[Array, str]:
@@ -68,20 +85,24 @@ def _as_array(places: dict[int, Any]) -> Array:
     return np.array([places[i] for i in range(len(places))], dtype=np.float64).reshape(-1, 2)
 
 
+def _are_degrees(places: Array) -> bool:
+    """Are the coordinates longitudes and latitudes? Then they are far from (0, 0), and a city is
+    small."""
+    extent, centre = np.ptp(places, axis=0).max(), np.hypot(*places.mean(axis=0))
+    within = np.abs(places[:, 0]).max() <= 180 and np.abs(places[:, 1]).max() <= 90
+    return bool(within and extent < MOST_DEGREES and centre > AWAY * extent)
+
+
 def _projected(places: Array) -> Array:
-    """Longitudes shrunk by the cosine of the latitude, if the coordinates can be degrees."""
-    x, y = places.T
-    if np.abs(x).max() > 180 or np.abs(y).max() > 90:
-        return places
-    return places * [np.cos(np.radians(y.mean())), 1.0]
+    """Longitudes shrunk by the cosine of the latitude."""
+    return places * [np.cos(np.radians(places[:, 1].mean())), 1.0]
 
 
-def _in_grid_units(places: Array) -> Array:
-    """Divided by sqrt(area / n); degenerate maps by their extent."""
-    low, extent = places.min(axis=0), np.ptp(places, axis=0)
+def _grid_unit(places: Array) -> float:
+    """sqrt(area / n); of degenerate maps by their extent, 0 if there is none."""
+    extent = np.ptp(places, axis=0)
     sides = np.maximum(extent, 0.2 * extent.max())
-    unit = np.sqrt(sides.prod() / len(places))
-    return (places - low) / unit if unit > 0 else np.zeros_like(places)
+    return float(np.sqrt(sides.prod() / len(places)))
 
 
 def _apart(places: Array, least: float = CLOSE) -> Array:

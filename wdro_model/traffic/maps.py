@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model.display.figures import drawn, inches_of, new_figure, panels_for, plain
+from wdro_model.traffic.map_legend import LEGEND_INCHES, FlowWidths, MapLegend
 from wdro_model.traffic.map_shapes import MapLayout, ribbons
 from wdro_model.traffic.network import Network, as_flow
 
@@ -26,8 +27,8 @@ ROOM = 0.2
 MOST_LABELS = 60
 """Networks with more nodes are drawn without their names unless asked for."""
 COLUMNS = 3
-ROOMY = 3.0
-"""Inches of axes under which names do not fit into nodes."""
+ROOMY, LEGIBLE = 3.0, 1.8
+"""Inches of axes under which names do not fit into nodes, and a legend not under the map."""
 
 
 def plot_flows(
@@ -38,6 +39,7 @@ def plot_flows(
     title: str | None = None,
     limit: float | None = None,
     labels: bool | None = None,
+    legend: bool = True,
     ax: Any = None,
 ) -> Any:
     """A map of one flow (A,): width by flow, colour by flow over capacity, green to red.
@@ -56,6 +58,10 @@ def plot_flows(
         The flow over capacity that the end of the colours stands for; the largest if not given.
     labels
         Draw the names of the nodes? By default up to 60 of them.
+    legend
+        Say under the map what widths stand for, and draw a scale bar? It is in kilometres where
+        the positions are degrees, and in the units of the positions elsewhere; roads are as long as
+        on the ground but for nodes that were moved.
     ax
         Matplotlib's axes to draw on; they are returned in place of the figure.
 
@@ -69,7 +75,7 @@ def plot_flows(
     'everybody at once'
     """
     named = {network.name if title is None else title: flow}
-    return _plot(network, named, path, limit, labels, COLUMNS, difference=False, ax=ax)
+    return _plot(network, named, path, limit, labels, legend, COLUMNS, difference=False, ax=ax)
 
 
 def plot_comparison(
@@ -80,6 +86,7 @@ def plot_comparison(
     difference: bool = True,
     limit: float | None = None,
     labels: bool | None = None,
+    legend: bool = True,
     columns: int = COLUMNS,
     ax: Any = None,
 ) -> Any:
@@ -104,7 +111,7 @@ def plot_comparison(
             f"flows must be a dict of at least one flow by its name, got {flows!r}; write "
             '{"ERM": x1, "robust": x2}.'
         )
-    return _plot(network, flows, path, limit, labels, int(columns), difference, ax)
+    return _plot(network, flows, path, limit, labels, legend, int(columns), difference, ax)
 
 
 def _plot(
@@ -113,6 +120,7 @@ def _plot(
     path: Any,
     limit: float | None,
     labels: bool | None,
+    legend: bool,
     most_columns: int,
     difference: bool,
     ax: Any,
@@ -127,21 +135,26 @@ def _plot(
     columns = min(count, most_columns)
     rows = -(-count // columns)
     if ax is None:
-        figure = new_figure(width * columns + 0.2, (height + 0.55) * rows + 0.7)
+        under = LEGEND_INCHES if legend else 0.0
+        figure = new_figure(width * columns + 0.2, (height + under + 0.55) * rows + 0.7)
         panels = figure.subplots(rows, columns, squeeze=False).flatten()
     else:
         figure, panels = panels_for(ax, count, width, height)
-        if labels is None and min(inches_of(panels[0])) < ROOMY:
+        width, height = inches_of(panels[0])
+        if labels is None and min(width, height) < ROOMY:
             labels = False
-    congestion = _Map(network, layout, _colours("congestion", CONGESTION, 0.0, most), labels)
+        legend = legend and min(width, height) >= LEGIBLE
+    inch = float(np.max((np.ptp(layout.places, axis=0) + 2 * ROOM) / (width, height)))
+    said = MapLegend(inch, layout.unit, layout.unit_name) if legend else None
+    congestion = _Map(network, layout, _colours("congestion", CONGESTION, 0.0, most), labels, said)
     widest = max(float(x.max()) for x in flows.values())
     for axes, (name, x) in zip(panels, flows.items()):
-        congestion.draw(axes, x, _ratio(network, x), widest)
+        congestion.draw(axes, x, _ratio(network, x), widest, "trips")
         _entitle(axes, name, _summary(network, x))
     first_maps, rest = panels[: len(flows)], panels[len(flows) :]
     _bar(figure, congestion.colours, first_maps, "flow / capacity", mark=1.0)
     if changes:
-        _draw_changes(figure, network, layout, changes, rest, labels)
+        _draw_changes(figure, network, layout, changes, rest, labels, said)
     for axes in panels[count:]:
         axes.set_visible(False)
     if layout.note and ax is None:
@@ -156,14 +169,15 @@ def _draw_changes(
     changes: Mapping[str, Array],
     panels: Array,
     labels: bool | None,
+    legend: MapLegend | None,
 ) -> None:
     """Maps of differences of flows, on a scale of their own."""
     ratios = [_ratio(network, change) for change in changes.values()]
     end = max(float(np.abs(ratio).max()) for ratio in ratios) or 1.0
     widest = max(float(np.abs(change).max()) for change in changes.values())
-    drawing = _Map(network, layout, _colours("change", CHANGE, -end, end), labels)
+    drawing = _Map(network, layout, _colours("change", CHANGE, -end, end), labels, legend)
     for axes, (name, change), ratio in zip(panels, changes.items(), ratios):
-        drawing.draw(axes, np.abs(change), ratio, widest)
+        drawing.draw(axes, np.abs(change), ratio, widest, "trips more or less")
         _entitle(axes, name, _spread(change))
     _bar(figure, drawing.colours, panels[: len(changes)], "difference / capacity", mark=0.0)
 
@@ -188,14 +202,23 @@ class _Map:
     """How flows are drawn on a network: the layout and the colours."""
 
     def __init__(
-        self, network: Network, layout: MapLayout, colours: Any, labels: bool | None
+        self,
+        network: Network,
+        layout: MapLayout,
+        colours: Any,
+        labels: bool | None,
+        legend: MapLegend | None,
     ) -> None:
         self.network, self.layout, self.colours = network, layout, colours
+        self.legend = legend
         self.labelled = network.n_nodes <= MOST_LABELS if labels is None else bool(labels)
         self.style = NAMED if self.labelled else DOTS
 
-    def draw(self, axes: Any, sizes: Array, colouring: Array, widest: float) -> None:
-        """Arcs with widths by `sizes` (A,) and colours by `colouring` (A,), then the nodes."""
+    def draw(self, axes: Any, sizes: Array, colouring: Array, widest: float, what: str) -> None:
+        """Arcs with widths by `sizes` (A,) and colours by `colouring` (A,), then the nodes.
+
+        what: the sizes are, for the legend.
+        """
         from matplotlib.collections import PolyCollection
 
         shares = sizes / widest if widest > 0 else np.zeros_like(sizes)
@@ -214,6 +237,10 @@ class _Map:
         )
         self._draw_nodes(axes)
         low, high = places.min(axis=0) - ROOM, places.max(axis=0) + ROOM
+        if self.legend is not None:
+            low[1] -= self.legend.height
+            flows = FlowWidths(widest, style.widest, THINNEST, what)
+            self.legend.draw(axes, low[0] + ROOM, low[1], high[0] - low[0], flows)
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)

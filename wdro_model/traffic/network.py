@@ -16,6 +16,13 @@ from numpy.typing import ArrayLike
 
 from wdro_model.deferred import networkx as nx
 from wdro_model.errors import unknown_name
+from wdro_model.traffic.demand_matrix import nonzero_demand
+from wdro_model.traffic.frames.network_frames import (
+    FrameNames,
+    NetworkFrames,
+    fields_of_frames,
+    frames_of,
+)
 from wdro_model.traffic.network_checks import ARC_FIELDS, validated
 from wdro_model.traffic.networkx_graphs import fields_of
 
@@ -57,8 +64,9 @@ class Network:
     """(A,) >= 0, the congestion multiplier (alpha of the formula); 0 for constant times."""
     power: Array
     """(A,) >= 0, the exponent (beta of the formula)."""
-    demand: Array
-    """(Z, Z) >= 0, the trips from zone o to zone d; those within a zone are never loaded."""
+    demand: Any
+    """(Z, Z) >= 0, the trips from zone o to zone d; those within a zone are never loaded. A matrix
+    of scipy.sparse stays sparse, as a `csr_array`."""
     fixed_cost: Array = 0.0  # type: ignore[assignment]
     """(A,) a generalised cost that does not depend on the flow, such as a toll."""
     zones: Array = None  # type: ignore[assignment]
@@ -92,7 +100,7 @@ class Network:
     @property
     def total_demand(self) -> float:
         """The trips between different zones."""
-        return float(self.demand.sum() - np.trace(self.demand))
+        return float(self.demand.sum() - self.demand.trace())
 
     @property
     def arcs(self) -> list[tuple[Any, Any]]:
@@ -208,13 +216,13 @@ class Network:
         >>> graph.number_of_nodes(), graph.number_of_edges()
         (24, 76)
         """
-        names = self.nodes
+        names, ends = self.nodes, [self.nodes[z] for z in self.zones]
         zone = {int(node): z for z, node in enumerate(self.zones)}
         graph = nx.MultiDiGraph(
             name=self.name,
             demand={
-                (names[self.zones[o]], names[self.zones[d]]): float(self.demand[o, d])
-                for o, d in np.argwhere(self.demand > 0)
+                (ends[o], ends[d]): float(trips)
+                for o, d, trips in zip(*nonzero_demand(self.demand))
             },
         )
         for i, node in enumerate(names):
@@ -277,6 +285,70 @@ class Network:
             **fields_of(graph, demand, attributes, zones, through, positions),
             name=str(graph.name or "network") if name is None else name,
         )
+
+    def to_frames(self, names: FrameNames = "gmns") -> NetworkFrames:
+        """The network as pandas frames (links, demand, nodes); `from_frames` gives it back.
+
+        Parameters
+        ----------
+        names
+            Of the ends of a link: "gmns" (`from_node_id`, `to_node_id`) or "aequilibrae" (`a_node`,
+            `b_node`, with `direction` 1, as its Graph takes them).
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> frames = wdro.datasets.sioux_falls().to_frames()
+        >>> list(frames.links.columns)[:4], list(frames.demand.columns)
+        (['link_id', 'from_node_id', 'to_node_id', 'capacity'], ['origin', 'destination', 'trips'])
+        """
+        return frames_of(self, names)
+
+    @classmethod
+    def from_frames(
+        cls,
+        links: Any,
+        demand: Any,
+        nodes: Any = None,
+        *,
+        columns: Mapping[str, str] | None = None,
+        toll_weight: float = 0.0,
+        length_weight: float = 0.0,
+        name: str = "network",
+    ) -> Network:
+        """A network from tables of links, trips and nodes: pandas frames, or dicts of columns.
+
+        Columns are found by the names that GMNS, AequilibraE and TNTP have for them: links need
+        `from_node_id`/`a_node`/`init_node`, `to_node_id`/`b_node`/`term_node`, `capacity` and
+        `free_flow_time` (or `length` and `free_speed`), may have `b`/`alpha` (else 0.15),
+        `power`/`beta` (else 4), `fixed_cost`, `lanes`, and `direction` (1, -1, 0 for both, with
+        columns such as `capacity_ab`) or `directed`. The demand needs `origin`, `destination`
+        (names of nodes; `o_zone_id`, `d_zone_id` are zones) and `trips`/`volume`/`demand`. Nodes
+        need `node_id`, may have `x_coord`, `y_coord`, `zone_id` or `is_centroid`, and `through`.
+
+        Links of capacity 0 or infinite time are closed, and left out; `repairs` tells.
+
+        Parameters
+        ----------
+        columns
+            {field: column} for columns with other names: tail, head, capacity, free_flow_time, b,
+            power, fixed_cost, direction, directed, lanes, length, free_speed, toll; origin,
+            destination, trips; node, x, y, zone, is_centroid, through.
+        toll_weight, length_weight
+            The fixed cost of an arc is toll_weight * toll + length_weight * length, added to the
+            column `fixed_cost`.
+
+        Examples
+        --------
+        >>> import pandas as pd, wdro_model as wdro
+        >>> links = pd.DataFrame({"a_node": [1, 1], "b_node": [2, 2], "cap": [5, 9], "fft": [1, 2]})
+        >>> trips = pd.DataFrame({"origin": [1], "destination": [2], "trips": [10]})
+        >>> network = wdro.traffic.Network.from_frames(links, trips, columns={"capacity": "cap"})
+        >>> network.arcs, network.capacity
+        ([(1, 2), (1, 2)], array([5., 9.]))
+        """
+        fields = fields_of_frames(links, demand, nodes, columns, toll_weight, length_weight)
+        return cls(**fields, name=name)
 
     def __reduce__(self) -> Any:
         return type(self), tuple(getattr(self, f.name) for f in fields(self))

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model.traffic.demand_matrix import as_demand, as_numbers, frozen_demand, nonzero_demand
+
 Array = np.ndarray
 Rule = tuple[str, Callable[[Array], Array]]
 
@@ -38,12 +40,12 @@ def validated(given: Mapping[str, Any]) -> dict[str, Any]:
             f"tails and heads must have one entry per arc and at least one arc, got {tails.size} "
             f"and {heads.size} entries."
         )
-    demand = _array(given["demand"], "demand")
+    demand = as_demand(given["demand"])
     if demand.ndim != 2 or demand.shape[0] != demand.shape[1]:
         raise ValueError(
             f"demand must be a square matrix (Z, Z), one row per origin, got shape {demand.shape}."
         )
-    count = len(demand)
+    count = demand.shape[0]
     zones = np.arange(count) if given["zones"] is None else as_indices(given["zones"], "zones")
     nodes = _nodes(
         given["nodes"], 1 + max(array.max(initial=-1) for array in (tails, heads, zones))
@@ -59,27 +61,17 @@ def validated(given: Mapping[str, Any]) -> dict[str, Any]:
         "tails": tails,
         "heads": heads,
         **{f: _arc_field(given[f], f, arcs) for f in ARC_FIELDS},
-        "demand": demand,
         "zones": zones,
         "through": _through(through, len(nodes)),
         "positions": _positions(given["positions"], nodes),
     }
     frozen = {k: None if v is None else _frozen(v) for k, v in stored.items()}
     return frozen | {
+        "demand": frozen_demand(demand),
         "nodes": nodes,
         "name": _name(given["name"]),
         "repairs": tuple(map(str, given["repairs"])),
     }
-
-
-def _array(given: Any, field: str) -> Array:
-    try:
-        array = np.asarray(given)
-        if array.dtype.kind not in "fiub":
-            raise TypeError(f"it has dtype {array.dtype}")
-        return array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{field} must be real numbers: {error}.") from error
 
 
 def as_indices(given: Any, field: str) -> Array:
@@ -111,7 +103,8 @@ def _check_range(field: str, indices: Array, count: int) -> None:
         at = int(np.argmax(wrong))
         raise ValueError(
             f"{field} must be node indices from 0 to {count - 1} ({count} nodes), got "
-            f"{int(indices[at])} at position {at}; the first node has index 0."
+            f"{int(indices[at])} at position {at}; the first node has index 0 (for numbers that "
+            "count from 1, subtract 1, and give them as names with nodes=)."
         )
 
 
@@ -134,18 +127,20 @@ def _check_zones(zones: Array, count: int, nodes: tuple[Any, ...]) -> None:
         raise ValueError(f"zones must be different nodes, got node {node!r} more than once.")
 
 
-def _check_demand(demand: Array, names: list[Any]) -> None:
-    wrong = ~NONNEGATIVE[1](demand)
+def _check_demand(demand: Any, names: list[Any]) -> None:
+    origins, destinations, trips = nonzero_demand(demand)
+    wrong = ~NONNEGATIVE[1](trips)
     if wrong.any():
-        o, d = map(int, np.argwhere(wrong)[0])
+        at = int(np.argmax(wrong))
+        o, d = int(origins[at]), int(destinations[at])
         raise ValueError(
-            f"demand must be {NONNEGATIVE[0]}, got {float(demand[o, d])!r} from zone {names[o]!r} "
+            f"demand must be {NONNEGATIVE[0]}, got {float(trips[at])!r} from zone {names[o]!r} "
             f"to zone {names[d]!r}."
         )
 
 
 def _arc_field(given: Any, field: str, arcs: list[tuple[Any, Any]]) -> Array:
-    values = _array(given, field)
+    values = as_numbers(given, field)
     if values.shape not in ((), (len(arcs),)):
         raise ValueError(
             f"{field} must be a number or have one entry for each of the {len(arcs)} arcs, got "
@@ -177,7 +172,7 @@ def _through(given: Any, count: int) -> Array:
 def _positions(given: Any, nodes: tuple[Any, ...]) -> Array | None:
     if given is None:
         return None
-    positions = _array(given, "positions")
+    positions = as_numbers(given, "positions")
     if positions.shape != (len(nodes), 2):
         raise ValueError(
             f"positions must have shape ({len(nodes)}, 2), one row per node, got {positions.shape}."

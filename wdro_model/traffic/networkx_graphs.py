@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.deferred import networkx as nx
+from wdro_model.traffic.demand_matrix import demand_of
 
 DEFAULTS = {"b": 0.15, "power": 4.0, "fixed_cost": 0.0}
 """What edges take that do not carry the attribute."""
@@ -77,7 +78,9 @@ def _zones(graph: Any, trips: Mapping[tuple[Any, Any], float], given: Any) -> li
     for origin, destination in trips:
         for node in (origin, destination):
             if node not in graph:
-                raise ValueError(f"demand names {node!r}, which is not a node of the graph.")
+                raise ValueError(
+                    f"demand names {node!r}, which is not a node of the graph{_hint(graph, node)}."
+                )
     if given is not None:
         zones = list(given)
     else:
@@ -87,8 +90,28 @@ def _zones(graph: Any, trips: Mapping[tuple[Any, Any], float], given: Any) -> li
         zones = sorted(marked, key=marked.__getitem__) + extra
     for node in zones:
         if node not in graph:
-            raise ValueError(f"zones names {node!r}, which is not a node of the graph.")
+            raise ValueError(
+                f"zones names {node!r}, which is not a node of the graph{_hint(graph, node)}."
+            )
     return zones
+
+
+def _hint(graph: Any, node: Any) -> str:
+    """What nodes look like, where a name of another kind or another count was given."""
+    names = list(graph.nodes)
+    if not names:
+        return ", which has none"
+    twin = next((v for v in names if str(v) == str(node)), None)
+    if twin is not None:
+        return f": there it is {twin!r} ({type(twin).__name__}, not {type(node).__name__})"
+    shown = ", ".join(repr(v) for v in names[:3]) + (", ..." if len(names) > 3 else "")
+    counted = all(type(v) is int for v in names) and set(names) == set(range(len(names)))
+    if counted and node == len(names):
+        return (
+            f": its nodes are 0 to {len(names) - 1}. Count from 0 in the demand too, or rename the "
+            "nodes with nx.relabel_nodes(graph, lambda v: v + 1)"
+        )
+    return f", whose nodes are {shown}: demand and zones go by the names of the nodes"
 
 
 def _marked_zones(graph: Any) -> dict[Any, int]:
@@ -98,12 +121,10 @@ def _marked_zones(graph: Any) -> dict[Any, int]:
     return marked if counted and sorted(marked.values()) == list(range(len(marked))) else {}
 
 
-def _demand_matrix(trips: Mapping[tuple[Any, Any], float], zones: list[Any]) -> np.ndarray:
+def _demand_matrix(trips: Mapping[tuple[Any, Any], float], zones: list[Any]) -> Any:
     index = {node: z for z, node in enumerate(zones)}
-    demand = np.zeros((len(zones), len(zones)))
-    for (origin, destination), quantity in trips.items():
-        for node in (origin, destination):
+    for pair in trips:
+        for node in pair:
             if node not in index:
                 raise ValueError(f"demand names node {node!r}, which is not among the zones.")
-        demand[index[origin], index[destination]] = quantity
-    return demand
+    return demand_of(((index[o], index[d], trips[o, d]) for o, d in trips), len(zones))

@@ -119,6 +119,13 @@ class RoadGraph:
 # ------------------------------------------------------------------ reach
 def check_reachable(graph: RoadGraph) -> None:
     """Raise InfeasibleError if some demand has no route, naming the first pair."""
+    unreachable = pairs_without_route(graph)
+    if unreachable.size:
+        raise InfeasibleError(_no_route(graph.trips, int(unreachable[0]), unreachable.size))
+
+
+def pairs_without_route(graph: RoadGraph) -> Indices:
+    """The pairs with demand, as positions in the trips, that no route joins."""
     trips, missed = graph.trips, [np.empty(0, dtype=np.int64)]
     matrix = graph.matrix(np.ones(graph.entries))
     for first, last in graph.parts():
@@ -126,9 +133,7 @@ def check_reachable(graph: RoadGraph) -> None:
         pairs = np.arange(trips.starts[first], trips.starts[last])
         far = np.isinf(hops[trips.rows[pairs] - first, trips.destinations[pairs]])
         missed.append(pairs[far])
-    unreachable = np.concatenate(missed)
-    if unreachable.size:
-        raise InfeasibleError(_no_route(trips, int(unreachable[0]), unreachable.size))
+    return np.concatenate(missed)
 
 
 def flow_limits(graph: RoadGraph) -> Vector:
@@ -172,6 +177,7 @@ def _no_route(trips: Trips, pair: int, count: int) -> str:
         if destination in met
         else "add the missing arcs or set this demand to zero"
     )
+    way_out += "; wdro_model.traffic.drop_unreachable(network) leaves out demand without a route"
     return (
         f"no route leads from zone {trips.names[origin]!r} to zone {trips.names[destination]!r}, "
         f"whose demand is {trips.quantities[pair]:g}{more}; {way_out}."

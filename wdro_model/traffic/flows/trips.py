@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdro_model.sets.backends import Vector
+from wdro_model.traffic.demand_matrix import as_demand, nonzero_demand
 from wdro_model.traffic.network_checks import as_indices
 
 Indices = NDArray[np.int64]
@@ -28,7 +29,7 @@ class RoadNetwork(Protocol):
     @property
     def heads(self) -> NDArray[Any]: ...
     @property
-    def demand(self) -> NDArray[Any]: ...
+    def demand(self) -> Any: ...
     @property
     def zones(self) -> NDArray[Any]: ...
     @property
@@ -118,24 +119,26 @@ def _node_indices(field: str, values: Any, n: int) -> Indices:
     return given
 
 
-def _demand(values: Any, zones: int) -> Vector:
-    demand = np.array(values, dtype=np.float64)
+def _demand(values: Any, zones: int) -> Any:
+    demand = as_demand(values)
     if demand.shape != (zones, zones):
         raise ValueError(f"demand must have shape ({zones}, {zones}), got {demand.shape}.")
-    wrong = np.argwhere(~(np.isfinite(demand) & (demand >= 0)))
-    if wrong.size:
-        where = tuple(map(int, wrong[0]))
-        raise ValueError(f"demand must be finite and >= 0, got {demand[where]} at index {where}.")
+    origins, destinations, trips = nonzero_demand(demand)
+    wrong = ~(np.isfinite(trips) & (trips >= 0))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        where = (int(origins[at]), int(destinations[at]))
+        raise ValueError(f"demand must be finite and >= 0, got {trips[at]} at index {where}.")
     return demand
 
 
-def _pairs(demand: Vector, zones: Indices, n: int) -> tuple[Indices, Indices, Indices, Vector]:
+def _pairs(demand: Any, zones: Indices, n: int) -> tuple[Indices, Indices, Indices, Vector]:
     """Origins, starts, destinations and quantities, sorted by origin, then destination."""
-    rows, columns = np.nonzero(demand)
+    rows, columns, trips = nonzero_demand(demand)
     moves = zones[rows] != zones[columns]
     rows, columns = rows[moves], columns[moves]
     keys, position = np.unique(zones[rows] * n + zones[columns], return_inverse=True)
     quantities = np.zeros(keys.size)
-    np.add.at(quantities, position, demand[rows, columns])
+    np.add.at(quantities, position, trips[moves])
     origins, first = np.unique(keys // n, return_index=True)
     return origins, np.append(first, keys.size), keys % n, quantities

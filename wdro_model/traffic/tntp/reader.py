@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model.traffic.demand_matrix import demand_of
 from wdro_model.traffic.network import Network
 from wdro_model.traffic.tntp.demands import Demands, read_trips
 from wdro_model.traffic.tntp.links import Links, read_links
 from wdro_model.traffic.tntp.text import Document, is_number, read_document
 
+MANY, ISOLATED = 1000, 10
+"""A count of nodes is believed up to 1000 more than ten times those that have a link."""
 NODES, ZONES, FIRST = "NUMBER OF NODES", "NUMBER OF ZONES", "FIRST THRU NODE"
 
 
@@ -37,7 +40,8 @@ def read_tntp(
     toll_weight, length_weight
         The fixed cost of an arc is toll_weight * toll +
         length_weight * length. The files do not carry the weights; they are in the notes published
-        with a network (Chicago Sketch: 0.02 and 0.04).
+        with a network. Chicago Sketch is published with 0.02 and 0.04: without them it is read as
+        another problem, with other equilibria.
 
     Examples
     --------
@@ -57,9 +61,14 @@ def read_tntp(
     numbering = _number(net_file, links, trips_file, table)
     index = {node: i for i, node in enumerate(numbering.nodes)}
     zone_index = {zone: z for z, zone in enumerate(numbering.zones)}
-    demand = np.zeros((len(zone_index), len(zone_index)))
-    for origin, row in table.demand.items():
-        demand[zone_index[origin], [zone_index[zone] for zone in row]] = list(row.values())
+    demand = demand_of(
+        (
+            (zone_index[origin], zone_index[zone], trips)
+            for origin, row in table.demand.items()
+            for zone, trips in row.items()
+        ),
+        len(zone_index),
+    )
     fixed = np.zeros(len(links.tails))
     for name in needed:
         fixed += weights[name] * links.values[name]
@@ -116,6 +125,13 @@ def _nodes(net: Document, links: Links, notes: list[str]) -> tuple[int, ...]:
         notes.append(f"<{NODES}> is not given; took the {len(found)} nodes of the links")
         return tuple(found)
     if found[0] >= 1 and found[-1] <= declared:
+        if declared > MANY + ISOLATED * len(found):
+            raise net.error(
+                net.metadata[NODES][1],
+                f"<{NODES}>",
+                f"declares {declared} nodes, and the links mention {len(found)} of them: the count "
+                "is wrong, or the file is cut off.",
+            )
         return tuple(range(1, declared + 1))
     if len(found) > declared:
         raise net.error(

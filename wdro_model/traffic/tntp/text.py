@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wdro_model.traffic.malformed import MalformedFile
+
 KEY = re.compile(r"\s*<([^<>]*)>(.*)", re.DOTALL)
 END = "END OF METADATA"
+DIGITS = 18
+"""Of the number of a node: what fits into 64 bits."""
 
 
-class TNTPError(ValueError):
+class TNTPError(MalformedFile):
     """A malformed TNTP file; says where: file, line (from 1) and field.
 
     Examples
@@ -25,14 +29,6 @@ class TNTPError(ValueError):
     ...     print(error)
     <open file>, line 1, <END OF METADATA>: the file has no such line...
     """
-
-    def __init__(self, file: str, line: int | None, field: str, problem: str) -> None:
-        super().__init__(file, line, field, problem)
-        self.file, self.line, self.field, self.problem = file, line, field, problem
-
-    def __str__(self) -> str:
-        place = self.file if self.line is None else f"{self.file}, line {self.line}"
-        return f"{place}, {self.field}: {self.problem}"
 
 
 @dataclass(frozen=True)
@@ -60,6 +56,8 @@ class Document:
         if not words:
             return None
         value = self.number(words[0], line, f"<{key}>")
+        if value == float("inf"):
+            raise self.error(line, f"<{key}>", f"expected a finite number, got {words[0]!r}.")
         return None if value < 0 else value
 
     def count(self, key: str) -> int | None:
@@ -84,10 +82,16 @@ class Document:
 
     def identifier(self, text: str, line: int, field: str) -> int:
         """The number of a node or zone; 110.0 is read as 110."""
-        if text.isdecimal():
+        if text.isdecimal() and len(text) <= DIGITS:
             return int(text)
         value = self.number(text, line, field)
-        if value in (float("inf"), float("-inf")) or value != int(value):
+        if not abs(value) < 10**DIGITS:
+            raise self.error(
+                line,
+                field,
+                f"expected the number of a node, of at most {DIGITS} digits, got {text[:40]!r}.",
+            )
+        if value != int(value):
             raise self.error(line, field, f"expected the number of a node, got {text!r}.")
         return int(value)
 

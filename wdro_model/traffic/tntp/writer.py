@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model.traffic.demand_matrix import nonzero_demand
 from wdro_model.traffic.network import Network
 from wdro_model.traffic.tntp.columns import STANDARD
 
@@ -97,10 +98,14 @@ def _trips_lines(network: Network) -> Iterator[str]:
     yield f"<TOTAL OD FLOW> {float(network.demand.sum())!r}"
     yield "<END OF METADATA>"
     names = [network.nodes[zone] for zone in network.zones]
-    for origin, row in zip(names, network.demand):
+    origins, destinations, quantities = nonzero_demand(network.demand)
+    starts = np.searchsorted(origins, np.arange(len(names) + 1))
+    for o, origin in enumerate(names):
         yield ""
         yield f"Origin {origin}"
-        entries = [f"{names[d]} : {trips!r};" for d, trips in enumerate(row.tolist()) if trips]
+        row = slice(starts[o], starts[o + 1])
+        pairs = zip(destinations[row].tolist(), quantities[row].tolist())
+        entries = [f"{names[d]} : {trips!r};" for d, trips in pairs]
         for k in range(0, len(entries), PER_LINE):
             yield "\t" + " ".join(entries[k : k + PER_LINE])
 

@@ -143,7 +143,9 @@ class SquaredEuclidean(GroundCost):
     weights
         None (1), a positive number, an array of the parameter's shape or of length d, a dict
         {parameter: number or array}, or "standardize" (one over the sample variance). The weight
-        np.inf keeps a coordinate at its observed value.
+        np.inf keeps a coordinate at its observed value. Data that do not vary cannot be
+        standardized: entries whose support is one point are kept there, others are refused;
+        "standardize_or_hold" keeps them too.
 
     Examples
     --------

@@ -116,7 +116,7 @@ def weighted_formula(formula: str, weights: Any) -> str:
 
 
 # ------------------------------------------------------------------ numbers as the user gives them
-STANDARDIZE = "standardize"
+STANDARDIZE, OR_HOLD = "standardize", "standardize_or_hold"
 SMALLEST_VARIANCE = 1e-300
 
 
@@ -178,9 +178,9 @@ def _block(value: Any, parameter: UncertainParameter, joint: JointSamples, power
 
 
 def _standardized(word: str, joint: JointSamples, where: slice, power: int) -> np.ndarray:
-    if word != STANDARDIZE:
+    if word not in (STANDARDIZE, OR_HOLD):
         raise ValueError(
-            f"unknown weights {word!r}; write {STANDARDIZE!r}, a number, an array or "
+            f"unknown weights {word!r}; write {STANDARDIZE!r}, {OR_HOLD!r}, a number, an array or "
             "{parameter: weights}."
         )
     rows = joint.matrix[:, where]
@@ -189,15 +189,25 @@ def _standardized(word: str, joint: JointSamples, where: slice, power: int) -> n
     variance = np.asarray(sum(squares)) / joint.size
     # Rounding of the mean gives constant data a tiny variance: the range tells them apart.
     constant = (rows.max(axis=0) == rows.min(axis=0)) | (variance < SMALLEST_VARIANCE)
-    if constant.any():
-        i = where.start + first_index(constant)[0]
+    held = constant if word == OR_HOLD else constant & _cannot_move(joint, where)
+    refused = constant & ~held
+    if refused.any() or (held.all() and joint.size == 1):
+        i = where.start + (first_index(refused)[0] if refused.any() else 0)
         reason = "there is one sample" if joint.size == 1 else "all samples agree"
         raise ValueError(
-            f"weights={STANDARDIZE!r} needs data that varies, but {joint.coordinate(i)} does not "
+            f"weights={word!r} needs data that varies, but {joint.coordinate(i)} does not "
             f"({reason}: {float(joint.matrix[0, i])!r}); give its weight as a number with "
-            "{parameter: weights}, np.inf to keep it fixed."
+            "{parameter: weights}, np.inf to keep it fixed"
+            + ("." if joint.size == 1 else f"; weights={OR_HOLD!r} keeps all such entries fixed.")
         )
-    return variance ** (-power / 2)
+    return np.where(held, np.inf, np.where(held, 1.0, variance) ** (-power / 2))
+
+
+def _cannot_move(joint: JointSamples, where: slice) -> np.ndarray:
+    """The coordinates whose support is one point, as that of a road without a travel time."""
+    if joint.width is None:
+        return np.zeros(where.stop - where.start, dtype=bool)
+    return joint.width[where] == 0.0
 
 
 def _numbers(given: Any) -> np.ndarray:

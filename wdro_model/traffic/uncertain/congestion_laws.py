@@ -11,85 +11,25 @@ by k^-beta, which is the same:  alpha (x / (k c))^beta = (alpha k^-beta) (x / c)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.stats import truncnorm
 
-from wdro_model.display.factual import brief_fields
 from wdro_model.traffic.network import Network
+from wdro_model.traffic.uncertain.common_law import common_power, with_common_b
+from wdro_model.traffic.uncertain.scenario_checks import (
+    Range,
+    as_amount,
+    as_range,
+    as_seed,
+    check_count,
+    check_within,
+)
+from wdro_model.traffic.uncertain.traffic_ranges import TrafficDraw, TrafficRanges
 from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Box
-
-Range = tuple[float, float]
-FREE = 1e6
-"""An arc that does not congest is given this many times the total demand as capacity."""
-
-
-@dataclass(frozen=True)
-class TrafficRanges:
-    """Where scenarios may lie: time as a multiple of the free-flow time, alpha and beta.
-
-    Examples
-    --------
-    >>> import wdro_model as wdro
-    >>> room = wdro.datasets.TrafficRanges(time=(0.5, 1.5), alpha=(0.0, 0.5), beta=(2.0, 6.0))
-    >>> network = wdro.datasets.sioux_falls()
-    >>> wdro.datasets.training_scenarios(network, ranges=room).ranges == room
-    True
-    """
-
-    time: Range
-    alpha: Range
-    beta: Range
-
-    def __post_init__(self) -> None:
-        for name in ("time", "alpha", "beta"):
-            object.__setattr__(self, name, _range(getattr(self, name), name))
-
-    @classmethod
-    def around(cls, alpha: float, beta: float) -> TrafficRanges:
-        """Room for training and shifted scenarios of a nominal instance.
-
-        Times from a half to twice the free-flow time, alpha up to ten times, and beta from a
-        quarter to seven quarters of the nominal value.
-        """
-        return cls((0.5, 2.0), (0.0, 10.0 * alpha), (0.25 * beta, 1.75 * beta))
-
-
-@dataclass(frozen=True, eq=False)
-class TrafficDraw:
-    """N scenarios: time (N, A), alpha (N,) and beta (N,).
-
-    Examples
-    --------
-    >>> import wdro_model as wdro
-    >>> draw = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls()).sample(5, seed=0)
-    >>> draw.time.shape
-    (5, 76)
-    """
-
-    time: np.ndarray
-    alpha: np.ndarray
-    beta: np.ndarray
-
-    __repr__ = brief_fields
-
-    def as_test(self, time: Any, alpha: Any, beta: Any) -> Mapping[Any, np.ndarray]:
-        """The scenarios by parameter, as `compare` and `problem.losses` take them.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls())
-        >>> time, alpha, beta = scenarios.parameters(10, seed=0)
-        >>> held_out = scenarios.sample(50, seed=1).as_test(time, alpha, beta)
-        >>> held_out[time].shape
-        (50, 76)
-        """
-        return {time: self.time, alpha: self.alpha, beta: self.beta}
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,16 +72,16 @@ class TrafficScenarios:
     ranges: TrafficRanges | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "network", _with_common_b(self.network))
+        object.__setattr__(self, "network", with_common_b(self.network))
         for name in ("alpha", "beta", "alpha_variance", "capacity_factor"):
-            object.__setattr__(self, name, _number(getattr(self, name), name, positive=True))
-        object.__setattr__(self, "beta_width", _number(self.beta_width, "beta_width"))
-        object.__setattr__(self, "time_range", _range(self.time_range, "time_range"))
+            object.__setattr__(self, name, as_amount(getattr(self, name), name, positive=True))
+        object.__setattr__(self, "beta_width", as_amount(self.beta_width, "beta_width"))
+        object.__setattr__(self, "time_range", as_range(self.time_range, "time_range"))
         if self.ranges is None:
             object.__setattr__(self, "ranges", TrafficRanges.around(self.alpha, self.beta))
         assert self.ranges is not None
-        _check_within("time", self.time_range, self.ranges.time)
-        _check_within("beta", self.beta_range, self.ranges.beta)
+        check_within("time", self.time_range, self.ranges.time)
+        check_within("beta", self.beta_range, self.ranges.beta)
 
     @property
     def beta_range(self) -> Range:
@@ -167,8 +107,8 @@ class TrafficScenarios:
         >>> bool(((low <= beta) & (beta <= high)).all())
         True
         """
-        _check_count(count)
-        rng = np.random.default_rng(_seed(seed))
+        check_count(count)
+        rng = np.random.default_rng(as_seed(seed))
         multiples = rng.uniform(*self.time_range, size=(count, self.network.n_arcs))
         beta = rng.uniform(*self.beta_range, size=count)
         alpha = self._alpha(1.0 - rng.random(count), beta)
@@ -245,7 +185,7 @@ def training_scenarios(
     (2.55, 3.45)
     """
     network = network.normalized(alpha)
-    power = _common_power(network) if beta is None else _number(beta, "beta", positive=True)
+    power = common_power(network) if beta is None else as_amount(beta, "beta", positive=True)
     return TrafficScenarios(
         network.replace(power=np.where(network.power > 0, power, 0.0)),
         alpha=(1.0 - mu_alpha) * alpha,
@@ -294,7 +234,7 @@ def shifted_scenarios(
     >>> tuple(round(end, 2) for end in scenarios.beta_range)          # above it
     (4.55, 5.45)
     """
-    amount = _number(severity, "severity")
+    amount = as_amount(severity, "severity")
     low, high = time_range
     return training_scenarios(
         network,
@@ -304,91 +244,3 @@ def shifted_scenarios(
         capacity_factor=capacity_factor * (1.0 - amount * capacity_loss),
         **training,
     )
-
-
-# ------------------------------------------------------------------ one law for all arcs
-def _with_common_b(network: Any) -> Network:
-    """The network with one b on all arcs; those that do not congest get a capacity beyond reach.
-
-    Refuses networks whose arcs have different b > 0.
-    """
-    if not isinstance(network, Network):
-        raise ValueError(f"expected a wdro_model.traffic.Network, got {type(network).__name__}.")
-    congests = _congests(network)
-    b = _common(network, network.b[congests], "alpha", "b", "write network.normalized(0.15)")
-    if congests.all():
-        return network
-    constant = network.free_flow_time * (1.0 + np.where(network.power > 0, 0.0, network.b))
-    beyond = FREE * max(1.0, network.total_demand)
-    return network.replace(
-        free_flow_time=np.where(congests, network.free_flow_time, constant),
-        capacity=np.where(congests, network.capacity, beyond),
-        b=np.full(network.n_arcs, b),
-        power=np.where(congests, network.power, np.max(network.power)),
-    )
-
-
-def _common_power(network: Network) -> float:
-    """The power of all arcs that congest; refuses networks where they have different ones."""
-    powers = network.power[_congests(network)]
-    return _common(network, powers, "beta", "power", "give one for all of them, such as beta=4")
-
-
-def _congests(network: Network) -> np.ndarray:
-    return (network.b > 0) & (network.power > 0)
-
-
-def _common(network: Network, values: np.ndarray, what: str, field: str, way_out: str) -> float:
-    if values.size == 0:
-        raise ValueError(
-            f"scenarios of {what} need arcs that congest (b > 0 and power > 0); {network!r} has "
-            "none."
-        )
-    least, most = float(values.min()), float(values.max())
-    if least != most:
-        raise ValueError(
-            f"scenarios of {what} need one {field} for all arcs that congest, got {least:g} to "
-            f"{most:g} in {network!r}; {way_out}."
-        )
-    return least
-
-
-# ------------------------------------------------------------------ checks
-def _number(given: Any, name: str, positive: bool = False) -> float:
-    number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
-    if not number or not np.isfinite(given) or given < 0 or (positive and given == 0):
-        sign = "> 0" if positive else ">= 0"
-        raise ValueError(f"{name} must be a finite number {sign}, got {given!r}.")
-    return float(given)
-
-
-def _range(given: Any, name: str) -> Range:
-    try:
-        low, high = (_number(end, name) for end in given)
-    except TypeError:
-        raise ValueError(f"{name} must be two numbers (low, high), got {given!r}.") from None
-    if low > high:
-        raise ValueError(f"{name} must be (low, high) with low <= high, got {given!r}.")
-    return low, high
-
-
-def _check_within(name: str, inner: Range, outer: Range) -> None:
-    if inner[0] < outer[0] or inner[1] > outer[1]:
-        raise ValueError(
-            f"{name} would be drawn from [{inner[0]:g}, {inner[1]:g}], which leaves its range "
-            f"[{outer[0]:g}, {outer[1]:g}]; shift less, or give wider ranges=TrafficRanges(...) to "
-            "training and shifted scenarios alike."
-        )
-
-
-def _check_count(count: Any) -> None:
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-        raise ValueError(f"count must be an integer of at least 1, got {count!r}.")
-
-
-def _seed(given: Any) -> int | None:
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 0:
-        raise ValueError(f"seed must be a nonnegative integer or None, got {given!r}.")
-    return int(given)

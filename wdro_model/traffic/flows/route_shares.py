@@ -1,0 +1,188 @@
+"""Which part of the trips between two zones takes which route: decisions that fit every demand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike
+
+from wdro_model.sets.partition import Partition
+from wdro_model.traffic.demand_matrix import as_numbers
+from wdro_model.traffic.flows.path_flows import PathFlows
+from wdro_model.traffic.flows.traffic_flows import TrafficFlows
+from wdro_model.traffic.network import Network
+
+ROUNDS = 12
+"""Steps of successive averages whose shortest paths are the routes, if none are given."""
+
+
+class RouteShares(Partition):
+    """Shares x (P,) >= 0 of the trips between each pair of zones on each of its routes, 1 in all.
+
+    Flows on links are for one demand; shares are for all of them: with the demand d between the
+    pairs the flow is uses @ (d of each route's pair * x), so that the demand can be uncertain. The
+    routes are fixed beforehand, P of them.
+
+    Parameters
+    ----------
+    network
+        Its pairs of zones with demand are those that travel.
+    routes
+        `PathFlows`, whose routes are taken, or times (K, A): the shortest paths at each row of
+        them. By default those that a dozen steps of successive averages find on the way from
+        free-flow times to an equilibrium.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> routes = wdro.traffic.RouteShares(network)
+    >>> demand = wdro.UncertainParameter(
+    ...     len(routes.pairs), "demand", samples=[routes.demand, 1.2 * routes.demand],
+    ...     support=wdro.supports.Nonnegative(),
+    ... )
+    >>> x = cp.Variable(routes.dimension, nonneg=True)
+    >>> loss = wdro.traffic.beckmann(
+    ...     routes.link_flow(x, demand), network.capacity, network.free_flow_time, network.b,
+    ...     network.power,
+    ... )
+    >>> problem = wdro.Problem(cp.Minimize(loss), [wdro.In(x, routes)])
+    >>> problem.solve(solver=wdro.solvers.FrankWolfe(gap=0.1)) > 0
+    True
+    """
+
+    def __init__(self, network: Network, routes: PathFlows | ArrayLike | None = None) -> None:
+        found = _routes(network, routes)
+        super().__init__(
+            {pair: [(*pair, arcs) for arcs in ways] for pair, ways in found.items()}, 1, bases=True
+        )
+        self.network = network
+        self.pairs: list[tuple[Any, Any]] = list(found)
+        """The names of the zones of each pair."""
+        self.routes: list[tuple[int, ...]] = [arcs for ways in found.values() for arcs in ways]
+        """The links of each route."""
+        self.uses = _incidence(self.routes, network.n_arcs)
+        """(A, P) sparse: 1 where a route uses a link."""
+        self.zones = _zone_pairs(network, self.pairs)
+        """(pairs, 2) the zones of each pair, as positions in the demand's matrix."""
+        self.demand = self.demands(network.demand)
+        """(pairs,) the trips between the zones of each pair."""
+
+    def demands(self, matrices: Any) -> np.ndarray:
+        """The demand (..., pairs) of the pairs, from matrices (..., Z, Z).
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> routes = wdro.traffic.RouteShares(network)
+        >>> routes.demands([network.demand, 2 * network.demand]).shape
+        (2, 528)
+        """
+        if sp.issparse(matrices):
+            return np.asarray(sp.csr_array(matrices)[self.zones[:, 0], self.zones[:, 1]]).ravel()
+        array = as_numbers(matrices, "demand")
+        count = self.network.n_zones
+        if array.shape[-2:] != (count, count):
+            raise ValueError(
+                f"matrices of demand must have shape (..., {count}, {count}), got {array.shape}."
+            )
+        return array[..., self.zones[:, 0], self.zones[:, 1]]
+
+    def link_flow(self, shares: Any, demand: Any = None) -> Any:
+        """The flow (A,) on the links: an expression of CVXPY, or numbers for numbers.
+
+        Parameters
+        ----------
+        shares
+            (P,), a variable or numbers.
+        demand
+            (pairs,) in the order of `pairs`: an uncertain parameter, a parameter or numbers; the
+            network's own if not given.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> routes = wdro.traffic.RouteShares(network)
+        >>> shares = routes.minimize(routes.uses.T @ network.free_flow_time)
+        >>> routes.link_flow(shares).shape
+        (76,)
+        """
+        trips = self.demand if demand is None else demand
+        shape = np.shape(trips) if not hasattr(trips, "shape") else trips.shape
+        if shape != (len(self.pairs),):
+            raise ValueError(
+                f"demand must have shape ({len(self.pairs)},), one entry for each pair with "
+                f"routes, got {shape}; routes.demands(matrix) has it from a matrix."
+            )
+        if not isinstance(shares, cp.Expression) and not isinstance(trips, cp.Expression):
+            of_route = np.asarray(trips, dtype=float)[self.group_of]
+            return self.uses @ (of_route * np.asarray(shares, dtype=float))
+        if isinstance(trips, cp.Expression):
+            of_route = trips[self.group_of]
+        else:
+            of_route = np.asarray(trips, dtype=float)[self.group_of]
+        return self.uses @ cp.multiply(of_route, shares)
+
+    def describe(self) -> str:
+        return f"shares of {self.dimension} routes between {len(self.pairs)} pairs of zones"
+
+    def __repr__(self) -> str:
+        return f"RouteShares({self.dimension} routes, {len(self.pairs)} pairs of zones)"
+
+
+def _routes(network: Network, given: Any) -> dict[tuple[Any, Any], list[tuple[int, ...]]]:
+    """The routes of each pair, each once."""
+    flows = TrafficFlows(network)
+    if isinstance(given, PathFlows):
+        paths = list(given)
+    else:
+        rows = _averaged_times(network, flows) if given is None else _times(network, given)
+        paths = [path for row in rows for path in flows.shortest_paths(row)]
+    found: dict[tuple[Any, Any], dict[tuple[int, ...], None]] = {}
+    for path in paths:
+        found.setdefault((path.origin, path.destination), {})[path.arcs] = None
+    if not found:
+        raise ValueError(f"{network!r} has no demand between different zones: nothing to route.")
+    missing = len(flows.trips.quantities) - len(found)
+    if missing:
+        raise ValueError(
+            f"{missing} pairs of zones with demand have no route among those given; give a route "
+            "for each, or times."
+        )
+    return {pair: list(ways) for pair, ways in found.items()}
+
+
+def _averaged_times(network: Network, flows: TrafficFlows) -> list[np.ndarray]:
+    """Travel times on the way from an empty network to an equilibrium."""
+    times = network.travel_time(np.zeros(network.n_arcs))
+    flow, rows = flows.minimize(times), [times]
+    for k in range(1, ROUNDS):
+        rows.append(network.travel_time(flow))
+        flow = flow + 2.0 / (k + 2.0) * (flows.minimize(rows[-1]) - flow)
+    return rows
+
+
+def _times(network: Network, given: Any) -> np.ndarray:
+    times = np.atleast_2d(as_numbers(given, "routes"))
+    if times.ndim != 2 or times.shape[1] != network.n_arcs:
+        raise ValueError(
+            f"routes must be path flows, or times of shape (K, {network.n_arcs}), got shape "
+            f"{times.shape}."
+        )
+    return times
+
+
+def _incidence(routes: list[tuple[int, ...]], arcs: int) -> sp.csr_array:
+    columns = np.repeat(np.arange(len(routes)), [len(route) for route in routes])
+    rows = np.array([arc for route in routes for arc in route], dtype=np.int64)
+    return sp.csr_array((np.ones(rows.size), (rows, columns)), shape=(arcs, len(routes)))
+
+
+def _zone_pairs(network: Network, pairs: list[tuple[Any, Any]]) -> np.ndarray:
+    zone = {network.nodes[node]: z for z, node in enumerate(network.zones)}
+    return np.array([(zone[o], zone[d]) for o, d in pairs], dtype=np.int64)

@@ -1,0 +1,233 @@
+"""Networks from and to folders in the General Modeling Network Specification (GMNS)."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from wdro_model.traffic.frames.column_table import ColumnTable, check_columns
+from wdro_model.traffic.frames.network_tables import (
+    by_zone,
+    demand_columns,
+    link_columns,
+    network_fields,
+    node_columns,
+)
+from wdro_model.traffic.malformed import MalformedFile
+from wdro_model.traffic.network import Network
+
+FILES = {"links": "link.csv", "demand": "demand.csv", "nodes": "node.csv"}
+WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+NAMES = {
+    "tail": "from_node_id",
+    "head": "to_node_id",
+    "free_flow_time": "vdf_fftt",
+    "b": "vdf_alpha",
+    "power": "vdf_beta",
+}
+
+
+class GMNSError(MalformedFile):
+    """A malformed GMNS folder; says where: file, line (from 1) and field.
+
+    Examples
+    --------
+    >>> import os, tempfile, wdro_model as wdro
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     wdro.traffic.write_gmns(wdro.datasets.sioux_falls(), folder)
+    ...     with open(os.path.join(folder, "demand.csv"), "a") as file:
+    ...         print("1,2,many", file=file)
+    ...     try:
+    ...         wdro.traffic.read_gmns(folder)
+    ...     except wdro.traffic.GMNSError as error:
+    ...         print(error.line, error.field, error.problem)
+    530 volume expected a number, got 'many'.
+    """
+
+
+def read_gmns(
+    folder: Any,
+    *,
+    columns: Mapping[str, str] | None = None,
+    toll_weight: float = 0.0,
+    length_weight: float = 0.0,
+) -> Network:
+    """The network in a folder with `link.csv`, `node.csv` and `demand.csv`.
+
+    Links run from `from_node_id` to `to_node_id`, both ways where `directed` is false. Their
+    capacity is `capacity` times `lanes`; their free-flow time is `vdf_fftt` (or `free_flow_time`),
+    or else 60 * `length` / `free_speed`; `vdf_alpha` and `vdf_beta` are 0.15 and 4 where they are
+    missing. The zone of a node is its `zone_id`, and the demand goes by `o_zone_id`, `d_zone_id`
+    and `volume`. What was assumed or left out is told in `network.repairs`, what cannot be read is
+    a `GMNSError`.
+
+    Parameters
+    ----------
+    columns
+        {field: column} for columns with other names, as in `Network.from_frames`.
+    toll_weight, length_weight
+        The fixed cost of an arc is toll_weight * toll + length_weight * length, added to a column
+        `fixed_cost`.
+
+    Examples
+    --------
+    >>> import tempfile, wdro_model as wdro
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     wdro.traffic.write_gmns(wdro.datasets.sioux_falls(), folder)
+    ...     network = wdro.traffic.read_gmns(folder)
+    >>> network.n_arcs, float(network.total_demand)
+    (76, 360600.0)
+    """
+    place = _folder(folder)
+    given = check_columns(columns)
+    tables = _with_numbered_names(
+        {name: _table(place / file, name, given[name]) for name, file in FILES.items()}
+    )
+    try:
+        fields = network_fields(
+            tables["links"],
+            tables["demand"],
+            tables["nodes"],
+            float(toll_weight),
+            float(length_weight),
+        )
+        return Network(**fields, name=place.resolve().name or "network")
+    except GMNSError:
+        raise
+    except ValueError as error:
+        raise GMNSError(str(place), None, "network", str(error)) from error
+
+
+def write_gmns(network: Network, folder: Any) -> None:
+    """Write `link.csv`, `node.csv` and `demand.csv` into a folder, which is made if need be.
+
+    `read_gmns(folder)` gives the same network back, to the last bit, but for the name, which is
+    that of the folder. Free-flow times, b and power go by the names `vdf_fftt`, `vdf_alpha` and
+    `vdf_beta`; zones are numbered from 1; fixed costs and nodes that may not be passed are in
+    columns that GMNS does not know. Nodes must have whole numbers or words for names.
+
+    Examples
+    --------
+    >>> import os, tempfile, wdro_model as wdro
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     wdro.traffic.write_gmns(wdro.datasets.sioux_falls(), folder)
+    ...     sorted(os.listdir(folder))
+    ['demand.csv', 'link.csv', 'node.csv']
+    """
+    _check_names(network)
+    links = link_columns(network, NAMES)
+    links |= {"directed": ["true"] * network.n_arcs, "lanes": [1] * network.n_arcs}
+    trips, nodes = demand_columns(network), node_columns(network)
+    nodes["through"] = ["true" if may else "false" for may in nodes["through"]]
+    demand = {
+        "o_zone_id": [z + 1 for z in trips["origin"]],
+        "d_zone_id": [z + 1 for z in trips["destination"]],
+        "volume": trips["trips"],
+    }
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    for name, columns in (("links", links), ("demand", demand), ("nodes", nodes)):
+        with open(place / FILES[name], "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows(zip(*(map(_written, column) for column in columns.values())))
+
+
+def _written(value: Any) -> Any:
+    """A number with all its digits; nothing for what is not known."""
+    if isinstance(value, float):
+        return "" if value != value else repr(value)
+    return "" if value is None else value
+
+
+def _check_names(network: Network) -> None:
+    names = network.nodes
+    if all(type(name) is int and abs(name) < 10**18 for name in names):
+        return
+    for name in names:
+        if type(name) is not str or name != name.strip() or not name or not name.isprintable():
+            raise ValueError(
+                f"GMNS knows nodes by whole numbers or by words, got {name!r}; use "
+                "wdro_model.traffic.renumbered(network)."
+            )
+    if all(WHOLE.fullmatch(name) for name in names):
+        raise ValueError(
+            f"the nodes are called {names[0]!r} and so on, which a file would give back as "
+            "numbers; use wdro_model.traffic.renumbered(network), or names that are no numbers."
+        )
+
+
+# ------------------------------------------------------------------ files
+def _folder(folder: Any) -> Path:
+    place = Path(folder)
+    if not place.is_dir():
+        raise FileNotFoundError(
+            f"{place} is not a folder; GMNS networks are folders with {', '.join(FILES.values())}."
+        )
+    for file in FILES.values():
+        if not (place / file).is_file():
+            found = ", ".join(sorted(p.name for p in place.glob("*.csv"))) or "no .csv file"
+            raise GMNSError(str(place / file), None, "file", f"is missing; there is {found}.")
+    return place
+
+
+def _table(path: Path, name: str, given: Mapping[str, str]) -> ColumnTable:
+    """The columns of a file as text; its rows are known by their lines."""
+    lines, columns = _text(path)
+    for field, column in given.items():
+        if not any(column + ending in columns for ending in ("", "_ab", "_ba")):
+            raise GMNSError(str(path), 1, column, f"there is no such column for {field}.")
+
+    def fault(line: Any, column: str, problem: str) -> Exception:
+        return GMNSError(str(path), line, column, problem)
+
+    return ColumnTable(name, columns, len(lines), lines, fault, given)
+
+
+def _text(path: Path) -> tuple[list[int], dict[str, list[str]]]:
+    """The lines of the rows, and the columns."""
+    rows, lines = [], []
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            header = [name.strip() for name in next(reader, [])]
+            for row in reader:
+                if any(cell.strip() for cell in row):
+                    rows.append([cell.strip() for cell in row])
+                    lines.append(reader.line_num)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise GMNSError(str(path), None, "text", f"cannot be read: {error}.") from error
+    if not any(header):
+        raise GMNSError(str(path), 1, "header", "the file is empty.")
+    if len(set(header)) < len(header):
+        twice = next(name for i, name in enumerate(header) if name in header[:i])
+        raise GMNSError(str(path), 1, "header", f"names the column {twice!r} twice.")
+    for line, row in zip(lines, rows):
+        if len(row) != len(header):
+            raise GMNSError(
+                str(path), line, "fields", f"expected {len(header)} fields, got {len(row)}."
+            )
+    columns = list(map(list, zip(*rows))) if rows else [[] for _ in header]
+    return lines, dict(zip(header, columns))
+
+
+def _with_numbered_names(tables: dict[str, ColumnTable]) -> dict[str, ColumnTable]:
+    """The tables with nodes, and zones, as whole numbers where all of them are."""
+    nodes = [("links", "tail"), ("links", "head"), ("nodes", "node")]
+    zones = [("nodes", "zone")]
+    (zones if by_zone(tables["demand"]) else nodes).extend(
+        [("demand", "origin"), ("demand", "destination")]
+    )
+    read = {name: dict(table.columns) for name, table in tables.items()}
+    for group in (nodes, zones):
+        places = [(name, tables[name].place(field)) for name, field in group]
+        columns = [(name, column) for name, column in places if column is not None]
+        entries = (entry for name, column in columns for entry in read[name][column])
+        if all(WHOLE.fullmatch(entry) for entry in entries if entry):
+            for name, column in columns:
+                read[name][column] = [int(e) if e else None for e in read[name][column]]
+    return {name: replace(table, columns=read[name]) for name, table in tables.items()}

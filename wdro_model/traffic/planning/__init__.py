@@ -1,0 +1,1 @@
+"""What planners read off an assignment: tables of links, skims, select-link, classes, tolls."""

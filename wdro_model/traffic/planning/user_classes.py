@@ -1,0 +1,275 @@
+"""Several classes of users on one network, each with its own value of time and charges.
+
+Class k sees time + charge_k / value_of_time_k on a link. With y_k its flow in passenger cars (pce_k
+vehicles' worth each) and v = sum_k y_k the volume that congests, the equilibrium minimises
+
+    sum_a int_0^{v_a} t_a  +  sum_k <charge_k / value_of_time_k, y_k>,
+
+which is convex: costs differ between classes by what does not depend on the flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.display.html_tables import Column
+from wdro_model.evaluation.tables import Tabular
+from wdro_model.problem import Problem
+from wdro_model.sets import In
+from wdro_model.solve.certify import Solution
+from wdro_model.solve.options import SolveOptions
+from wdro_model.solvers import FrankWolfe, LineSearch, Solver
+from wdro_model.traffic.beckmann import beckmann
+from wdro_model.traffic.demand_matrix import as_demand, as_numbers
+from wdro_model.traffic.flows import TrafficFlows
+from wdro_model.traffic.network import Network
+
+Array = np.ndarray
+GAP = 1e-4
+ITERATIONS = 10_000
+LINE_TOLERANCE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class UserClass:
+    """Users who value their time alike and pay the same charges.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> cars = wdro.traffic.UserClass("cars", 0.9 * network.demand, value_of_time=20.0)
+    >>> trucks = wdro.traffic.UserClass(
+    ...     "trucks", 0.1 * network.demand, value_of_time=60.0, pce=2.5
+    ... )
+    >>> trucks.pce
+    2.5
+    """
+
+    name: str
+    demand: Any
+    """(Z, Z) vehicles between the zones of the network; dense or sparse."""
+    value_of_time: float = 1.0
+    """Money per unit of time."""
+    fixed_cost: Any = 0.0
+    """Money that each link costs, (A,) or one number: tolls, fuel."""
+    pce: float = 1.0
+    """Passenger car equivalents: how many cars a vehicle is worth on the road."""
+
+    def __post_init__(self) -> None:
+        for field in ("value_of_time", "pce"):
+            value = getattr(self, field)
+            number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+            if not number or not 0 < value < np.inf:
+                raise ValueError(
+                    f"{field} of class {self.name!r} must be a positive finite number, got "
+                    f"{value!r}."
+                )
+        object.__setattr__(self, "demand", as_demand(self.demand))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ClassAssignment(Tabular):
+    """The flows of several classes on one network; made by `class_equilibrium`.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> half = 0.5 * network.demand
+    >>> classes = [wdro.traffic.UserClass(name, half) for name in ("red", "blue")]
+    >>> result = wdro.traffic.class_equilibrium(network, classes, gap=1e-2)
+    >>> result.flows["red"].shape, result.volume.shape
+    ((76,), (76,))
+    """
+
+    network: Network
+    classes: tuple[UserClass, ...]
+    flows: dict[str, Array]
+    """(A,) vehicles of each class."""
+    gap: float
+    """What all users could save on their best paths, as a share of what they spend."""
+    solution: Solution
+
+    @property
+    def volume(self) -> Array:
+        """(A,) the flow that congests, in passenger cars."""
+        return np.sum([c.pce * self.flows[c.name] for c in self.classes], axis=0)
+
+    @property
+    def time(self) -> Array:
+        """(A,) the travel times, fixed costs of the network included."""
+        return self.network.travel_time(self.volume)
+
+    def cost(self, name: str) -> Array:
+        """(A,) what a class chooses its paths by, in units of time.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> classes = [wdro.traffic.UserClass("all", network.demand, 2.0, fixed_cost=1.0)]
+        >>> result = wdro.traffic.class_equilibrium(network, classes, gap=1e-2)
+        >>> float((result.cost("all") - result.time).max().round(12))
+        0.5
+        """
+        for user in self.classes:
+            if user.name == name:
+                return self.time + _charges(user, self.network)
+        known = ", ".join(repr(c.name) for c in self.classes)
+        raise ValueError(f"there is no class {name!r}; the classes are {known}.")
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        return (
+            Column("name", "the class", heading="class", word=True),
+            Column("trips", "its vehicles"),
+            Column("time", "the time that a trip takes, on average"),
+            Column("paid", "the money that a trip costs, on average"),
+            Column("cost", "time and money of a trip, in units of time"),
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        found = []
+        for user in self.classes:
+            flow, trips = self.flows[user.name], _between(user.demand)
+            charged = np.broadcast_to(np.asarray(user.fixed_cost, dtype=float), flow.shape)
+            per_trip = 1.0 / trips if trips else np.nan
+            found.append(
+                {
+                    "name": user.name,
+                    "trips": trips,
+                    "time": float(self.time @ flow) * per_trip,
+                    "paid": float(charged @ flow) * per_trip,
+                    "cost": float(self.cost(user.name) @ flow) * per_trip,
+                }
+            )
+        return found
+
+    def _under_table(self) -> list[str]:
+        return [f"relative gap {self.gap:.1e}"]
+
+    def __repr__(self) -> str:
+        return f"ClassAssignment({', '.join(self.flows)} on {self.network.name!r})"
+
+
+def class_equilibrium(
+    network: Network,
+    classes: Sequence[UserClass],
+    *,
+    gap: float = GAP,
+    solver: Solver | str | None = None,
+    time_limit: float | None = None,
+    **options: Unpack[SolveOptions],
+) -> ClassAssignment:
+    """The equilibrium of several classes: no user has a path of less cost for their class.
+
+    All share the links, a vehicle counting as `pce` passenger cars; a class sees the time of a link
+    and its own charge over its value of time. The demand of the network is not used. Volumes are
+    unique, flows by class need not be (where two classes have the same costs they can swap paths).
+
+    Parameters
+    ----------
+    gap
+        The relative gap to certify: what all users could save on their cheapest paths, as a share
+        of what they spend, in passenger cars and units of time.
+    solver
+        By default Frank-Wolfe with biconjugate directions; another one has its own tolerance.
+    **options
+        Those of `Problem.solve`.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> toll = np.where(network.capacity > 2e4, 5.0, 0.0)             # on the motorways
+    >>> poor = wdro.traffic.UserClass("poor", 0.5 * network.demand, 1.0, fixed_cost=toll)
+    >>> rich = wdro.traffic.UserClass("rich", 0.5 * network.demand, 10.0, fixed_cost=toll)
+    >>> result = wdro.traffic.class_equilibrium(network, [poor, rich], gap=1e-3)
+    >>> bool(toll @ result.flows["rich"] > toll @ result.flows["poor"])
+    True
+    """
+    users = _checked(network, classes)
+    variables, sets, charged = [], [], []
+    for user in users:
+        sets.append(TrafficFlows(network.replace(demand=user.pce * user.demand)))
+        y = cp.Variable(network.n_arcs, name=user.name)
+        variables.append(y)
+        charged.append((network.fixed_cost + _charges(user, network)) @ y)
+    volume = sum(variables[1:], start=variables[0])
+    loss = beckmann(
+        volume, network.capacity, network.free_flow_time, network.b, network.power
+    ) + sum(charged)
+    if solver is None:
+        solver = FrankWolfe(
+            gap=gap,
+            direction="biconjugate",
+            step=LineSearch(LINE_TOLERANCE),
+            max_iterations=ITERATIONS,
+        )
+    problem = Problem(cp.Minimize(loss), [In(y, flows) for y, flows in zip(variables, sets)])
+    problem.solve(method="erm", solver=solver, time_limit=time_limit, **options)
+    assert problem.solution is not None
+    cars = [np.maximum(y.value, 0.0) for y in variables]
+    return ClassAssignment(
+        network,
+        users,
+        {user.name: y / user.pce for user, y in zip(users, cars)},
+        _relative_gap(network, users, sets, cars),
+        problem.solution,
+    )
+
+
+def _relative_gap(
+    network: Network, users: Sequence[UserClass], sets: Sequence[TrafficFlows], cars: list[Array]
+) -> float:
+    """(spent - spent on cheapest paths) / spent, over all classes."""
+    times = network.travel_time(np.sum(cars, axis=0))
+    spent = least = 0.0
+    for user, flows, y in zip(users, sets, cars):
+        cost = times + _charges(user, network)
+        spent += float(cost @ y)
+        least += float(cost @ flows.minimize(cost))
+    return (spent - least) / spent if spent else 0.0
+
+
+def _charges(user: UserClass, network: Network) -> Array:
+    """What the links cost a class, in units of time (A,)."""
+    charged = np.broadcast_to(as_numbers(user.fixed_cost, "fixed_cost"), (network.n_arcs,))
+    return charged / user.value_of_time
+
+
+def _between(demand: Any) -> float:
+    """The trips between different zones."""
+    return float(demand.sum() - demand.trace())
+
+
+def _checked(network: Network, classes: Sequence[UserClass]) -> tuple[UserClass, ...]:
+    users = tuple(classes)
+    if not users or not all(isinstance(user, UserClass) for user in users):
+        raise ValueError(
+            "classes must be a list of at least one wdro_model.traffic.UserClass, got "
+            f"{[type(user).__name__ for user in users]}."
+        )
+    names = [user.name for user in users]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"classes must have different names, got {name!r} twice.")
+    for user in users:
+        if user.demand.shape != network.demand.shape:
+            raise ValueError(
+                f"demand of class {user.name!r} must have shape {network.demand.shape}, one "
+                f"row for each zone of the network, got {user.demand.shape}."
+            )
+        charged = as_numbers(user.fixed_cost, f"fixed_cost of class {user.name!r}")
+        if charged.shape not in ((), (network.n_arcs,)) or not np.isfinite(charged).all():
+            raise ValueError(
+                f"fixed_cost of class {user.name!r} must be finite, one number or one for each of "
+                f"the {network.n_arcs} links, got shape {charged.shape}."
+            )
+    return users

@@ -1,0 +1,1 @@
+"""Scenarios of a network: laws of the paper, uncertain capacity and demand, observed days."""

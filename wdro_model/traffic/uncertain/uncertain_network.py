@@ -1,0 +1,305 @@
+"""A network whose capacities, times and level of demand are known by scenarios: exact costs.
+
+With the exponent fixed, a link of capacity c_k and free-flow time t_k that carries d_k x costs
+
+    (t_k + fixed) d_k x + t_k b_k/(p+1) d_k x (d_k x / c_k)^p = time_k x + delay_k q(x),
+
+    q = x (x/c)^p / (p+1),   time_k = (t_k + fixed) d_k,   delay_k = t_k b_k (c/c_k)^p d_k^(p+1),
+
+which is affine in (time, delay): worst cases over a ball of these have an exact counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.traffic.bpr import congestion
+from wdro_model.traffic.demand_matrix import as_numbers
+from wdro_model.traffic.network import Network
+from wdro_model.uncertainty import UncertainParameter
+from wdro_model.uncertainty.supports import Box, Nonnegative, Support
+
+Array = np.ndarray
+
+
+class UncertainNetwork:
+    """A network with scenarios of its capacities, free-flow times, b, or its level of demand.
+
+    `beckmann(x)` and `system_cost(x)` are losses that are affine in the data, so that the robust
+    problem is solved exactly, however many links are uncertain. The uncertain parameters are
+    `delay`, and `time` where it varies; a ball measures how far these move, not how far capacities
+    do: `weights="standardize"` puts both in units of their own deviations.
+
+    x is the flow at demand level 1; at level d the network carries d x. The exponents must be
+    certain: with uncertain ones losses are not affine, and `beckmann` takes them as a parameter.
+
+    Parameters
+    ----------
+    capacity
+        (N, A) > 0, or (N,) factors for all links.
+    free_flow_time
+        (N, A) >= 0, or (N,) factors.
+    b
+        (N, A) >= 0, or (N,) factors.
+    demand_level
+        (N,) > 0, factors of the demand.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> left = np.random.default_rng(0).uniform(0.7, 1.0, size=(20, network.n_arcs))
+    >>> uncertain = wdro.traffic.UncertainNetwork(network, capacity=left * network.capacity)
+    >>> x = cp.Variable(network.n_arcs, nonneg=True)
+    >>> problem = wdro.Problem(
+    ...     cp.Minimize(uncertain.beckmann(x) / 1e5),
+    ...     [wdro.In(x, wdro.sets.TrafficFlows(network))],
+    ...     ambiguity=wdro.WassersteinBall(1.0, wdro.costs.SquaredEuclidean("standardize")),
+    ... )
+    >>> value = problem.solve("exact", solver=wdro.solvers.FrankWolfe(gap=1e-3))
+    >>> problem.solution.method
+    'exact'
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        capacity: Any = None,
+        free_flow_time: Any = None,
+        b: Any = None,
+        demand_level: Any = None,
+    ) -> None:
+        if not isinstance(network, Network):
+            raise ValueError(
+                f"expected a wdro_model.traffic.Network, got {type(network).__name__}."
+            )
+        self.network = network
+        given = {
+            "capacity": capacity,
+            "free_flow_time": free_flow_time,
+            "b": b,
+            "demand_level": demand_level,
+        }
+        self.varies = tuple(name for name, value in given.items() if value is not None)
+        """What is uncertain."""
+        if not self.varies:
+            raise ValueError(
+                "nothing is uncertain: give scenarios of capacity=, free_flow_time=, b= or "
+                "demand_level=."
+            )
+        self._scenarios = _Conditions.of(network, given)
+        self.count = self._scenarios.count
+        """N."""
+        time, delay = self._scenarios.coefficients(network)
+        self._certain_time = _one_row(time)
+        self.delay = UncertainParameter(
+            network.n_arcs, "delay", samples=delay, support=_support(delay)
+        )
+        """(A,) what a link costs beyond its free-flow time, per unit of q(x)."""
+        self.time: UncertainParameter | None = None
+        """(A,) what a link costs per unit of flow when it is empty; None where it is certain."""
+        if self._certain_time is None:
+            self.time = UncertainParameter(
+                network.n_arcs, "time", samples=time, support=_support(time)
+            )
+
+    def beckmann(self, x: Any) -> Any:
+        """Beckmann's objective, fixed costs included, affine in the uncertain parameters.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> uncertain = wdro.traffic.UncertainNetwork(network, demand_level=[0.9, 1.1])
+        >>> loss = uncertain.beckmann(cp.Variable(network.n_arcs, nonneg=True))
+        >>> wdro.loss.degree(loss, [uncertain.time, uncertain.delay])
+        1.0
+        """
+        return self._cost(x, integrated=True)
+
+    def system_cost(self, x: Any) -> Any:
+        """What all drivers spend together, affine in the uncertain parameters.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> uncertain = wdro.traffic.UncertainNetwork(network, capacity=[0.8, 1.0, 1.1])
+        >>> uncertain.system_cost(cp.Variable(network.n_arcs, nonneg=True)).is_convex()
+        True
+        """
+        return self._cost(x, integrated=False)
+
+    def as_test(self, **scenarios: Any) -> dict[UncertainParameter, Array]:
+        """Other scenarios of what is uncertain, by parameter, as `problem.losses` takes them.
+
+        Parameters
+        ----------
+        **scenarios
+            The arguments that were given at construction, of other scenarios.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> uncertain = wdro.traffic.UncertainNetwork(network, capacity=[0.8, 1.0, 1.1])
+        >>> uncertain.as_test(capacity=[0.5, 0.6])[uncertain.delay].shape
+        (2, 76)
+        """
+        time, delay = self._others(scenarios).coefficients(self.network)
+        found = {self.delay: delay}
+        if self.time is not None:
+            found[self.time] = time
+        return found
+
+    def networks(self, **scenarios: Any) -> Iterator[Network]:
+        """The network of each scenario, in which drivers can settle anew.
+
+        Parameters
+        ----------
+        **scenarios
+            As for `as_test`; the scenarios of construction if none are given.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> network = wdro.datasets.sioux_falls()
+        >>> uncertain = wdro.traffic.UncertainNetwork(network, demand_level=[0.9, 1.1])
+        >>> [float(case.total_demand) for case in uncertain.networks()]
+        [324540.0, 396660.0]
+        """
+        cases = self._others(scenarios) if scenarios else self._scenarios
+        return cases.networks(self.network)
+
+    def _others(self, scenarios: dict[str, Any]) -> _Conditions:
+        if set(scenarios) != set(self.varies):
+            raise ValueError(
+                f"give scenarios of {', '.join(self.varies)}, which are what is uncertain here, "
+                f"got {', '.join(scenarios) or 'none'}."
+            )
+        return _Conditions.of(self.network, scenarios)
+
+    def _cost(self, x: Any, integrated: bool) -> Any:
+        network = self.network
+        flow = cp.Constant.cast_to_const(x)
+        if flow.shape != (network.n_arcs,):
+            raise ValueError(
+                f"flows must have shape ({network.n_arcs},), one entry per link, got {flow.shape}."
+            )
+        queue = congestion(flow, network.capacity, network.power, integrated=integrated)
+        time = self._certain_time if self.time is None else self.time
+        return time @ flow + self.delay @ queue
+
+    def __repr__(self) -> str:
+        return (
+            f"UncertainNetwork({self.network.name!r}: {self.count} scenarios of "
+            f"{', '.join(self.varies)})"
+        )
+
+
+class _Conditions:
+    """N scenarios of everything, what is certain repeated."""
+
+    def __init__(self, capacity: Array, time: Array, b: Array, level: Array) -> None:
+        self.capacity, self.time, self.b, self.level = capacity, time, b, level
+        self.count = len(level)
+
+    @classmethod
+    def of(cls, network: Network, given: dict[str, Any]) -> _Conditions:
+        read = {
+            name: _scenarios(network, name, value)
+            for name, value in given.items()
+            if value is not None
+        }
+        counts = {name: len(values) for name, values in read.items()}
+        if len(set(counts.values())) > 1:
+            said = ", ".join(f"{count} of {name}" for name, count in counts.items())
+            raise ValueError(f"scenarios must be as many of each, got {said}.")
+        count = next(iter(counts.values()))
+
+        def per_link(name: str, certain: Array) -> Array:
+            return read.get(name, np.broadcast_to(certain, (count, network.n_arcs)))
+
+        return cls(
+            per_link("capacity", network.capacity),
+            per_link("free_flow_time", network.free_flow_time),
+            per_link("b", network.b),
+            read.get("demand_level", np.ones(count)),
+        )
+
+    def coefficients(self, network: Network) -> tuple[Array, Array]:
+        """time (N, A) and delay (N, A) of the module's formula."""
+        level = self.level[:, None]
+        with np.errstate(over="ignore"):
+            stretch = (network.capacity / self.capacity) ** network.power
+            delay = self.time * self.b * stretch * level ** (network.power + 1.0)
+        if not np.isfinite(delay).all():
+            k, a = map(int, np.argwhere(~np.isfinite(delay))[0])
+            tail, head = network.arcs[a]
+            raise ValueError(
+                f"the capacity {self.capacity[k, a]:g} of link {a} ({tail!r} -> {head!r}) in "
+                f"scenario {k} is too small for the power {network.power[a]:g}: its delay "
+                "overflows."
+            )
+        time = (self.time + network.fixed_cost) * level
+        if (time < 0).any():
+            k, a = map(int, np.argwhere(time < 0)[0])
+            raise ValueError(
+                f"free-flow time and fixed cost of a link must be >= 0 together, got "
+                f"{time[k, a]:g} on link {a} in scenario {k}."
+            )
+        return time, delay
+
+    def networks(self, network: Network) -> Iterator[Network]:
+        for k in range(self.count):
+            yield network.replace(
+                capacity=self.capacity[k],
+                free_flow_time=self.time[k],
+                b=self.b[k],
+                demand=network.demand * float(self.level[k]),
+            )
+
+
+def _scenarios(network: Network, name: str, given: Any) -> Array:
+    """Scenarios (N, A) of a field of the links, or (N,) of the level."""
+    values = as_numbers(given, name)
+    positive = name in ("capacity", "demand_level")
+    allowed = (1,) if name == "demand_level" else (1, 2)
+    fits = (
+        values.ndim in allowed
+        and len(values)
+        and (values.ndim == 1 or values.shape[1] == network.n_arcs)
+    )
+    if not fits:
+        wide = "" if name == "demand_level" else f", or (N, {network.n_arcs})"
+        raise ValueError(
+            f"scenarios of {name} must have shape (N,), factors{wide}, got {values.shape}."
+        )
+    wrong = ~(np.isfinite(values) & ((values > 0) if positive else (values >= 0)))
+    if wrong.any():
+        at = tuple(map(int, np.argwhere(wrong)[0]))
+        sign = "> 0" if positive else ">= 0"
+        closed = "; a closed link has a small capacity, not none" if name == "capacity" else ""
+        raise ValueError(
+            f"scenarios of {name} must be finite and {sign}, got {values[at]} at index "
+            f"{at}{closed}."
+        )
+    if values.ndim == 2 or name == "demand_level":
+        return values
+    return values[:, None] * getattr(network, name)
+
+
+def _one_row(values: Array) -> Array | None:
+    """The row that all are; None if they differ."""
+    return values[0] if (values == values[0]).all() else None
+
+
+def _support(samples: Array) -> Support:
+    """Nonnegative; one point where an entry is 0 in all samples: it stays so."""
+    nothing = (samples == 0).all(axis=0)
+    return Box(0.0, np.where(nothing, 0.0, np.inf)) if nothing.any() else Nonnegative()
