@@ -78,26 +78,40 @@ def sink(key: Any, item: Any, place: Any, size: Any) -> None:
 @part
 def search_by_heap(
     source: Any,
+    left: Any,
     indptr: Any,
     heads: Any,
     through: Any,
     weights: Any,
+    carried: Any,
     key: Any,
     item: Any,
     place: Any,
     came_by: Any,
-) -> None:
-    """Dijkstra's algorithm; `key` and `item` are the heap, `place` is where a node is in it."""
+    order: Any,
+) -> Any:
+    """Dijkstra's algorithm; `key` and `item` are the heap, `place` is where a node is in it.
+
+    Returns how many nodes are settled, and has them in their `order`, in which each comes after
+    its predecessor. It ends when as many nodes that have `carried` something as are `left` are
+    settled; none is if `left` is 0 to begin with.
+    """
     place[:] = UNSEEN
-    came_by[:] = NO_ARC
     key[0] = 0.0
     item[0] = source
     place[source] = 0
-    size = ONE
+    came_by[source] = NO_ARC
+    size, count = ONE, np.uint32(0)
     while size > 0:
         least = key[0]
         u = item[0]
         place[u] = SETTLED
+        order[count] = u
+        count += ONE
+        if carried[u] > 0.0:
+            left -= ONE
+            if left == 0:
+                break
         size -= ONE
         if size > 0:
             sink(key, item, place, size)
@@ -116,6 +130,7 @@ def search_by_heap(
                 continue
             came_by[v] = arc
             rise(key, item, place, hole, reach, v)
+    return count
 
 
 @part
@@ -196,6 +211,20 @@ def load_tree(tails: Any, came_by: Any, children: Any, carried: Any, flows: Any)
             node = tail
 
 
+@part
+def load_settled(
+    count: Any, order: Any, tails: Any, came_by: Any, carried: Any, flows: Any
+) -> None:
+    """Add what nodes have `carried` to the flows, from the last node settled to the first."""
+    for k in range(count - ONE, 0, -1):
+        node = order[k]
+        if carried[node] > 0.0:
+            arc = came_by[node]
+            flows[arc] += carried[node]
+            carried[tails[arc]] += carried[node]
+            carried[node] = 0.0
+
+
 @compiled
 def load_shortest_trees(
     origins: Any,
@@ -214,19 +243,34 @@ def load_shortest_trees(
 
     The pairs of origin i are starts[i] to starts[i + 1], with nodes `ends` and `quantities`. Arcs
     are sorted by tail: those of node u are indptr[u] to indptr[u + 1]. Dijkstra's algorithm takes
-    over from Pape's after so many `scans`.
+    over from Pape's after so many `scans`, and is the only one without any.
     """
     n = through.size
     distance, carried = np.empty(n), np.zeros(n)
     item, place = np.empty(n, np.uint32), np.empty(n, np.uint32)
-    came_by = np.empty(n, np.uint32)
+    came_by, order = np.empty(n, np.uint32), np.empty(n, np.uint32)
     for i in range(origins.size):
         source = origins[i]
         for pair in range(starts[i], starts[i + ONE]):
             carried[ends[pair]] = quantities[pair]
-        if not search_by_deque(
+        if scans > 0 and search_by_deque(
             source, scans, indptr, heads, through, weights, distance, place, came_by
         ):
-            search_by_heap(source, indptr, heads, through, weights, distance, item, place, came_by)
-        load_tree(tails, came_by, item, carried, flows)
+            load_tree(tails, came_by, item, carried, flows)
+        else:
+            count = search_by_heap(
+                source,
+                starts[i + ONE] - starts[i],
+                indptr,
+                heads,
+                through,
+                weights,
+                carried,
+                distance,
+                item,
+                place,
+                came_by,
+                order,
+            )
+            load_settled(count, order, tails, came_by, carried, flows)
         carried[source] = 0.0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from itertools import pairwise
 from threading import Lock
 from typing import Any
@@ -109,14 +111,24 @@ def with_numba(flows: TrafficFlows) -> LinearOracle:
     return minimize
 
 
-def _kernel() -> Callable[..., None]:
-    try:
-        import numba  # noqa: F401
-    except ImportError:
+def has_numba() -> bool:
+    """Is Numba installed? It is not imported."""
+    if "numba" in sys.modules:
+        return sys.modules["numba"] is not None
+    return find_spec("numba") is not None
+
+
+def refuse_without_numba(what: str, instead: str) -> None:
+    """Raise ImportError where Numba is not installed."""
+    if not has_numba():
         raise ImportError(
-            "backend 'numba' needs Numba, which is not installed: pip install 'wdro_model[fast]', "
-            "or use backend='scipy'."
-        ) from None
+            f"{what} needs Numba, which is not installed: pip install 'wdro_model[fast]', or use "
+            f"{instead}."
+        )
+
+
+def _kernel() -> Callable[..., None]:
+    refuse_without_numba("backend 'numba'", "backend='scipy'")
     from wdro_model.traffic.flows.numba_kernel import load_shortest_trees
 
     return load_shortest_trees
