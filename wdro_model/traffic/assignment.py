@@ -22,8 +22,8 @@ from wdro_model.traffic.beckmann import beckmann, system_cost
 from wdro_model.traffic.bushes import Bushes, PowerCosts, Roads
 from wdro_model.traffic.bushes.bush_run import REACHED, BushLimits, BushRun
 from wdro_model.traffic.flows import TrafficFlows
+from wdro_model.traffic.flows.machine_code import has_numba, refuse_without_numba
 from wdro_model.traffic.flows.path_flows import PathFlows
-from wdro_model.traffic.flows.route_backends import has_numba, refuse_without_numba
 from wdro_model.traffic.network import Network, as_flow
 
 GAP = 1e-5

@@ -17,6 +17,7 @@ import numpy as np
 ONE, TWO, FOUR = np.uint32(1), np.uint32(2), np.uint32(4)
 UNSEEN, SETTLED, END = np.uint32(0xFFFFFFFF), np.uint32(0xFFFFFFFE), np.uint32(0xFFFFFFFD)
 NO_ARC = np.uint32(0xFFFFFFFF)
+MISSES = 3
 SIGNATURE = (
     "void(uint32[::1], uint32[::1], uint32[::1], float64[::1], "
     "uint32[::1], uint32[::1], uint32[::1], boolean[::1], float64[::1], uint32, float64[::1])"
@@ -147,8 +148,9 @@ def search_by_deque(
 ) -> Any:
     """Pape's algorithm: a node enters the queue at its end at first, at its front later on.
 
-    Twice as fast as a heap on road networks, but exponential at worst: returns False if it is not
-    done after so many `scans` of nodes. `after` is the next node of the queue, or where one is not.
+    A scan takes half as long as a node does in a heap, but their number is exponential at worst:
+    returns False if it is not done after so many `scans` of nodes. `after` is the next node of the
+    queue, or where one is not.
     """
     distance[:] = np.inf
     after[:] = UNSEEN
@@ -242,22 +244,29 @@ def load_shortest_trees(
     """Add the demand of the origins to `flows` (A,), on a shortest path tree from each.
 
     The pairs of origin i are starts[i] to starts[i + 1], with nodes `ends` and `quantities`. Arcs
-    are sorted by tail: those of node u are indptr[u] to indptr[u + 1]. Dijkstra's algorithm takes
-    over from Pape's after so many `scans`, and is the only one without any.
+    are sorted by tail: those of node u are indptr[u] to indptr[u + 1]. The first origin is searched
+    by Dijkstra's algorithm, others by Pape's unless it scans nodes more than `scans` times as often
+    as the other settles them, for `MISSES` origins; Dijkstra's goes on alone from there.
     """
     n = through.size
     distance, carried = np.empty(n), np.zeros(n)
     item, place = np.empty(n, np.uint32), np.empty(n, np.uint32)
     came_by, order = np.empty(n, np.uint32), np.empty(n, np.uint32)
+    allowed, misses = np.uint32(0), 0
     for i in range(origins.size):
         source = origins[i]
         for pair in range(starts[i], starts[i + ONE]):
             carried[ends[pair]] = quantities[pair]
-        if scans > 0 and search_by_deque(
-            source, scans, indptr, heads, through, weights, distance, place, came_by
+        if (
+            allowed > 0
+            and misses < MISSES
+            and search_by_deque(
+                source, allowed, indptr, heads, through, weights, distance, place, came_by
+            )
         ):
             load_tree(tails, came_by, item, carried, flows)
         else:
+            misses += allowed > 0
             count = search_by_heap(
                 source,
                 starts[i + ONE] - starts[i],
@@ -272,5 +281,6 @@ def load_shortest_trees(
                 came_by,
                 order,
             )
+            allowed = scans * count
             load_settled(count, order, tails, came_by, carried, flows)
         carried[source] = 0.0
