@@ -126,7 +126,7 @@ def test_the_gap_is_what_travellers_could_save_of_what_they_spend():
     """The tolerance is met, and not by orders of magnitude more than asked."""
     network = network_of("SiouxFalls")
     for gap in (1e-2, 1e-3, 1e-4):
-        flow, solution = equilibrium(network, gap=gap)
+        flow, solution = equilibrium(network, gap=gap, method="frank_wolfe")
         assert 0.1 * gap < relative_gap(network, flow) <= gap
         assert solution.status == "optimal"
         assert "relative gap" in solution.stop

@@ -266,12 +266,43 @@ def test_threads_share_the_origins_without_changing_the_flows():
 def test_threads_are_for_the_compiled_backend():
     roads = network([(0, 1)], {(0, 1): 1.0})
     with pytest.raises(ValueError, match=r"threads=2 was given, but backend 'scipy' runs on one"):
-        TrafficFlows(roads, threads=2)
+        TrafficFlows(roads, "scipy", threads=2)
     with pytest.raises(ValueError, match=r"threads=2 was given, but backend 'ortools'"):
         TrafficFlows(roads).with_backend("ortools", threads=2)
     for wrong in (0, -1, 1.5, True, "2"):
         with pytest.raises(ValueError, match=r"threads must be a whole number >= 1, got"):
             TrafficFlows(roads, "numba", threads=wrong)
+
+
+def test_the_compiled_backend_is_the_default_where_it_is_installed(monkeypatch):
+    roads = network([(0, 1)], {(0, 1): 1.0})
+    found = TrafficFlows(roads)
+    assert found.backend == ("scipy" if find_spec("numba") is None else "numba")
+    x = cp.Variable(1)
+    problem = wdro.Problem(cp.Minimize(cp.sum(x)), [wdro.In(x, found)])
+    assert f"minimised by {found.backend}" in problem.explain()
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert TrafficFlows(roads).backend == "scipy"
+
+
+def test_unreachable_pairs_are_found_beside_a_core_that_reaches_all():
+    """Pairs that need no search are told apart from those that do: against Bellman and Ford."""
+    seen = set()
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(2, 9))
+        arcs = [tuple(map(int, rng.choice(n, 2, replace=False))) for _ in range(2 * n)]
+        pair = tuple(map(int, rng.choice(n, 2, replace=False)))
+        closed = np.flatnonzero(rng.random(max(map(max, [*arcs, pair])) + 1) < 0.3).tolist()
+        roads = network(arcs, {pair: 1.0}, closed=closed)
+        reachable = np.isfinite(distances(roads, np.ones(roads.n_arcs), pair[0])[pair[1]])
+        seen.add(bool(reachable))
+        if reachable:
+            TrafficFlows(roads, "scipy")
+        else:
+            with pytest.raises(InfeasibleError, match="no route leads from zone"):
+                TrafficFlows(roads, "scipy")
+    assert seen == {True, False}
 
 
 def test_numba_is_asked_for_by_name_and_missed_with_a_hint(monkeypatch):
@@ -436,7 +467,7 @@ def test_the_cvxpy_form_has_the_same_minima():
 def test_the_set_stands_in_a_problem_beside_constraints():
     roads = network([(0, 1), (0, 2), (2, 1)], {(0, 1): 2.0})
     x = cp.Variable(3)
-    inside = wdro.In(x, TrafficFlows(roads))
+    inside = wdro.In(x, TrafficFlows(roads, "scipy"))
     problem = wdro.Problem(cp.Minimize(cp.sum_squares(x)), [inside])
     assert problem.solve(method="erm") == pytest.approx(8 / 3, rel=1e-4)
     assert "3 arcs, minimised by scipy" in problem.explain()
@@ -447,7 +478,7 @@ def test_the_set_stands_in_a_problem_beside_constraints():
 def test_shortest_paths_add_up_to_the_assignment():
     for seed in range(60):
         roads, weights = fuzzed(seed)
-        flows = TrafficFlows(roads)
+        flows = TrafficFlows(roads, "scipy")
         paths = flows.shortest_paths(weights)
         np.testing.assert_allclose(paths.link_flows, flows.minimize(weights), atol=1e-12)
         _assert_paths_serve(roads, paths)
@@ -554,7 +585,7 @@ def test_flows_are_not_rounded():
 
 
 def test_describe_and_repr_name_the_size():
-    flows = TrafficFlows(wdro.datasets.sioux_falls())
+    flows = TrafficFlows(wdro.datasets.sioux_falls(), "scipy")
     assert repr(flows) == "TrafficFlows(24 nodes, 76 arcs, 24 origins)"
     assert flows.describe() == (
         "link flows of 360600 trips between 528 pairs of zones, on 24 nodes and 76 arcs, "

@@ -104,7 +104,7 @@ class Display:
 
     HEADER = f"{'iteration':>9} {'value':>14} {'gap':>10} {'dual':>10} {'step':>9} {'seconds':>8}"
 
-    def __init__(self, verbose: bool, progress: bool, total: int, title: str) -> None:
+    def __init__(self, verbose: bool, progress: bool, total: int | None, title: str) -> None:
         self.verbose = verbose
         self._next = 0
         self._bar = progress_bar(title, total, unit="it", show=progress and not verbose, delay=3.0)

@@ -17,6 +17,7 @@ import numpy as np
 ONE, TWO, FOUR = np.uint32(1), np.uint32(2), np.uint32(4)
 UNSEEN, SETTLED, END = np.uint32(0xFFFFFFFF), np.uint32(0xFFFFFFFE), np.uint32(0xFFFFFFFD)
 NO_ARC = np.uint32(0xFFFFFFFF)
+MISSES = 3
 SIGNATURE = (
     "void(uint32[::1], uint32[::1], uint32[::1], float64[::1], "
     "uint32[::1], uint32[::1], uint32[::1], boolean[::1], float64[::1], uint32, float64[::1])"
@@ -78,26 +79,40 @@ def sink(key: Any, item: Any, place: Any, size: Any) -> None:
 @part
 def search_by_heap(
     source: Any,
+    left: Any,
     indptr: Any,
     heads: Any,
     through: Any,
     weights: Any,
+    carried: Any,
     key: Any,
     item: Any,
     place: Any,
     came_by: Any,
-) -> None:
-    """Dijkstra's algorithm; `key` and `item` are the heap, `place` is where a node is in it."""
+    order: Any,
+) -> Any:
+    """Dijkstra's algorithm; `key` and `item` are the heap, `place` is where a node is in it.
+
+    Returns how many nodes are settled, and has them in their `order`, in which each comes after
+    its predecessor. It ends when as many nodes that have `carried` something as are `left` are
+    settled; none is if `left` is 0 to begin with.
+    """
     place[:] = UNSEEN
-    came_by[:] = NO_ARC
     key[0] = 0.0
     item[0] = source
     place[source] = 0
-    size = ONE
+    came_by[source] = NO_ARC
+    size, count = ONE, np.uint32(0)
     while size > 0:
         least = key[0]
         u = item[0]
         place[u] = SETTLED
+        order[count] = u
+        count += ONE
+        if carried[u] > 0.0:
+            left -= ONE
+            if left == 0:
+                break
         size -= ONE
         if size > 0:
             sink(key, item, place, size)
@@ -116,6 +131,7 @@ def search_by_heap(
                 continue
             came_by[v] = arc
             rise(key, item, place, hole, reach, v)
+    return count
 
 
 @part
@@ -132,8 +148,9 @@ def search_by_deque(
 ) -> Any:
     """Pape's algorithm: a node enters the queue at its end at first, at its front later on.
 
-    Twice as fast as a heap on road networks, but exponential at worst: returns False if it is not
-    done after so many `scans` of nodes. `after` is the next node of the queue, or where one is not.
+    A scan takes half as long as a node does in a heap, but their number is exponential at worst:
+    returns False if it is not done after so many `scans` of nodes. `after` is the next node of the
+    queue, or where one is not.
     """
     distance[:] = np.inf
     after[:] = UNSEEN
@@ -196,6 +213,20 @@ def load_tree(tails: Any, came_by: Any, children: Any, carried: Any, flows: Any)
             node = tail
 
 
+@part
+def load_settled(
+    count: Any, order: Any, tails: Any, came_by: Any, carried: Any, flows: Any
+) -> None:
+    """Add what nodes have `carried` to the flows, from the last node settled to the first."""
+    for k in range(count - ONE, 0, -1):
+        node = order[k]
+        if carried[node] > 0.0:
+            arc = came_by[node]
+            flows[arc] += carried[node]
+            carried[tails[arc]] += carried[node]
+            carried[node] = 0.0
+
+
 @compiled
 def load_shortest_trees(
     origins: Any,
@@ -213,20 +244,43 @@ def load_shortest_trees(
     """Add the demand of the origins to `flows` (A,), on a shortest path tree from each.
 
     The pairs of origin i are starts[i] to starts[i + 1], with nodes `ends` and `quantities`. Arcs
-    are sorted by tail: those of node u are indptr[u] to indptr[u + 1]. Dijkstra's algorithm takes
-    over from Pape's after so many `scans`.
+    are sorted by tail: those of node u are indptr[u] to indptr[u + 1]. The first origin is searched
+    by Dijkstra's algorithm, others by Pape's unless it scans nodes more than `scans` times as often
+    as the other settles them, for `MISSES` origins; Dijkstra's goes on alone from there.
     """
     n = through.size
     distance, carried = np.empty(n), np.zeros(n)
     item, place = np.empty(n, np.uint32), np.empty(n, np.uint32)
-    came_by = np.empty(n, np.uint32)
+    came_by, order = np.empty(n, np.uint32), np.empty(n, np.uint32)
+    allowed, misses = np.uint32(0), 0
     for i in range(origins.size):
         source = origins[i]
         for pair in range(starts[i], starts[i + ONE]):
             carried[ends[pair]] = quantities[pair]
-        if not search_by_deque(
-            source, scans, indptr, heads, through, weights, distance, place, came_by
+        if (
+            allowed > 0
+            and misses < MISSES
+            and search_by_deque(
+                source, allowed, indptr, heads, through, weights, distance, place, came_by
+            )
         ):
-            search_by_heap(source, indptr, heads, through, weights, distance, item, place, came_by)
-        load_tree(tails, came_by, item, carried, flows)
+            load_tree(tails, came_by, item, carried, flows)
+        else:
+            misses += allowed > 0
+            count = search_by_heap(
+                source,
+                starts[i + ONE] - starts[i],
+                indptr,
+                heads,
+                through,
+                weights,
+                carried,
+                distance,
+                item,
+                place,
+                came_by,
+                order,
+            )
+            allowed = scans * count
+            load_settled(count, order, tails, came_by, carried, flows)
         carried[source] = 0.0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import breadth_first_order, dijkstra
+from scipy.sparse.csgraph import breadth_first_order, connected_components, dijkstra
 
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.backends import Vector
@@ -128,12 +128,27 @@ def pairs_without_route(graph: RoadGraph) -> Indices:
     """The pairs with demand, as positions in the trips, that no route joins."""
     trips, missed = graph.trips, [np.empty(0, dtype=np.int64)]
     matrix = graph.matrix(np.ones(graph.entries))
-    for first, last in graph.parts():
-        hops = dijkstra(matrix, indices=graph.sources[first:last], unweighted=True)
-        pairs = np.arange(trips.starts[first], trips.starts[last])
-        far = np.isinf(hops[trips.rows[pairs] - first, trips.destinations[pairs]])
+    doubtful = np.flatnonzero(~_by_the_core(graph, matrix))
+    rows, starts = np.unique(trips.rows[doubtful], return_index=True)
+    step = max(1, LABELS_AT_ONCE // graph.size)
+    for first in range(0, rows.size, step):
+        some = rows[first : first + step]
+        hops = dijkstra(matrix, indices=graph.sources[some], unweighted=True)
+        last = starts[first + step] if first + step < rows.size else doubtful.size
+        pairs = doubtful[starts[first] : last]
+        far = np.isinf(hops[np.searchsorted(some, trips.rows[pairs]), trips.destinations[pairs]])
         missed.append(pairs[far])
     return np.concatenate(missed)
+
+
+def _by_the_core(graph: RoadGraph, matrix: sp.csr_array) -> NDArray[np.bool_]:
+    """Does a route of each pair (P,) lead through the largest part whose nodes reach each other?"""
+    trips = graph.trips
+    _, parts = connected_components(matrix, directed=True, connection="strong")
+    core = np.flatnonzero(parts == np.argmax(np.bincount(parts)))[:1]
+    leads_there = _reached(matrix.T.tocsr(), core)
+    comes_from = _reached(matrix, core)
+    return leads_there[graph.sources][trips.rows] & comes_from[trips.destinations]
 
 
 def flow_limits(graph: RoadGraph) -> Vector:
