@@ -324,7 +324,7 @@ class Problem:
         model = self._current_model()
         x = self._decision(decision)
         if model.radius == 0 or not isinstance(model, RobustModel):
-            return model.sign * float(model.loss.values(x, model.rows).mean())
+            return model.sign * float(model.shares.total(model.loss.values(x, model.rows)))
         found = known_robust_value(model, x)
         return None if found is None else model.sign * found
 
@@ -487,7 +487,9 @@ class Problem:
             replace(model, ambiguity=ball) if isinstance(model, RobustModel) else model, ball
         )
 
-    def with_samples(self, samples: Any = None, *, rows: Any = None) -> Problem:
+    def with_samples(
+        self, samples: Any = None, *, rows: Any = None, probabilities: Any = None
+    ) -> Problem:
         """The same problem on other data: variables, sets and the compiled loss are shared.
 
         What is read off the data, such as weights="standardize", is read off the new samples. The
@@ -501,6 +503,9 @@ class Problem:
         rows
             Instead of samples, which of the problem's own to use: indices, in any order and also
             more than once, or booleans. They are copied only if the method has to see each row.
+        probabilities
+            Of these samples, (N,). By default new samples have equal ones, and rows of the
+            problem's own keep theirs, rescaled.
 
         Examples
         --------
@@ -524,9 +529,12 @@ class Problem:
                 "one with UncertainParameter(..., samples=...)."
             )
         if rows is None:
-            return self._twin(model.on(model.joint.replace(samples)), self.ambiguity)
-        some = model.joint.take(as_rows(rows, model.joint.size, "rows"))
-        return self._twin(model.on(some), self.ambiguity)
+            chosen = model.joint.replace(samples)
+        else:
+            chosen = model.joint.take(as_rows(rows, model.joint.size, "rows"))
+        if probabilities is not None:
+            chosen = chosen.reweighted(probabilities)
+        return self._twin(model.on(chosen), self.ambiguity)
 
     def _facts(self) -> Facts:
         """What was declared, and what the last solve found."""

@@ -248,8 +248,9 @@ class AdversaryMove:
         found = find_worst_case(model, x, solution, None)
         count = len(found.weights)
         rows = model.joint.join(found.scenarios)
-        deviation = model.rows.std(axis=0)
-        shift = found.weights @ rows - model.rows.mean(axis=0)
+        mean = model.joint.mean
+        deviation = np.sqrt(model.shares.total((model.rows - mean) ** 2))
+        shift = found.weights @ rows - mean
         before = model.sign * model.loss.values(x, model.rows)
 
         def per_sample(values: np.ndarray) -> np.ndarray:

@@ -291,7 +291,8 @@ def default_radii(joint: JointSamples, cost: BoundCost, order: float | None) -> 
     much smaller than that is ERM, and one of radius S has room for all the data in one point.
     """
     scale = spread(joint, cost)
-    first = SMALLEST * scale * joint.size ** (-(2.0 if order is None else order) / 2)
+    size = joint.shares.effective_size
+    first = SMALLEST * scale * size ** (-(2.0 if order is None else order) / 2)
     return np.concatenate([[0.0], np.geomspace(first, scale, COUNT)])
 
 
@@ -303,11 +304,14 @@ def spread(joint: JointSamples, cost: BoundCost) -> float:
             "radius changes nothing; give a finite weight to what is uncertain."
         )
     total, varies, first = 0.0, False, None
-    for rows in joint.blocks(max(1, CHUNK_ENTRIES // joint.dimension)):
+    step = max(1, CHUNK_ENTRIES // joint.dimension)
+    for number, rows in enumerate(joint.blocks(step)):
         first = rows[0] if first is None else first
         # Rounding of the mean gives constant data a tiny spread.
         varies = varies or bool(np.any((rows != first) & ~cost.frozen))
-        total += float(cost(rows, np.where(cost.frozen, rows, joint.mean)).sum())
+        costs = cost(rows, np.where(cost.frozen, rows, joint.mean))
+        shares = joint.shares.some(slice(number * step, number * step + len(rows)))
+        total += float(shares.multiple(costs).sum())
     scale = total / joint.size
     if not varies or not 0 < scale < math.inf:
         reason = (

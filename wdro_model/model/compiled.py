@@ -22,6 +22,7 @@ from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 MOST_RESULTS = 64
 """Results that are kept at once: several for each of the last radii."""
@@ -111,6 +112,11 @@ class Model:
     def size(self) -> int:
         """The number of samples, N."""
         return 1
+
+    @property
+    def shares(self) -> SampleShares:
+        """What each sample counts in averages over them."""
+        return SampleShares.of(1)
 
     @property
     def mean_row(self) -> np.ndarray:
@@ -223,6 +229,10 @@ class RobustModel(Model):
     @property
     def size(self) -> int:
         return self.joint.size
+
+    @property
+    def shares(self) -> SampleShares:
+        return self.joint.shares
 
     @property
     def mean_row(self) -> np.ndarray:

@@ -77,7 +77,7 @@ def typical_gain(model: RobustModel, options: Options) -> float:
     if gain > NOTHING * unit:
         return gain
     order, scale = model.cost.small_moves(model.joint)
-    loss = float(np.abs(model.loss.values(x, model.rows)).mean())
+    loss = float(model.shares.total(np.abs(model.loss.values(x, model.rows))))
     return (model.radius / scale) ** (1 / order) * (loss if loss > NOTHING * unit else unit)
 
 

@@ -11,6 +11,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.errors import unknown_name
+from wdro_model.uncertainty.sample_shares import as_probabilities
 from wdro_model.uncertainty.stored_samples import is_dask_array, on_disk
 from wdro_model.uncertainty.supports import Everywhere, Support
 from wdro_model.uncertainty.supports.boxes import first_index
@@ -58,6 +59,10 @@ class UncertainParameter(cp.Parameter):
         written into a loss, but not solved for.
     support
         Where the adversary may move the data; all of R^d by default.
+    probabilities
+        Of the samples, (N,), which add up to one; equal by default. The samples of several
+        parameters in one loss have one vector of them, given to one parameter or the same to all.
+        A sample of probability zero is left out.
     **attributes
         Those of `cvxpy.Parameter`. nonneg, nonpos, pos, neg and bounds restrict the support
         accordingly (pos and neg to the closed half-line), and a support of one sign declares that
@@ -85,6 +90,7 @@ class UncertainParameter(cp.Parameter):
         *,
         samples: Any = None,
         support: Support | None = None,
+        probabilities: Any = None,
         **attributes: Unpack[ParameterAttributes],
     ) -> None:
         label = "the uncertain parameter" if name is None else f"uncertain parameter {name!r}"
@@ -101,8 +107,14 @@ class UncertainParameter(cp.Parameter):
         self._samples: np.ndarray | None = None
         self.stored = samples if is_dask_array(samples) else None
         """The Dask array that the samples were given as, if they were."""
+        self._probabilities: np.ndarray | None = None
         if samples is not None:
             self._samples = self.as_samples(samples)
+        if probabilities is not None:
+            if samples is None:
+                raise ValueError(f"{label} has probabilities but no samples; give samples= too.")
+            what = f"probabilities of {self.name()!r}"
+            self._probabilities = as_probabilities(probabilities, self.count, what)
 
     @property
     def value(self) -> Any:
@@ -122,6 +134,11 @@ class UncertainParameter(cp.Parameter):
     def samples(self) -> np.ndarray | None:
         """The observations `(N, *shape)`, read-only; None if none were given."""
         return self._samples
+
+    @property
+    def probabilities(self) -> np.ndarray | None:
+        """Of the observations, (N,), read-only; None if none were given: all count the same."""
+        return self._probabilities
 
     @property
     def support(self) -> Support:
@@ -163,9 +180,12 @@ class UncertainParameter(cp.Parameter):
         self.__dict__.update(state)
         if self._samples is not None:
             self._samples = read_only(self._samples)
+        if self._probabilities is not None:
+            self._probabilities = read_only(self._probabilities)
 
     def __repr__(self) -> str:
         data = "no samples" if self._samples is None else f"{self.count} samples"
+        data += "" if self._probabilities is None else " with probabilities"
         return f"UncertainParameter({self.shape}, {self.name()!r}, {data}, {self.support!r})"
 
 
@@ -193,7 +213,7 @@ def _as_support(support: Any) -> Support:
 def _refuse_attributes(label: str, name: Any, attributes: dict[str, Any]) -> None:
     if not (name is None or isinstance(name, str)):
         raise ValueError(f"name of an uncertain parameter must be a string, got {name!r}.")
-    known = [*KNOWN, "name", "samples", "support", "shape"]
+    known = [*KNOWN, "name", "samples", "support", "probabilities", "shape"]
     for key in attributes:
         if key not in (*KNOWN, "value", "id"):
             raise TypeError(f"{label}: {unknown_name('argument', key, known)}")

@@ -37,6 +37,7 @@ from wdro_model.objectives.integration.low_rank.form_table import FormTable, fir
 from wdro_model.objectives.integration.low_rank.groups import Groups
 from wdro_model.objectives.integration.low_rank.outer import Outer
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 __all__ = ["LowRank", "build_low_rank", "drawn_refusal", "low_rank_refusal"]
 
@@ -91,8 +92,10 @@ class LowRank(Integration):
         self.in_one_form &= self.groups.number <= MOST_TABLES
         self._numbers = QuasiRandom(draws)
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> LowRankSlice:
-        return LowRankSlice(self, x, samples, stream)
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> LowRankSlice:
+        return LowRankSlice(self, x, samples, stream, shares or self.joint.shares_of(samples))
 
     @property
     def rows(self) -> Array:
@@ -114,11 +117,11 @@ class LowRank(Integration):
         self._pause -= 1
         return self.in_one_form and self._pause < 0
 
-    def first_table(self, u: Array, member: Array) -> FormTable:
+    def first_table(self, u: Array, member: Array, shares: SampleShares) -> FormTable:
         """A table to begin with: the panels of the last one, now and then a few equal ones."""
         self._tables += 1
         known = self._panels if self._tables % AFRESH else None
-        return first_table(u, member, self.groups.number, known)
+        return first_table(u, member, self.groups.number, known, shares)
 
     def learn(self, paid: bool, table: FormTable | None = None) -> None:
         """Remember whether a table did pay, and its panels."""
