@@ -302,7 +302,9 @@ class Problem:
         """
         from wdro_model.evaluation.statistics import LossStatistics
 
-        return LossStatistics.of(self.losses(scenarios, decision), self._model.maximise)
+        model = self._model
+        given = model.shares.probabilities if scenarios is None else None
+        return LossStatistics.of(self.losses(scenarios, decision), model.maximise, given)
 
     def robust_value(self, decision: Any = None) -> float | None:
         """The exact worst-case risk of this problem's decision, or of another {variable: value}.

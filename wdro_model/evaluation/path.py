@@ -21,7 +21,14 @@ from wdro_model.evaluation.attempts import (
     warm_arguments,
     was_interrupted,
 )
-from wdro_model.evaluation.statistics import PERCENTS, TRAINING, LossStatistics, losses_by_set
+from wdro_model.evaluation.statistics import (
+    PERCENTS,
+    TRAINING,
+    LossStatistics,
+    losses_by_set,
+    probabilities_by_set,
+    quantiles,
+)
 from wdro_model.evaluation.tables import Tabular, frame, written
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.solve.certify import Solution
@@ -290,12 +297,16 @@ def radius_path(
                 interrupted = was_interrupted(found)
                 if not interrupted or last is None:
                     losses = losses_by_set(current._model, found.decision, sets)
+                    given = probabilities_by_set(current._model)
                     statistics = {
-                        name: LossStatistics.of(those, found.maximise)
+                        name: LossStatistics.of(those, found.maximise, given.get(name))
                         for name, those in losses.items()
                     }
                     x = current._model.feasible.layout.join(found.decision)
-                    spread = {name: np.quantile(those, PERCENTS) for name, those in losses.items()}
+                    spread = {
+                        name: quantiles(those, PERCENTS, given.get(name))
+                        for name, those in losses.items()
+                    }
                     stages.append(Stage(radius, found, x, statistics, quantiles=spread))
                 if interrupted:
                     break

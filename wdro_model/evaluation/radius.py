@@ -22,6 +22,7 @@ from wdro_model.evaluation.cross_validation import (
     as_folds,
     as_metric,
     metric_name,
+    refuse_plain_metric,
 )
 from wdro_model.evaluation.parallel import Collected, check_jobs, collect
 from wdro_model.evaluation.selection import RULES, RadiusSelection
@@ -80,7 +81,8 @@ def select_radius(
     folds : int, object with `split(X)`, or pairs of indices (train, test)
         k folds, shuffled by the seed; 1 with `holdout`, the share of the samples that judges.
     metric : "mean", "cvar" (the mean of the worst 5%) or a function of the losses (n,)
-        Small is good; the losses are minus the values of an objective that is maximised.
+        Small is good; the losses are minus the values of an objective that is maximised. Where
+        samples with probabilities judge, it is called as metric(losses, probabilities=p).
     rule : "min" or "one_standard_error"
         The smallest mean score, or the largest radius within one standard error of it.
     test : {parameter: array} or array, optional
@@ -120,6 +122,8 @@ def select_radius(
         grid = increasing_radii(radii)
     splits: list[Fold | None] = [None]
     if test is None:
+        if joint.probabilities is not None:
+            refuse_plain_metric(metric)
         splits = [*as_folds(folds, joint.size, holdout, seed)]
     scenarios = check_test(joint, test, holdout)
     check_rule(rule, metric, len(splits))

@@ -112,9 +112,7 @@ class JointSamples:
         data = _side_by_side(blocks)
         return self._with(data, None, len(data), replaced=True)
 
-    def with_rows(
-        self, data: np.ndarray, probabilities: np.ndarray | None = None
-    ) -> JointSamples:
+    def with_rows(self, data: np.ndarray, probabilities: np.ndarray | None = None) -> JointSamples:
         """The same parameters with rows (N, d), and their probabilities, checked elsewhere."""
         twin = self._with(read_only(data), None, len(data), replaced=True)
         twin.probabilities = probabilities
@@ -302,17 +300,19 @@ def _split(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 def _common_probabilities(parameters: tuple[UncertainParameter, ...]) -> np.ndarray | None:
     """The probabilities of the joint samples: those of the parameters that have some, all equal."""
-    given = [p for p in parameters if p.probabilities is not None]
-    for other in given[1:]:
-        if not np.allclose(other.probabilities, given[0].probabilities, rtol=1e-8, atol=1e-15):
-            k = int(np.argmax(np.abs(other.probabilities - given[0].probabilities)))
+    given = [(p.name(), p.probabilities) for p in parameters if p.probabilities is not None]
+    if not given:
+        return None
+    name, first = given[0]
+    for other, own in given[1:]:
+        if not np.allclose(own, first, rtol=1e-8, atol=1e-15):
+            k = int(np.argmax(np.abs(own - first)))
             raise ValueError(
-                "uncertain parameters share one sample axis and its probabilities, but sample "
-                f"{k} has {float(given[0].probabilities[k]):.6g} by {given[0].name()!r} and "
-                f"{float(other.probabilities[k]):.6g} by {other.name()!r}; give probabilities= to "
-                "one of them, or the same to all."
+                f"uncertain parameters share one sample axis and its probabilities, but sample {k} "
+                f"has {float(first[k]):.6g} by {name!r} and {float(own[k]):.6g} by {other!r}; give "
+                "probabilities= to one of them, or the same to all."
             )
-    return given[0].probabilities if given else None
+    return first
 
 
 def _common_count(parameters: tuple[UncertainParameter, ...]) -> int:

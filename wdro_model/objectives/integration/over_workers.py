@@ -162,7 +162,9 @@ def _ready(recipe: bytes, block: Array, weights: Array | None, number: int) -> R
     if found is None:
         model, build = _Unpickler(io.BytesIO(recipe)).load()
         own = None if weights is None else weights / weights.sum()
-        found = Ready(build(with_data(model, np.ascontiguousarray(block), own)), len(block), weights)
+        found = Ready(
+            build(with_data(model, np.ascontiguousarray(block), own)), len(block), weights
+        )
     READY[key] = found
     while len(READY) > MOST_KEPT:
         READY.popitem(last=False)

@@ -172,5 +172,5 @@ def first_table(
         group.append(np.full(len(ends) - 1, g))
         low.append(ends[:-1])
         high.append(ends[1:])
-    panels = (np.concatenate(part) for part in (group, low, high))
-    return FormTable(u, member, *panels, shares)
+    panels = [np.concatenate(part) for part in (group, low, high)]
+    return FormTable(u, member, panels[0], panels[1], panels[2], shares)
