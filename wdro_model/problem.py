@@ -258,7 +258,7 @@ class Problem:
 
     # -------------------------------------------------------------- evaluating
     def losses(self, scenarios: Any = None, decision: Any = None) -> np.ndarray:
-        """f(x, scenario) for each scenario: {parameter: array}, an array, or the samples.
+        """f(x, scenario) for each scenario: {parameter or name: array}, an array, or the samples.
 
         Of this problem's decision, of another {variable: value}, or of a solution. With
         `cp.Maximize` these are the values of the objective, of which large ones are good.
@@ -501,7 +501,7 @@ class Problem:
         ----------
         samples
             `{parameter: (N, *shape)}`, or the bare array if there is one parameter; checked as
-            when the parameters are declared.
+            when the parameters are declared. Names of parameters do for keys.
         rows
             Instead of samples, which of the problem's own to use: indices, in any order and also
             more than once, or booleans. They are copied only if the method has to see each row.

@@ -30,7 +30,7 @@ from wdro_model.model import RobustModel
 from wdro_model.solve.options import Options
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
-from wdro_model.uncertainty.parameter import CHUNK_ENTRIES, as_scenarios, read_only
+from wdro_model.uncertainty.parameter import CHUNK_ENTRIES, read_only
 from wdro_model.uncertainty.scenarios import LazySamples
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ def _scenarios(parameter: Any, given: Any) -> Any:
         if given.shape[1:] != parameter.shape:
             raise ValueError(f"{what} must have shape (n, *{parameter.shape}), got {given.shape}.")
         return given
-    return read_only(as_scenarios(given, parameter.shape, what))
+    return read_only(parameter.as_scenarios(given, what))
 
 
 # ------------------------------------------------------------------ radii to try

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,6 @@ import numpy as np
 from wdro_model.uncertainty.parameter import (
     CHUNK_ENTRIES,
     UncertainParameter,
-    as_scenarios,
     chunks,
     read_only,
 )
@@ -192,13 +192,11 @@ class JointSamples:
     def join(self, scenarios: Any) -> np.ndarray:
         """Scenarios of the user as rows (B, d).
 
-        scenarios: {parameter: (B, *shape)}, or the bare (B, *shape) if there is one parameter;
-        arrays, nested lists, pandas frames or `LazySamples`.
+        scenarios: {parameter or its name: (B, *shape)}, or the bare (B, *shape) if there is one
+        parameter; arrays, nested lists, frames or `LazySamples`.
         """
         given = self.by_parameter(scenarios)
-        blocks = [
-            as_scenarios(given[p], p.shape, f"scenarios of {p.name()!r}") for p in self.parameters
-        ]
+        blocks = [p.as_scenarios(given[p], f"scenarios of {p.name()!r}") for p in self.parameters]
         self.check_counts([len(block) for block in blocks])
         flat = [block.reshape(len(block), -1) for block in blocks]
         return flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1)
@@ -216,6 +214,8 @@ class JointSamples:
         """The name of coordinate i for messages, such as "costs[3, 4]"."""
         for parameter, where in self.slices.items():
             if where.start <= i < where.stop:
+                if parameter.columns is not None and parameter.ndim == 1:
+                    return f"{parameter.name()}[{parameter.columns[i - where.start]!r}]"
                 index = np.unravel_index(i - where.start, parameter.shape)
                 return parameter.name() + (f"[{', '.join(map(str, index))}]" if index else "")
         raise IndexError(f"coordinate {i} of {self.dimension}")
@@ -231,20 +231,48 @@ class JointSamples:
             if len(self.parameters) > 1:
                 raise ValueError(
                     f"scenarios of several parameters must be given as {{parameter: array}} for "
-                    f"{names}, got a {type(scenarios).__name__}."
+                    f"{names}, got a {type(scenarios).__name__}; its columns as "
+                    f"{{{self.parameters[0].name()!r}: data[[...]], ...}} if it is a frame."
                 )
             return {self.parameters[0]: scenarios}
-        for key in scenarios:
-            if not isinstance(key, UncertainParameter) or key not in self.slices:
-                label = repr(key.name()) if isinstance(key, UncertainParameter) else repr(key)
+        found: dict[UncertainParameter, Any] = {}
+        for key, value in scenarios.items():
+            parameter = self._named(key, names)
+            if parameter in found:
                 raise ValueError(
-                    f"scenarios are given for {label}, which is not an uncertain parameter here; "
-                    f"the keys must be the parameter objects {names}."
+                    f"scenarios of {parameter.name()!r} are given twice, under the parameter and "
+                    "under its name; give them once."
                 )
-        missing = [p.name() for p in self.parameters if p not in scenarios]
+            found[parameter] = value
+        missing = [p.name() for p in self.parameters if p not in found]
         if missing:
             raise ValueError(f"scenarios are missing for {', '.join(map(repr, missing))}.")
-        return scenarios
+        return found
+
+    def _named(self, key: Any, names: str) -> UncertainParameter:
+        """The parameter that a key of a dictionary stands for: itself, or its name."""
+        if isinstance(key, UncertainParameter) and key in self.slices:
+            return key
+        if isinstance(key, str):
+            found = [parameter for parameter in self.parameters if parameter.name() == key]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                raise ValueError(
+                    f"{len(found)} uncertain parameters are called {key!r}; use the parameters "
+                    "themselves as keys, or give them names of their own."
+                )
+            near = get_close_matches(key, [p.name() for p in self.parameters], n=1, cutoff=0.5)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"scenarios are given for {key!r}, which is not an uncertain parameter here.{hint} "
+                f"The keys must be the parameters, or their names {names}."
+            )
+        label = repr(key.name()) if isinstance(key, UncertainParameter) else repr(key)
+        raise ValueError(
+            f"scenarios are given for {label}, which is not an uncertain parameter here; the keys "
+            f"must be the parameters, or their names {names}."
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what the parameters hold as well: it would be stored twice."""
