@@ -98,12 +98,14 @@ def root_mean_square(found: Residual, rows: Array, shares: SampleShares) -> Any:
     With many samples |u| = |Q R (b, a)| = |R (b, a)|: as many rows as there are coordinates.
     """
     count, seen = len(rows), found.seen
-    root = np.sqrt(shares.array)
+    times = np.sqrt(shares.multiple(np.ones(count)))
     if not len(seen) or count <= 2 * (len(seen) + 1):
         values = found.piece.values(seen, rows)
-        return cp.norm(cp.multiply(root, values) if values.size == count else values, 2)
+        if values.size != count:
+            return cp.norm(values, 2)
+        return cp.norm(cp.multiply(times, values), 2) / np.sqrt(count)
     scaled = np.column_stack([found.piece.scale * rows[:, seen], np.ones(count)])
-    factor = np.linalg.qr(scaled * root[:, None], mode="r")
+    factor = np.linalg.qr(times[:, None] * scaled / np.sqrt(count), mode="r")
     slope = found.piece.direction[seen]
     return cp.norm(
         factor @ cp.hstack([slope, cp.reshape(found.piece.constant, (1,), order="C")]), 2
