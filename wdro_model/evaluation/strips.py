@@ -168,7 +168,7 @@ def marks(report: Report, sets: Sequence[str]) -> list[Any]:
     found: list[Any] = []
     if min(sizes) <= MOST_DOTS:
         weighed = any(judged.probabilities for judged in report.methods)
-        text = "one scenario, as large as it is probable" if weighed else "one scenario"
+        text = "one scenario, by its probability" if weighed else "one scenario"
         found.append(Line2D([], [], marker=".", alpha=0.5, label=text, **plain_line))
     if max(sizes) > MOST_DOTS:
         found.append(Patch(color=INK, alpha=0.3, lw=0, label="density of the scenarios"))
