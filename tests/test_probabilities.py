@@ -330,6 +330,46 @@ def test_trees_and_boolean_decisions():
     close(weighted.solve(), repeated.solve())
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1e7])
+@pytest.mark.parametrize("cost", ["squared", "norm1"])
+def test_probabilities_hold_in_any_units(unit, cost):
+    """A model in units of its own is another model, with the same samples."""
+    rng = np.random.default_rng(4)
+    x = cp.Variable(3, nonneg=True)
+    box = wdro.supports.Box(-3 * unit, 3 * unit)
+    data = unit * rng.uniform(-1, 1, (6, 3))
+    xi = wdro.UncertainParameter(3, "xi", samples=data, support=box, probabilities=P)
+    radius = 0.1 * unit ** (2 if cost == "squared" else 1)
+    kind = wdro.costs.Norm(1) if cost == "norm1" else wdro.costs.SquaredEuclidean()
+    weighted = wdro.Problem(
+        cp.Minimize(cp.maximum(xi @ x, -2 * (xi @ x))),
+        [cp.sum(x) == 1],
+        wdro.WassersteinBall(radius, kind),
+    )
+    repeated = weighted.with_samples(np.repeat(data, TIMES, axis=0))
+    assert weighted.solve("exact") == pytest.approx(repeated.solve("exact"), rel=1e-6)
+    value = repeated.robust_value(repeated.solution)
+    assert weighted.robust_value(repeated.solution) == pytest.approx(value, rel=1e-8)
+    worst = weighted.worst_case("exact")
+    np.testing.assert_allclose(np.bincount(worst.source, worst.weights, 6), P, rtol=1e-6)
+
+
+def test_some_of_many_samples_are_drawn_by_their_probabilities():
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(20_000, 2))
+    p = 0.5 ** (np.arange(20_000) / 500)
+    x = cp.Variable(2)
+    xi = wdro.UncertainParameter(2, "xi", samples=data, probabilities=p / p.sum())
+    problem = wdro.Problem(
+        cp.Minimize(cp.logistic(xi @ x)), [cp.abs(x) <= 1], wdro.WassersteinBall(0.01)
+    )
+    some = problem._model.on_some(4000)
+    assert some.joint.shares.mass == pytest.approx(1.0)
+    np.testing.assert_allclose(some.joint.mean, problem._model.joint.mean, atol=0.06)
+    problem.solve("smoothed")
+    assert problem.status == "optimal"
+
+
 # ------------------------------------------------------------------ judging
 def test_statistics_on_the_samples_count_probabilities():
     weighted, repeated = pair(case("cvar", "squared", "plane", 0.2).problem)

@@ -261,6 +261,16 @@ class RobustModel(Model):
         loss = FlatLoss(self.loss.loss, self.loss.layout, joint)
         return replace(self, loss=loss, joint=joint, memory=Memory())
 
+    def on_some(self, count: int) -> RobustModel:
+        """The model on some of its samples, drawn by their probabilities: enough for a scale."""
+        rng, p = np.random.default_rng(0), self.joint.probabilities
+        if p is None:
+            return self.on_samples(np.sort(rng.choice(self.size, count, replace=False)))
+        rows, times = np.unique(rng.choice(self.size, count, p=p), return_counts=True)
+        found = self.on_samples(rows)
+        joint = found.joint.reweighted(times / count)
+        return replace(found, joint=joint, loss=FlatLoss(self.loss.loss, self.loss.layout, joint))
+
     def without_ball(self) -> RobustModel:
         """The model of ERM: nothing moves."""
         ball = replace(self.ambiguity, radius=0.0)

@@ -93,8 +93,7 @@ def run_empirical(model: RobustModel, options: Options) -> Array:
     """The ERM decision, as a flat vector; over the convex hull of integer points."""
     still = model.without_ball()
     if model.size > ENOUGH and not model.affine_in_data:  # else their mean is all that matters
-        some = np.random.default_rng(0).choice(model.size, ENOUGH, replace=False)
-        still = still.on_samples(np.sort(some))
+        still = still.on_some(ENOUGH)
     frank_wolfe = FrankWolfe(gap=ROUGH, max_iterations=ROUGH_STEPS)
     hull = frank_wolfe if model.feasible.is_integer else None
     chosen = plan(still, "erm", hull)
