@@ -102,6 +102,9 @@ def test_a_sample_of_probability_zero_changes_nothing():
         assert alone.solve(method) == more.solve(method)
     assert alone.robust_value() == more.robust_value()
     np.testing.assert_array_equal(alone.losses(), more.losses())
+    assert "equal ones), 1 more of probability 0" in more.explain()
+    with pytest.raises(ValueError, match="rows of the samples with positive probabilities must"):
+        more.with_samples(rows=[0, 6])
     assert len(more.worst_case("exact").weights) == len(alone.worst_case("exact").weights)
 
 

@@ -506,8 +506,8 @@ class Problem:
             Instead of samples, which of the problem's own to use: indices, in any order and also
             more than once, or booleans. They are copied only if the method has to see each row.
         probabilities
-            Of these samples, (N,). By default new samples have equal ones, and rows of the
-            problem's own keep theirs, rescaled.
+            Of these samples, (N,); alone, of the problem's own. By default new samples have equal
+            ones, and rows of the problem's own keep theirs, rescaled.
 
         Examples
         --------
@@ -522,6 +522,8 @@ class Problem:
         1.60
         """
         model = self._model
+        if samples is None and rows is None and probabilities is not None:
+            rows = slice(None)
         if (samples is None) == (rows is None):
             given = "neither" if samples is None else "both"
             raise ValueError(f"with_samples needs either samples or rows=, got {given}.")
@@ -531,12 +533,11 @@ class Problem:
                 "one with UncertainParameter(..., samples=...)."
             )
         if rows is None:
-            chosen = model.joint.replace(samples)
-        else:
-            chosen = model.joint.take(as_rows(rows, model.joint.size, "rows"))
-        if probabilities is not None:
-            chosen = chosen.reweighted(probabilities)
-        return self._twin(model.on(chosen), self.ambiguity)
+            return self._twin(model.on(model.joint.replace(samples, probabilities)), self.ambiguity)
+        what = "rows of the samples with positive probabilities" if model.joint.left_out else "rows"
+        some = model.joint.take(as_rows(rows, model.joint.size, what))
+        some = some if probabilities is None else some.reweighted(probabilities)
+        return self._twin(model.on(some), self.ambiguity)
 
     def _facts(self) -> Facts:
         """What was declared, and what the last solve found."""

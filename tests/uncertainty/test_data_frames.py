@@ -79,6 +79,11 @@ def test_the_order_of_the_columns_does_not_matter(wrap):
 
 WRONG = {
     "missing": (TEST[["bonds", "gold"]], r"scenarios of 'returns' have no column 'stocks'\."),
+    "capitals": (
+        TEST.rename(columns=str.upper),
+        "have no column 'bonds', 'gold', 'stocks'; is it the one called 'BONDS'?",
+    ),
+    "none": (TEST[[]], "are a frame without columns; select some"),
     "misspelt": (
         TEST.rename(columns={"gold": "Gold"}),
         "have no column 'gold'; is it the one called 'Gold'?",
@@ -119,7 +124,7 @@ def test_other_columns_are_refused(frame, message):
             ask(frame)
 
 
-@pytest.mark.parametrize("kind", ["date", "words", "levels", "twice"])
+@pytest.mark.parametrize("kind", ["date", "words", "levels", "twice", "none"])
 def test_frames_without_numbers_are_refused_when_they_are_declared(kind):
     frame, message = WRONG[kind]
     with pytest.raises(ValueError, match=message):
@@ -138,6 +143,13 @@ def test_probabilities_must_be_in_the_order_of_the_samples():
     np.testing.assert_allclose(weighted.probabilities, p)
     with pytest.raises(ValueError, match="the index of the probabilities is not that"):
         wdro.UncertainParameter(samples=RETURNS, probabilities=p[::-1])
+    problem = stated()
+    again = problem.with_samples(RETURNS, probabilities=p)
+    np.testing.assert_allclose(again._model.joint.probabilities, p)
+    with pytest.raises(ValueError, match="the index of the probabilities is not that"):
+        problem.with_samples({"returns": RETURNS}, probabilities=p[::-1])
+    plain = problem.with_samples(RETURNS.to_numpy(), probabilities=p[::-1])
+    np.testing.assert_allclose(plain._model.joint.probabilities, p[::-1])
 
 
 def test_messages_name_columns():

@@ -61,6 +61,8 @@ def model_rows(model: Model) -> list[tuple[str, str]]:
         if model.joint.probabilities is not None:
             effective = model.shares.effective_size
             size += f", with probabilities (as many as {effective:.4g} equal ones)"
+        if model.joint.left_out:
+            size += f", {model.joint.left_out} more of probability 0"
         rows.append(("", size))
     rows.append(("loss", loss_text(model)))
     if model.maximise:

@@ -5,6 +5,7 @@ Frames are known by what they offer, `columns` and `to_numpy`: none of these pac
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Real
 from typing import Any
@@ -31,6 +32,8 @@ def column_names(given: Any, what: str) -> tuple[Any, ...] | None:
             " frame.columns = ['_'.join(map(str, c)) for c in frame.columns]."
         )
     names = tuple(given.columns)
+    if not names:
+        raise ValueError(f"{what} are a frame without columns; select some of them.")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{what} have two columns called {twice!r}; drop or rename one of them.")
@@ -67,16 +70,23 @@ def _refuse_other_columns(names: tuple[Any, ...], columns: tuple[Any, ...], what
     missing = [name for name in columns if name not in names]
     extra = [name for name in names if name not in columns]
     if missing:
-        near = get_close_matches(str(missing[0]), [str(name) for name in extra], n=1, cutoff=0.5)
-        hint = f"; is it the one called {near[0]!r}?" if near else ""
-        raise ValueError(f"{what} have no column {_listed(missing)}{hint or '.'}")
+        near = nearest(missing[0], extra)
+        hint = "." if near is None else f"; is it the one called {near!r}?"
+        raise ValueError(f"{what} have no column {_listed(missing)}{hint}")
     if extra:
-        near = get_close_matches(str(extra[0]), [str(name) for name in columns], n=1, cutoff=0.5)
-        hint = f" (the nearest known one is {near[0]!r})" if near else ""
+        near = nearest(extra[0], columns)
+        hint = "" if near is None else f" (the nearest known one is {near!r})"
         raise ValueError(
             f"{what} have the column {_listed(extra)} too many{hint}; select the known ones: "
             "frame[list(parameter.columns)]."
         )
+
+
+def nearest(name: Any, known: Iterable[Any]) -> Any | None:
+    """The known name that looks most like one; capitals do not matter. None if none does."""
+    lower = {str(other).lower(): other for other in known}
+    near = get_close_matches(str(name).lower(), list(lower), n=1, cutoff=0.5)
+    return lower[near[0]] if near else None
 
 
 def _listed(names: list[Any]) -> str:

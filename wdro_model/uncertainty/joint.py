@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from wdro_model.uncertainty.data_frames import nearest, refuse_other_index
 from wdro_model.uncertainty.parameter import (
     CHUNK_ENTRIES,
     UncertainParameter,
@@ -46,6 +46,8 @@ class JointSamples:
         self._data = self._declared()
         self._rows: np.ndarray | None = None
         self.probabilities: np.ndarray | None = None
+        self.left_out = 0
+        """The number of samples that were given with the probability zero."""
         self._weigh(_common_probabilities(self.parameters))
 
     @cached_property
@@ -101,16 +103,19 @@ class JointSamples:
         twin._weigh(given)
         return twin
 
-    def replace(self, scenarios: Any) -> JointSamples:
+    def replace(self, scenarios: Any, probabilities: Any = None) -> JointSamples:
         """Other samples of the same parameters, given as to `join`, checked as when declared.
 
-        They have equal probabilities.
+        probabilities: of them, (N,); equal by default.
         """
         given = self.by_parameter(scenarios)
+        for value in given.values():
+            refuse_other_index(value, probabilities)
         blocks = [parameter.as_samples(given[parameter]) for parameter in self.parameters]
         self.check_counts([len(block) for block in blocks])
         data = _side_by_side(blocks)
-        return self._with(data, None, len(data), replaced=True)
+        twin = self._with(data, None, len(data), replaced=True)
+        return twin if probabilities is None else twin.reweighted(probabilities)
 
     def with_rows(self, data: np.ndarray, probabilities: np.ndarray | None = None) -> JointSamples:
         """The same parameters with rows (N, d), and their probabilities, checked elsewhere."""
@@ -262,8 +267,8 @@ class JointSamples:
                     f"{len(found)} uncertain parameters are called {key!r}; use the parameters "
                     "themselves as keys, or give them names of their own."
                 )
-            near = get_close_matches(key, [p.name() for p in self.parameters], n=1, cutoff=0.5)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            near = nearest(key, [p.name() for p in self.parameters])
+            hint = "" if near is None else f" Did you mean {near!r}?"
             raise ValueError(
                 f"scenarios are given for {key!r}, which is not an uncertain parameter here.{hint} "
                 f"The keys must be the parameters, or their names {names}."
@@ -295,13 +300,14 @@ class JointSamples:
             {k: v for k, v in self.__dict__.items() if k not in ("matrix", "mean", "shares")}
         )
         twin._data, twin._rows, twin.size, twin._replaced = data, rows, size, replaced
-        twin.probabilities = None
+        twin.probabilities, twin.left_out = None, 0
         return twin
 
     def _weigh(self, probabilities: np.ndarray | None) -> None:
         """Take over probabilities (N,) of the samples, and leave out those of none."""
         if probabilities is not None and not probabilities.all():
             kept = np.flatnonzero(probabilities)
+            self.left_out = self.size - len(kept)
             self._rows = kept if self._rows is None else self._rows[kept]
             self.size, probabilities = len(kept), read_only(probabilities[kept])
         self.probabilities = unless_equal(probabilities)

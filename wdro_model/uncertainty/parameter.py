@@ -421,6 +421,10 @@ def _as_numbers(given: Any, what: str) -> np.ndarray:
 
 
 def _shape_hint(given: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    if shape == () and len(given) == 2:
+        return (
+            f"; for {given[1]} numbers in each scenario declare UncertainParameter({given[1]}, ...)"
+        )
     if given == shape:
         return "; for a single scenario write array[None]"
     if shape and given[:-1] == shape:

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
 from wdro_model.objectives.integration.kernel.laws import TiltedLaw
