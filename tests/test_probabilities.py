@@ -438,6 +438,11 @@ def test_folds_carry_their_probabilities():
             assert found.scores[k, j] == pytest.approx(own @ losses, rel=1e-5)
             variance = own @ (losses - own @ losses) ** 2 / (1 - own @ own)
             assert found.errors[k, j] == pytest.approx(np.sqrt(variance * (own @ own)), rel=1e-4)
+    masses = np.array([P[3:].sum(), P[:3].sum()])
+    mean = found.scores @ masses
+    np.testing.assert_allclose(found.mean, mean)
+    spread = ((found.scores - mean[:, None]) ** 2 @ masses) / (1 - masses @ masses)
+    np.testing.assert_allclose(found.standard_error, np.sqrt(spread * (masses @ masses)))
     seen = []
 
     def metric(losses, probabilities):

@@ -273,6 +273,13 @@ class RadiusTask:
             spread = ERRORS[self.metric](losses, probabilities=given)
         return Trial(solution.status, "", score, spread)
 
+    def fold_probabilities(self) -> np.ndarray | None:
+        """Of the samples that each fold judges on; None where all samples count the same."""
+        known = self.problem._model.shares.probabilities
+        if known is None or any(fold is None for fold in self.folds):
+            return None
+        return np.array([known[fold.test].sum() for fold in self.folds if fold is not None])
+
     def _probabilities(self, fold: Fold | None) -> np.ndarray | None:
         """Those of the samples of a fold that judge; None where they are equal."""
         model = self.problem._model

@@ -187,6 +187,7 @@ def judged(task: RadiusTask, found: Collected, rule: str, began: float) -> Radiu
         seconds=time.perf_counter() - began,
         complete=found.interruption is None,
         problem=task.problem,
+        fold_probabilities=task.fold_probabilities(),
     )
     if len(task.radii) > 1 and selection.index == len(task.radii) - 1:
         notes.append("the largest radius was chosen: the best one may be larger still")
