@@ -357,6 +357,37 @@ def test_probabilities_hold_in_any_units(unit, cost):
     np.testing.assert_allclose(np.bincount(worst.source, worst.weights, 6), P, rtol=1e-6)
 
 
+@pytest.mark.parametrize("method", ["erm", "exact"])
+@pytest.mark.parametrize("loss", ["hinge", "absolute", "logistic", "square"])
+def test_many_samples_with_probabilities(loss, method):
+    """Programs for many samples may be others than those for few."""
+    rng = np.random.default_rng(1)
+    data, times = rng.normal(0.3, 1.0, (6000, 3)), rng.integers(1, 4, 6000)
+    x = cp.Variable(3)
+    xi = wdro.UncertainParameter(3, "xi", samples=data, probabilities=times / times.sum())
+    u = xi @ x
+    written = {
+        "hinge": cp.pos(1 - u),
+        "absolute": cp.abs(1 - u),
+        "logistic": cp.logistic(-u),
+        "square": cp.square(1 - u),
+    }[loss]
+    cost = wdro.costs.SquaredEuclidean() if loss == "square" else wdro.costs.Norm(2)
+    weighted = wdro.Problem(
+        cp.Minimize(written), [cp.abs(x) <= 1], wdro.WassersteinBall(0.05, cost)
+    )
+    repeated = weighted.with_samples(np.repeat(data, times, axis=0))
+    value = weighted.solve(method)
+    close(
+        value,
+        repeated.evaluate(decision=weighted.solution).mean
+        if method == "erm"
+        else repeated.robust_value(weighted.solution),
+        rel=1e-6,
+    )
+    close(value, repeated.solve(method), rel=1e-5)
+
+
 def test_some_of_many_samples_are_drawn_by_their_probabilities():
     rng = np.random.default_rng(0)
     data = rng.normal(size=(20_000, 2))
