@@ -258,7 +258,7 @@ class Problem:
 
     # -------------------------------------------------------------- evaluating
     def losses(self, scenarios: Any = None, decision: Any = None) -> np.ndarray:
-        """f(x, scenario) for each scenario: {parameter: array}, an array, or the samples.
+        """f(x, scenario) for each scenario: {parameter or name: array}, an array, or the samples.
 
         Of this problem's decision, of another {variable: value}, or of a solution. With
         `cp.Maximize` these are the values of the objective, of which large ones are good.
@@ -302,7 +302,9 @@ class Problem:
         """
         from wdro_model.evaluation.statistics import LossStatistics
 
-        return LossStatistics.of(self.losses(scenarios, decision), self._model.maximise)
+        model = self._model
+        given = model.shares.probabilities if scenarios is None else None
+        return LossStatistics.of(self.losses(scenarios, decision), model.maximise, given)
 
     def robust_value(self, decision: Any = None) -> float | None:
         """The exact worst-case risk of this problem's decision, or of another {variable: value}.
@@ -324,7 +326,7 @@ class Problem:
         model = self._current_model()
         x = self._decision(decision)
         if model.radius == 0 or not isinstance(model, RobustModel):
-            return model.sign * float(model.loss.values(x, model.rows).mean())
+            return model.sign * float(model.shares.total(model.loss.values(x, model.rows)))
         found = known_robust_value(model, x)
         return None if found is None else model.sign * found
 
@@ -487,7 +489,9 @@ class Problem:
             replace(model, ambiguity=ball) if isinstance(model, RobustModel) else model, ball
         )
 
-    def with_samples(self, samples: Any = None, *, rows: Any = None) -> Problem:
+    def with_samples(
+        self, samples: Any = None, *, rows: Any = None, probabilities: Any = None
+    ) -> Problem:
         """The same problem on other data: variables, sets and the compiled loss are shared.
 
         What is read off the data, such as weights="standardize", is read off the new samples. The
@@ -497,10 +501,13 @@ class Problem:
         ----------
         samples
             `{parameter: (N, *shape)}`, or the bare array if there is one parameter; checked as
-            when the parameters are declared.
+            when the parameters are declared. Names of parameters do for keys.
         rows
             Instead of samples, which of the problem's own to use: indices, in any order and also
             more than once, or booleans. They are copied only if the method has to see each row.
+        probabilities
+            Of these samples, (N,); alone, of the problem's own. By default new samples have equal
+            ones, and rows of the problem's own keep theirs, rescaled.
 
         Examples
         --------
@@ -515,6 +522,8 @@ class Problem:
         1.60
         """
         model = self._model
+        if samples is None and rows is None and probabilities is not None:
+            rows = slice(None)
         if (samples is None) == (rows is None):
             given = "neither" if samples is None else "both"
             raise ValueError(f"with_samples needs either samples or rows=, got {given}.")
@@ -524,8 +533,10 @@ class Problem:
                 "one with UncertainParameter(..., samples=...)."
             )
         if rows is None:
-            return self._twin(model.on(model.joint.replace(samples)), self.ambiguity)
-        some = model.joint.take(as_rows(rows, model.joint.size, "rows"))
+            return self._twin(model.on(model.joint.replace(samples, probabilities)), self.ambiguity)
+        what = "rows of the samples with positive probabilities" if model.joint.left_out else "rows"
+        some = model.joint.take(as_rows(rows, model.joint.size, what))
+        some = some if probabilities is None else some.reweighted(probabilities)
         return self._twin(model.on(some), self.ambiguity)
 
     def _facts(self) -> Facts:

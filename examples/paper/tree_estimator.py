@@ -20,6 +20,7 @@ from tree_products import MovingProducts
 from wdro_model.objectives.integration.inner_integral import Integration, Stream
 from wdro_model.objectives.integration.sampled import SampledSlice
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 NO_WEIGHT = 2.0**-60
 """The directions of draws that weigh less than this, of a total of 1, are not drawn."""
@@ -58,7 +59,9 @@ class TreeGaussian(Integration):
         self.epsilon, self.sigma, self.draws = epsilon, sigma, draws
         self.products = MovingProducts(matrices)
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> TreeSlice:
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> TreeSlice:
         return TreeSlice(self, x, samples, stream)
 
     def describe(self) -> str:
@@ -73,6 +76,7 @@ class TreeSlice(SampledSlice):
 
     def __init__(self, rule: TreeGaussian, x: Array, samples: Array, stream: Stream) -> None:
         self._rule = rule  # type: ignore[assignment]
+        self._shares = SampleShares.of(len(samples))
         self._x, self._samples, self._sigma = x, samples, rule.sigma
         self._length = float(np.linalg.norm(x))
         self._products = rule.products.at(x, samples)

@@ -666,7 +666,7 @@ def test_a_bar_on_a_terminal(data, monkeypatch):
         ({"solver": "nothing"}, "solver must be FrankWolfe"),
         ({"test": np.zeros((3, 2))}, r"test scenarios of 'returns' must have shape \(N, 4\)"),
         ({"test": np.full((3, 4), np.nan)}, "test scenarios of 'returns' must be finite"),
-        ({"test": {"returns": np.zeros((3, 4))}}, "the keys must be the parameter objects"),
+        ({"test": {"Return": np.zeros((3, 4))}}, "Did you mean 'returns'.*or their names"),
         ({"test": LazySamples(lambda k: np.zeros(2), 3, (2,))}, r"shape \(n, \*\(4,\)\)"),
         ({"test": np.zeros((3, 4)), "holdout": 0.3}, "test= takes the place of a hold-out"),
         (

@@ -113,3 +113,33 @@ def test_a_dask_array_of_unknown_length_says_what_to_do():
     rows = da.from_array(ROWS, chunks=(700, 3))
     with pytest.raises(ValueError, match=r"compute_chunk_sizes\(\)"):
         wdro.UncertainParameter(3, samples=rows[rows[:, 0] > 0])
+
+
+def weighted(samples, p, **more):
+    w = cp.Variable(3)
+    z = wdro.UncertainParameter(3, samples=samples, probabilities=p)
+    ball = wdro.WassersteinBall(0.05)
+    problem = wdro.Problem(cp.Minimize(cp.logistic(-z @ w)), [cp.abs(w) <= 2], ball)
+    problem.solve(method="smoothed", epsilon=0.002, sigma=0.1, **more)
+    return problem
+
+
+def test_probabilities_go_to_the_workers(cluster):
+    """The blocks of a worker may come from all over the samples: their probabilities too."""
+    p = np.linspace(1.0, 5.0, len(ROWS)) ** 2
+    p /= p.sum()
+    here = weighted(ROWS, p)
+    there = weighted(da.from_array(ROWS, chunks=(500, 3)), p)
+    assert "blocks on the workers" in there.solution.integration
+    assert there.value == pytest.approx(here.value, rel=1e-10)
+    assert here.value != pytest.approx(logistic(ROWS).value, rel=1e-4)
+
+
+def test_batches_of_weighted_samples_on_a_cluster(cluster):
+    p = np.linspace(1.0, 5.0, len(ROWS)) ** 2
+    p /= p.sum()
+    solver = wdro.solvers.MomentumFrankWolfe(batch_size=200, max_iterations=20)
+    options = {"solver": solver, "integration": "low_rank", "dual": "exact"}
+    here = weighted(ROWS, p, **options)
+    there = weighted(da.from_array(ROWS, chunks=(500, 3)), p, **options)
+    assert there.value == pytest.approx(here.value, rel=1e-8)

@@ -109,7 +109,10 @@ def test_bad_scenarios_are_refused_by_name():
         ({a: np.full((1, 2), np.nan), b: [0]}, r"scenarios of 'p0' must be finite, got nan"),
         ({a: np.zeros((0, 2)), b: []}, "scenarios of 'p0' are empty"),
         ({a: [[0, 0]], b: [0], stranger: [[0, 0]]}, "given for 'p0', which is not an uncertain"),
-        ({"p0": [[0, 0]], "p1": [0]}, "given for 'p0', .*keys must be the parameter objects"),
+        (
+            {"q0": [[0, 0]], "p1": [0]},
+            "given for 'q0', .*Did you mean 'p0'.*names 'p0', 'p1'",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             joint.join(scenarios)

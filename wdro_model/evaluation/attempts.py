@@ -166,6 +166,7 @@ def named_scenarios(problem: Problem, test: Any) -> dict[str, Any]:
     if test is None:
         return {}
     named = isinstance(test, Mapping) and test and all(isinstance(key, str) for key in test)
+    named = named and not _by_parameter(problem, test)
     sets = dict(test) if named else {"test": test}
     if TRAINING in sets:
         raise ValueError(
@@ -177,3 +178,12 @@ def named_scenarios(problem: Problem, test: Any) -> dict[str, Any]:
         for scenarios in sets.values():
             scenario_batches(model.joint, scenarios, 1)
     return sets
+
+
+def _by_parameter(problem: Problem, test: Mapping[str, Any]) -> bool:
+    """Are the words of a dictionary names of uncertain parameters, not of sets of scenarios?"""
+    names = [parameter.name() for parameter in problem.uncertain_parameters()]
+    if any(isinstance(value, Mapping) for value in test.values()):
+        return False
+    every, some = (kind(key in names for key in test) for kind in (all, any))
+    return every or (some and len(names) > 1)

@@ -21,7 +21,7 @@ from wdro_model.evaluation.attempts import (
 )
 from wdro_model.evaluation.discrete import refuse_rounding, rounded_solution
 from wdro_model.evaluation.report import Judged, Refused, Report
-from wdro_model.evaluation.statistics import TRAINING, losses_by_set
+from wdro_model.evaluation.statistics import TRAINING, losses_by_set, probabilities_by_set
 from wdro_model.solve.certify import Solution
 
 if TYPE_CHECKING:
@@ -177,6 +177,7 @@ def judged(
         solution.status,
         solution.maximise,
         request.group,
+        probabilities_by_set(request.problem._model),
     )
 
 

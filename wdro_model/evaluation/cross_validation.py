@@ -5,6 +5,7 @@ A fold says which samples a decision is fitted on and which judge it: k-fold, ho
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from wdro_model.evaluation.statistics import (
     TAIL,
     conditional_value_at_risk,
     losses_at,
+    mean_of,
     standard_error,
     tail_error,
 )
@@ -31,12 +33,13 @@ from wdro_model.uncertainty.scenarios import as_rows
 if TYPE_CHECKING:
     from wdro_model.problem import Problem
 
-Metric = Callable[[np.ndarray], Any]
+Metric = Callable[..., Any]
 
 METRICS: dict[str, Metric] = {
-    "mean": np.mean,
+    "mean": mean_of,
     "cvar": partial(conditional_value_at_risk, level=TAIL),
 }
+"""Functions of the losses, and of `probabilities=` where they have some."""
 ERRORS: dict[str, Metric] = {
     "mean": standard_error,
     "cvar": partial(tail_error, level=TAIL),
@@ -52,6 +55,19 @@ def as_metric(given: Any) -> Metric:
         message = unknown_name("metric", given, METRICS)
         raise ValueError(f"{message} A function of the losses will do as well.")
     return METRICS[given]
+
+
+def refuse_plain_metric(metric: Any) -> None:
+    """Held-out samples with probabilities ask for a metric that counts them."""
+    try:
+        inspect.signature(as_metric(metric)).bind(None, probabilities=None)
+    except TypeError:
+        raise ValueError(
+            f"the samples have probabilities, which the metric {metric_name(metric)} does not "
+            "take; write it as metric(losses, probabilities), or use 'mean' or 'cvar'."
+        ) from None
+    except ValueError:
+        pass  # a function in C, whose signature is not known
 
 
 def metric_name(metric: Any) -> str:
@@ -247,12 +263,29 @@ class RadiusTask:
             return _failure(error)
         if was_interrupted(solution):
             raise KeyboardInterrupt
-        score = _score(self.metric, losses)
+        given = self._probabilities(fold)
+        score = _score(self.metric, losses, given)
         if not np.isfinite(score):
             message = f"the metric {metric_name(self.metric)} is {score}"
             return Trial(solution.status, message)
-        spread = ERRORS[self.metric](losses) if isinstance(self.metric, str) else np.nan
+        spread = np.nan
+        if isinstance(self.metric, str):
+            spread = ERRORS[self.metric](losses, probabilities=given)
         return Trial(solution.status, "", score, spread)
+
+    def fold_probabilities(self) -> np.ndarray | None:
+        """Of the samples that each fold judges on; None where all samples count the same."""
+        known = self.problem._model.shares.probabilities
+        if known is None or any(fold is None for fold in self.folds):
+            return None
+        return np.array([known[fold.test].sum() for fold in self.folds if fold is not None])
+
+    def _probabilities(self, fold: Fold | None) -> np.ndarray | None:
+        """Those of the samples of a fold that judge; None where they are equal."""
+        model = self.problem._model
+        if fold is None or not isinstance(model, RobustModel):
+            return None
+        return model.joint.take(fold.test).probabilities
 
     def _losses(self, solution: Solution, fold: Fold | None) -> np.ndarray:
         """The losses of a decision on what was held out, or on the user's scenarios.
@@ -272,9 +305,10 @@ def _failure(error: Exception) -> Trial:
     return Trial(FAILED, message)
 
 
-def _score(metric: str | Metric, losses: np.ndarray) -> float:
+def _score(metric: str | Metric, losses: np.ndarray, given: np.ndarray | None) -> float:
+    more = {} if given is None else {"probabilities": given}
     with blaming(f"the metric {metric_name(metric)}"):
-        value = as_metric(metric)(losses)
+        value = as_metric(metric)(losses, **more)
     if np.ndim(value) != 0 or not isinstance(np.asarray(value).item(), Real):
         raise TypeError(
             f"the metric {metric_name(metric)} must return one number for a vector of losses, got "

@@ -150,9 +150,12 @@ class LossWindow:
     def width(self) -> float:
         return self.high - self.low
 
-    def inside(self, losses: np.ndarray) -> np.ndarray:
-        """The losses that are shown."""
-        return losses[(self.low <= losses) & (losses <= self.high)]
+    def inside(
+        self, losses: np.ndarray, given: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """The losses that are shown, and their probabilities where they have some."""
+        seen = (self.low <= losses) & (losses <= self.high)
+        return losses[seen], None if given is None else given[seen]
 
     def beyond(self, losses: np.ndarray) -> tuple[int, int]:
         """How many losses are not, on each side."""
@@ -260,12 +263,13 @@ def draw_losses(
 ) -> None:
     """One method's histogram and density, its mean marked on the axis, a bar at its promise."""
     losses = judged.losses[scenarios]
-    seen = window.inside(losses)
-    heights, edges = peak_histogram(seen)
-    grid, density = peak_density(seen)
+    seen = window.inside(losses, judged.probabilities.get(scenarios))
+    heights, edges = peak_histogram(*seen)
+    grid, density = peak_density(*seen)
     axes.stairs(heights, edges, fill=True, alpha=0.22, color=colour)
     axes.plot(grid, density, color=colour, linestyle=line, label=label(judged))
-    axes.plot(losses.mean(), 0.0, marker="^", color=colour, clip_on=False, zorder=5)
+    mean = judged.mean(scenarios)
+    axes.plot(mean, 0.0, marker="^", color=colour, clip_on=False, zorder=5)
     if judged.promise is not None:  # one far from all losses is left to the label
         axes.vlines(judged.promise, 0.0, 0.3, color=colour, lw=2.5, zorder=4)
     axes.set_ylim(0.0, 1.06)
@@ -282,18 +286,23 @@ def is_spike(losses: np.ndarray) -> bool:
     return losses.size < 3 or np.ptp(losses) <= 1e-9 * max(1e-300, float(np.abs(losses).max()))
 
 
-def peak_histogram(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def peak_histogram(
+    losses: np.ndarray, given: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Heights, the largest 1, and edges; the width of the bins by Freedman and Diaconis."""
     if is_spike(losses):
         return np.zeros(1), np.full(2, losses.mean())
     quartiles = np.quantile(losses, [0.25, 0.75])
     width = 2.0 * float(np.ptp(quartiles)) / np.cbrt(losses.size)
     bins = np.ptp(losses) / width if width > 0 else MOST_BINS
-    counts, edges = np.histogram(losses, bins=int(np.clip(np.ceil(bins), 3, MOST_BINS)))
+    count = int(np.clip(np.ceil(bins), 3, MOST_BINS))
+    counts, edges = np.histogram(losses, bins=count, weights=given)
     return counts / counts.max(), edges
 
 
-def peak_density(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def peak_density(
+    losses: np.ndarray, given: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """A Gaussian kernel density with peak 1 on a grid; a spike where all losses are the same.
 
     The losses are first counted on the grid, so that a million of them cost no more than a few.
@@ -305,7 +314,7 @@ def peak_density(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     spread = min(float(losses.std()), middle) if middle > 0 else float(losses.std())
     bandwidth = max(0.9 * spread * losses.size**-0.2, 2.0 * float(np.ptp(losses)) / GRID)
     low, high = losses.min() - 3 * bandwidth, losses.max() + 3 * bandwidth
-    counts, edges = np.histogram(losses, bins=GRID, range=(low, high))
+    counts, edges = np.histogram(losses, bins=GRID, range=(low, high), weights=given)
     step = edges[1] - edges[0]
     reach = int(np.ceil(4 * bandwidth / step))
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * step / bandwidth) ** 2)

@@ -18,7 +18,7 @@ from wdro_model.display.figures import colours_of_methods, scenario_colour
 from wdro_model.display.html_tables import Column, html_table
 from wdro_model.evaluation.pages import wide
 from wdro_model.evaluation.radius_drawing import most_changing
-from wdro_model.evaluation.statistics import PERCENTS, LossStatistics
+from wdro_model.evaluation.statistics import PERCENTS, LossStatistics, quantiles
 from wdro_model.evaluation.worst_case import find_worst_case
 from wdro_model.model import RobustModel
 from wdro_model.solve.certify import Solution
@@ -114,7 +114,10 @@ class Explorer:
                     judged.solution,
                     judged.promise,
                     {s: judged.statistics(s) for s in report.scenario_sets},
-                    {s: np.quantile(judged.losses[s], PERCENTS) for s in report.scenario_sets},
+                    {
+                        s: quantiles(judged.losses[s], PERCENTS, judged.probabilities.get(s))
+                        for s in report.scenario_sets
+                    },
                 )
                 for judged in sorted(entries, key=lambda judged: judged.radius)
             )
@@ -248,8 +251,9 @@ class AdversaryMove:
         found = find_worst_case(model, x, solution, None)
         count = len(found.weights)
         rows = model.joint.join(found.scenarios)
-        deviation = model.rows.std(axis=0)
-        shift = found.weights @ rows - model.rows.mean(axis=0)
+        mean = model.joint.mean
+        deviation = np.sqrt(model.shares.total((model.rows - mean) ** 2))
+        shift = found.weights @ rows - mean
         before = model.sign * model.loss.values(x, model.rows)
 
         def per_sample(values: np.ndarray) -> np.ndarray:

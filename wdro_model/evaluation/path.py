@@ -23,7 +23,14 @@ from wdro_model.evaluation.attempts import (
     warm_arguments,
     was_interrupted,
 )
-from wdro_model.evaluation.statistics import PERCENTS, TRAINING, LossStatistics, losses_by_set
+from wdro_model.evaluation.statistics import (
+    PERCENTS,
+    TRAINING,
+    LossStatistics,
+    losses_by_set,
+    probabilities_by_set,
+    quantiles,
+)
 from wdro_model.evaluation.tables import Tabular, frame, written
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.solve.certify import Solution
@@ -316,8 +323,8 @@ def _stage(
         return Stage(radius, None, nowhere, {}, {}, found.message)
     losses = losses_by_set(model, found.decision, sets)
     x = model.feasible.layout.join(found.decision)
-    statistics, quantiles = _seen(losses, found.maximise)
-    return Stage(radius, found, x, statistics, quantiles)
+    statistics, spread = _seen(losses, found.maximise, probabilities_by_set(model))
+    return Stage(radius, found, x, statistics, spread)
 
 
 class Computed(Mapping[str, Any]):
@@ -345,15 +352,18 @@ class Computed(Mapping[str, Any]):
 
 
 def _seen(
-    losses: Mapping[str, np.ndarray], maximise: bool
+    losses: Mapping[str, np.ndarray], maximise: bool, given: Mapping[str, np.ndarray]
 ) -> tuple[Mapping[str, LossStatistics], Mapping[str, np.ndarray]]:
-    """Statistics and quantiles of losses; of many at once, so that they need not be kept."""
+    """Statistics and quantiles of losses; of many at once, so that they need not be kept.
+
+    given: the probabilities of scenarios that have other than equal ones.
+    """
     of, every = LossStatistics.of, losses.items()
-    statistics = Computed({name: partial(of, those, maximise) for name, those in every})
-    quantiles = Computed({name: partial(np.quantile, those, PERCENTS) for name, those in every})
+    statistics = Computed({n: partial(of, those, maximise, given.get(n)) for n, those in every})
+    spread = Computed({n: partial(quantiles, those, PERCENTS, given.get(n)) for n, those in every})
     if sum(those.size for those in losses.values()) > MANY:
-        return dict(statistics), dict(quantiles)
-    return statistics, quantiles
+        return dict(statistics), dict(spread)
+    return statistics, spread
 
 
 def coordinate_names(problem: Problem) -> tuple[str, ...]:

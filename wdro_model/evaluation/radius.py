@@ -22,6 +22,7 @@ from wdro_model.evaluation.cross_validation import (
     as_folds,
     as_metric,
     metric_name,
+    refuse_plain_metric,
 )
 from wdro_model.evaluation.parallel import Collected, check_jobs, collect
 from wdro_model.evaluation.selection import RULES, RadiusSelection
@@ -29,7 +30,7 @@ from wdro_model.model import RobustModel
 from wdro_model.solve.options import Options
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
-from wdro_model.uncertainty.parameter import CHUNK_ENTRIES, as_scenarios, read_only
+from wdro_model.uncertainty.parameter import CHUNK_ENTRIES, read_only
 from wdro_model.uncertainty.scenarios import LazySamples
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def select_radius(
     folds : int, object with `split(X)`, or pairs of indices (train, test)
         k folds, shuffled by the seed; 1 with `holdout`, the share of the samples that judges.
     metric : "mean", "cvar" (the mean of the worst 5%) or a function of the losses (n,)
-        Small is good; the losses are minus the values of an objective that is maximised.
+        Small is good; the losses are minus the values of an objective that is maximised. Where
+        samples with probabilities judge, it is called as metric(losses, probabilities=p).
     rule : "min" or "one_standard_error"
         The smallest mean score, or the largest radius within one standard error of it.
     test : {parameter: array} or array, optional
@@ -120,6 +122,8 @@ def select_radius(
         grid = increasing_radii(radii)
     splits: list[Fold | None] = [None]
     if test is None:
+        if joint.probabilities is not None:
+            refuse_plain_metric(metric)
         splits = [*as_folds(folds, joint.size, holdout, seed)]
     scenarios = check_test(joint, test, holdout)
     check_rule(rule, metric, len(splits))
@@ -183,6 +187,7 @@ def judged(task: RadiusTask, found: Collected, rule: str, began: float) -> Radiu
         seconds=time.perf_counter() - began,
         complete=found.interruption is None,
         problem=task.problem,
+        fold_probabilities=task.fold_probabilities(),
     )
     if len(task.radii) > 1 and selection.index == len(task.radii) - 1:
         notes.append("the largest radius was chosen: the best one may be larger still")
@@ -278,7 +283,7 @@ def _scenarios(parameter: Any, given: Any) -> Any:
         if given.shape[1:] != parameter.shape:
             raise ValueError(f"{what} must have shape (n, *{parameter.shape}), got {given.shape}.")
         return given
-    return read_only(as_scenarios(given, parameter.shape, what))
+    return read_only(parameter.as_scenarios(given, what))
 
 
 # ------------------------------------------------------------------ radii to try
@@ -291,7 +296,8 @@ def default_radii(joint: JointSamples, cost: BoundCost, order: float | None) -> 
     much smaller than that is ERM, and one of radius S has room for all the data in one point.
     """
     scale = spread(joint, cost)
-    first = SMALLEST * scale * joint.size ** (-(2.0 if order is None else order) / 2)
+    size = joint.shares.effective_size
+    first = SMALLEST * scale * size ** (-(2.0 if order is None else order) / 2)
     return np.concatenate([[0.0], np.geomspace(first, scale, COUNT)])
 
 
@@ -303,11 +309,14 @@ def spread(joint: JointSamples, cost: BoundCost) -> float:
             "radius changes nothing; give a finite weight to what is uncertain."
         )
     total, varies, first = 0.0, False, None
-    for rows in joint.blocks(max(1, CHUNK_ENTRIES // joint.dimension)):
+    step = max(1, CHUNK_ENTRIES // joint.dimension)
+    for number, rows in enumerate(joint.blocks(step)):
         first = rows[0] if first is None else first
         # Rounding of the mean gives constant data a tiny spread.
         varies = varies or bool(np.any((rows != first) & ~cost.frozen))
-        total += float(cost(rows, np.where(cost.frozen, rows, joint.mean)).sum())
+        costs = cost(rows, np.where(cost.frozen, rows, joint.mean))
+        shares = joint.shares.some(slice(number * step, number * step + len(rows)))
+        total += float(shares.multiple(costs).sum())
     scale = total / joint.size
     if not varies or not 0 < scale < math.inf:
         reason = (

@@ -13,7 +13,7 @@ from wdro_model.display.factual import brief, counted, words
 from wdro_model.display.figures import METHOD_COLOURS
 from wdro_model.display.html_tables import Column, html_table, listed
 from wdro_model.evaluation.pages import image, meanings, page, sorting
-from wdro_model.evaluation.statistics import Advantage, LossStatistics, advantage
+from wdro_model.evaluation.statistics import Advantage, LossStatistics, advantage, mean_of
 from wdro_model.evaluation.tables import Tabular, text_table, written
 from wdro_model.solve.certify import Solution
 
@@ -95,6 +95,8 @@ class Judged:
     """Is the objective maximised? `losses` are then its values, and large ones are good."""
     group: str = ""
     """The label of its method, which it shares with other radii; its name, if nothing is said."""
+    probabilities: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Of the scenarios of sets that have some, by the name of the set."""
 
     @property
     def family(self) -> str:
@@ -122,7 +124,23 @@ class Judged:
         >>> round(judged.statistics("test").worst, 2)
         3.0
         """
-        return LossStatistics.of(self.losses[scenarios], self.maximise)
+        given = self.probabilities.get(scenarios)
+        return LossStatistics.of(self.losses[scenarios], self.maximise, given)
+
+    def mean(self, scenarios: str) -> float:
+        """The mean loss on a set of scenarios.
+
+        Examples
+        --------
+        >>> import cvxpy as cp, wdro_model as wdro
+        >>> x = cp.Variable(2, nonneg=True)
+        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
+        >>> judged = wdro.compare(problem, "erm", test=[[3.0, 3.0], [1.0, 1.0]])["erm"]
+        >>> round(judged.mean("test"), 2)
+        2.0
+        """
+        return float(mean_of(self.losses[scenarios], self.probabilities.get(scenarios)))
 
     def excess(self, scenarios: str) -> float | None:
         """How far the mean falls short of the promise: positive where it was too good.
@@ -139,7 +157,7 @@ class Judged:
         """
         if self.promise is None:
             return None
-        mean = float(self.losses[scenarios].mean())
+        mean = self.mean(scenarios)
         if np.isclose(mean, self.promise, rtol=1e-12, atol=0.0):
             return 0.0
         return self.promise - mean if self.maximise else mean - self.promise
@@ -165,7 +183,7 @@ class Judged:
 
     def __repr__(self) -> str:
         promise = "none" if self.promise is None else f"{self.promise:.6g}"
-        means = ", ".join(f"{name} {those.mean():.6g}" for name, those in self.losses.items())
+        means = ", ".join(f"{name} {self.mean(name):.6g}" for name in self.losses)
         return brief(self, f"{self.name!r}, promise {promise}, mean loss on {means}")
 
     def row(self, scenarios: str) -> dict[str, Any]:
@@ -298,7 +316,7 @@ class Report(Tabular):
         """
         base = self[over]
         others = {judged.name: judged.losses for judged in self.methods if judged.name != over}
-        return advantage(others, base.name, base.losses, base.maximise)
+        return advantage(others, base.name, base.losses, base.maximise, base.probabilities)
 
     # -------------------------------------------------------------- ways out
     def plot(
@@ -430,7 +448,7 @@ class Report(Tabular):
             return f"<p>{escape(str(error))}</p>"
         methods = ", ".join(judged.name for judged in self.methods)
         means = "; ".join(
-            f"{judged.name} on {name}: mean {judged.losses[name].mean():.5g}"
+            f"{judged.name} on {name}: mean {judged.mean(name):.5g}"
             for judged in self.methods
             for name in self.scenario_sets
         )

@@ -67,6 +67,9 @@ class RadiusSelection(Tabular):
     """The user's problem at the chosen radius, solved on all samples unless refit=False, the run
     was interrupted, or the solve failed."""
     notes: tuple[str, ...] = ()
+    fold_probabilities: np.ndarray | None = None
+    """Of the samples that each fold judges on, (F,), where samples have probabilities: folds count
+    by them in the mean. None where all folds count the same."""
 
     columns = COLUMNS
 
@@ -96,6 +99,10 @@ class RadiusSelection(Tabular):
     @cached_property
     def mean(self) -> np.ndarray:
         """The mean score over the folds, (K,)."""
+        if self.fold_probabilities is not None:
+            known = np.where(np.isfinite(self.scores), self.scores, 0.0)
+            total = (self._fold_shares * known).sum(axis=1)
+            return np.where(self.counts > 0, total, np.nan)
         total = np.where(np.isfinite(self.scores), self.scores, 0.0).sum(axis=1)
         return np.where(self.counts > 0, total / np.maximum(self.counts, 1), np.nan)
 
@@ -105,8 +112,19 @@ class RadiusSelection(Tabular):
         scored, count = np.isfinite(self.scores), np.maximum(self.counts, 2)
         squares = np.where(scored, (self.scores - self.mean[:, None]) ** 2, 0.0)
         between = np.sqrt(squares.sum(axis=1) / (count - 1) / count)
+        if self.fold_probabilities is not None:
+            shares = self._fold_shares
+            square = np.minimum((shares**2).sum(axis=1), 1.0 - 1e-12)
+            between = np.sqrt((shares * squares).sum(axis=1) * square / (1.0 - square))
         within = np.where(scored, self.errors, 0.0).sum(axis=1)
         return np.select([self.counts > 1, self.counts == 1], [between, within], np.nan)
+
+    @cached_property
+    def _fold_shares(self) -> np.ndarray:
+        """What each fold with a score counts in the mean of a radius, (K, F)."""
+        assert self.fold_probabilities is not None
+        counted = np.where(np.isfinite(self.scores), self.fold_probabilities, 0.0)
+        return counted / np.maximum(counted.sum(axis=1, keepdims=True), 1e-300)
 
     @property
     def erm(self) -> float | None:

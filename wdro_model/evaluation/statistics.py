@@ -12,6 +12,7 @@ from wdro_model.display.factual import Facts, brief, facts_html, facts_lines, wo
 from wdro_model.display.html_tables import Column
 from wdro_model.evaluation.tables import Tabular
 from wdro_model.model import Model, RobustModel
+from wdro_model.uncertainty.sample_shares import SampleShares
 from wdro_model.uncertainty.scenarios import scenario_batches
 
 TRAINING = "training"
@@ -44,6 +45,12 @@ def losses_at(model: Model, x: np.ndarray, scenarios: Any = None) -> np.ndarray:
     return np.concatenate([model.sign * np.array(model.loss.values(x, rows)) for rows in blocks])
 
 
+def probabilities_by_set(model: Model) -> dict[str, np.ndarray]:
+    """The probabilities of the scenarios of sets that have some: the samples, at most."""
+    known = model.shares.probabilities
+    return {} if known is None else {TRAINING: known}
+
+
 def losses_by_set(
     model: Model, decision: Mapping[Any, np.ndarray], sets: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
@@ -57,7 +64,8 @@ def losses_by_set(
 class LossStatistics:
     """Mean, spread, quantiles and tail of a sample of losses; prints as a small table.
 
-    Of an objective that is maximised, of its values: the worst are then the smallest.
+    Losses with probabilities count as much as these say; errors are then those of 1 / sum p^2
+    equal ones. Of an objective that is maximised, of its values: the worst are then the smallest.
 
     Examples
     --------
@@ -76,7 +84,8 @@ class LossStatistics:
     deviation: float
     """With the divisor count - 1; 0 for a single loss."""
     quantiles: Mapping[float, float]
-    """By their level; linear between the ordered losses, as NumPy and pandas do it."""
+    """By their level; linear between the ordered losses, as NumPy and pandas do it. Of losses with
+    probabilities, the least that at least this share of them does not exceed."""
     tail: float
     """CVaR at 95%: the mean of the worst 5% of the losses."""
     tail_error: float
@@ -84,8 +93,12 @@ class LossStatistics:
     worst: float
 
     @classmethod
-    def of(cls, losses: Any, maximise: bool = False) -> LossStatistics:
+    def of(
+        cls, losses: Any, maximise: bool = False, probabilities: np.ndarray | None = None
+    ) -> LossStatistics:
         """The statistics of a sample of losses, (count,); maximise: large ones are good.
+
+        probabilities: of the losses, (count,); equal by default.
 
         Examples
         --------
@@ -100,7 +113,7 @@ class LossStatistics:
                 f"statistics need a vector of at least one loss, got shape {losses.shape}."
             )
         if maximise:
-            turned = cls.of(-losses)
+            turned = cls.of(-losses, probabilities=probabilities)
             return replace(
                 turned,
                 mean=-turned.mean,
@@ -110,12 +123,12 @@ class LossStatistics:
             )
         return cls(
             losses.size,
-            float(losses.mean()),
-            standard_error(losses),
-            float(losses.std(ddof=1)) if losses.size > 1 else 0.0,
-            dict(zip(LEVELS, map(float, np.quantile(losses, LEVELS)))),
-            conditional_value_at_risk(losses, TAIL),
-            tail_error(losses, TAIL),
+            float(mean_of(losses, probabilities)),
+            standard_error(losses, probabilities),
+            deviation(losses, probabilities) if losses.size > 1 else 0.0,
+            dict(zip(LEVELS, map(float, quantiles(losses, LEVELS, probabilities)))),
+            conditional_value_at_risk(losses, TAIL, probabilities),
+            tail_error(losses, TAIL, probabilities),
             float(losses.max()),
         )
 
@@ -161,15 +174,50 @@ class LossStatistics:
         )
 
 
-def standard_error(losses: np.ndarray) -> float:
+def mean_of(losses: np.ndarray, probabilities: np.ndarray | None = None) -> float:
+    """The mean of losses, with their probabilities where they have some."""
+    return SampleShares.of(losses.size, probabilities).total(losses)
+
+
+def deviation(losses: np.ndarray, probabilities: np.ndarray | None = None) -> float:
+    """The standard deviation of at least two losses, with the divisor count - 1.
+
+    With probabilities the variance is divided by 1 - sum p^2, which is the same for equal ones.
+    """
+    if probabilities is None:
+        return float(losses.std(ddof=1))
+    away = losses - probabilities @ losses
+    return float(np.sqrt(probabilities @ away**2 / (1.0 - probabilities @ probabilities)))
+
+
+def quantiles(losses: np.ndarray, levels: Any, probabilities: np.ndarray | None = None) -> Any:
+    """The quantiles of losses: between ordered ones, or losses where they have probabilities."""
+    if probabilities is None:
+        return np.quantile(losses, levels)
+    order = np.argsort(losses, kind="stable")
+    reached = np.cumsum(probabilities[order])
+    # Rounding in the sums must not lead past a loss that has just the share.
+    first = np.searchsorted(reached, np.asarray(levels) - 1e-12)
+    return losses[order][np.minimum(first, losses.size - 1)]
+
+
+def standard_error(losses: np.ndarray, probabilities: np.ndarray | None = None) -> float:
     """Standard error of the mean of independent losses; NaN for a single one."""
     if losses.size < 2:
         return float("nan")
-    return float(losses.std(ddof=1) / np.sqrt(losses.size))
+    size = SampleShares.of(losses.size, probabilities).effective_size
+    return float(deviation(losses, probabilities) / np.sqrt(size))
 
 
-def conditional_value_at_risk(losses: np.ndarray, level: float) -> float:
+def conditional_value_at_risk(
+    losses: np.ndarray, level: float, probabilities: np.ndarray | None = None
+) -> float:
     """Mean of the worst (1 - level) share of the losses, a fraction of a sample counted as such."""
+    if probabilities is not None:
+        order = np.argsort(-losses, kind="stable")
+        before = np.cumsum(probabilities[order]) - probabilities[order]
+        counted = np.clip(1.0 - level - before, 0.0, probabilities[order])
+        return float(counted @ losses[order] / counted.sum())
     ordered = np.sort(losses)[::-1]
     share = (1.0 - level) * ordered.size
     whole = int(np.floor(share))
@@ -177,15 +225,15 @@ def conditional_value_at_risk(losses: np.ndarray, level: float) -> float:
     return float(total / share)
 
 
-def tail_error(losses: np.ndarray, level: float) -> float:
+def tail_error(losses: np.ndarray, level: float, probabilities: np.ndarray | None = None) -> float:
     """Standard error of the CVaR of independent losses, from its influence function.
 
     CVaR is the mean of t + (loss - t)_+ / (1 - level) at the quantile t, which to first order may
     be taken as known. NaN for a single loss. With fewer than 1 / (1 - level) losses the tail is a
     part of one loss, and the error is too small.
     """
-    quantile = float(np.quantile(losses, level))
-    return standard_error(np.maximum(losses - quantile, 0.0) / (1.0 - level))
+    quantile = float(quantiles(losses, level, probabilities))
+    return standard_error(np.maximum(losses - quantile, 0.0) / (1.0 - level), probabilities)
 
 
 # ------------------------------------------------------------------ one against another
@@ -210,19 +258,24 @@ class Difference:
     """The differences, one for each scenario; positive where the method is better."""
     rounding: float
     """Smaller differences are none."""
+    probabilities: np.ndarray | None = None
+    """Of the scenarios; None where all count the same."""
 
     def __repr__(self) -> str:
-        return brief(self, f"{self.method!r} on {self.scenarios!r}, mean {self.losses.mean():.6g}")
+        mean = mean_of(self.losses, self.probabilities)
+        return brief(self, f"{self.method!r} on {self.scenarios!r}, mean {mean:.6g}")
 
     def row(self) -> dict[str, Any]:
+        p = self.probabilities
+        better = (self.losses > self.rounding).astype(float)
         return {
             "method": self.method,
             "scenarios": self.scenarios,
-            "difference": float(self.losses.mean()),
-            "standard_error": standard_error(self.losses),
-            "cvar95": -conditional_value_at_risk(-self.losses, TAIL),
-            "cvar95_error": tail_error(-self.losses, TAIL),
-            "better": float((self.losses > self.rounding).mean()),
+            "difference": float(mean_of(self.losses, p)),
+            "standard_error": standard_error(self.losses, p),
+            "cvar95": -conditional_value_at_risk(-self.losses, TAIL, p),
+            "cvar95_error": tail_error(-self.losses, TAIL, p),
+            "better": float(mean_of(better, p)),
         }
 
 
@@ -277,14 +330,22 @@ def advantage(
     over: str,
     base: Mapping[str, np.ndarray],
     maximise: bool = False,
+    probabilities: Mapping[str, np.ndarray] | None = None,
 ) -> Advantage:
-    """What each method gains on each set of scenarios; maximise: large values are good."""
+    """What each method gains on each set of scenarios; maximise: large values are good.
+
+    probabilities: of the scenarios of sets that have some.
+    """
     sign = -1.0 if maximise else 1.0
     if not others:
         raise ValueError(f"the report has no decision but that of {over!r} to compare.")
     found = [
         Difference(
-            name, scenarios, sign * (own - losses[scenarios]), ROUNDING * float(np.abs(own).max())
+            name,
+            scenarios,
+            sign * (own - losses[scenarios]),
+            ROUNDING * float(np.abs(own).max()),
+            (probabilities or {}).get(scenarios),
         )
         for name, losses in others.items()
         for scenarios, own in base.items()

@@ -20,6 +20,8 @@ from wdro_model.evaluation.drawing import (
 if TYPE_CHECKING:
     from wdro_model.evaluation.report import Judged, Report
 
+DOT, LARGEST = 12, 4
+"""The area of a dot, and how many times it the most probable scenario has."""
 MOST_DOTS = 300
 """More losses than this are drawn as a band, as wide as they are dense."""
 NAME_WIDTH = 24
@@ -87,16 +89,16 @@ def draw_strip(
 ) -> None:
     """The losses of one method around its row, and its marks."""
     losses = judged.losses[scenarios]
-    seen = window.inside(losses)
+    seen, given = window.inside(losses, judged.probabilities.get(scenarios))
     if losses.size > MOST_DOTS and np.ptp(seen) > 0:
-        grid, density = peak_density(seen)
+        grid, density = peak_density(seen, given)
         density = np.where((grid < window.low) | (grid > window.high), 0.0, density)
         low, high = row - HALF * density, row + HALF * density
         axes.fill_between(grid, low, high, color=colour, alpha=0.3, lw=0)
     elif seen.size:
         places = scattered(seen, row)
         fade = float(np.clip(30 / seen.size, 0.25, 0.6))
-        axes.scatter(seen, places, s=12, color=colour, alpha=fade, linewidths=0, zorder=2)
+        axes.scatter(seen, places, s=areas(given), color=colour, alpha=fade, linewidths=0, zorder=2)
     found = judged.statistics(scenarios)
     shown = [
         ("promise", judged.promise, {"marker": "|", "ms": 22, "mew": 3, "color": colour}),
@@ -141,6 +143,11 @@ def scattered(losses: np.ndarray, row: int) -> np.ndarray:
     return row + HALF * 0.85 * (2 * ((ranks * GOLDEN) % 1.0) - 1)
 
 
+def areas(given: np.ndarray | None) -> Any:
+    """Of dots: as large as their probabilities say, those of the largest not too large."""
+    return DOT if given is None else np.maximum(1.0, DOT * LARGEST * given / given.max())
+
+
 def edged(colour: str) -> dict[str, Any]:
     """A mark that stands out from its own strip."""
     return {"color": colour, "mec": "white", "mew": 1.1}
@@ -160,7 +167,9 @@ def marks(report: Report, sets: Sequence[str]) -> list[Any]:
     plain_line: dict[str, Any] = {"ls": "none", "color": INK}
     found: list[Any] = []
     if min(sizes) <= MOST_DOTS:
-        found.append(Line2D([], [], marker=".", alpha=0.5, label="one scenario", **plain_line))
+        weighed = any(judged.probabilities for judged in report.methods)
+        text = "one scenario, by its probability" if weighed else "one scenario"
+        found.append(Line2D([], [], marker=".", alpha=0.5, label=text, **plain_line))
     if max(sizes) > MOST_DOTS:
         found.append(Patch(color=INK, alpha=0.3, lw=0, label="density of the scenarios"))
     tail = tail_marker(report.maximise)

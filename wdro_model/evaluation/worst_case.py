@@ -165,13 +165,14 @@ def smoothed_worst_case(model: RobustModel, solution: Solution, seed: int = 0) -
     samples, stream = np.arange(model.joint.size), Stream(seed, STAGE)
     found = rule.slice(x, samples, stream)
     weights, log_mean = found.weights(dual)
+    shares = model.shares
     penalty = float(
-        np.mean(np.sum(weights * (found.losses - dual * found.costs), axis=1))
-        - solution.epsilon * log_mean.mean()
+        shares.total(np.sum(weights * (found.losses - dual * found.costs), axis=1))
+        - solution.epsilon * shares.total(log_mean)
     )
     rows = np.array(rule.draw(samples, stream).rows)
     source = np.repeat(samples, draws)
-    flat = np.ravel(weights) / len(samples)
+    flat = np.ravel(shares.times(weights))
     rows = within_budget(model, rows, source, flat)
     return WorstCase(
         scenarios=model.joint.split(rows),

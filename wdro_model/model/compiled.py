@@ -22,6 +22,7 @@ from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 MOST_RESULTS = 64
 """Results that are kept at once: several for each of the last radii."""
@@ -114,6 +115,11 @@ class Model:
     def size(self) -> int:
         """The number of samples, N."""
         return 1
+
+    @property
+    def shares(self) -> SampleShares:
+        """What each sample counts in averages over them."""
+        return SampleShares.of(1)
 
     @property
     def mean_row(self) -> np.ndarray:
@@ -236,6 +242,10 @@ class RobustModel(Model):
         return self.joint.size
 
     @property
+    def shares(self) -> SampleShares:
+        return self.joint.shares
+
+    @property
     def mean_row(self) -> np.ndarray:
         return self.joint.mean[None]
 
@@ -261,6 +271,16 @@ class RobustModel(Model):
         joint = self.joint.take(rows)
         loss = FlatLoss(self.loss.loss, self.loss.layout, joint)
         return replace(self, loss=loss, joint=joint, memory=Memory())
+
+    def on_some(self, count: int) -> RobustModel:
+        """The model on some of its samples, drawn by their probabilities: enough for a scale."""
+        rng, p = np.random.default_rng(0), self.joint.probabilities
+        if p is None:
+            return self.on_samples(np.sort(rng.choice(self.size, count, replace=False)))
+        rows, times = np.unique(rng.choice(self.size, count, p=p), return_counts=True)
+        found = self.on_samples(rows)
+        joint = found.joint.reweighted(times / count)
+        return replace(found, joint=joint, loss=FlatLoss(self.loss.loss, self.loss.layout, joint))
 
     def without_ball(self) -> RobustModel:
         """The model of ERM: nothing moves."""

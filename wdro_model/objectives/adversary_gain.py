@@ -13,10 +13,14 @@ worth it:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from wdro_model.model import RobustModel
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 MEASURED = 200
 """At most so many samples are looked at."""
@@ -32,21 +36,23 @@ def adversary_gain(model: RobustModel, x: Array) -> float:
     joint, cost = model.joint, model.cost
     count = max(1, min(MEASURED, ENTRIES // max(1, joint.dimension)))
     # The slope of an affine loss is one for all samples, and their mean has the mean room to move.
-    rows = model.mean_row if model.affine_in_data else joint.matrix[:: -(-joint.size // count)]
+    some = slice(None, None, -(-joint.size // count))
+    rows = model.mean_row if model.affine_in_data else joint.matrix[some]
+    mean = SampleShares.of(1).total if model.affine_in_data else joint.shares_of(some).total
     slopes = np.array(model.loss(x, rows)[1].in_data(np.ones(len(rows))))
     slopes[:, cost.frozen] = 0.0
     order, scale = cost.small_moves(joint)
     reach = float((model.radius / scale) ** (1 / order))
-    first = reach * float(np.sqrt(np.mean(sizes(model, slopes) ** 2)))
+    first = reach * float(np.sqrt(mean(sizes(model, slopes) ** 2)))
     if joint.bounds is not None:
         lower, upper = joint.bounds
         with np.errstate(invalid="ignore"):
             across = slopes * np.where(slopes > 0, upper - rows, lower - rows)
-        first = min(first, float(np.where(slopes == 0, 0.0, across).sum(axis=1).mean()))
+        first = min(first, float(mean(np.where(slopes == 0, 0.0, across).sum(axis=1))))
     if model.affine_in_data:
         return first
     moves = reach * steepest(model, x, rows, slopes, order)
-    return max(first, affordable(*looked(model, x, rows, moves), model.radius))
+    return max(first, affordable(*looked(model, x, rows, moves), model.radius, mean))
 
 
 def sizes(model: RobustModel, slopes: Array) -> Array:
@@ -96,7 +102,7 @@ def looked(model: RobustModel, x: Array, rows: Array, moves: Array) -> tuple[Arr
     return gains, costs
 
 
-def affordable(gains: Array, costs: Array, radius: float) -> float:
+def affordable(gains: Array, costs: Array, radius: float, mean: Callable[[Array], Any]) -> float:
     """The largest mean gain at a mean cost of at most the radius, by the price of the budget."""
     low, high = 0.0, float(np.divide(gains, costs, out=np.zeros_like(gains), where=costs > 0).max())
     samples = np.arange(len(gains))
@@ -104,7 +110,7 @@ def affordable(gains: Array, costs: Array, radius: float) -> float:
     def bought(price: float) -> tuple[float, float]:
         best = np.argmax(gains - price * costs, axis=1)
         gain, cost = gains[samples, best], costs[samples, best]
-        return float((gain - price * cost).mean()), float(cost.mean())
+        return float(mean(gain - price * cost)), float(mean(cost))
 
     profit, spent = bought(0.0)
     if spent <= radius:

@@ -49,24 +49,25 @@ def climb(model: RobustModel, x: Array, dual: float | None = None) -> Climbed | 
     """
     if not _applies(model):
         return None
+    mean = model.shares.total
     try:
         slopes = model.loss(x, model.rows)[1].in_data(np.ones(len(model.rows)))
     except NotImplementedError:
         return None  # a callable loss without gradients in the data
-    steep = float(np.sqrt(np.mean(np.sum(slopes**2, axis=1))))
+    steep = float(np.sqrt(mean(np.sum(slopes**2, axis=1))))
     price = dual or model.cost.typical_price(steep, model.radius, model.joint)
     if not np.isfinite(price) or price <= 0:
         return None
     low, high, rows = 0.0, np.inf, model.rows
-    best = Climbed(rows, float(model.loss.values(x, rows).mean()), 0.0)
+    best = Climbed(rows, float(mean(model.loss.values(x, rows))), 0.0)
     for _ in range(PRICES):
         rows = _climbed(model, x, price, rows)
-        moved = model.cost.within_budget(model.rows, rows, model.radius)
-        losses, cost = model.loss.values(x, moved), float(model.cost(model.rows, moved).mean())
+        moved = model.cost.within_budget(model.rows, rows, model.radius, model.shares.probabilities)
+        losses, cost = model.loss.values(x, moved), _mean_cost(model, moved)
         in_the_ball = cost <= model.radius * (1.0 + ROUNDING)
-        if in_the_ball and np.isfinite(losses).all() and losses.mean() > best.expected_loss:
-            best = Climbed(moved, float(losses.mean()), cost)
-        spent = float(model.cost(model.rows, rows).mean())
+        if in_the_ball and np.isfinite(losses).all() and mean(losses) > best.expected_loss:
+            best = Climbed(moved, float(mean(losses)), cost)
+        spent = _mean_cost(model, rows)
         low, high = (price, high) if spent > model.radius else (low, price)
         if low > 0 and high < 1.001 * low:
             break
@@ -84,13 +85,13 @@ def push(model: RobustModel, x: Array) -> Climbed | None:
     if model.radius <= 0:
         return None
     best: Climbed | None = None
-    points = model.rows
+    points, mean = model.rows, model.shares.total
     for _ in range(PUSHES if model.rows.size <= LARGEST else 1):
         try:
             with np.errstate(all="ignore"):
                 slopes = model.loss(x, points)[1].in_data(np.ones(len(points)))
                 tried = [_spent(model, moves) for moves in _first_order(model, slopes)]
-                losses = [float(model.loss.values(x, rows).mean()) for rows in tried]
+                losses = [float(mean(model.loss.values(x, rows))) for rows in tried]
         except (NotImplementedError, FloatingPointError):
             break
         found = [k for k, rows in enumerate(tried) if _in_the_ball(model, rows)]
@@ -101,7 +102,7 @@ def push(model: RobustModel, x: Array) -> Climbed | None:
         if best is not None and losses[top] <= best.expected_loss:
             break
         points = tried[top]
-        best = Climbed(points, losses[top], float(model.cost(model.rows, points).mean()))
+        best = Climbed(points, losses[top], _mean_cost(model, points))
     return best
 
 
@@ -139,10 +140,11 @@ def _spent(model: RobustModel, moves: Array) -> Array:
     lower, upper = model.joint.bounds or (-np.inf, np.inf)
     for _ in range(DOUBLINGS):
         points = np.clip(model.rows + moves, lower, upper)
-        if not model.cost(model.rows, points).mean() < model.radius:
+        if not _mean_cost(model, points) < model.radius:
             break
         moves = 2 * moves
-    points = model.cost.within_budget(model.rows, points, model.radius)
+    shares = model.shares.probabilities
+    points = model.cost.within_budget(model.rows, points, model.radius, shares)
     for _ in range(DOUBLINGS if model.joint.bounds is None else 0):
         if model.joint.contains(points).all():
             break
@@ -150,9 +152,14 @@ def _spent(model: RobustModel, moves: Array) -> Array:
     return points
 
 
+def _mean_cost(model: RobustModel, points: Array) -> float:
+    """What it costs on average to move the samples to these points."""
+    return float(model.shares.total(model.cost(model.rows, points)))
+
+
 def _in_the_ball(model: RobustModel, points: Array) -> bool:
     """Is the mean cost within the radius, and every point in the support?"""
-    cost = float(model.cost(model.rows, points).mean())
+    cost = _mean_cost(model, points)
     return cost <= model.radius * (1 + ROUNDING) and bool(model.joint.contains(points).all())
 
 

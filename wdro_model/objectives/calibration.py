@@ -41,10 +41,11 @@ def gradient_size(loss: FlatLoss, joint: JointSamples, cost: BoundCost, x: Array
     every = -(-joint.size // GRADIENT_SAMPLES)
     size = cost.dual_norms if cost.knows("dual_norms") else np.linalg.norm
     squares = []
-    for row in joint.matrix[::every]:
+    some = slice(None, None, every)
+    for row in joint.matrix[some]:
         slope = loss(x, row[None])[1].in_data(np.ones(1))[0]
         squares.append(float(size(slope)) ** 2)
-    return float(np.sqrt(np.mean(squares)))
+    return float(np.sqrt(joint.shares_of(some).total(np.array(squares))))
 
 
 def default_epsilon(margin: float, cost: BoundCost) -> float:
@@ -88,6 +89,7 @@ def calibrate_dual(
         values = integration.loss.values(vertex, drawn.rows[:-1])
         spreads.append(float(values.max() - values.min()))
         costs.append(float(drawn.costs[:, :-1].mean()))
-    dispersion, mean_cost = float(np.mean(spreads)), float(np.mean(costs))
+    mean = integration.joint.shares.total
+    dispersion, mean_cost = (float(mean(np.array(part))) for part in (spreads, costs))
     bound = dispersion / (2 * mean_cost) if mean_cost > 0 else 0.0
     return DualScale(bound, dispersion, mean_cost)

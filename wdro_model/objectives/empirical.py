@@ -18,6 +18,7 @@ from wdro_model.loss.polynomial import affine_parts
 from wdro_model.loss.structure import is_canonicalisable
 from wdro_model.model import Model, RobustModel
 from wdro_model.solvers.objective import Array, Point
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 BATCH_ENTRIES = 2**24
 """Entries of scenario data that are evaluated at once (128 MiB)."""
@@ -40,9 +41,12 @@ class Empirical:
         self.convex = model.convex_on_samples
         self.size = model.size
         self.rows = model.mean_row if self.affine else model.rows
+        self.shares = SampleShares.of(1) if self.affine else model.shares
+        self.probabilities = model.shares.probabilities
+        """By which the samples of a batch are drawn; None where all are drawn alike."""
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
-        return self._mean(x, self.rows)
+        return self._mean(x, self.rows, self.shares)
 
     def value(self, x: Array) -> float:
         """The mean loss alone, without its gradient."""
@@ -53,14 +57,14 @@ class Empirical:
     def estimate(
         self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator
     ) -> Point:
-        return self._mean(x, self.model.rows[batch])
+        return self._mean(x, self.model.rows[batch], SampleShares.of(len(batch)))
 
-    def _mean(self, x: Array, rows: Array) -> Point:
+    def _mean(self, x: Array, rows: Array, shares: SampleShares) -> Point:
         value, gradient = 0.0, np.zeros(self.loss.dimension)
         step = max(1, BATCH_ENTRIES // max(1, rows.shape[1]))
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
-            weights = np.full(len(part), 1.0 / len(rows))
+            weights = shares.some(slice(start, start + step)).array
             values, pullback = self.loss(x, part)
             value += float(weights @ values)
             gradient += pullback(weights)
@@ -140,14 +144,14 @@ def sum_of_losses(model: RobustModel, count: int) -> Any | None:
     """mean_k f(x, xi_k), vectorised or as a copy of the loss for each sample; None if neither."""
     scenarios = model.joint.split(model.joint.matrix)
     if (losses := vectorised(model.expression, scenarios)) is not None:
-        return cp.sum(losses) / model.joint.size
+        return model.shares.expression(losses)
     if not model.structure.convex_on_samples or count > COPIES:
         return None
     copies = [
         substitute(model.expression, {p: rows[k] for p, rows in scenarios.items()})
         for k in range(model.joint.size)
     ]
-    return cp.sum(cp.hstack(copies)) / model.joint.size
+    return model.shares.expression(cp.hstack(copies))
 
 
 def max_of_pieces(model: RobustModel) -> Any:
@@ -162,7 +166,7 @@ def max_of_pieces(model: RobustModel) -> Any:
             rows = samples[parameter].reshape(model.joint.size, -1)
             total = total + rows @ cp.vec(slope, order="C")
         pieces.append(total)
-    return cp.mean(cp.maximum(*pieces)) if len(pieces) > 1 else cp.mean(pieces[0])
+    return model.shares.expression(cp.maximum(*pieces) if len(pieces) > 1 else pieces[0])
 
 
 def flat_slope(model: RobustModel, slopes: dict[Any, Any]) -> Any:

@@ -13,6 +13,7 @@ from wdro_model.objectives.dual import DualMinimum, DualPoint, minimise_dual
 from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array, Diagnostics, Point
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 UNBOUNDED = (
     "the sampled dual is unbounded below: every draw costs more than the radius allows; lower "
@@ -61,6 +62,7 @@ class Smoothed:
         sigma: float | Array,
         convex: bool,
         stream: Stream | None = None,
+        probabilities: Array | None = None,
     ) -> None:
         self.integration = integration
         self.size = size
@@ -69,6 +71,8 @@ class Smoothed:
         self.sigma = sigma
         self.convex = convex
         self.stream = stream or Stream(seed=0)
+        self.probabilities = probabilities
+        """By which the samples of a batch are drawn; None where all are drawn alike."""
         self.minimum: DualMinimum | None = None
         """Where the dual was minimised last."""
 
@@ -90,8 +94,17 @@ class Smoothed:
         self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator
     ) -> Point:
         """F estimated from a batch of samples with draws of its own."""
+        shares = None
+        if self.probabilities is not None:  # drawn by them, some perhaps more than once
+            batch, counts = np.unique(batch, return_counts=True)
+            shares = SampleShares.of(len(batch), counts / counts.sum())
         stream = Stream(int(rng.integers(2**63)), int(rng.integers(2**63)))
-        return self._point(self.integration.slice(x, batch, stream), dual)
+        return self._point(self.integration.slice(x, batch, stream, shares), dual)
+
+    def value_over(self, x: Array, samples: Array, seed: int) -> float:
+        """The least value over the dual of F on some of the samples."""
+        stream = Stream(seed)
+        return self._point(self.integration.slice(x, samples, stream), None).value
 
     def _point(self, inner: Slice, dual: float | None) -> Point:
         residual = 0.0

@@ -57,9 +57,13 @@ def model_rows(model: Model) -> list[tuple[str, str]]:
     else:
         for p in model.joint.parameters:
             rows.append(("data", f"{p.name()} {shape_text(p.shape)}, support {p.support!r}"))
-        rows.append(
-            ("", f"N = {model.joint.size} joint samples in dimension {model.joint.dimension}")
-        )
+        size = f"N = {model.joint.size} joint samples in dimension {model.joint.dimension}"
+        if model.joint.probabilities is not None:
+            effective = model.shares.effective_size
+            size += f", with probabilities (as many as {effective:.4g} equal ones)"
+        if model.joint.left_out:
+            size += f", {model.joint.left_out} more of probability 0"
+        rows.append(("", size))
     rows.append(("loss", loss_text(model)))
     if model.maximise:
         rows.append(("", "minus the objective, whose least expected value is maximised"))

@@ -64,7 +64,7 @@ def smoothing_notes(
 
 def overreaches(model: RobustModel, point: Point, sigma: float | Array, x: Array) -> bool:
     """Is the reference too wide for the radius, so that F falls below the mean loss?"""
-    mean = float(model.loss.values(x, model.rows).mean())
+    mean = float(model.shares.total(model.loss.values(x, model.rows)))
     return point.value < mean and reference_cost(model, sigma) > model.radius
 
 
@@ -127,7 +127,10 @@ def reference_cost(model: RobustModel, sigma: float | Array) -> float:
     origins = model.joint.matrix[some]
     points = sampler.draw(origins, sigma, np.random.default_rng(0))
     costs = model.cost(origins, points)
-    return float(costs[np.isfinite(costs)].mean()) if np.isfinite(costs).any() else np.inf
+    finite = np.isfinite(costs)
+    if not finite.any():
+        return np.inf
+    return float(model.joint.shares_of(some[finite]).total(costs[finite]))
 
 
 def hull_notes(model: Model, x: Array) -> list[str]:

@@ -168,6 +168,8 @@ def _rescaled(
     model: RobustModel, expression: Any, parameters: tuple[Any, ...], data: Array
 ) -> RobustModel:
     joint = JointSamples(parameters)
+    if model.joint.probabilities is not None:
+        joint = joint.with_rows(joint.matrix, model.joint.probabilities)
     unit = _cost_unit(model)
     return replace(
         model,

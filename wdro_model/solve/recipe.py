@@ -60,6 +60,7 @@ class Recipe:
             sigma=self.sigma,
             convex=self.convex,
             stream=Stream(self.seed, stage),
+            probabilities=self.model.joint.probabilities,
         )
 
     def _rule(self, scales: Scales) -> Any:
@@ -88,6 +89,9 @@ def surrogate(objective: Smoothed) -> Smoothed | None:
     easier: Any = objective.integration.surrogate()
     if easier is None:
         return None
+    drawn = easier.joint.probabilities
+    if drawn is not None and len(drawn) != len(easier.rows):
+        drawn = None  # nodes that stand for the samples
     return Smoothed(
         easier,
         size=len(easier.rows),
@@ -96,4 +100,5 @@ def surrogate(objective: Smoothed) -> Smoothed | None:
         sigma=objective.sigma,
         convex=objective.convex,
         stream=objective.stream,
+        probabilities=drawn,
     )

@@ -157,7 +157,7 @@ def withdrawn(objective: Smoothed, x: Array, centre: Array) -> Array:
     batch = np.arange(objective.size)[:: -(-objective.size // ENOUGH)]
 
     def value_at(x: Array) -> float:
-        return objective.estimate(x, None, batch, np.random.default_rng(0)).value
+        return objective.value_over(x, batch, seed=0)
 
     value = value_at(x)
     for _ in range(HALVINGS):

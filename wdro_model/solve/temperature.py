@@ -77,7 +77,7 @@ def typical_gain(model: RobustModel, options: Options) -> float:
     if gain > NOTHING * unit:
         return gain
     order, scale = model.cost.small_moves(model.joint)
-    loss = float(np.abs(model.loss.values(x, model.rows)).mean())
+    loss = float(model.shares.total(np.abs(model.loss.values(x, model.rows))))
     return (model.radius / scale) ** (1 / order) * (loss if loss > NOTHING * unit else unit)
 
 
@@ -93,8 +93,7 @@ def run_empirical(model: RobustModel, options: Options) -> Array:
     """The ERM decision, as a flat vector; over the convex hull of integer points."""
     still = model.without_ball()
     if model.size > ENOUGH and not model.affine_in_data:  # else their mean is all that matters
-        some = np.random.default_rng(0).choice(model.size, ENOUGH, replace=False)
-        still = still.on_samples(np.sort(some))
+        still = still.on_some(ENOUGH)
     frank_wolfe = FrankWolfe(gap=ROUGH, max_iterations=ROUGH_STEPS)
     hull = frank_wolfe if model.feasible.is_integer else None
     chosen = plan(still, "erm", hull)

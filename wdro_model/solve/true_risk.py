@@ -82,13 +82,13 @@ def refuse_false_distribution(model: RobustModel, worst: Extremal, found: Counte
     if shapes and np.all(np.isin(worst.source, np.arange(size))) and np.all(worst.weights >= 0):
         shares = np.bincount(worst.source, worst.weights, minlength=size)
         cost = float(worst.weights @ model.cost(model.rows[worst.source], worst.rows))
-        fair = np.allclose(shares, 1.0 / size, rtol=1e-6)
+        fair = np.allclose(shares, model.shares.array, rtol=1e-6)
         if fair and cost <= model.radius * (1 + 1e-5):
             return
     raise ValueError(
         f"the worst case of the counterpart {type(found).__name__} is no distribution of the ball: "
-        "rows (K, d) come from the samples `source` (K,) with `weights` (K,), which add up to 1/N "
-        "for each sample, and move them at a mean cost of at most the radius."
+        "rows (K, d) come from the samples `source` (K,) with `weights` (K,), which add up to the "
+        "probability of each sample (1/N), and move them at a mean cost of at most the radius."
     )
 
 

@@ -39,6 +39,7 @@ class Full:
 class Momentum:
     """g_t = b_t G_t + (1 - b_t) g_{t-1}, G_t from a batch drawn without replacement, b_0 = 1.
 
+    Samples with probabilities are drawn by them, with replacement.
     b_t = 4/(t + 8)^(2/3), which is 1 at t = 0 (Mokhtari, Hassani and Karbasi, 2020).
     """
 
@@ -62,9 +63,13 @@ class _Momentum:
         self.rule, self.objective, self.rng = rule, objective, rng
         self.gradient: Array | None = None
         self.dual_gradient: float | None = None
+        self.probabilities = getattr(objective, "probabilities", None)
 
     def __call__(self, t: int, x: Array, dual: float | None) -> Point:
-        batch = self.rng.choice(self.objective.size, self.rule.batch_size, replace=False)
+        p = self.probabilities
+        batch = self.rng.choice(
+            self.objective.size, self.rule.batch_size, replace=p is not None, p=p
+        )
         point = self.objective.estimate(x, dual, batch, self.rng)
         b = self.rule.weight(t)
         if self.gradient is None:

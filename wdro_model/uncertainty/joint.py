@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model.uncertainty.data_frames import nearest, refuse_other_index
 from wdro_model.uncertainty.parameter import (
     CHUNK_ENTRIES,
     UncertainParameter,
-    as_scenarios,
     chunks,
     read_only,
 )
+from wdro_model.uncertainty.sample_shares import SampleShares, as_probabilities, unless_equal
 from wdro_model.uncertainty.stored_samples import in_row_blocks
 from wdro_model.uncertainty.supports import Everywhere
 
@@ -25,6 +26,8 @@ class JointSamples:
 
     parameters: in the order of the coordinates; each is flattened row-major.
     size: N; dimension: d; slices: the coordinates of each parameter.
+    probabilities: (N,), all positive, None where they are equal. Samples of probability zero are
+        none: they are left out.
 
     `take` and `replace` give the same parameters with other samples. Indices are kept, not the rows
     they stand for: what needs no more than the mean makes no copy of the data.
@@ -42,6 +45,19 @@ class JointSamples:
         self._replaced = False
         self._data = self._declared()
         self._rows: np.ndarray | None = None
+        self.probabilities: np.ndarray | None = None
+        self.left_out = 0
+        """The number of samples that were given with the probability zero."""
+        self._weigh(_common_probabilities(self.parameters))
+
+    @cached_property
+    def shares(self) -> SampleShares:
+        """What each sample counts in averages over all of them."""
+        return SampleShares.of(self.size, self.probabilities)
+
+    def shares_of(self, samples: np.ndarray | slice) -> SampleShares:
+        """What each of some samples counts in averages over them alone; indices or a slice."""
+        return self.shares.some(samples).alone()
 
     @cached_property
     def matrix(self) -> np.ndarray:
@@ -54,9 +70,12 @@ class JointSamples:
     @cached_property
     def mean(self) -> np.ndarray:
         """The average observation (d,)."""
+        step = max(1, CHUNK_ENTRIES // self.dimension)
+        if self.probabilities is not None:
+            parts = zip(_split(self.probabilities, step), self.blocks(step))
+            return read_only(np.asarray(sum(p @ block for p, block in parts)))
         if self._rows is None:
             return read_only(self._data.mean(axis=0))
-        step = max(1, CHUNK_ENTRIES // self.dimension)
         return read_only(sum(block.sum(axis=0) for block in self.blocks(step)) / self.size)
 
     def blocks(self, size: int) -> Iterator[np.ndarray]:
@@ -66,21 +85,43 @@ class JointSamples:
             yield self._data[part] if self._rows is None else self._data[self._rows[part]]
 
     def take(self, rows: np.ndarray) -> JointSamples:
-        """The samples of these indices (n,), in their order; one may occur more than once."""
-        own = rows if self._rows is None else self._rows[rows]
-        return self._with(self._data, own, len(own), replaced=self._replaced)
+        """The samples of these indices (n,), in their order; one may occur more than once.
 
-    def replace(self, scenarios: Any) -> JointSamples:
-        """Other samples of the same parameters, given as to `join`, checked as when declared."""
+        Their probabilities go with them.
+        """
+        own = rows if self._rows is None else self._rows[rows]
+        twin = self._with(self._data, own, len(own), replaced=self._replaced)
+        if self.probabilities is not None:
+            part = self.probabilities[rows]
+            twin.probabilities = unless_equal(read_only(part / part.sum()))
+        return twin
+
+    def reweighted(self, probabilities: Any) -> JointSamples:
+        """The same samples with other probabilities, (N,)."""
+        given = as_probabilities(probabilities, self.size, "probabilities of the samples")
+        twin = self._with(self._data, self._rows, self.size, replaced=self._replaced)
+        twin._weigh(given)
+        return twin
+
+    def replace(self, scenarios: Any, probabilities: Any = None) -> JointSamples:
+        """Other samples of the same parameters, given as to `join`, checked as when declared.
+
+        probabilities: of them, (N,); equal by default.
+        """
         given = self.by_parameter(scenarios)
+        for value in given.values():
+            refuse_other_index(value, probabilities)
         blocks = [parameter.as_samples(given[parameter]) for parameter in self.parameters]
         self.check_counts([len(block) for block in blocks])
         data = _side_by_side(blocks)
-        return self._with(data, None, len(data), replaced=True)
+        twin = self._with(data, None, len(data), replaced=True)
+        return twin if probabilities is None else twin.reweighted(probabilities)
 
-    def with_rows(self, data: np.ndarray) -> JointSamples:
-        """The same parameters with rows (N, d) that were checked elsewhere."""
-        return self._with(read_only(data), None, len(data), replaced=True)
+    def with_rows(self, data: np.ndarray, probabilities: np.ndarray | None = None) -> JointSamples:
+        """The same parameters with rows (N, d), and their probabilities, checked elsewhere."""
+        twin = self._with(read_only(data), None, len(data), replaced=True)
+        twin.probabilities = probabilities
+        return twin
 
     @property
     def is_stored(self) -> bool:
@@ -88,11 +129,10 @@ class JointSamples:
         own = self._rows is None and not self._replaced
         return own and all(parameter.stored is not None for parameter in self.parameters)
 
-    def on_workers(self, client: Any) -> tuple[list[Any], np.ndarray]:
-        """The rows on the workers of a Dask cluster, one block on each, and the blocks' sizes.
+    def on_workers(self, client: Any) -> tuple[list[Any], list[np.ndarray]]:
+        """The rows on the workers of a Dask cluster, one block on each, and which samples they are.
 
-        What a worker holds is put together there: no rows travel for it. The order of the rows is
-        that of the blocks.
+        What a worker holds is put together there: no rows travel for it.
         """
         import dask.array as da
         from distributed import wait
@@ -107,7 +147,7 @@ class JointSamples:
         groups: dict[str, list[int]] = {}
         for number, block in enumerate(blocks):
             groups.setdefault(next(iter(places[block.key]), ""), []).append(number)
-        sizes = np.array(held.chunks[0])
+        ends = np.concatenate([[0], np.cumsum(held.chunks[0])])
         futures = [
             client.submit(
                 np.concatenate,
@@ -118,7 +158,11 @@ class JointSamples:
             )
             for place, group in sorted(groups.items())
         ]
-        return futures, np.array([sizes[group].sum() for _, group in sorted(groups.items())])
+        which = [
+            np.concatenate([np.arange(ends[number], ends[number + 1]) for number in group])
+            for _, group in sorted(groups.items())
+        ]
+        return futures, which
 
     @cached_property
     def bounds(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -153,13 +197,11 @@ class JointSamples:
     def join(self, scenarios: Any) -> np.ndarray:
         """Scenarios of the user as rows (B, d).
 
-        scenarios: {parameter: (B, *shape)}, or the bare (B, *shape) if there is one parameter;
-        arrays, nested lists, pandas frames or `LazySamples`.
+        scenarios: {parameter or its name: (B, *shape)}, or the bare (B, *shape) if there is one
+        parameter; arrays, nested lists, frames or `LazySamples`.
         """
         given = self.by_parameter(scenarios)
-        blocks = [
-            as_scenarios(given[p], p.shape, f"scenarios of {p.name()!r}") for p in self.parameters
-        ]
+        blocks = [p.as_scenarios(given[p], f"scenarios of {p.name()!r}") for p in self.parameters]
         self.check_counts([len(block) for block in blocks])
         flat = [block.reshape(len(block), -1) for block in blocks]
         return flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1)
@@ -177,6 +219,8 @@ class JointSamples:
         """The name of coordinate i for messages, such as "costs[3, 4]"."""
         for parameter, where in self.slices.items():
             if where.start <= i < where.stop:
+                if parameter.columns is not None and parameter.ndim == 1:
+                    return f"{parameter.name()}[{parameter.columns[i - where.start]!r}]"
                 index = np.unravel_index(i - where.start, parameter.shape)
                 return parameter.name() + (f"[{', '.join(map(str, index))}]" if index else "")
         raise IndexError(f"coordinate {i} of {self.dimension}")
@@ -192,24 +236,52 @@ class JointSamples:
             if len(self.parameters) > 1:
                 raise ValueError(
                     f"scenarios of several parameters must be given as {{parameter: array}} for "
-                    f"{names}, got a {type(scenarios).__name__}."
+                    f"{names}, got a {type(scenarios).__name__}; its columns as "
+                    f"{{{self.parameters[0].name()!r}: data[[...]], ...}} if it is a frame."
                 )
             return {self.parameters[0]: scenarios}
-        for key in scenarios:
-            if not isinstance(key, UncertainParameter) or key not in self.slices:
-                label = repr(key.name()) if isinstance(key, UncertainParameter) else repr(key)
+        found: dict[UncertainParameter, Any] = {}
+        for key, value in scenarios.items():
+            parameter = self._named(key, names)
+            if parameter in found:
                 raise ValueError(
-                    f"scenarios are given for {label}, which is not an uncertain parameter here; "
-                    f"the keys must be the parameter objects {names}."
+                    f"scenarios of {parameter.name()!r} are given twice, under the parameter and "
+                    "under its name; give them once."
                 )
-        missing = [p.name() for p in self.parameters if p not in scenarios]
+            found[parameter] = value
+        missing = [p.name() for p in self.parameters if p not in found]
         if missing:
             raise ValueError(f"scenarios are missing for {', '.join(map(repr, missing))}.")
-        return scenarios
+        return found
+
+    def _named(self, key: Any, names: str) -> UncertainParameter:
+        """The parameter that a key of a dictionary stands for: itself, or its name."""
+        if isinstance(key, UncertainParameter) and key in self.slices:
+            return key
+        if isinstance(key, str):
+            found = [parameter for parameter in self.parameters if parameter.name() == key]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                raise ValueError(
+                    f"{len(found)} uncertain parameters are called {key!r}; use the parameters "
+                    "themselves as keys, or give them names of their own."
+                )
+            near = nearest(key, [p.name() for p in self.parameters])
+            hint = "" if near is None else f" Did you mean {near!r}?"
+            raise ValueError(
+                f"scenarios are given for {key!r}, which is not an uncertain parameter here.{hint} "
+                f"The keys must be the parameters, or their names {names}."
+            )
+        label = repr(key.name()) if isinstance(key, UncertainParameter) else repr(key)
+        raise ValueError(
+            f"scenarios are given for {label}, which is not an uncertain parameter here; the keys "
+            f"must be the parameters, or their names {names}."
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what the parameters hold as well: it would be stored twice."""
-        left_out = {"matrix", "mean"} | (set() if self._replaced else {"_data"})
+        left_out = {"matrix", "mean", "shares"} | (set() if self._replaced else {"_data"})
         return {key: value for key, value in self.__dict__.items() if key not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -225,10 +297,20 @@ class JointSamples:
     ) -> JointSamples:
         twin = object.__new__(JointSamples)
         twin.__dict__.update(
-            {key: value for key, value in self.__dict__.items() if key not in ("matrix", "mean")}
+            {k: v for k, v in self.__dict__.items() if k not in ("matrix", "mean", "shares")}
         )
         twin._data, twin._rows, twin.size, twin._replaced = data, rows, size, replaced
+        twin.probabilities, twin.left_out = None, 0
         return twin
+
+    def _weigh(self, probabilities: np.ndarray | None) -> None:
+        """Take over probabilities (N,) of the samples, and leave out those of none."""
+        if probabilities is not None and not probabilities.all():
+            kept = np.flatnonzero(probabilities)
+            self.left_out = self.size - len(kept)
+            self._rows = kept if self._rows is None else self._rows[kept]
+            self.size, probabilities = len(kept), read_only(probabilities[kept])
+        self.probabilities = unless_equal(probabilities)
 
     def check_counts(self, counts: list[int]) -> None:
         """Refuse numbers of scenarios that differ between the parameters."""
@@ -243,6 +325,28 @@ def _side_by_side(blocks: list[np.ndarray]) -> np.ndarray:
     """Arrays (N, *shape) as the columns of one (N, d), read-only; a view if there is one."""
     flat = [block.reshape(len(block), -1) for block in blocks]
     return read_only(flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1))
+
+
+def _split(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Consecutive blocks of at most `size` values."""
+    return (values[start : start + size] for start in range(0, len(values), size))
+
+
+def _common_probabilities(parameters: tuple[UncertainParameter, ...]) -> np.ndarray | None:
+    """The probabilities of the joint samples: those of the parameters that have some, all equal."""
+    given = [(p.name(), p.probabilities) for p in parameters if p.probabilities is not None]
+    if not given:
+        return None
+    name, first = given[0]
+    for other, own in given[1:]:
+        if not np.allclose(own, first, rtol=1e-8, atol=1e-15):
+            k = int(np.argmax(np.abs(own - first)))
+            raise ValueError(
+                f"uncertain parameters share one sample axis and its probabilities, but sample {k} "
+                f"has {float(first[k]):.6g} by {name!r} and {float(own[k]):.6g} by {other!r}; give "
+                "probabilities= to one of them, or the same to all."
+            )
+    return first
 
 
 def _common_count(parameters: tuple[UncertainParameter, ...]) -> int:

@@ -11,6 +11,13 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.errors import unknown_name
+from wdro_model.uncertainty.data_frames import (
+    column_names,
+    frame_numbers,
+    is_frame,
+    refuse_other_index,
+)
+from wdro_model.uncertainty.sample_shares import as_probabilities
 from wdro_model.uncertainty.stored_samples import is_dask_array, on_disk
 from wdro_model.uncertainty.supports import Everywhere, Support
 from wdro_model.uncertainty.supports.boxes import first_index
@@ -50,14 +57,21 @@ class UncertainParameter(cp.Parameter):
     Parameters
     ----------
     shape
-        () for a number, an int or a tuple as in CVXPY.
+        () for a number, an int or a tuple as in CVXPY. Without it, the number of columns where the
+        samples are a frame, and () elsewhere.
     samples
-        `(N, *shape)`, or anything NumPy reads as that: nested lists, a pandas frame. (N, 1) is
-        read as (N,) for a scalar, (N,) as (N, 1) for shape (1,). A float64 C-contiguous array is
-        not copied: do not change it afterwards. Without samples the parameter can be declared and
-        written into a loss, but not solved for.
+        `(N, *shape)`, or anything NumPy reads as that: nested lists, a pandas or polars frame (one
+        column for each entry), a series for a scalar. (N, 1) is read as (N,) for a scalar, (N,) as
+        (N, 1) for shape (1,). A float64 C-contiguous array is not copied: do not change it
+        afterwards. The names of a frame's columns are kept: frames with other data for the
+        parameter are matched by them. Without samples the parameter can be declared and written
+        into a loss, but not solved for.
     support
         Where the adversary may move the data; all of R^d by default.
+    probabilities
+        Of the samples, (N,), which add up to one; equal by default. The samples of several
+        parameters in one loss have one vector of them, given to one parameter or the same to all.
+        A sample of probability zero is left out.
     **attributes
         Those of `cvxpy.Parameter`. nonneg, nonpos, pos, neg and bounds restrict the support
         accordingly (pos and neg to the closed half-line), and a support of one sign declares that
@@ -76,20 +90,32 @@ class UncertainParameter(cp.Parameter):
     Traceback (most recent call last):
         ...
     ValueError: samples of 'price' must be finite...
+
+    Returns of three days in a frame, the last ones counting more:
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"bonds": [0.01, 0.02, 0.01], "stocks": [0.05, -0.02, 0.03]})
+    >>> returns = wdro.UncertainParameter(samples=frame, probabilities=[0.2, 0.3, 0.5])
+    >>> returns.shape, returns.columns, returns.probabilities
+    ((2,), ('bonds', 'stocks'), array([0.2, 0.3, 0.5]))
     """
 
     def __init__(
         self,
-        shape: int | tuple[int, ...] = (),
+        shape: int | tuple[int, ...] | None = None,
         name: str | None = None,
         *,
         samples: Any = None,
         support: Support | None = None,
+        probabilities: Any = None,
         **attributes: Unpack[ParameterAttributes],
     ) -> None:
         label = "the uncertain parameter" if name is None else f"uncertain parameter {name!r}"
         given: dict[str, Any] = {**attributes}
         _refuse_attributes(label, name, given)
+        columns = column_names(samples, f"samples of {label}")
+        if shape is None:
+            shape = (samples.shape[1],) if is_frame(samples) else ()
         full_shape = _as_shape(label, shape)
         try:
             region = _restricted(_as_support(support), given)
@@ -101,8 +127,16 @@ class UncertainParameter(cp.Parameter):
         self._samples: np.ndarray | None = None
         self.stored = samples if is_dask_array(samples) else None
         """The Dask array that the samples were given as, if they were."""
+        self._columns = columns
+        self._probabilities: np.ndarray | None = None
         if samples is not None:
             self._samples = self.as_samples(samples)
+        if probabilities is not None:
+            if samples is None:
+                raise ValueError(f"{label} has probabilities but no samples; give samples= too.")
+            refuse_other_index(samples, probabilities)
+            what = f"probabilities of {self.name()!r}"
+            self._probabilities = as_probabilities(probabilities, self.count, what)
 
     @property
     def value(self) -> Any:
@@ -122,6 +156,16 @@ class UncertainParameter(cp.Parameter):
     def samples(self) -> np.ndarray | None:
         """The observations `(N, *shape)`, read-only; None if none were given."""
         return self._samples
+
+    @property
+    def columns(self) -> tuple[Any, ...] | None:
+        """The names of the columns that the samples were given in; None if they had none."""
+        return self._columns
+
+    @property
+    def probabilities(self) -> np.ndarray | None:
+        """Of the observations, (N,), read-only; None if none were given: all count the same."""
+        return self._probabilities
 
     @property
     def support(self) -> Support:
@@ -150,10 +194,24 @@ class UncertainParameter(cp.Parameter):
         ValueError: ...
         """
         label = repr(self.name())
-        array = as_scenarios(given, self.shape, f"samples of {label}")
+        array = self.as_scenarios(given, f"samples of {label}")
         _check_support(array, self._support, label)
         _check_attributes(array, self.attributes, self.sparse_idx, label)
         return read_only(array)
+
+    def as_scenarios(self, given: Any, what: str) -> np.ndarray:
+        """Scenarios `(B, *shape)` of this parameter, wherever they lie; frames by their columns.
+
+        Examples
+        --------
+        >>> import pandas as pd, wdro_model as wdro
+        >>> frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+        >>> price = wdro.UncertainParameter(2, "price", samples=frame)
+        >>> price.as_scenarios(frame[["b", "a"]], "scenarios")
+        array([[1., 3.],
+               [2., 4.]])
+        """
+        return as_scenarios(given, self.shape, what, self._columns)
 
     def __getstate__(self) -> dict[str, Any]:
         # CVXPY's deepcopy leaves a bound method behind in the instance; a copy must not inherit it.
@@ -163,9 +221,12 @@ class UncertainParameter(cp.Parameter):
         self.__dict__.update(state)
         if self._samples is not None:
             self._samples = read_only(self._samples)
+        if self._probabilities is not None:
+            self._probabilities = read_only(self._probabilities)
 
     def __repr__(self) -> str:
         data = "no samples" if self._samples is None else f"{self.count} samples"
+        data += "" if self._probabilities is None else " with probabilities"
         return f"UncertainParameter({self.shape}, {self.name()!r}, {data}, {self.support!r})"
 
 
@@ -193,7 +254,7 @@ def _as_support(support: Any) -> Support:
 def _refuse_attributes(label: str, name: Any, attributes: dict[str, Any]) -> None:
     if not (name is None or isinstance(name, str)):
         raise ValueError(f"name of an uncertain parameter must be a string, got {name!r}.")
-    known = [*KNOWN, "name", "samples", "support", "shape"]
+    known = [*KNOWN, "name", "samples", "support", "probabilities", "shape"]
     for key in attributes:
         if key not in (*KNOWN, "value", "id"):
             raise TypeError(f"{label}: {unknown_name('argument', key, known)}")
@@ -291,12 +352,15 @@ def _pattern(shape: tuple[int, ...], indices: Any) -> np.ndarray:
 
 
 # ------------------------------------------------------------------ samples as they are taken in
-def as_scenarios(given: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
+def as_scenarios(
+    given: Any, shape: tuple[int, ...], what: str, columns: tuple[Any, ...] | None = None
+) -> np.ndarray:
     """Finite float64 C-contiguous scenarios (B, *shape), B >= 1, without a copy where possible.
 
-    For a scalar (B, 1) is read as (B,), for shape (1,) the other way round.
+    For a scalar (B, 1) is read as (B,), for shape (1,) the other way round. The columns of a frame
+    are matched with known ones by their names.
     """
-    array = _as_numbers(given, what)
+    array = _as_numbers(frame_numbers(given, columns, what) if is_frame(given) else given, what)
     if array.ndim >= 1 and {array.shape[1:], shape} == {(), (1,)}:
         array = array.reshape(len(array), *shape)
     if array.ndim == 0 or array.shape[1:] != shape:
@@ -357,6 +421,10 @@ def _as_numbers(given: Any, what: str) -> np.ndarray:
 
 
 def _shape_hint(given: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    if shape == () and len(given) == 2:
+        return (
+            f"; for {given[1]} numbers in each scenario declare UncertainParameter({given[1]}, ...)"
+        )
     if given == shape:
         return "; for a single scenario write array[None]"
     if shape and given[:-1] == shape:

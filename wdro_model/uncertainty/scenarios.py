@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wdro_model.uncertainty.parameter import UncertainParameter, as_scenarios
+from wdro_model.uncertainty.parameter import UncertainParameter
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples
@@ -137,7 +137,7 @@ def _lazy_batches(
     arrays = {
         p: given[p]
         if isinstance(given[p], LazySamples)
-        else as_scenarios(given[p], p.shape, f"scenarios of {p.name()!r}")
+        else p.as_scenarios(given[p], f"scenarios of {p.name()!r}")
         for p in joint.parameters
     }
     counts = [len(array) for array in arrays.values()]

@@ -46,7 +46,8 @@ def reach(model: RobustModel, factor: float) -> float:
     """A length that is large beside the radius and the spread of the data."""
     spread = float(np.ptp(model.rows, axis=0).max(initial=0.0))
     shortest = float(model.cost.coordinate_scales.min())
-    return factor * max(1.0, spread, model.radius * len(model.rows) / shortest)
+    share = float(model.shares.array.max())
+    return factor * max(1.0, spread, model.radius / (share * shortest))
 
 
 def size_at(model: RobustModel, groups: tuple[Group, ...], x: Array) -> float:
@@ -100,7 +101,7 @@ def solve_adversary(model: RobustModel, groups: tuple[Group, ...], x: Array) -> 
         own = [found[k] for found in moved if k in found]
         shares, moves = coupled(own, model.rows.shape[1])
         rows.append(row + moves)
-        weights.append(shares / len(model.rows))
+        weights.append(shares * model.shares.array[k])
         source.append(np.full(len(shares), k))
     found = Extremal(
         np.concatenate(rows),
@@ -127,7 +128,7 @@ def spending(model: RobustModel, found: Extremal) -> Extremal:
 
     The shares of all samples change by one factor, where a sample has as much to give.
     """
-    size = len(model.rows)
+    size, own = len(model.rows), model.shares.array
     spent = found.weights * model.cost(model.rows[found.source], found.rows)
     moved = spent > SLIGHT * spent.sum()
     if not moved.any():
@@ -136,15 +137,15 @@ def spending(model: RobustModel, found: Extremal) -> Extremal:
         np.bincount(found.source[moved], some[moved], minlength=size)
         for some in (found.weights, spent)
     )
-    room = np.divide(1.0 / size, away, out=np.zeros(size), where=away > 0)
+    room = np.divide(own, away, out=np.zeros(size), where=away > 0)
     low, high = 0.0, float(room.max())
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         small = np.minimum(middle, room) @ costs <= model.radius
         low, high = (middle, high) if small else (low, middle)
     weights = np.minimum(low, room)[found.source] * found.weights
-    rest = 1.0 / size - np.bincount(found.source[moved], weights[moved], minlength=size)
-    at_home = np.flatnonzero(rest > CLOSE / size)
+    rest = own - np.bincount(found.source[moved], weights[moved], minlength=size)
+    at_home = np.flatnonzero(rest > CLOSE * own)
     return Extremal(
         np.concatenate([found.rows[moved], model.rows[at_home]]),
         np.concatenate([weights[moved], rest[at_home]]),
@@ -221,21 +222,25 @@ class _Transport:
         self.shares = cp.Variable((count, pieces), nonneg=True)
         self.moves = [cp.Variable((count, len(self.where))) for _ in range(pieces)]
         self.constraints: list[Any] = [cp.sum(self.shares, axis=1) == 1]
-        self.gain: Any = cp.sum(cp.multiply(values, self.shares))
+        # How many samples of probability 1/N each one stands for, N p_k.
+        times = group.shares(model).multiple(np.ones(count))
+        self.gain: Any = cp.sum(cp.multiply(times[:, None] * values, self.shares))
         self.cost: Any = 0.0
         self.inside = inside = matrix[:, self.where]
         self.slack = np.maximum(slack, 0.0)
         cost = model.cost.restricted(self.where)
         for j, move in enumerate(self.moves):
             share = cp.reshape(self.shares[:, j], (count, 1), order="C")
-            self.gain += cp.sum(move @ cluster.slopes[j, self.where])
+            self.gain += times @ (move @ cluster.slopes[j, self.where])
             if len(limits):
                 allowed = cp.multiply(slack, share @ np.ones((1, len(limits))))
                 self.constraints.append(move @ inside.T <= allowed)
             if model.cost.is_norm:
                 far = cp.multiply(reach(model, 1e3), share @ np.ones((1, len(self.where))))
                 self.constraints += [move <= far, -move <= far]
-            spent, more = cost.perspective(move, self.shares[:, j])
+            # q c(v / q) is homogeneous in (v, q).
+            scaled = cp.multiply(times[:, None] * np.ones((1, len(self.where))), move)
+            spent, more = cost.perspective(scaled, cp.multiply(times, self.shares[:, j]))
             self.cost += spent
             self.constraints += more
 

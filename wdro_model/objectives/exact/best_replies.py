@@ -17,6 +17,7 @@ from wdro_model.objectives.exact.clusters import NumericCluster
 from wdro_model.objectives.exact.coordinate_lines import NumericLines
 from wdro_model.objectives.exact.decomposition import Group
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ class Adversary:
     rate: float
     """The largest dual norm of a slope."""
     still: float
-    """Sum over the samples of the largest piece where nothing moves."""
+    """The average of the largest piece where nothing moves."""
+    shares: SampleShares
+    """What the samples count in averages over all of them."""
 
 
 # ------------------------------------------------------------------ the moves of coordinates
@@ -134,20 +137,20 @@ def _replies(
 ) -> list[Adversary]:
     found = []
     for group in groups:
-        rows = group.rows(model)
+        rows, shares = group.rows(model), group.shares(model)
         for cluster in group.clusters:
             numbers = cluster.numeric(model, x)
             rate = float(model.cost.dual_norms(numbers.moving_slopes).max())
-            still = float(numbers.values(rows).max(axis=1).sum())
-            found.append(Adversary(group.index, on_cluster(numbers, rows), rate, still))
+            still = float(shares.total(numbers.values(rows).max(axis=1)))
+            found.append(Adversary(group.index, on_cluster(numbers, rows), rate, still, shares))
         for lines in group.lines:
             on_lines = lines.numeric(model, x)
             steepest = np.zeros(model.cost.dimension)
             steepest[lines.where] = np.abs(on_lines.slopes).max(axis=0)
             rate = float(model.cost.dual_norms(steepest))
-            still = float(on_lines.values(rows).max(axis=0).sum())
+            still = float(shares.total(on_lines.values(rows).max(axis=0).sum(axis=1)))
             reply = _reply_on_lines(on_coordinates(lines.where, rows), on_lines, rows)
-            found.append(Adversary(group.index, reply, rate, still))
+            found.append(Adversary(group.index, reply, rate, still, shares))
     return found
 
 

@@ -15,6 +15,7 @@ from wdro_model.loss.polynomial import affine_parts
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import flat_slope
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +62,9 @@ class Cluster:
         """Each piece at each sample, vectors of n entries (or one where no data is seen)."""
         return [piece.values(self.seen, rows) for piece in self.pieces]
 
-    def sum_of_largest(self, values: list[Any], count: int) -> Any:
-        """The sum over `count` samples of the largest of some values for each piece."""
-        return summed(largest(values), count)
+    def mean_of_largest(self, values: list[Any], shares: SampleShares) -> Any:
+        """The average over samples of the largest of some values for each piece."""
+        return shares.expression(largest(values))
 
     def numeric(self, model: RobustModel, x: Array) -> NumericCluster:
         """The pieces at the decision x."""
@@ -107,11 +108,6 @@ class NumericCluster:
 def largest(values: list[Any]) -> Any:
     """The largest of some expressions, entry by entry."""
     return values[0] if len(values) == 1 else cp.maximum(*values)
-
-
-def summed(values: Any, count: int) -> Any:
-    """The sum over `count` samples of a vector, or of one number that they share."""
-    return cp.sum(values) if values.size == count else count * cp.sum(values)
 
 
 def evaluate_piece(model: RobustModel, piece: Piece, x: Array) -> tuple[float, Array]:

@@ -24,6 +24,7 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import flat_slope
 from wdro_model.objectives.exact.clusters import Cluster, largest
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 FEWEST, MANY = 2, 8
 """Fewer maxima than this are not worth the vectors, where they are written as such or not."""
@@ -53,9 +54,9 @@ class Lines:
         ones = np.ones_like(data)
         return [along(ones, a) + along(data, b) for a, b in zip(self.constants, self.slopes)]
 
-    def sum_of_largest(self, values: list[Any], count: int) -> Any:
-        """The sum over samples and coordinates of the largest of some values for each piece."""
-        return cp.sum(largest(values))
+    def mean_of_largest(self, values: list[Any], shares: SampleShares) -> Any:
+        """The sum over coordinates of the averages of the largest of some values for each piece."""
+        return shares.repeated(len(self.where)).expression(largest(values))
 
     def numeric(self, model: RobustModel, x: Array) -> NumericLines:
         """The lines at the decision x."""

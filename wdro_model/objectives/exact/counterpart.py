@@ -57,8 +57,7 @@ class Extremal:
 
 def unmoved(model: RobustModel) -> Extremal:
     """The empirical distribution itself."""
-    size = len(model.rows)
-    return Extremal(model.rows, np.full(size, 1.0 / size), np.arange(size), 0.0)
+    return Extremal(model.rows, model.shares.array, np.arange(model.size), 0.0)
 
 
 class Counterpart(ABC):

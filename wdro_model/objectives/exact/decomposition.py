@@ -40,6 +40,7 @@ from wdro_model.objectives.exact.clusters import (
 from wdro_model.objectives.exact.coordinate_lines import Lines, find_lines, gather_lines
 from wdro_model.objectives.exact.counterpart import Counterpart
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 LIMIT = 64
 """At most so many pieces of one cluster are written out."""
@@ -77,13 +78,17 @@ class Group:
         """The samples of the group."""
         return model.rows if len(self.index) == len(model.rows) else model.rows[self.index]
 
+    def shares(self, model: RobustModel) -> SampleShares:
+        """What they count in averages over all samples."""
+        return model.shares.some(self.index)
+
 
 def certain_part(model: RobustModel, groups: tuple[Group, ...]) -> Any:
     """The terms without data, averaged over the samples."""
     certain: Any = cp.Constant(0.0)
     for group in groups:
         for term in group.rest:
-            certain = certain + (len(group.index) / len(model.rows)) * term
+            certain = certain + group.shares(model).mass * term
     return certain
 
 

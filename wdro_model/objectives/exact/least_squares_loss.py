@@ -28,6 +28,7 @@ from wdro_model.objectives.exact.counterpart import (
 )
 from wdro_model.objectives.exact.decomposition import scalars
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,21 +59,23 @@ class LeastSquaresLoss(Counterpart):
     def program(self, model: RobustModel) -> Program | None:
         found = residual(model)
         assert found is not None
-        size = root_mean_square(found, model.rows)
+        size = root_mean_square(found, model.rows, model.shares)
         reach = model.written_root * model.cost.dual_norm(found.piece.slope)
         total = times(cp.square(size + reach), found.factor) if found.factor else cp.Constant(0.0)
         return Program.if_convex(sum(found.rest, total))
 
     def value(self, model: RobustModel, x: Array) -> float:
         found, u, slope = self._at(model, x)
-        size, rate = np.sqrt(np.mean(u**2)), float(model.cost.dual_norms(slope))
+        size, rate = np.sqrt(model.shares.total(u**2)), float(model.cost.dual_norms(slope))
         stretched = (size + np.sqrt(model.radius) * rate) ** 2
-        certain = float(model.loss.values(x, model.rows).mean()) - found.factor * size**2
+        mean = float(model.shares.total(model.loss.values(x, model.rows)))
+        certain = mean - found.factor * size**2
         return float(found.factor * stretched + certain)
 
     def extremal(self, model: RobustModel, x: Array) -> Extremal:
         found, u, slope = self._at(model, x)
-        size, rate = float(np.sqrt(np.mean(u**2))), float(model.cost.dual_norms(slope))
+        size = float(np.sqrt(model.shares.total(u**2)))
+        rate = float(model.cost.dual_norms(slope))
         still = unmoved(model)
         if rate == 0 or model.radius == 0:
             return still
@@ -89,16 +92,20 @@ class LeastSquaresLoss(Counterpart):
         return found, constant + model.rows @ slope, np.where(model.cost.frozen, 0.0, slope)
 
 
-def root_mean_square(found: Residual, rows: Array) -> Any:
+def root_mean_square(found: Residual, rows: Array, shares: SampleShares) -> Any:
     """sqrt(mean_k u_k^2) as a CVXPY expression.
 
     With many samples |u| = |Q R (b, a)| = |R (b, a)|: as many rows as there are coordinates.
     """
     count, seen = len(rows), found.seen
+    times = np.sqrt(shares.multiple(np.ones(count)))
     if not len(seen) or count <= 2 * (len(seen) + 1):
-        return cp.norm(found.piece.values(seen, rows), 2) / np.sqrt(count)
+        values = found.piece.values(seen, rows)
+        if values.size != count:
+            return cp.norm(values, 2)
+        return cp.norm(cp.multiply(times, values), 2) / np.sqrt(count)
     scaled = np.column_stack([found.piece.scale * rows[:, seen], np.ones(count)])
-    factor = np.linalg.qr(scaled / np.sqrt(count), mode="r")
+    factor = np.linalg.qr(times[:, None] * scaled / np.sqrt(count), mode="r")
     slope = found.piece.direction[seen]
     return cp.norm(
         factor @ cp.hstack([slope, cp.reshape(found.piece.constant, (1,), order="C")]), 2

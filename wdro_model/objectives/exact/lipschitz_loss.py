@@ -22,7 +22,7 @@ from wdro_model.loss.per_sample import vectorised
 from wdro_model.loss.polynomial import affine_forms
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program, empirical_program
-from wdro_model.objectives.exact.clusters import Cluster, Piece, as_piece, largest, summed
+from wdro_model.objectives.exact.clusters import Cluster, Piece, as_piece, largest
 from wdro_model.objectives.exact.coordinate_lines import Lines
 from wdro_model.objectives.exact.counterpart import (
     Extremal,
@@ -80,7 +80,7 @@ class LipschitzLoss(PiecewiseCounterpart):
         return RobustAffineNorm(model, model.convex_in_decision)
 
     def value(self, model: RobustModel, x: Array) -> float:
-        mean = float(model.loss.values(x, model.rows).mean())
+        mean = float(model.shares.total(model.loss.values(x, model.rows)))
         return mean + model.radius * steepest_slope(model, self.groups(model), x)[0]
 
     def extremal(self, model: RobustModel, x: Array) -> Extremal:
@@ -110,11 +110,11 @@ def mean_loss(model: RobustModel, groups: tuple[Group, ...]) -> Any | None:
         held = {p: v[0] for p, v in model.joint.split(model.rows[group.index[:1]]).items()}
         values = {p: held[p] for p in group.held}
         expression = substitute(model.expression, values)
-        part = sum_through_forms(model, expression, group.rows(model))
+        part = mean_through_forms(model, expression, group)
         if part is None:
             written = empirical_program(model)
             return None if written is None else written.expression
-        total = total + part / len(model.rows)
+        total = total + part
     return total
 
 
@@ -124,12 +124,13 @@ def mean_of_maxima(model: RobustModel, groups: tuple[Group, ...]) -> Any:
     for group in groups:
         rows = group.rows(model)
         for part in group.parts:
-            total = total + part.sum_of_largest(part.values(rows), len(rows)) / len(model.rows)
+            total = total + part.mean_of_largest(part.values(rows), group.shares(model))
     return total
 
 
-def sum_through_forms(model: RobustModel, expression: Any, rows: Array) -> Any | None:
-    """sum_k h(x, u_k) for scalar forms u affine in the data and h made of entrywise atoms."""
+def mean_through_forms(model: RobustModel, expression: Any, group: Group) -> Any | None:
+    """sum_k p_k h(x, u_k), u scalar forms affine in the data and h made of entrywise atoms."""
+    rows = group.rows(model)
     found = affine_forms(expression, model.joint.parameters)
     if found is None or any(form.expression.size != 1 for form in found.forms):
         return None
@@ -138,7 +139,7 @@ def sum_through_forms(model: RobustModel, expression: Any, rows: Array) -> Any |
         piece, seen = as_piece(model, form.expression)
         vectors[form.placeholder] = piece.values(seen, rows)
     outer = vectorised(found.outer, vectors) if found.forms else found.outer
-    return None if outer is None else summed(outer, len(rows))
+    return None if outer is None else group.shares(model).expression(outer)
 
 
 def lipschitz(model: RobustModel, group: Group) -> Any | None:
@@ -205,28 +206,30 @@ def steepest_slope(
 def escaping(model: RobustModel, x: Array, move: Array, rate: float, movable: Array) -> Extremal:
     """Samples moved along one direction, as few of them and as far as the supremum asks for."""
     still = unmoved(model)
-    size, radius = len(still.rows), model.radius
+    shares, radius = still.weights, model.radius
     before = model.loss.values(x, still.rows).copy()
-    target = float(before.mean()) + radius * rate
+    mean = float(model.shares.total(before))
+    target = mean + radius * rate
     tolerance = ATTAINED * radius * rate + 1e-14 * abs(target)
     everyone = still.rows + radius * move
-    if target - float(model.loss.values(x, everyone).mean()) <= tolerance:
+    if target - float(model.shares.total(model.loss.values(x, everyone))) <= tolerance:
         return Extremal(everyone, still.weights, still.source, rate)
-    # A share p of one sample moves radius N / p: the smaller the share, the nearer to the supremum.
+    # A share q of sample k moves radius / (q p_k): the smaller it is, the nearer to the supremum.
     share, chosen = 1.0, movable[0]
     for share in 4.0 ** -np.arange(SHARES):
-        far = still.rows[movable] + size * radius / share * move
-        gains = share * (model.loss.values(x, far) - before[movable]) / size
+        carried = share * shares[movable]
+        far = still.rows[movable] + (radius / carried)[:, None] * move
+        gains = carried * (model.loss.values(x, far) - before[movable])
         chosen = movable[int(np.argmax(gains))]
-        if target - float(before.mean()) - float(gains.max()) <= tolerance:
+        if target - mean - float(gains.max()) <= tolerance:
             break
-    rows, weights, source = still.rows.copy(), still.weights.copy(), still.source
-    weights[chosen] = (1.0 - share) / size
-    moved = rows[chosen] + radius * size / share * move
+    rows, weights, source = still.rows.copy(), shares.copy(), still.source
+    weights[chosen] = (1.0 - share) * shares[chosen]
+    moved = rows[chosen] + radius / (share * shares[chosen]) * move
     keep = weights > 0
     return Extremal(
         np.vstack([rows[keep], moved]),
-        np.append(weights[keep], share / size),
+        np.append(weights[keep], share * shares[chosen]),
         np.append(source[keep], chosen),
         rate,
     )

@@ -97,7 +97,7 @@ def dual_program(
         rows = group.rows(model)
         for part in group.parts:
             values, more = worst_values(model, part, rows, dual)
-            total = total + part.sum_of_largest(values, len(rows)) / len(model.rows)
+            total = total + part.mean_of_largest(values, group.shares(model))
             constraints += more
     return Program.if_convex(total, tuple(constraints))
 

@@ -117,17 +117,18 @@ def values_on_polyhedron(model: RobustModel, cluster: Part, rows: Array, dual: A
 
 def conic_value(model: RobustModel, groups: tuple[Group, ...], x: Array) -> float:
     """The same program with the decision held fixed, the loss in units of what it is there."""
-    size, still = len(model.rows), 0.0
+    still = 0.0
     fixed, unit = [], size_at(model, groups, x)
     for group in groups:
         rows = group.rows(model)
         numbers = [cluster.numeric(model, x) for cluster in group.clusters]
-        still += sum(float(c.values(rows).max(axis=1).sum()) for c in numbers)
+        shares = group.shares(model)
+        still += sum(float(shares.total(c.values(rows).max(axis=1))) for c in numbers)
         clusters = tuple(
             n.over(unit).as_expressions(c.seen) for n, c in zip(numbers, group.clusters)
         )
         fixed.append(Group(group.index, clusters, (), (), group.held))
-    certain = float(model.loss.values(x, model.rows).mean()) - still / size
+    certain = float(model.shares.total(model.loss.values(x, model.rows))) - still
     program = dual_program(model, tuple(fixed), values_on_polyhedron, cp.Constant(0.0))
     assert program is not None
     problem = cp.Problem(cp.Minimize(program.expression), list(program.constraints))

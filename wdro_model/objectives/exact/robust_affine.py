@@ -105,7 +105,7 @@ class RobustAffine(AtMovedMean):
         if not active.any():
             return Shift(np.zeros_like(slope), 0.0)
         step = max(1, CHUNK_ENTRIES // slope.size)
-        rows, size = self.joint.matrix, self.size
+        rows, shares = self.joint.matrix, self.joint.shares
 
         def spend(inverse: float) -> tuple[float, Array]:
             """Mean transport cost and mean move at l = 1 / inverse."""
@@ -113,12 +113,14 @@ class RobustAffine(AtMovedMean):
             wanted = np.where(slope > 0, np.inf, -np.inf)[active]
             if np.isfinite(inverse):
                 wanted = inverse * slope[active] / (2 * weights[active])
-            for start in range(0, size, step):
-                xi = rows[start : start + step][:, active]
+            for start in range(0, self.size, step):
+                some = slice(start, start + step)
+                xi = rows[some][:, active]
                 delta = np.clip(wanted, lower[active] - xi, upper[active] - xi)
-                cost += float(np.einsum("ki,ki,i->", delta, delta, weights[active]))
-                move[active] += delta.sum(axis=0)
-            return cost / size, move / size
+                counted = shares.some(some).multiple(delta)
+                cost += float(np.einsum("ki,ki,i->", counted, delta, weights[active]))
+                move[active] += counted.sum(axis=0)
+            return cost / self.size, move / self.size
 
         free = self.cost.inverse_times(slope)
         start = 2 * np.sqrt(self.radius) / float(np.sqrt(slope @ free))

@@ -59,11 +59,10 @@ class BestPrice:
         close = np.all(np.abs(left - right) <= 1e-9 * (1.0 + np.abs(left)), axis=1)
         split = ~close & (share > 0) & (share < 1)
         first = np.where(((share > 0) | close)[:, None], left, right)
-        size = len(still.rows)
-        weights = np.where(split, share, 1.0) / size
+        weights = np.where(split, share, 1.0) * still.weights
         return Extremal(
             np.vstack([first, right[split]]),
-            np.concatenate([weights, np.full(int(split.sum()), (1.0 - share) / size)]),
+            np.concatenate([weights, (1.0 - share) * still.weights[split]]),
             np.concatenate([still.source, still.source[split]]),
             self.right.dual,
         )
@@ -77,15 +76,16 @@ class BestPrice:
 
 def best_price(model: RobustModel, x: Array, adversaries: list[Adversary]) -> BestPrice:
     """The price of transport at which the replies to a decision spend the budget."""
-    size = len(model.rows)
     # What the pieces do not hold, the terms without data, is the same at every price.
-    certain = float(model.loss.values(x, model.rows).mean())
-    certain -= sum(adversary.still for adversary in adversaries) / size
+    certain = float(model.shares.total(model.loss.values(x, model.rows)))
+    certain -= sum(adversary.still for adversary in adversaries)
 
     def side(dual: float) -> PriceSide:
         replies = tuple(adversary.reply(dual) for adversary in adversaries)
-        cost = sum(float(reply.costs.sum()) for reply in replies) / size
-        value = sum(float(reply.values.sum()) for reply in replies) / size
+        cost, value = (
+            sum(float(own.shares.total(part)) for own, part in zip(adversaries, parts))
+            for parts in zip(*((reply.costs, reply.values) for reply in replies))
+        )
         return PriceSide(dual, value + dual * model.radius + certain, cost, replies)
 
     rate = max((adversary.rate for adversary in adversaries), default=0.0)

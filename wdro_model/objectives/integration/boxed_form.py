@@ -29,6 +29,7 @@ from wdro_model.objectives.integration.low_rank.groups import rows_of
 from wdro_model.objectives.integration.norm_components import MIXINGS
 from wdro_model.objectives.integration.one_form import parallel_pieces
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 
 def boxed_form_refusal(model: RobustModel) -> str | None:
@@ -73,8 +74,11 @@ class BoxedForm(Integration):
         self.places: tuple[bytes, tuple[Array, ...] | None] = b"", None
         """Which samples moved alike at the last decision, and panels that did for them."""
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> BoxedFormSlice:
-        return BoxedFormSlice(self, np.asarray(x, dtype=float), np.asarray(samples))
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> BoxedFormSlice:
+        shares = shares or self.joint.shares_of(samples)
+        return BoxedFormSlice(self, np.asarray(x, dtype=float), np.asarray(samples), shares)
 
     def describe(self) -> str:
         return (
@@ -86,8 +90,8 @@ class BoxedForm(Integration):
 class BoxedFormSlice:
     """mean_k phi_k at one x; samples that move alike are one."""
 
-    def __init__(self, rule: BoxedForm, x: Array, samples: Array) -> None:
-        self._rule, self._x = rule, x
+    def __init__(self, rule: BoxedForm, x: Array, samples: Array, shares: SampleShares) -> None:
+        self._rule, self._x, self._shares = rule, x, shares
         rows = self._rows = rows_of(rule.joint.matrix, samples)
         slopes = rule.pieces.jacobian(x, rule.joint.mean)[:, rule.free] * rule.deviation
         steepest = slopes[np.argmax((slopes**2).sum(axis=1))]
@@ -118,16 +122,17 @@ class BoxedFormSlice:
         eps, group = self._rule.epsilon, self._group
         law = self._mixture.law(dual / eps)
         self._rule.places = (self._key, self._mixture.places)
-        value = eps * float((law.log_mass[group] + self._constant).mean())
-        cost, spread = law.cost[group].mean(), law.spread[group].mean()
+        average = self._shares.total
+        value = eps * float(average(law.log_mass[group] + self._constant))
+        cost, spread = average(law.cost[group]), average(law.spread[group])
         return DualPoint(value, -float(cost), float(spread) / eps)
 
     def gradient(self, dual: float) -> Array:
         """Pieces are affine in the data: each is asked at the mean of its scenarios."""
-        rule, size = self._rule, len(self._rows)
+        rule = self._rule
         parts = self._mixture.parts(dual / rule.epsilon)
-        counts = np.bincount(self._group, minlength=self._mixture.size) / size
-        shares = parts.shares[self._group] / size
+        counts = np.bincount(self._group, self._shares.array, minlength=self._mixture.size)
+        shares = self._shares.times(parts.shares[self._group])
         mass, moved = shares.sum(axis=0), shares.T @ self._rows
         moved[:, rule.free] += rule.deviation * np.einsum("k,kpd->pd", counts, parts.moves)
         used = np.abs(mass) > 0

@@ -35,6 +35,7 @@ from wdro_model.objectives.integration.importance.targets import blocks, probe
 from wdro_model.objectives.integration.inner_integral import ROBUST, Given, Stream, inputs
 from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array, Diagnostics
+from wdro_model.uncertainty.sample_shares import SampleShares
 from wdro_model.uncertainty.supports import Polyhedron
 
 FINE, COARSE = {1: 1e-9, 2: 3e-6}, 1e-3
@@ -96,8 +97,10 @@ class ByCells(Given):
             )
         return self._easier
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> CellSlice:
-        return CellSlice(self, x, samples)
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> CellSlice:
+        return CellSlice(self, x, samples, shares or self.joint.shares_of(samples))
 
     def guess(self, x: Array) -> float | None:
         """Where the dual variable may be."""
@@ -164,8 +167,8 @@ def plain_values(loss: FlatLoss, x: Array, rows: Array) -> Array:
 class CellSlice:
     """mean_k phi_k at one x."""
 
-    def __init__(self, rule: ByCells, x: Array, samples: Array) -> None:
-        self._rule, self._x, self._samples = rule, x, samples
+    def __init__(self, rule: ByCells, x: Array, samples: Array, shares: SampleShares) -> None:
+        self._rule, self._x, self._samples, self._shares = rule, x, samples, shares
         known = rule.memory.of(samples)
         self._integral = CellIntegral(
             Tilting(rule, x), rule.region, rule.deviation, samples, rule.tolerance, known
@@ -179,10 +182,15 @@ class CellSlice:
         costs = self._integral.looked[1]
         mean = self._by_sample(np.vecdot(found.weights, costs))
         away = costs - mean[self._integral.position, None]
-        spread = np.vdot(found.weights, away**2) / len(self._samples)
+        spread = np.vdot(self._counted(found.weights), away**2) / len(self._samples)
         logs = found.log_mass - self._rule.reference(self._samples)
         logs = logs - self._rule.frame.dimension * HALF_LOG_2PI
-        return DualPoint(float(eps * logs.mean()), -float(mean.mean()), float(spread) / eps)
+        average = self._shares.total
+        return DualPoint(float(eps * average(logs)), -float(average(mean)), float(spread) / eps)
+
+    def _counted(self, weights: Array) -> Array:
+        """The weights of the nodes of each cell, times K p_k of its sample."""
+        return self._shares.some(self._integral.position).multiple(weights)
 
     def _by_sample(self, parts: Array) -> Array:
         return np.bincount(self._integral.position, parts, minlength=len(self._samples))
@@ -194,7 +202,7 @@ class CellSlice:
         rule.memory.keep(self._integral.kept(), self._integral.anew)
         rule.dual = dual
         cell, node = np.nonzero(found.weights > LIVELY)
-        weights = found.weights[cell, node] / len(self._samples)
+        weights = self._counted(found.weights)[cell, node] / len(self._samples)
         moves, owners = self._integral.moves()[cell, node], self._integral.owners[cell]
         gradient = np.zeros(rule.loss.dimension)
         for some in blocks(len(weights), rule.joint.dimension):
@@ -208,7 +216,7 @@ class CellSlice:
         if found.diverges:
             return None
         return cell_diagnostics(
-            found.error, self._rule.tolerance, found.weights.size, self._rule.epsilon
+            found.error, self._rule.tolerance, found.weights.size, self._rule.epsilon, self._shares
         )
 
 

@@ -32,6 +32,7 @@ from wdro_model.objectives.integration.cell_rules import cell_rule
 from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI, truncated_normal
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array, Diagnostics
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 REFERENCE = 1e-9
 """Estimated relative error of the mass that the reference gives to a polyhedron."""
@@ -391,7 +392,7 @@ def _defined(looked: tuple[Array, ...]) -> tuple[Array, ...]:
 
 
 def cell_diagnostics(
-    error: Array, tolerance: float, nodes: int, epsilon: float
+    error: Array, tolerance: float, nodes: int, epsilon: float, shares: SampleShares
 ) -> Diagnostics | None:
     """None where the relative errors (K,) of the integrals are as small as they should be."""
     if (error <= tolerance).all():
@@ -401,7 +402,7 @@ def cell_diagnostics(
         draws=int(each),
         effective_size=each,
         smallest_effective_size=each,
-        standard_error=float(epsilon * np.minimum(error, 1e3).mean()),
+        standard_error=float(epsilon * shares.total(np.minimum(error, 1e3))),
         nearest_cost=0.0,
     )
 

@@ -26,6 +26,7 @@ from wdro_model.objectives.integration.inner_integral import ROBUST, Given, Stre
 from wdro_model.objectives.integration.kernel.normal import interval_log_mass, normal_interval
 from wdro_model.objectives.integration.kernel.whitening import Whitening
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 SURROGATE_ENTRIES = 2**20
 """Truncated integrals per evaluation beyond which a run begins at the exact decision and on a
@@ -67,10 +68,17 @@ class ClosedForm(Given):
             self.begins = ROBUST  # an evaluation costs more than the exact counterpart
         self._reference: Array | None = None
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> FreeSlice:
-        whole = len(samples) == self.joint.size and self.rows is self.joint.matrix
-        mean = self.joint.mean if whole else self.rows[samples].mean(axis=0)
-        return (FreeSlice if self.bounds is None else BoxSlice)(self, x, samples, mean)
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> FreeSlice:
+        own = self.rows is self.joint.matrix
+        if own and shares is None and len(samples) == self.joint.size:
+            shares, mean = self.joint.shares_of(samples), self.joint.mean
+        else:
+            equal = SampleShares.of(len(samples))
+            shares = shares or (self.joint.shares_of(samples) if own else equal)
+            mean = shares.total(self.rows[samples])
+        return (FreeSlice if self.bounds is None else BoxSlice)(self, x, samples, mean, shares)
 
     def surrogate(self) -> ClosedForm | None:
         """The same integral from the moments of the samples; None where it would save little.
@@ -84,8 +92,10 @@ class ClosedForm(Given):
         extra: dict[str, Array] = {}
         if not on_half_lines(self.bounds):
             mean, square = self.joint.mean, np.zeros(self.joint.dimension)
-            for row in self.joint.matrix:  # one by one: no second array of the samples' size
-                square += (row - mean) ** 2
+            times = self.joint.shares.multiple(np.ones(self.joint.size))
+            # One by one: no second array of the samples' size.
+            for count, row in zip(times, self.joint.matrix):
+                square += count * (row - mean) ** 2
             spread = np.sqrt(square / self.joint.size)
             nodes = np.clip(np.stack([mean - spread, mean + spread]), *self.bounds)
             build, extra = ClosedForm, {"rows": nodes}
@@ -117,8 +127,11 @@ class ClosedForm(Given):
 class FreeSlice:
     """mean_k phi_k at one x, on R^d."""
 
-    def __init__(self, rule: ClosedForm, x: Array, samples: Array, mean: Array) -> None:
+    def __init__(
+        self, rule: ClosedForm, x: Array, samples: Array, mean: Array, shares: SampleShares
+    ) -> None:
         self._rule, self._x, self._samples, self._mean = rule, x, samples, mean
+        self._shares = shares
         values, pullback = rule.loss(x, mean[None])
         self._value = float(values[0])
         self._gradient = pullback.in_data(np.ones(1))[0]
@@ -199,8 +212,9 @@ class BoxSlice(FreeSlice):
     def at(self, dual: float) -> DualPoint:
         found, tilt = self._at(dual), self._rule.tilt(self._slope, dual)
         log_mass = found.log_mass - self._rule.reference_log_mass(self._samples)
-        value = self._value + self._rule.epsilon * (tilt.log_mass + float(log_mass.mean()))
-        return DualPoint(value, -float(found.cost.mean()), np.nan)
+        average = self._shares.total
+        value = self._value + self._rule.epsilon * (tilt.log_mass + float(average(log_mass)))
+        return DualPoint(value, -float(average(found.cost)), np.nan)
 
     def gradient(self, dual: float) -> Array:
         return self._gradient_at(self._mean, self._at(dual).move)
@@ -227,10 +241,9 @@ class BoxSlice(FreeSlice):
         return self._gradient_at(mean, np.sum(moves, axis=0))
 
     def _at(self, dual: float) -> BoxIntegral:
-        """At a dual variable, all samples alike; the last one is kept."""
+        """At a dual variable, each sample with its share; the last one is kept."""
         if self._last is None or self._last[0] != dual:
-            shares = np.full(len(self._samples), 1.0 / len(self._samples))
-            self._last = (dual, self._integrated(dual, shares))
+            self._last = (dual, self._integrated(dual, self._shares.array))
         return self._last[1]
 
     def _integrated(self, dual: float, shares: Array) -> BoxIntegral:
@@ -265,8 +278,10 @@ class Compressed(ClosedForm):
         free = np.flatnonzero(self.frame.free)
         self.lines = half_lines(self.joint, free[self.ended], *self.bounds)
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> BoxSlice:
-        return CompressedSlice(self, x, samples, self.joint.mean)
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> BoxSlice:
+        return CompressedSlice(self, x, samples, self.joint.mean, SampleShares.of(1))
 
     def surrogate(self) -> None:
         return None

@@ -104,9 +104,10 @@ def half_lines(joint: JointSamples, ended: Array, lower: Array, upper: Array) ->
     end = np.where(sign > 0, lower[ended], upper[ended])
     mean = joint.mean[ended]
     moments = np.zeros((len(ORDERS), len(ended)))
-    for row in joint.matrix:
+    times = joint.shares.multiple(np.ones(joint.size))
+    for count, row in zip(times, joint.matrix):
         away = sign * (row[ended] - mean)
-        power = away.copy()
+        power = count * away
         for total in moments:
             power *= away
             total += power

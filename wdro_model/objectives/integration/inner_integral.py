@@ -22,6 +22,7 @@ from wdro_model.objectives.dual import DualPoint
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,13 @@ class Integration(ABC):
     """Where a run begins that has no start."""
 
     @abstractmethod
-    def slice(self, x: Array, samples: Array, stream: Stream) -> Slice:
-        """The inner integral at x over the samples with these indices."""
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> Slice:
+        """The inner integral at x over the samples with these indices, each of them once.
+
+        shares: what they count in the mean; by default as their probabilities are.
+        """
 
     @abstractmethod
     def describe(self) -> str:
@@ -127,7 +133,7 @@ class Integration(ABC):
     def inherit(self, other: Integration) -> None:  # noqa: B027
         """Take over what another one has found out about the same model."""
 
-    def support_error(self, samples: Array) -> float:
+    def support_error(self, samples: Array, shares: SampleShares) -> float:
         """Standard error of the value for the mass of the support, where that is estimated."""
         return 0.0
 

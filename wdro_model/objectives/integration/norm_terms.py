@@ -21,6 +21,7 @@ from wdro_model.objectives.integration.separable.by_terms import Separable, sepa
 from wdro_model.objectives.integration.separable.term_anatomy import PIECEWISE, separate
 from wdro_model.objectives.integration.separable.term_slice import SeparableSlice
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 LIVELY = 1e-7
 """Components of a smaller probability say nothing about the gradient."""
@@ -63,8 +64,11 @@ class NormTerms(Integration):
         self.places: tuple[Array, ...] | None = None
         """Panels of all samples that did at the last decision."""
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> NormTermsSlice:
-        return NormTermsSlice(self, x, samples, stream)
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> NormTermsSlice:
+        shares = shares or self.terms.joint.shares_of(samples)
+        return NormTermsSlice(self, x, samples, stream, shares)
 
     def describe(self) -> str:
         return "norms: separate piecewise affine terms, as a mixture of products over coordinates"
@@ -111,8 +115,10 @@ class SegmentMixture(PanelMixture):
 class NormTermsSlice(SeparableSlice):
     """mean_k phi_k at one x."""
 
-    def __init__(self, rule: NormTerms, x: Array, samples: Array, stream: Stream) -> None:
-        super().__init__(rule.terms, x, samples, stream)
+    def __init__(
+        self, rule: NormTerms, x: Array, samples: Array, stream: Stream, shares: SampleShares
+    ) -> None:
+        super().__init__(rule.terms, x, samples, stream, shares)
         parts, eps = rule.terms.parts, rule.terms.epsilon
         self._lines = self._along(rule.terms.lines[PIECEWISE], 0.0)
         segments = np.broadcast_arrays(*self._segments_along(self._lines))
@@ -129,8 +135,9 @@ class NormTermsSlice(SeparableSlice):
         law = self._mixture.law(dual / eps)
         if self._norm_rule is not None:
             self._norm_rule.places = self._mixture.places
-        value = eps * float((law.log_mass + self._constant).mean())
-        return DualPoint(value, -float(law.cost.mean()), float(law.spread.mean()) / eps)
+        average = self._shares.total
+        value = eps * float(average(law.log_mass + self._constant))
+        return DualPoint(value, -float(average(law.cost)), float(average(law.spread)) / eps)
 
     def gradient(self, dual: float) -> Array:
         """Each segment is asked at its mean, with its probability."""
@@ -147,9 +154,9 @@ class NormTermsSlice(SeparableSlice):
             sample,
             along.lines[line],
             self._data[sample, along.lines[line]] + along.scale[line] * mean,
-            weights / size,
+            self._shares.some(sample).times(weights),
         )
-        shares = np.full(size, 1.0 / size)
+        shares = self._shares.array
         gradient += self._affine_gradient(self._rows + moved, shares)
         if parts.still.count:
             parts.still(self._x, self._rows)

@@ -27,6 +27,7 @@ from wdro_model.objectives.integration.inner_integral import ROBUST, Integration
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundSquared
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 WIDEST, FINEST = 4.0, 24
 """The width of a panel of log u, and how often it may be halved."""
@@ -74,14 +75,17 @@ class EuclideanMixture(Integration):
     exact = True
 
     def __init__(self, model: RobustModel, inner: Any, *, epsilon: float, sigma: Any) -> None:
-        self.inner, self.epsilon = inner, epsilon
+        self.inner, self.epsilon, self.joint = inner, epsilon, model.joint
         moves = ~np.asarray(model.cost.frozen)
         scales = (np.asarray(model.cost.coordinate_scales) * sigma)[moves]
         self.unit = float(np.sqrt(np.sum(scales**2))) or 1.0
         """The length of a typical move of the reference."""
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> EuclideanSlice:
-        return EuclideanSlice(self, self.inner.slice(x, samples, stream))
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> EuclideanSlice:
+        shares = shares or self.joint.shares_of(samples)
+        return EuclideanSlice(self, self.inner.slice(x, samples, stream, shares), shares)
 
     def describe(self) -> str:
         return f"norms: a Euclidean cost as a mixture of squared ones; {self.inner.describe()}"
@@ -122,8 +126,8 @@ class Panel:
 class EuclideanSlice:
     """mean_k phi_k at one x: integrals with squared costs are kept from one dual to the next."""
 
-    def __init__(self, rule: EuclideanMixture, inner: SampleSlice) -> None:
-        self._rule, self._inner = rule, inner
+    def __init__(self, rule: EuclideanMixture, inner: SampleSlice, shares: SampleShares) -> None:
+        self._rule, self._inner, self._shares = rule, inner, shares
         self._known: dict[tuple[int, int], Panel] = {}
         self._last: tuple[float, Mixed] | None = None
 
@@ -134,9 +138,12 @@ class EuclideanSlice:
         length = (found.shares * (2.0 * found.nodes[:, None] / found.rate) * found.costs).sum(0)
         square = (found.shares * found.costs).sum(axis=0)
         spread = np.maximum(square - length**2, 0.0)
-        return DualPoint(
-            float(eps * found.log_mass.mean()), -float(length.mean()), float(spread.mean()) / eps
-        )
+        log_mass, cost, bend = map(self._average, (found.log_mass, length, spread))
+        return DualPoint(eps * log_mass, -cost, bend / eps)
+
+    def _average(self, values: Array) -> float:
+        """The mean over the samples; of one value where all of them move alike."""
+        return float(values[0] if len(values) == 1 else self._shares.total(values))
 
     def gradient(self, dual: float) -> Array:
         found = self._mixed(dual)
@@ -144,6 +151,8 @@ class EuclideanSlice:
             raise FloatingPointError("the smoothed objective is infinite here: it has no gradient.")
         used = found.shares.max(axis=1) > LIVELY
         shares = found.shares[used]
+        if shares.shape[1] > 1:
+            shares = self._shares.multiple(shares.T).T
         return self._inner.mixed_gradient(
             self._rule.epsilon * found.nodes[used], shares / shares.sum()
         )

@@ -33,6 +33,7 @@ from wdro_model.objectives.integration.low_rank.form_anatomy import everywhere
 from wdro_model.objectives.integration.low_rank.groups import rows_of
 from wdro_model.objectives.integration.norm_transforms import LAWS
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 PIECES = 16
 """Pieces that are told apart."""
@@ -106,8 +107,11 @@ class OneForm(Integration):
         self.law = LAWS[float(model.cost.exponent)]  # type: ignore[arg-type]
         self.hints: dict[int, Any] = {}
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> OneFormSlice:
-        return OneFormSlice(self, np.asarray(x, dtype=float), np.asarray(samples))
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> OneFormSlice:
+        shares = shares or self.joint.shares_of(samples)
+        return OneFormSlice(self, np.asarray(x, dtype=float), np.asarray(samples), shares)
 
     def describe(self) -> str:
         return (
@@ -163,8 +167,8 @@ class TiltedPieces:
 class OneFormSlice:
     """mean_k phi_k at one x."""
 
-    def __init__(self, rule: OneForm, x: Array, samples: Array) -> None:
-        self._rule, self._x = rule, x
+    def __init__(self, rule: OneForm, x: Array, samples: Array, shares: SampleShares) -> None:
+        self._rule, self._x, self._shares = rule, x, shares
         self._rows = rows_of(rule.joint.matrix, samples)
         slopes = rule.pieces.jacobian(x, rule.joint.mean)[:, rule.free] * rule.deviation
         steepest = slopes[np.argmax((slopes**2).sum(axis=1))]
@@ -191,14 +195,14 @@ class OneFormSlice:
         total = found.totals
         cost, square = total[:, 2] / total[:, 0], total[:, 3] / total[:, 0]
         spread = np.maximum(square - cost**2, 0.0)
-        value = float(np.mean(found.top + np.log(total[:, 0])))
-        return DualPoint(eps * value, -float(cost.mean()), float(spread.mean()) / eps)
+        average = self._shares.total
+        value = float(average(found.top + np.log(total[:, 0])))
+        return DualPoint(eps * value, -float(average(cost)), float(average(spread)) / eps)
 
     def gradient(self, dual: float) -> Array:
         """Pieces are affine in the data: each is asked at the mean of its scenarios."""
         rule, found = self._rule, self._tilted(dual)
-        size = len(self._rows)
-        shares = 1.0 / (size * found.totals[:, 0])
+        shares = self._shares.times(1.0 / found.totals[:, 0])
         weights = found.parts[:, :, 0] * shares[:, None]
         mass = weights.sum(axis=0)
         moved = weights.T @ self._rows

@@ -11,7 +11,7 @@ import io
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from wdro_model.model import Memory, RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 Build = Callable[[RobustModel], Integration]
 MOST_KEPT = 32
@@ -37,25 +38,42 @@ class OverWorkers(Integration):
         self._here = build(model.on_samples(np.arange(min(model.size, 2))))
         self.name, self.exact, self.begins = self._here.name, True, self._here.begins
         self._client = client
-        self._blocks, self._sizes = model.joint.on_workers(client)
+        self._blocks, which = model.joint.on_workers(client)
+        self._sizes = np.array([len(samples) for samples in which])
         self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
+        self._place = np.argsort(np.concatenate(which))
+        """Where each sample is, counted through the blocks."""
+        p = model.joint.probabilities
+        self._weights: list[Any] = [None] * len(which)
+        """The probabilities of the samples of each block, on its worker."""
+        if p is not None:
+            self._weights = [client.submit(np.array, p[one], pure=False) for one in which]
         recipe = dumped((without_data(model), build), model)
         self._recipe = client.submit(bytes, recipe, pure=False)
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> Slice:
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> Slice:
         """Over all samples, or over those of a batch, which are looked up in their blocks."""
-        chosen: list[Array | None] = [None] * len(self._sizes)
-        if len(samples) != self._starts[-1]:
-            owner = np.searchsorted(self._starts, samples, side="right") - 1
-            chosen = [samples[owner == b] - self._starts[b] for b in range(len(self._sizes))]
+        if shares is None and len(samples) == self._starts[-1]:
+            return SliceOverWorkers(self, x, [Asked() for _ in self._sizes])
+        places, chosen = self._place[samples], []
+        owner = np.searchsorted(self._starts, places, side="right") - 1
+        for b, start in enumerate(self._starts[:-1]):
+            mine = np.flatnonzero(owner == b)
+            own = None if shares is None else shares.some(mine)
+            chosen.append(Asked(places[mine] - start, own))
         return SliceOverWorkers(self, x, chosen)
 
-    def ask(self, what: str, x: Array, chosen: list[Array | None], dual: float) -> list[Any]:
-        """The answers of all blocks that have samples, each with its number of samples."""
+    def ask(self, what: str, x: Array, chosen: list[Asked], dual: float) -> list[Any]:
+        """The answers of all blocks that have samples, each with what its samples count."""
+        blocks = zip(self._blocks, self._weights, chosen)
         futures = [
-            self._client.submit(answer, what, self._recipe, block, b, x, rows, dual, pure=False)
-            for b, (block, rows) in enumerate(zip(self._blocks, chosen))
-            if rows is None or len(rows)
+            self._client.submit(
+                answer, what, self._recipe, block, weights, b, x, asked, dual, pure=False
+            )
+            for b, (block, weights, asked) in enumerate(blocks)
+            if asked.rows is None or len(asked.rows)
         ]
         return list(self._client.gather(futures))
 
@@ -63,10 +81,20 @@ class OverWorkers(Integration):
         return f"{self._here.describe()}, in {len(self._sizes)} blocks on the workers of a cluster"
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Which samples of a block a slice is over."""
+
+    rows: Array | None = None
+    """None for all."""
+    shares: SampleShares | None = None
+    """What they count in the mean; as their probabilities are for None."""
+
+
 class SliceOverWorkers:
     """l -> mean_k phi_k(x, l), summed up over the blocks in their order."""
 
-    def __init__(self, rule: OverWorkers, x: Array, chosen: list[Array | None]) -> None:
+    def __init__(self, rule: OverWorkers, x: Array, chosen: list[Asked]) -> None:
         self._rule, self._x, self._chosen = rule, np.array(x), chosen
 
     def at(self, dual: float) -> DualPoint:
@@ -87,38 +115,56 @@ class SliceOverWorkers:
 class Ready:
     """The integrals over one block, and the slice that was asked for last."""
 
-    def __init__(self, rule: Integration, size: int) -> None:
-        self.rule, self.size = rule, size
+    def __init__(self, rule: Integration, size: int, weights: Array | None) -> None:
+        self.rule, self.size, self.weights = rule, size, weights
         self._key: tuple[bytes, bytes] | None = None
         self._slice: Slice | None = None
 
-    def slice(self, x: Array, rows: Array | None) -> Slice:
-        key = (x.tobytes(), b"" if rows is None else rows.tobytes())
-        if self._slice is None or key != self._key:
-            samples = np.arange(self.size) if rows is None else rows
-            self._slice, self._key = self.rule.slice(x, samples, Stream(seed=0)), key
+    def slice(self, x: Array, asked: Asked) -> Slice:
+        key = (x.tobytes(), b"" if asked.rows is None else asked.rows.tobytes())
+        if self._slice is None or key != self._key or asked.shares is not None:
+            samples = np.arange(self.size) if asked.rows is None else asked.rows
+            shares = None if asked.shares is None else asked.shares.alone()
+            self._slice, self._key = self.rule.slice(x, samples, Stream(seed=0), shares), key
         return self._slice
+
+    def count(self, asked: Asked) -> float:
+        """What the samples count beside those of other blocks: their number, or probability."""
+        if asked.shares is not None:
+            return asked.shares.mass
+        if self.weights is not None:
+            return float((self.weights if asked.rows is None else self.weights[asked.rows]).sum())
+        return self.size if asked.rows is None else len(asked.rows)
 
 
 def answer(
-    what: str, recipe: bytes, block: Array, number: int, x: Array, rows: Array | None, dual: float
-) -> tuple[int, Any]:
-    """On a worker: the number of samples, and what is asked of their mean."""
-    ready = _ready(recipe, block, number)
-    found = ready.slice(x, rows)
-    count = ready.size if rows is None else len(rows)
+    what: str,
+    recipe: bytes,
+    block: Array,
+    weights: Array | None,
+    number: int,
+    x: Array,
+    asked: Asked,
+    dual: float,
+) -> tuple[float, Any]:
+    """On a worker: what the samples count, and what is asked of their mean."""
+    ready = _ready(recipe, block, weights, number)
+    found, count = ready.slice(x, asked), ready.count(asked)
     if what == "gradient":
         return count, found.gradient(dual)
     point = found.at(dual)
     return count, (point.value, point.slope, point.curvature)
 
 
-def _ready(recipe: bytes, block: Array, number: int) -> Ready:
+def _ready(recipe: bytes, block: Array, weights: Array | None, number: int) -> Ready:
     key = (str(hash(recipe)), number)
     found = READY.pop(key, None)
     if found is None:
         model, build = _Unpickler(io.BytesIO(recipe)).load()
-        found = Ready(build(with_data(model, np.ascontiguousarray(block))), len(block))
+        own = None if weights is None else weights / weights.sum()
+        found = Ready(
+            build(with_data(model, np.ascontiguousarray(block), own)), len(block), weights
+        )
     READY[key] = found
     while len(READY) > MOST_KEPT:
         READY.popitem(last=False)
@@ -135,8 +181,8 @@ class _Unpickler(pickle.Unpickler):
 
 def dumped(given: Any, model: RobustModel) -> bytes:
     """Something that holds a model, as bytes, without the samples of its parameters."""
-    held = [(p.samples, p.stored) for p in model.joint.parameters]
-    left = {id(part) for pair in held for part in pair if part is not None}
+    held = [(p.samples, p.stored, p.probabilities) for p in model.joint.parameters]
+    left = {id(part) for some in held for part in some if part is not None}
 
     class Light(cloudpickle.Pickler):
         def persistent_id(self, part: Any) -> str | None:
@@ -152,8 +198,8 @@ def without_data(model: RobustModel) -> RobustModel:
     return with_data(model, np.array(model.rows[:1]))
 
 
-def with_data(model: RobustModel, rows: Array) -> RobustModel:
+def with_data(model: RobustModel, rows: Array, probabilities: Array | None = None) -> RobustModel:
     """The model on other rows, its cost as it was bound to all of them."""
-    joint = model.joint.with_rows(rows)
+    joint = model.joint.with_rows(rows, probabilities)
     loss = FlatLoss(model.loss.loss, model.loss.layout, joint)
     return replace(model, loss=loss, joint=joint, memory=Memory())

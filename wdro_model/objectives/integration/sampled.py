@@ -22,6 +22,7 @@ from wdro_model.objectives.integration.importance.noise import BLOCKS, block_var
 from wdro_model.objectives.integration.inner_integral import Given, Slice, Stream
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array, Diagnostics
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 CHUNK_ENTRIES = 2**24
 """Entries of drawn scenarios that exist at once (128 MiB)."""
@@ -73,8 +74,10 @@ class SampledIntegration(Given, ABC):
         """Drop the stored draws of a stage."""
         self._stored = None
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> Slice:
-        return SampledSlice(self, x, samples, stream)
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> Slice:
+        return SampledSlice(self, x, samples, stream, shares or self.joint.shares_of(samples))
 
     def stored(self, stream: Stream) -> Draws | None:
         """All draws of a stage, kept between calls; None when they are too large to keep."""
@@ -89,8 +92,15 @@ class SampledIntegration(Given, ABC):
 class SampledSlice:
     """Losses and costs of the draws at one x."""
 
-    def __init__(self, rule: SampledIntegration, x: Array, samples: Array, stream: Stream) -> None:
-        self._rule = rule
+    def __init__(
+        self,
+        rule: SampledIntegration,
+        x: Array,
+        samples: Array,
+        stream: Stream,
+        shares: SampleShares,
+    ) -> None:
+        self._rule, self._shares = rule, shares
         self._x = x
         self._samples = samples
         self._stream = stream
@@ -142,13 +152,15 @@ class SampledSlice:
         weights, log_mean = self.weights(dual)
         mean = np.einsum("ks,ks->k", weights, self.costs)
         spread = np.einsum("ks,ks->k", weights, (self.costs - mean[:, None]) ** 2)
-        epsilon = self._rule.epsilon
+        epsilon, average = self._rule.epsilon, self._shares.total
         return DualPoint(
-            float(epsilon * log_mean.mean()), float(-mean.mean()), float(spread.mean() / epsilon)
+            float(epsilon * average(log_mean)),
+            float(-average(mean)),
+            float(average(spread) / epsilon),
         )
 
     def gradient(self, dual: float) -> Array:
-        weights = self.weights(dual)[0] / len(self.losses)
+        weights = self._shares.times(self.weights(dual)[0])
         if self._pullback is not None and self._call == self._rule.loss.calls:
             return self._pullback(weights.ravel())
         gradient, start = np.zeros(self._rule.loss.dimension), 0
@@ -160,12 +172,15 @@ class SampledSlice:
 
     def diagnostics(self, dual: float) -> Diagnostics:
         weights, _ = self.weights(dual)
-        nearest = np.where(self.forbidden, np.inf, self.costs).min(axis=1).mean()
-        found = sampling_diagnostics(weights, self._rule.epsilon, float(nearest))
-        return found.worse_by(self._rule.support_error(self._samples))
+        shares = self._shares
+        nearest = shares.total(np.where(self.forbidden, np.inf, self.costs).min(axis=1))
+        found = sampling_diagnostics(weights, self._rule.epsilon, float(nearest), shares)
+        return found.worse_by(self._rule.support_error(self._samples, shares))
 
 
-def sampling_diagnostics(weights: Array, epsilon: float, nearest: float) -> Diagnostics:
+def sampling_diagnostics(
+    weights: Array, epsilon: float, nearest: float, shares: SampleShares | None = None
+) -> Diagnostics:
     """How far eps log mean_s w_s can be trusted, from the normalised weights (K, S) of its draws.
 
     The variance v of log mean_s w_s comes from independent blocks of draws, and its square root is
@@ -174,24 +189,25 @@ def sampling_diagnostics(weights: Array, epsilon: float, nearest: float) -> Diag
     not known, and reported as infinite.
     """
     size, draws = weights.shape
+    shares = shares or SampleShares.of(size)
     sizes = 1.0 / np.einsum("ks,ks->k", weights, weights)
     variance = block_variance(weights)
     freedom = size * max(1, min(BLOCKS, draws) - 1)
     wider = student.ppf(0.975, freedom) / student.ppf(0.975, np.inf)
-    error = wider * epsilon * np.sqrt(float(variance.sum())) / size
-    bias = 0.5 * epsilon * float(variance.mean())
-    blind = float(np.mean(sizes < LONE)) > LONE_SHARE
+    error = wider * epsilon * shares.error(variance)
+    bias = 0.5 * epsilon * float(shares.total(variance))
+    blind = float(shares.total((sizes < LONE).astype(float))) > LONE_SHARE
     return Diagnostics(
         draws=draws,
         effective_size=float(np.median(sizes)),
         smallest_effective_size=float(sizes.min()),
         standard_error=float("inf") if blind else float(np.hypot(error, bias)),
         nearest_cost=nearest,
-        heavy=heavy_share(weights),
+        heavy=heavy_share(weights, shares),
     )
 
 
-def heavy_share(weights: Array) -> float:
+def heavy_share(weights: Array, shares: SampleShares) -> float:
     """The share of samples whose largest weights fall like a power too slow for a variance.
 
     Hill's estimate of k in P(w > t) ~ t^(-1/k), from the largest weights; from k = 0.7 on, errors
@@ -203,4 +219,4 @@ def heavy_share(weights: Array) -> float:
     largest = -np.partition(-weights, count, axis=1)[:, : count + 1]
     logs = np.log(np.maximum(largest, 1e-300))
     rate = logs[:, :-1].mean(axis=1) - logs[:, -1]
-    return float(np.mean(rate > HEAVY))
+    return float(shares.total((rate > HEAVY).astype(float)))

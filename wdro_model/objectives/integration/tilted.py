@@ -45,6 +45,7 @@ from wdro_model.objectives.integration.inner_integral import (
 )
 from wdro_model.objectives.integration.sampled import Draws, SampledIntegration
 from wdro_model.solvers.objective import Array, Diagnostics
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 KEPT_ENTRIES = 2**24
 """Proposals of all samples are kept up to this many numbers, and found again for each use beyond
@@ -105,15 +106,19 @@ class Tilted(SampledIntegration):
         self._mixture = None
         self.forget()
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> Slice:
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> Slice:
         if self._at is None:
             self.settle(x)
-        return self._sliced(x, samples, stream)
+        return self._sliced(x, samples, stream, shares)
 
-    def _sliced(self, x: Array, samples: Array, stream: Stream) -> Slice:
+    def _sliced(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> Slice:
         """The slice of the proposals; infinite where the loss outgrows the cost at this dual."""
         try:
-            return super().slice(x, samples, stream)
+            return super().slice(x, samples, stream, shares)
         except Divergence:
             return InfiniteSlice()
 
@@ -222,16 +227,17 @@ class Tilted(SampledIntegration):
         missed = missed_by(self.proposals(rows), target, rows, self._reference_of(rows), generator)
         self._audits += 1
         self._learned += list(missed.places)
-        return found.worse_by(0.0, self.epsilon * float(missed.log_mass.mean()))
+        higher = float(self.joint.shares_of(rows).total(missed.log_mass))
+        return found.worse_by(0.0, self.epsilon * higher)
 
     def inherit(self, other: Integration) -> None:
         """Take over what the audits of another stage have found."""
         if isinstance(other, Tilted):
             self._learned, self._audits = other._learned, other._audits
 
-    def support_error(self, samples: Array) -> float:
+    def support_error(self, samples: Array, shares: SampleShares) -> float:
         variances = [self._rejection.variances.get(int(k), 0.0) for k in samples]
-        return self.epsilon * float(np.sqrt(np.sum(variances))) / max(1, len(samples))
+        return self.epsilon * shares.error(np.array(variances))
 
     def _reference_of(self, samples: Array) -> Component:
         return reference_of(self.frame, samples)

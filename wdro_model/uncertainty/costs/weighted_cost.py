@@ -185,8 +185,11 @@ def _standardized(word: str, joint: JointSamples, where: slice, power: int) -> n
         )
     rows = joint.matrix[:, where]
     mean = joint.mean[where]
-    squares = (((block - mean) ** 2).sum(axis=0) for _, block in chunks(rows))
-    variance = np.asarray(sum(squares)) / joint.size
+    squares = (
+        joint.shares.some(slice(start, start + len(block))).multiple((block - mean) ** 2)
+        for start, block in chunks(rows)
+    )
+    variance = np.asarray(sum(square.sum(axis=0) for square in squares)) / joint.size
     # Rounding of the mean gives constant data a tiny variance: the range tells them apart.
     constant = (rows.max(axis=0) == rows.min(axis=0)) | (variance < SMALLEST_VARIANCE)
     held = constant if word == OR_HOLD else constant & _cannot_move(joint, where)

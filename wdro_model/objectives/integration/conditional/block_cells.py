@@ -23,6 +23,7 @@ from wdro_model.objectives.integration.conditional.marginal import Marginal
 from wdro_model.objectives.integration.importance.targets import blocks
 from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array, Diagnostics
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.conditional.by_blocks import Conditional
@@ -97,8 +98,10 @@ class BlockCellSlice:
 
     trust = np.inf
 
-    def __init__(self, rule: Conditional, x: Array, samples: Array) -> None:
-        self._rule, self._x, self._samples = rule, x, samples
+    def __init__(self, rule: Conditional, x: Array, samples: Array, shares: SampleShares) -> None:
+        order = np.argsort(samples, kind="stable")
+        self._rule, self._x, self._samples = rule, x, samples[order]
+        self._shares = shares.some(order).alone()
         r = rule.frame.dimension
         self._tolerance = TOLERANCE[r]
         self._tilt = BlockTilt(rule, x)
@@ -106,24 +109,24 @@ class BlockCellSlice:
         self._keeps = len(samples) * numbers <= KEPT_NUMBERS
         step = len(samples) if self._keeps else max(1, CHUNK_NUMBERS // numbers)
         starts = range(0, len(samples), max(1, step))
-        self._chunks = [np.sort(samples[i : i + step]) for i in starts]
+        self._chunks = [slice(i, i + step) for i in starts]
         self._integrals: dict[int, CellIntegral] = {}
         self._known: Measured | None = None
         self.guess = rule.dual
         """Where the minimum over the dual variable may be."""
 
-    def _parts(self, dual: float) -> Iterator[tuple[CellIntegral, Resolved]]:
-        """The integrals of some samples after the other."""
+    def _parts(self, dual: float) -> Iterator[tuple[CellIntegral, Resolved, SampleShares]]:
+        """The integrals of some samples after the other, and what these count."""
         rule = self._rule
-        for i, chunk in enumerate(self._chunks):
-            integral = self._integrals.get(i)
+        for i, some in enumerate(self._chunks):
+            integral, chunk = self._integrals.get(i), self._samples[some]
             if integral is None:
                 deviation, known = np.sqrt(rule.frame.spread), rule.memory.of(chunk)
                 integral = CellIntegral(
                     self._tilt, rule.region, deviation, chunk, self._tolerance, known
                 )
             found = integral.at(dual)
-            yield integral, found
+            yield integral, found, self._shares.some(some)
             if self._keeps:
                 self._integrals[i] = integral
             elif not found.diverges:
@@ -138,7 +141,7 @@ class BlockCellSlice:
         rule, size = self._rule, len(self._samples)
         value = cost = bend = 0.0
         errors, nodes = [], 0
-        for integral, found in self._parts(dual):
+        for integral, found, shares in self._parts(dual):
             if found.diverges:
                 return Measured(dual, DualPoint(np.inf, -np.inf, np.nan), np.zeros(0), 0)
             shape, position = found.weights.shape, integral.position
@@ -150,9 +153,10 @@ class BlockCellSlice:
             mean = np.bincount(position, np.vecdot(found.weights, costs), len(integral.samples))
             spread = spread + (costs - mean[position, None]) ** 2
             logs = found.log_mass - rule.reference[integral.samples]
-            value += float((logs - rule.frame.dimension * HALF_LOG_2PI).sum())
-            cost += float(mean.sum())
-            bend += float(np.vdot(found.weights, spread))
+            logs = logs - rule.frame.dimension * HALF_LOG_2PI
+            value += float(shares.multiple(logs).sum())
+            cost += float(shares.multiple(mean).sum())
+            bend += float(np.vdot(shares.some(position).multiple(found.weights), spread))
             errors.append(found.error)
             nodes += found.weights.size
         point = DualPoint(rule.epsilon * value / size, -cost / size, bend / (size * rule.epsilon))
@@ -168,10 +172,11 @@ class BlockCellSlice:
             )
         rule.reached(dual)
         target, gradient = Marginal(rule, self._x, dual), np.zeros(rule.loss.dimension)
-        for integral, found in self._parts(dual):
+        for integral, found, shares in self._parts(dual):
             rule.memory.keep(integral.kept(), integral.anew)
             cell, node = np.nonzero(found.weights > LIVELY)
-            weights = found.weights[cell, node] / size
+            counted = shares.some(integral.position).multiple(found.weights)
+            weights = counted[cell, node] / size
             moves, owners = integral.moves()[cell, node], integral.owners[cell]
             for some in blocks(len(weights), rule.joint.dimension):
                 rows = target.tilted_rows(owners[some], moves[some])
@@ -181,5 +186,10 @@ class BlockCellSlice:
     def diagnostics(self, dual: float) -> Diagnostics | None:
         self.at(dual)
         assert self._known is not None
-        error = self._known.error
-        return cell_diagnostics(error, self._tolerance, self._known.nodes, self._rule.epsilon)
+        return cell_diagnostics(
+            self._known.error,
+            self._tolerance,
+            self._known.nodes,
+            self._rule.epsilon,
+            self._shares,
+        )

@@ -15,6 +15,7 @@ from wdro_model.objectives.integration.conditional.placement import TOLERATED, P
 from wdro_model.objectives.integration.conditional.scouts import Scouts
 from wdro_model.objectives.integration.inner_integral import Divergence, Stream
 from wdro_model.solvers.objective import Array, Diagnostics
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.conditional.by_blocks import Conditional
@@ -48,9 +49,15 @@ class ConditionalSlice:
     """mean_k phi_k at one x, on nodes of block C that stay where they are if they can."""
 
     def __init__(
-        self, rule: Conditional, x: Array, samples: Array, stream: Stream, placement: Placement
+        self,
+        rule: Conditional,
+        x: Array,
+        samples: Array,
+        stream: Stream,
+        placement: Placement,
+        shares: SampleShares,
     ) -> None:
-        self._rule, self._x, self._given = rule, x, samples
+        self._rule, self._x, self._given, self._shares = rule, x, samples, shares
         self._stream, self._placement = stream, placement
         self.guess = placement.dual
         """Where the minimum over the dual variable may be."""
@@ -68,7 +75,9 @@ class ConditionalSlice:
         rule, x, given = self._rule, self._x, self._given
         hard = rule.unresolved[given]
         self._samples, left = given[~hard], given[hard]
-        self._cells = BlockCellSlice(rule, x, left) if len(left) else None
+        self._own = self._shares.some(np.flatnonzero(~hard))
+        others = self._shares.some(np.flatnonzero(hard))
+        self._cells = BlockCellSlice(rule, x, left, others) if len(left) else None
         kept = rule.exact and Scouts.fit(rule, len(self._samples), KEPT_ENTRIES)
         kept &= len(self._samples) > 0
         self._scouts = Scouts(rule, x, self._samples, self._placement) if kept else None
@@ -110,7 +119,7 @@ class ConditionalSlice:
         point = self._adapted(dual).point
         if self._cells is None:
             return point
-        other, share = self._cells.at(dual), len(self._samples) / len(self._given)
+        other, share = self._cells.at(dual), self._own.mass
         if share == 0.0:
             return other
         parts = (
@@ -194,10 +203,12 @@ class ConditionalSlice:
         weights /= total[sample, None]
         mean = np.add.reduceat(np.vecdot(weights, cost), first)
         spread += (cost - mean[sample, None]) ** 2
+        alone = self._own.alone()
+        counted = alone.some(sample).multiple(weights)
         point = DualPoint(
-            float(epsilon * (top + np.log(total)).mean()),
-            float(-mean.mean()),
-            float(np.vdot(weights, spread)) / (epsilon * len(first)),
+            float(epsilon * alone.total(top + np.log(total))),
+            float(-alone.total(mean)),
+            float(np.vdot(counted, spread)) / (epsilon * len(first)),
         )
         if not self._rule.exact:
             return Weighted(dual, exponent, weights, integrals, point)
@@ -215,7 +226,7 @@ class ConditionalSlice:
         self._placement.settled = True
         gradient = np.zeros(rule.loss.dimension)
         if self._cells is not None:
-            share = 1 - len(self._samples) / len(self._given)
+            share = 1 - self._own.mass
             gradient += share * self._cells.gradient(dual)
         # Backwards: what the loss computed for the last part may still be known to it.
         for k in reversed(range(len(self._parts))):
@@ -223,7 +234,7 @@ class ConditionalSlice:
             rows = self._rows(part)
             moves = rule.block.moves(found.inner[k], self._steep(k))
             rows[:, rule.block.frame.moving] += moves.reshape(len(rows), -1)
-            weights = found.weights[part].ravel() / len(self._given)
+            weights = self._own.some(self._sample[part]).times(found.weights[part]).ravel()
             gradient += rule.loss(self._x, rows)[1](weights)
         return gradient
 
@@ -239,10 +250,8 @@ class ConditionalSlice:
             draws=draws,
             effective_size=float(np.median(sizes)),
             smallest_effective_size=float(sizes.min()),
-            standard_error=float(
-                self._rule.epsilon * np.sqrt(max(0.0, variance.sum())) / len(sizes)
-            ),
-            nearest_cost=float(self._costs.min(axis=1).mean()),
+            standard_error=self._rule.epsilon * self._own.error(np.maximum(variance, 0.0)),
+            nearest_cost=float(self._own.total(self._costs.min(axis=1))),
         )
 
     def uncovered(self, dual: float) -> float:

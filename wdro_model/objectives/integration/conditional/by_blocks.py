@@ -47,6 +47,7 @@ from wdro_model.objectives.integration.inner_integral import EMPIRICAL, Divergen
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 DUAL_SAMPLES = 32
 """Samples that look for the dual variable before the first refresh."""
@@ -181,13 +182,16 @@ class Conditional(Given):
         placement.place(x, dual)
         self._places = [placement]
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> ConditionalSlice | BlockCellSlice:
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> ConditionalSlice | BlockCellSlice:
         """The inner integral at x, on the nodes of the last refresh where they fit."""
+        shares = shares or self.joint.shares_of(samples)
         if self.adaptive:
             if self._dual is None:
                 known = self._easier.dual if self._easier is not None else None
                 self._dual = known or self._typical_dual(x)
-            return BlockCellSlice(self, x, samples)
+            return BlockCellSlice(self, x, samples, shares)
         if not self._places and self._easier is not None and self._easier.dual is not None:
             self.refresh(x, self._easier.dual)
         if not self._places and self.exact:
@@ -196,7 +200,7 @@ class Conditional(Given):
             self.settle(x)
         if self.exact:
             self._go_to(x, samples)
-        return ConditionalSlice(self, x, samples, stream, self._places[0])
+        return ConditionalSlice(self, x, samples, stream, self._places[0], shares)
 
     def _go_to(self, x: Array, samples: Array) -> None:
         """Go on from the latest nodes, or from those of a decision that is much nearer."""
@@ -223,6 +227,7 @@ class Conditional(Given):
         The nodes move along with the dual variable, for some of the samples.
         """
         rows = self._some()
+        shares = self.joint.shares_of(rows)
         start = dual if dual else self._typical_dual(x)
         some = Placement(self, rows)
         some.place(x, start)
@@ -230,10 +235,10 @@ class Conditional(Given):
 
         def adapted(at: float) -> DualPoint:
             if self.adaptive:
-                return BlockCellSlice(self, x, rows).at(at)
+                return BlockCellSlice(self, x, rows, shares).at(at)
             if not self.exact:
                 some.place(x, at)
-            return ConditionalSlice(self, x, rows, stream, some).at(at)
+            return ConditionalSlice(self, x, rows, stream, some, shares).at(at)
 
         found = minimise_dual(
             adapted, self._radius(), start, 1e6 * start, rounds=25, tolerance=1e-3
@@ -248,7 +253,8 @@ class Conditional(Given):
         square = 0.0
         for frame in (self.block.frame, self.frame):
             assert frame.weights is not None
-            square += float((frame.pulled(raw) ** 2 / frame.weights).sum(axis=1).mean())
+            squares = (frame.pulled(raw) ** 2 / frame.weights).sum(axis=1)
+            square += float(self.joint.shares_of(rows).total(squares))
         radius = self._radius()
         return max(np.sqrt(square / radius) / 2, 1e-6 * self.epsilon / radius, 1e-300)
 

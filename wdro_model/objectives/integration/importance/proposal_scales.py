@@ -26,5 +26,6 @@ def affine_dual(
     """
     raw = loss(x, frame.joint.matrix[samples])[1].in_data(np.ones(len(samples)))
     weights = np.ones(frame.dimension) if frame.weights is None else frame.weights
-    size = float(np.sqrt((frame.pulled(raw) ** 2 / weights).sum(axis=1).mean()))
+    squares = (frame.pulled(raw) ** 2 / weights).sum(axis=1)
+    size = float(np.sqrt(frame.joint.shares_of(samples).total(squares)))
     return cost.typical_price(size, radius, frame.joint)

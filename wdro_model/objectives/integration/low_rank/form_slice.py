@@ -18,6 +18,7 @@ from wdro_model.objectives.integration.low_rank.groups import Grouped, rows_of
 from wdro_model.objectives.integration.low_rank.outer import Outer
 from wdro_model.objectives.integration.low_rank.projection import Projection, compact, projection
 from wdro_model.solvers.objective import Array, Diagnostics
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.low_rank.through_forms import LowRank
@@ -45,8 +46,10 @@ class Chunk:
     """The samples that u, projection and law stand for, where these are about places of a table."""
 
     def total(self, values: Array) -> float:
-        """The sum over all samples of values at each of them, or at each place."""
-        return float(values.sum() if self.table is None else self.table.counts @ values)
+        """The sum over all samples of values at each of them, or at each place, times K p_k."""
+        if self.table is not None:
+            return float(self.table.counts @ values)
+        return float(self.part.shares.multiple(values).sum())
 
     def cost_moments(self) -> tuple[Array, Array]:
         """Mean and variance of the transport cost, (K,) each."""
@@ -57,8 +60,10 @@ class Chunk:
 class Part:
     """Some samples and their forms at one decision."""
 
-    def __init__(self, rule: LowRank, x: Array, group: Grouped, u: Array) -> None:
-        self.group, self.u = group, u
+    def __init__(
+        self, rule: LowRank, x: Array, group: Grouped, u: Array, shares: SampleShares
+    ) -> None:
+        self.group, self.u, self.shares = group, u, shares
         """u: (K, q)."""
         self._rule, self._x = rule, x
         self._kept: Array | None = None
@@ -107,8 +112,11 @@ class Part:
 class LowRankSlice:
     """mean_k phi_k at one x: by one table over all samples where that pays, else in parts."""
 
-    def __init__(self, rule: LowRank, x: Array, samples: Array, stream: Stream) -> None:
+    def __init__(
+        self, rule: LowRank, x: Array, samples: Array, stream: Stream, shares: SampleShares
+    ) -> None:
         self._rule, self._x, self._stream = rule, np.asarray(x, dtype=float), stream
+        self._shares = shares
         self._samples = np.asarray(samples)
         data, count = rule.joint.matrix, len(self._samples)
         self._u = np.empty((count, rule.anatomy.inner.count))
@@ -126,7 +134,8 @@ class LowRankSlice:
         rule, parts, start = self._rule, [], 0
         for samples in rule.groups.chunks(self._samples):
             stop = start + len(samples)
-            parts.append(Part(rule, self._x, rule.groups.of(samples), self._u[start:stop]))
+            own = self._shares.some(slice(start, stop))
+            parts.append(Part(rule, self._x, rule.groups.of(samples), self._u[start:stop], own))
             start = stop
         if len(parts) == 1:
             parts[0].whitened(keep=True)
@@ -135,7 +144,8 @@ class LowRankSlice:
     @cached_property
     def _whole(self) -> Part:
         """All samples, for a table."""
-        part = Part(self._rule, self._x, self._rule.groups.of(self._samples), self._u)
+        group = self._rule.groups.of(self._samples)
+        part = Part(self._rule, self._x, group, self._u, self._shares)
         part.whitened(keep=True)
         return part
 
@@ -156,7 +166,9 @@ class LowRankSlice:
     def gradient(self, dual: float) -> Array:
         gradient, size = np.zeros(self._rule.anatomy.inner.layout.dimension), len(self._samples)
         for chunk in self._at(dual):
-            shares = np.full((1, len(chunk.u)), 1.0 / size)
+            shares = chunk.part.shares.array[None]
+            if chunk.table is not None:  # the places know what they stand for
+                shares = np.full((1, len(chunk.u)), 1.0 / size)
             gradient += self._gradient(chunk, np.array([dual]), shares)
         return gradient
 
@@ -200,7 +212,8 @@ class LowRankSlice:
             return in_decision
         slope, back = law.total(in_forms), chunk.projection.pulled_back(law, in_forms)
         if table is not None:
-            slope, back = table.at_samples(slope), table.at_samples(back)
+            counted = chunk.part.shares.multiple
+            slope, back = (counted(table.at_samples(part)) for part in (slope, back))
         return in_decision + self._through_forms(chunk.part, duals, slope, back)
 
     def diagnostics(self, dual: float) -> Diagnostics | None:
@@ -211,7 +224,7 @@ class LowRankSlice:
             law = chunk.law
             if isinstance(law, DrawnLaw):
                 sizes.append(law.effective_size)
-                variance += float(law.variance_of_log.sum())
+                variance += chunk.part.shares.error(law.variance_of_log) ** 2
             else:
                 sizes.append(np.full(len(law.log_mass), float(rule.draws)))
         found = np.concatenate(sizes)
@@ -219,7 +232,7 @@ class LowRankSlice:
             draws=rule.draws,
             effective_size=float(np.median(found)),
             smallest_effective_size=float(found.min()),
-            standard_error=float(rule.epsilon * np.sqrt(variance) / len(found)),
+            standard_error=float(rule.epsilon * np.sqrt(variance)),
             nearest_cost=0.0,  # the cost is averaged in closed form around every draw
         )
 
@@ -255,7 +268,7 @@ class LowRankSlice:
             self._tabling = False
             return None
         outer = part.outer()
-        table = self._table or rule.first_table(part.u[:, 0], part.group.member)
+        table = self._table or rule.first_table(part.u[:, 0], part.group.member, self._shares)
         left = affordable_places(len(table.u))
         while (left := left - len(table.places)) >= 0:
             places = table.places[:, None]

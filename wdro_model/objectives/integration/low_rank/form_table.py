@@ -4,7 +4,9 @@ Where the loss sees the data through one form u and samples share its slope, eve
 integrated for a sample is a smooth function of u_k alone. It is computed at the Chebyshev points of
 panels that cover the samples, and interpolated: with P (K, J) the matrix of the interpolation,
 
-    q(u_k) = sum_j P_kj q(U_j),   sum_k q(u_k) = sum_j c_j q(U_j),   c = P' 1.
+    q(u_k) = sum_j P_kj q(U_j),   sum_k m_k q(u_k) = sum_j c_j q(U_j),   c = P' m,
+
+m_k being one, or K p_k where the samples have probabilities.
 
 Panels are halved until the last Chebyshev coefficients of what is interpolated are negligible.
 """
@@ -12,7 +14,7 @@ Panels are halved until the last Chebyshev coefficients of what is interpolated 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +22,7 @@ import scipy.sparse as sp
 
 from wdro_model.objectives.integration.kernel.panels import DEGREE, NODES, TAIL
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 FIRST = 4
 """Panels of a group of samples to begin with."""
@@ -52,6 +55,8 @@ class FormTable:
     """The group of each panel, in order, (P,)."""
     low: Array
     high: Array
+    shares: SampleShares | None = None
+    """What the samples count in averages over them; all the same by default."""
 
     @cached_property
     def places(self) -> Array:
@@ -106,8 +111,11 @@ class FormTable:
     def counts(self) -> Array:
         """c, (J,): for how many samples a place stands, of either sign."""
         counts = np.zeros(len(self.places))
-        for _, spread in self._spreads():
-            counts += np.bincount(spread.indices, weights=spread.data, minlength=len(counts))
+        for some, spread in self._spreads():
+            data = spread.data
+            if self.shares is not None:
+                data = self.shares.some(some).repeated(DEGREE + 1).multiple(data)
+            counts += np.bincount(spread.indices, weights=data, minlength=len(counts))
         return counts
 
     def at_samples(self, values: Array) -> Array:
@@ -138,10 +146,16 @@ class FormTable:
         low, high = np.repeat(self.low, times), np.repeat(self.high, times)
         middle = 0.5 * (self.low + self.high)[bad]
         high[first[bad]], low[first[bad] + 1] = middle, middle
-        return FormTable(self.u, self.member, np.repeat(self.group, times), low, high)
+        return replace(self, group=np.repeat(self.group, times), low=low, high=high)
 
 
-def first_table(u: Array, member: Array, count: int, known: list[Array] | None = None) -> FormTable:
+def first_table(
+    u: Array,
+    member: Array,
+    count: int,
+    known: list[Array] | None = None,
+    shares: SampleShares | None = None,
+) -> FormTable:
     """Equal panels over the forms of each group of samples, or between known ends of panels."""
     group, low, high = [], [], []
     for g in range(count):
@@ -158,4 +172,5 @@ def first_table(u: Array, member: Array, count: int, known: list[Array] | None =
         group.append(np.full(len(ends) - 1, g))
         low.append(ends[:-1])
         high.append(ends[1:])
-    return FormTable(u, member, *(np.concatenate(part) for part in (group, low, high)))
+    panels = [np.concatenate(part) for part in (group, low, high)]
+    return FormTable(u, member, panels[0], panels[1], panels[2], shares)

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
 from wdro_model.objectives.integration.kernel.laws import TiltedLaw
@@ -37,6 +35,7 @@ from wdro_model.objectives.integration.low_rank.form_table import FormTable, fir
 from wdro_model.objectives.integration.low_rank.groups import Groups
 from wdro_model.objectives.integration.low_rank.outer import Outer
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 __all__ = ["LowRank", "build_low_rank", "drawn_refusal", "low_rank_refusal"]
 
@@ -91,8 +90,10 @@ class LowRank(Integration):
         self.in_one_form &= self.groups.number <= MOST_TABLES
         self._numbers = QuasiRandom(draws)
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> LowRankSlice:
-        return LowRankSlice(self, x, samples, stream)
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> LowRankSlice:
+        return LowRankSlice(self, x, samples, stream, shares or self.joint.shares_of(samples))
 
     @property
     def rows(self) -> Array:
@@ -103,10 +104,7 @@ class LowRank(Integration):
         """The same integral over some of the samples, where they are many."""
         if not self.exact or self.joint.size < SURROGATE_SIZE:
             return None
-        some = np.random.default_rng(0).choice(
-            self.joint.size, self.joint.size // SURROGATE_SHARE, replace=False
-        )
-        fewer = self._model.on_samples(np.sort(some))
+        fewer = self._model.on_some(self.joint.size // SURROGATE_SHARE)
         return LowRank(fewer, epsilon=self.epsilon, sigma=self._sigma, draws=self.draws)
 
     def expects_tables(self) -> bool:
@@ -114,11 +112,11 @@ class LowRank(Integration):
         self._pause -= 1
         return self.in_one_form and self._pause < 0
 
-    def first_table(self, u: Array, member: Array) -> FormTable:
+    def first_table(self, u: Array, member: Array, shares: SampleShares) -> FormTable:
         """A table to begin with: the panels of the last one, now and then a few equal ones."""
         self._tables += 1
         known = self._panels if self._tables % AFRESH else None
-        return first_table(u, member, self.groups.number, known)
+        return first_table(u, member, self.groups.number, known, shares)
 
     def learn(self, paid: bool, table: FormTable | None = None) -> None:
         """Remember whether a table did pay, and its panels."""

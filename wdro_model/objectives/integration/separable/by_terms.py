@@ -33,6 +33,7 @@ from wdro_model.objectives.integration.separable.term_anatomy import (
 from wdro_model.objectives.integration.separable.term_slice import SeparableSlice
 from wdro_model.objectives.integration.separable.term_values import Pieces
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 __all__ = ["Separable", "build_separable", "separable_refusal"]
 
@@ -78,8 +79,10 @@ class Separable(Integration):
         ]
         self._reference: Array | None = None
 
-    def slice(self, x: Array, samples: Array, stream: Stream) -> SeparableSlice:
-        return SeparableSlice(self, x, samples, stream)
+    def slice(
+        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
+    ) -> SeparableSlice:
+        return SeparableSlice(self, x, samples, stream, shares or self.joint.shares_of(samples))
 
     def variances(self, dual: float) -> Array:
         """v (D,): those of the moves along the lines under the tilt of the cost alone."""

@@ -19,6 +19,7 @@ from wdro_model.objectives.integration.low_rank.groups import rows_of
 from wdro_model.objectives.integration.separable.term_anatomy import PIECEWISE, QUADRATIC, SMOOTH
 from wdro_model.objectives.integration.separable.term_values import Packing
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.separable.by_terms import Separable
@@ -117,14 +118,16 @@ class TiltedTerms:
 class SeparableSlice:
     """mean_k phi_k at one x."""
 
-    def __init__(self, rule: Separable, x: Array, samples: Array, stream: Stream) -> None:
-        self._rule, self._x = rule, np.asarray(x, dtype=float)
+    def __init__(
+        self, rule: Separable, x: Array, samples: Array, stream: Stream, shares: SampleShares
+    ) -> None:
+        self._rule, self._x, self._shares = rule, np.asarray(x, dtype=float), shares
         self._samples = np.asarray(samples)
         self._rows = rows_of(rule.joint.matrix, self._samples)
         parts = rule.parts
         self._data = self._rows[:, parts.coordinates]
         self._packing = Packing(parts, self._rows, self._x)
-        self._joint = [part.slice(self._x, samples, stream) for part in rule.joint_groups]
+        self._joint = [part.slice(self._x, samples, stream, shares) for part in rule.joint_groups]
         self._still = parts.still(self._x, self._rows).sum(axis=1)
         self._affine = parts.affine(self._x, self._rows)[:, 0]
         if parts.common:
@@ -137,11 +140,12 @@ class SeparableSlice:
         self._last: tuple[float, list[TiltedTerms]] | None = None
 
     def at(self, dual: float) -> DualPoint:
-        value, cost, spread = (float(part.mean()) for part in self._along_lines(dual))
+        average = self._shares.total
+        value, cost, spread = (float(average(part)) for part in self._along_lines(dual))
         curvature = spread / self._rule.epsilon
         for part in self._joint:
             inner = part.at(dual)
-            value += inner.value - float(self._affine.mean())
+            value += inner.value - float(average(self._affine))
             cost -= inner.slope
             curvature += inner.curvature
         if np.isposinf(value):
@@ -177,7 +181,7 @@ class SeparableSlice:
         return np.sum(parts, axis=0)
 
     def gradient(self, dual: float) -> Array:
-        return self._weighted(dual, np.full(len(self._samples), 1.0 / len(self._samples)))
+        return self._weighted(dual, self._shares.array)
 
     def _weighted(self, dual: float, shares: Array) -> Array:
         """sum_k shares_k grad_x phi_k, for shares (K,)."""
