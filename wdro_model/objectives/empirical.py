@@ -5,7 +5,7 @@ The program is vectorised where the loss allows it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,10 @@ class Empirical:
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         return self._mean(x, self.rows)
+
+    def held(self, x: Array) -> Callable[[Array], Array]:
+        """Gradients at other decisions: nobody moves the data."""
+        return lambda y: self._mean(y, self.rows).gradient
 
     def estimate(
         self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator
