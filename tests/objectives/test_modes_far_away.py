@@ -108,8 +108,8 @@ def test_the_search_for_the_dual_does_not_lose_a_mode_that_vanishes_in_between()
         assert abs(inner.at(dual).value - expected) <= 2e-4 * EPSILON + 1e-6 * abs(expected), dual
 
 
-def test_a_sample_torn_between_two_modes_is_not_called_by_one_of_them() -> None:
-    """Sioux Falls with five samples: the value at the decision must be that of a fresh search."""
+def test_a_mode_that_overtakes_while_the_dual_falls_is_found() -> None:
+    """Sioux Falls with five samples, one of which is torn: values are those of fresh searches."""
     scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls())
     flows = wdro.sets.TrafficFlows(scenarios.network, backend="scipy")
     x = cp.Variable(flows.dimension)
@@ -120,8 +120,14 @@ def test_a_sample_torn_between_two_modes_is_not_called_by_one_of_them() -> None:
     problem.solve(method="smoothed", solver=wdro.solvers.FrankWolfe(gap=1e-4))
     solution = problem.solution
     scales = Scales(solution.epsilon, solution.sigma, 10)
+    duals = solution.dual * np.array([3.0, 1.5, 1.1, 1.0, 0.97])
     rule = Choice("conditional", "").build(problem._model, scales)
-    rule.refresh(x.value, solution.dual)
-    inner = rule.slice(x.value, np.arange(5), Stream(0))
-    fresh = solution.dual * 2.0 + inner.at(solution.dual).value
-    assert abs(fresh - problem.value) <= 0.1 * solution.epsilon
+    falling = rule.slice(x.value, np.arange(5), Stream(0))
+    followed = [falling.at(float(dual)).value for dual in duals]
+    searched = []
+    for dual in duals:
+        rule = Choice("conditional", "").build(problem._model, scales)
+        rule.refresh(x.value, float(dual))
+        searched.append(rule.slice(x.value, np.arange(5), Stream(0)).at(float(dual)).value)
+    np.testing.assert_allclose(followed, searched, atol=0.01 * solution.epsilon)
+    assert abs(2.0 * solution.dual + searched[3] - problem.value) <= 0.1 * solution.epsilon

@@ -7,7 +7,7 @@ takes no evaluation. A peak of the lattice without a known mode beside it is a p
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -92,7 +92,9 @@ class Lookout:
         rows = np.searchsorted(self._samples, known.owners)
         cells = []
         for i in range(r):
-            along = cube[(slice(None), *[0] * i, slice(None), *[0] * (r - 1 - i), i)]
+            first: list[Any] = [slice(None), *[0] * r, i]
+            first[1 + i] = slice(None)
+            along = cube[tuple(first)]
             cells.append(np.abs(along[rows] - known.moves[:, i : i + 1]).argmin(axis=1))
         beside = np.zeros((size, *[side] * r), dtype=bool)
         for shift in product((-1, 0, 1), repeat=r):
