@@ -27,6 +27,10 @@ DOUBLINGS = 60
 MOST_DIFFERENCES = 200
 """Coordinates in which a dual norm is differentiated for the steepest move."""
 PRICES = 12
+OVERSHOOT = 1.0005
+"""Guesses of a price go this much farther than they would, so that both ends of a bracket move."""
+NO_GAIN = 1e-7
+"""Steps that gain less in the mean, relative to the value, are the last."""
 ROUNDING = 1e-9
 """The share of the radius by which rounding may put a distribution outside of the ball."""
 
@@ -71,8 +75,21 @@ def climb(model: RobustModel, x: Array, dual: float | None = None) -> Climbed | 
         low, high = (price, high) if spent > model.radius else (low, price)
         if low > 0 and high < 1.001 * low:
             break
-        price = 2 * low if np.isinf(high) else np.sqrt(max(low, high / 16) * high)
+        price = _next_price(price, spent / model.radius, low, high)
     return best
+
+
+def _next_price(price: float, excess: float, low: float, high: float) -> float:
+    """The price at which moves cost the radius, if they fall like 1 / price^2, in the bracket.
+
+    excess: what they cost at this price, over the radius.
+    """
+    guess = price * np.sqrt(excess) * (OVERSHOOT if excess > 1 else 1 / OVERSHOOT)
+    if np.isinf(high):
+        return float(min(max(guess, OVERSHOOT * price), 4 * price))
+    if low < guess < high:
+        return float(guess)
+    return float(np.sqrt(max(low, high / 16) * high))
 
 
 def push(model: RobustModel, x: Array) -> Climbed | None:
@@ -194,7 +211,11 @@ def _climbed(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
             except FloatingPointError:
                 break  # the price is too low to hold the samples back
             better = np.isfinite(gained) & (gained > values)
+            gain = float(np.sum(gained[better] - values[better]))
             rows[better], values[better] = tried[better], gained[better]
+            little = gain <= NO_GAIN * float(np.abs(values).sum())
+            if little and better.mean() > 0.5:
+                break
             steps *= np.where(better, 1.6, 0.4)
     return rows
 

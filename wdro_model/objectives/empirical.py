@@ -5,7 +5,7 @@ The program is vectorised where the loss allows it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,8 +51,15 @@ class Empirical:
     def value(self, x: Array) -> float:
         """The mean loss alone, without its gradient."""
         step = max(1, BATCH_ENTRIES // max(1, self.rows.shape[1]))
-        parts = (self.rows[k : k + step] for k in range(0, len(self.rows), step))
-        return sum(float(self.loss.values(x, part).sum()) for part in parts) / len(self.rows)
+        total = 0.0
+        for k in range(0, len(self.rows), step):
+            values = self.loss.values(x, self.rows[k : k + step])
+            total += float(self.shares.some(slice(k, k + step)).array @ values)
+        return total
+
+    def held(self, x: Array) -> Callable[[Array], Array]:
+        """Gradients at other decisions: nobody moves the data."""
+        return lambda y: self._mean(y, self.rows, self.shares).gradient
 
     def estimate(
         self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator

@@ -75,6 +75,8 @@ class Smoothed:
         """By which the samples of a batch are drawn; None where all are drawn alike."""
         self.minimum: DualMinimum | None = None
         """Where the dual was minimised last."""
+        self._last: tuple[Array, Slice, float] | None = None
+        """The last decision, its integrals and its dual."""
 
     @property
     def scale(self) -> float:
@@ -88,7 +90,22 @@ class Smoothed:
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         """F on the fixed draws of the current stage, all samples."""
-        return self._point(self.integration.slice(x, np.arange(self.size), self.stream), dual)
+        self._last = None
+        inner = self.integration.slice(x, np.arange(self.size), self.stream)
+        point = self._point(inner, dual)
+        self._last = (x.copy(), inner, point.dual or 0.0)
+        return point
+
+    def held(self, x: Array) -> Callable[[Array], Array] | None:
+        """Gradients at other decisions, the adversary held at its distribution for x.
+
+        None where that is not known: the strategy does not say, or x is not the decision that was
+        evaluated last.
+        """
+        if self._last is None or not np.array_equal(x, self._last[0]):
+            return None
+        hold: Any = getattr(self._last[1], "held", None)
+        return None if hold is None else hold(self._last[2])
 
     def estimate(
         self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator

@@ -28,6 +28,7 @@ DirectionName = Literal[
     "blended_pairwise",
     "blended_conjugate",
     "blended_newton",
+    "oracle_newton",
 ]
 StepName = Literal["line_search", "adaptive", "open_loop"]
 """Those that are built in; `register_step` adds others."""
@@ -61,9 +62,9 @@ class FrankWolfe:
     max_iterations: int = 1000
     direction: DirectionName | DirectionRule = "auto"
     """"plain", "conjugate", "biconjugate", "blended_pairwise", "blended_conjugate",
-    "blended_newton", a rule, or "auto": what the set prefers (flows: biconjugate), else blended
-    Newton directions on polytopes (conjugate ones in thousands of dimensions) and plain ones
-    elsewhere."""
+    "blended_newton", "oracle_newton", a rule, or "auto": what the set prefers (flows with a fast
+    oracle: Newton directions by it), else blended Newton directions on polytopes (conjugate ones in
+    thousands of dimensions) and plain ones elsewhere."""
     step: StepName | str | StepRule = "line_search"
     """"line_search", "adaptive", "open_loop" (2/(t+2)), or a rule such as `OpenLoop(offset=7)`."""
     samples: int = 100
@@ -128,7 +129,8 @@ class FrankWolfe:
         """The direction rule for a set."""
         if not isinstance(self.direction, str):
             return self.direction
-        return directions.RULES[self.direction_name(feasible)]
+        rule = directions.RULES[self.direction_name(feasible)]
+        return rule.over(feasible) if isinstance(rule, directions.OracleNewton) else rule
 
     def run(
         self,

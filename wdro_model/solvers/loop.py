@@ -162,6 +162,9 @@ class Loop:
     def stride(self, here: Look) -> Stride | None:
         """The rules' step, else a plain one; None if neither improves the objective."""
         state = here.state
+        if hasattr(self.direction, "held"):
+            hold = getattr(self.objective, "held", None)
+            self.direction.held = None if hold is None else hold(self.clipped(self.x))
         move = self.direction.propose(self.x, state.gradient, state.vertex, here.certificate.slope)
         stride = self.along(move, here)
         if stride is None and not move.is_plain:

@@ -4,6 +4,7 @@ from wdro_model.solvers.directions.active_set import ActiveSet
 from wdro_model.solvers.directions.blended import BlendedConjugate, BlendedPairwise
 from wdro_model.solvers.directions.conjugate import Conjugate
 from wdro_model.solvers.directions.plain import DirectionRule, DirectionState, Move, Plain
+from wdro_model.solvers.directions.projected_newton import OracleNewton
 from wdro_model.solvers.directions.quasi_newton import BlendedNewton
 
 RULES: dict[str, DirectionRule] = {
@@ -13,6 +14,7 @@ RULES: dict[str, DirectionRule] = {
     "blended_pairwise": BlendedPairwise(),
     "blended_conjugate": BlendedConjugate(),
     "blended_newton": BlendedNewton(),
+    "oracle_newton": OracleNewton(),
 }
 """Direction rules by name."""
 
@@ -26,5 +28,6 @@ __all__ = [
     "DirectionRule",
     "DirectionState",
     "Move",
+    "OracleNewton",
     "Plain",
 ]

@@ -27,6 +27,8 @@ from wdro_model.solvers.objective import Array
 
 DIFFERENCE = 1e-6
 """The share of the way to a vertex over which gradients are compared."""
+ROUNDING = 1e-12
+"""Changes of weights that are no change."""
 LEAST_STEPS = 20
 """Steps before the first differences are taken, at least."""
 
@@ -85,7 +87,8 @@ class _Newton(_Blended):
         target = simplex_minimum(active.pairs.quadratic(apart), apart @ gradient, weights)
         change = target - weights
         direction = change @ active.vertices
-        if not gradient @ direction < 0:
+        # A change that is rounding would be stretched until some weight ends: out of the set.
+        if not gradient @ direction < 0 or np.abs(change).max() <= ROUNDING:
             return self.retreat(x, vertex)
         falling = np.flatnonzero(change < 0)
         lasts = weights[falling] / -change[falling]

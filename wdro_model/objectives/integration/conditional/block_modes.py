@@ -141,7 +141,7 @@ def search(target: Target, samples: Array, spread: Array) -> BlockModes:
     points = lattice(target.bounds(samples), spread, size, SIDE, FREE_SIDE)
     count = points.shape[1]
     heights = target.values(np.repeat(samples, count), points.reshape(size * count, -1))
-    peaks = _peaks(heights.reshape(size, count), target.dimension)
+    peaks = lattice_peaks(heights.reshape(size, count), target.dimension)
     peaks[:, count // 2] = True
     rows, cells = np.nonzero(peaks)
     ends = distinct(climb(target, samples[rows], points[rows, cells]))
@@ -286,7 +286,7 @@ def bent(target: Target, modes: BlockModes) -> BlockModes:
     return replace(modes, **dict(zip(("basis", "scales"), curvature(target, modes))))
 
 
-def _peaks(heights: Array, dimension: int) -> Array:
+def lattice_peaks(heights: Array, dimension: int) -> Array:
     """Points (K, L) of the lattice that are at least as high as their neighbours."""
     size, count = heights.shape
     if dimension == 0:

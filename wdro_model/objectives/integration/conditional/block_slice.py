@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,9 @@ import numpy as np
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.conditional.block_cells import BlockCellSlice
 from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral, Slopes
+from wdro_model.objectives.integration.conditional.lookout import Lookout
 from wdro_model.objectives.integration.conditional.marginal import evaluated, scenarios
 from wdro_model.objectives.integration.conditional.placement import TOLERATED, Placement
-from wdro_model.objectives.integration.conditional.scouts import Scouts
 from wdro_model.objectives.integration.inner_integral import Divergence, Stream
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.sample_shares import SampleShares
@@ -78,9 +79,9 @@ class ConditionalSlice:
         self._own = self._shares.some(np.flatnonzero(~hard))
         others = self._shares.some(np.flatnonzero(hard))
         self._cells = BlockCellSlice(rule, x, left, others) if len(left) else None
-        kept = rule.exact and Scouts.fit(rule, len(self._samples), KEPT_ENTRIES)
-        kept &= len(self._samples) > 0
-        self._scouts = Scouts(rule, x, self._samples, self._placement) if kept else None
+        fits = Lookout.fits(rule, len(self._samples), KEPT_ENTRIES)
+        kept = rule.exact and fits and len(self._samples) > 0
+        self._lookout = Lookout(rule, x, self._samples) if kept else None
 
     # -------------------------------------------------------------- at one decision
     def _prepare(self) -> None:
@@ -150,13 +151,12 @@ class ConditionalSlice:
         for curved in (False, True):
             if self._fails(dual) and placement.follow(x, dual, samples, curved):
                 self._prepare()
-        searched = samples[:0]
-        if self._scouts is not None:
-            searched = self._scouts.asked(dual, self._peaks)
-        if (len(searched) or placement.shifts(x, dual, samples)) and placement.follow(
-            x, dual, samples, searched=searched
-        ):
+        if placement.shifts(x, dual, samples) and placement.follow(x, dual, samples):
             self._prepare()
+        if self._lookout is not None and placement.modes is not None:
+            owners, starts = self._lookout.unexplained(dual, placement.modes)
+            if len(owners) and placement.climb_from(x, dual, owners, starts):
+                self._prepare()
         if self._fails(dual):
             placement.place(x, dual)
             self._prepare()
@@ -167,12 +167,6 @@ class ConditionalSlice:
                 self._prepare()
             else:
                 placement.unreached = self.uncovered(dual)
-
-    def _peaks(self, dual: float) -> Array:
-        """The largest log density of each sample at its nodes, (K,)."""
-        h = self._weighted(dual).exponent - self._nodes.log_weights
-        h -= 0.5 * (self._nodes.moves**2 @ (1 / self._rule.frame.spread))
-        return np.maximum.reduceat(h.max(axis=1), self._first)
 
     def _fails(self, dual: float) -> bool:
         return self.uncovered(dual) > TOLERATED + self._placement.unreached
@@ -216,18 +210,29 @@ class ConditionalSlice:
 
     def gradient(self, dual: float) -> Array:
         """That of f at the tilted mean of the block, node by node: f is affine in it."""
-        rule, found = self._rule, self._adapted(dual)
-        if not np.isfinite(found.point.value):
+        if not np.isfinite(self._adapted(dual).point.value):
             raise FloatingPointError(
                 "the smoothed objective is infinite here: the loss outgrows the cost, and has no "
                 "gradient; give the data a bounded support."
             )
         self._placement.reached(self._x, dual)
         self._placement.settled = True
-        gradient = np.zeros(rule.loss.dimension)
+        gradient = self._mean_gradient(self._x, dual)
         if self._cells is not None:
             share = 1 - self._own.mass
             gradient += share * self._cells.gradient(dual)
+        return gradient
+
+    def held(self, dual: float) -> Callable[[Array], Array] | None:
+        """Gradients at other decisions, nodes and weights staying; None where cells do a part."""
+        if self._cells is not None or not self._rule.exact:
+            return None
+        return lambda x: self._mean_gradient(x, dual)
+
+    def _mean_gradient(self, x: Array, dual: float) -> Array:
+        """The gradient at x under the distribution of this slice, over its own samples."""
+        rule, found = self._rule, self._adapted(dual)
+        gradient = np.zeros(rule.loss.dimension)
         # Backwards: what the loss computed for the last part may still be known to it.
         for k in reversed(range(len(self._parts))):
             part = self._parts[k]
@@ -235,7 +240,7 @@ class ConditionalSlice:
             moves = rule.block.moves(found.inner[k], self._steep(k))
             rows[:, rule.block.frame.moving] += moves.reshape(len(rows), -1)
             weights = self._own.some(self._sample[part]).times(found.weights[part]).ravel()
-            gradient += rule.loss(self._x, rows)[1](weights)
+            gradient += rule.loss(x, rows)[1](weights)
         return gradient
 
     # -------------------------------------------------------------- can it be trusted?

@@ -19,7 +19,7 @@ node by node: f is affine in it.
 A loss that grows faster than the cost, as traffic does in its exponent, has a second mode at the
 edge of the support. At the dual variable where it overtakes the mode near the sample the cost of
 the worst case jumps, and a radius within the jump leaves the sample torn between both. All modes
-are therefore followed, and looked for where they may come up (`scouts`).
+are therefore followed, and looked for where they may come up (`lookout`).
 """
 
 from __future__ import annotations

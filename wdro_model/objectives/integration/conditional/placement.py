@@ -2,7 +2,7 @@
 
 Decisions and duals move little from one evaluation to the next: Newton steps from the last modes
 find the new ones, the curvature being kept while it fits. All modes that were found are followed,
-and get nodes when they come to count. Samples that may have others are searched again.
+and get nodes when they come to count; others are climbed to from where they show (`lookout`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from wdro_model.objectives.integration.conditional.block_modes import (
     BlockModes,
     bent,
+    climb,
     distinct,
     gaussians,
     joined,
@@ -45,8 +46,6 @@ TOLERATED = 0.02
 """The nodes move when they fail more than this share of the samples."""
 AHEAD = 0.02
 """BlockModes have nodes if they may come to count while the dual variable changes by this share."""
-CLOSER = 0.8
-"""A scout that called in vain calls again when it is below the mode by this share of before."""
 
 
 class Placement:
@@ -66,14 +65,10 @@ class Placement:
         """All modes that are followed, those that do not count (yet) among them."""
         self._nodes: tuple[Array, BlockNodes] | None = None
         self._mixture: Mixture | None = None
-        self._lag = np.full(len(owners), np.inf)
-        """How far scouts were below the modes of their sample when they called last, (K,)."""
 
     def copy(self) -> Placement:
         """A placement that goes on from here."""
-        other = copy(self)
-        other._lag = self._lag.copy()
-        return other
+        return copy(self)
 
     def forget_nodes(self) -> None:
         """Keep the modes alone: the nodes are made again when they are asked for."""
@@ -83,7 +78,6 @@ class Placement:
         """Put the nodes around the modes at this decision and dual, when they are asked for."""
         self.reached(x, dual)
         self._modes = self._mixture = self._nodes = None
-        self._lag[:] = np.inf
         self.unreached = 0.0
 
     def reached(self, x: Array, dual: float) -> None:
@@ -129,44 +123,58 @@ class Placement:
         return BlockNodes(modes.owners, moves, log_rule - density + reference, scores)
 
     # -------------------------------------------------------------- following
-    def follow(
-        self,
-        x: Array,
-        dual: float,
-        samples: Array,
-        curved: bool = False,
-        searched: Array | None = None,
-    ) -> bool:
+    def follow(self, x: Array, dual: float, samples: Array, curved: bool = False) -> bool:
         """Move the nodes of these samples along with their modes; False if they stay.
 
         curved: measure the curvature of the density again.
-        searched: samples that may have modes which are not known.
         """
         if self._modes is None or len(samples) == 0:
             return False
-        searched = samples[:0] if searched is None else searched
         target = Marginal(self.rule, x, dual)
-        mine = np.isin(self._modes.owners, samples)
-        old, others = self._modes.where(mine), self._modes.where(~mine)
+        old, others = self._divided(samples)
         heights, gradients = target(old.owners, old.moves)
         variance = target.variance(old.owners, old.moves)
         ahead = clipped(old.moves + variance * gradients, target.bounds(old.owners))
         restless = np.linalg.norm((ahead - old.moves) / np.sqrt(variance), axis=1) > AT_REST
         counted, old = old.used(self._rate()), replace(old, heights=heights)
         rest = restless.mean() <= TOLERATED and not np.any(old.used() & ~counted)
-        if rest and not curved and len(searched) == 0:
+        if rest and not curved:
             return False
-        moving = np.full(len(restless), True) if curved else restless & (not rest)
+        moving = np.full(len(restless), True) if curved else restless
         new = tracked(target, old.where(moving), gradients[moving])
         known = distinct(joined([old.where(~moving), bent(target, new) if curved else new]))
-        if len(searched):
-            found = unknown(search(target, searched, self.rule.frame.spread), known)
-            if rest and not curved and len(found.owners) == 0:
-                return False
-            known = joined([known, found])
         self._modes, self._nodes = joined([priced(target, known), others]), None
         self.reached(x, dual)
         return True
+
+    def climb_from(self, x: Array, dual: float, owners: Array, starts: Array) -> bool:
+        """Climb from points (P, r) of some samples; True if modes were found that are not known.
+
+        A loss that grows fast has modes at the far end of its support, which come up while decision
+        and dual change, and are gone where the dual is large.
+        """
+        assert self._modes is not None
+        target = Marginal(self.rule, x, dual)
+        samples = np.unique(owners)
+        known, others = self._divided(samples)
+        found = unknown(bent(target, distinct(climb(target, owners, starts))), known)
+        if len(found.owners) == 0:
+            return False
+        heights = target.values(known.owners, known.moves)
+        every = distinct(joined([replace(known, heights=heights), found]))
+        self._modes, self._nodes = joined([priced(target, every), others]), None
+        return True
+
+    @property
+    def modes(self) -> BlockModes | None:
+        """All modes that are followed; None before there are any."""
+        return self._modes
+
+    def _divided(self, samples: Array) -> tuple[BlockModes, BlockModes]:
+        """The modes of these samples, and of all others."""
+        assert self._modes is not None
+        mine = np.isin(self._modes.owners, samples)
+        return self._modes.where(mine), self._modes.where(~mine)
 
     def shifts(self, x: Array, dual: float, samples: Array) -> bool:
         """Have modes without nodes come to count? They are looked at when the dual has changed."""
@@ -178,21 +186,6 @@ class Placement:
         heights = Marginal(self.rule, x, dual).values(self._modes.owners, self._modes.moves)
         now = replace(self._modes, heights=heights).used()
         return bool(np.any(now & ~counted & np.isin(self._modes.owners, samples)))
-
-    def single(self, samples: Array) -> tuple[Array, Array]:
-        """Which of the samples have one mode (K,), and a mode of each (K, r)."""
-        assert self._modes is not None
-        first = np.searchsorted(self._modes.owners, samples)
-        return self._modes.count()[first] == 1, self._modes.moves[first]
-
-    def asks(self, samples: Array, lag: Array, calls: Array) -> Array:
-        """Which calls of scouts, so far below the modes of their samples, were not just in vain."""
-        position = np.searchsorted(self.owners, samples)
-        before = self._lag[position]
-        asks = calls & (lag < CLOSER * before)
-        heard = np.where(asks | np.isinf(before), lag, np.maximum(before, lag))
-        self._lag[position] = np.where(calls, heard, np.inf)
-        return asks
 
     # -------------------------------------------------------------- draws
     def _drawn(self, samples: Array, stream: Stream) -> BlockNodes:

@@ -1,0 +1,133 @@
+"""Modes at the far end of the support, which come up while the dual variable falls."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from scipy.special import log_ndtr, logsumexp
+
+import wdro_model as wdro
+from wdro_model.objectives.integration import Choice, Scales, Stream
+
+ARCS = 4
+EPSILON, SIGMA, RADIUS = 0.5, 1.0, 1.0
+
+
+def problem(seed: int) -> tuple[wdro.Problem, np.ndarray, np.ndarray]:
+    """Times, alpha and beta of a few arcs, loaded up to twice their capacity."""
+    rng = np.random.default_rng(seed)
+    capacity = rng.uniform(0.6, 1.0, ARCS)
+    x = cp.Variable(ARCS, nonneg=True)
+    box = wdro.supports.Box
+    time = wdro.UncertainParameter(
+        ARCS, samples=rng.uniform(0.2, 0.6, (3, ARCS)), support=box(0, 2), name="time"
+    )
+    alpha = wdro.UncertainParameter(samples=rng.uniform(0.1, 0.3, 3), support=box(0, 1.5))
+    beta = wdro.UncertainParameter(samples=rng.uniform(2.0, 3.5, 3), support=box(1, 7))
+    loss = wdro.traffic.beckmann(x, capacity, time, alpha, beta)
+    ball = wdro.WassersteinBall(RADIUS)
+    built = wdro.Problem(cp.Minimize(loss), [x <= 2], ambiguity=ball)
+    return built, capacity * rng.uniform(1.6, 2.0, ARCS), capacity
+
+
+def log_mass(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """log(Phi(high) - Phi(low))."""
+    swap = low > 0
+    low, high = np.where(swap, -high, low), np.where(swap, -low, high)
+    top, bottom = log_ndtr(high), log_ndtr(low)
+    return top + np.log1p(-np.exp(bottom - top))
+
+
+def panels(low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and log weights of Gauss-Legendre rules on panels that shrink towards the upper end."""
+    points, weights = np.polynomial.legendre.leggauss(12)
+    ends = np.r_[
+        np.linspace(low, (low + high) / 2, 6), high - (high - low) * 0.5 ** np.arange(2, 14)
+    ]
+    ends = np.r_[ends, high]
+    middle, half = 0.5 * (ends[1:] + ends[:-1]), 0.5 * np.diff(ends)
+    nodes = middle[:, None] + half[:, None] * points
+    return nodes.ravel(), np.log(half[:, None] * weights).ravel()
+
+
+def by_quadrature(rows: np.ndarray, x: np.ndarray, capacity: np.ndarray, dual: float) -> float:
+    """mean_k phi_k: closed over the times, Gauss-Legendre panels over alpha and beta."""
+    total = 0.0
+    alphas, log_a = panels(0.0, 1.5)
+    betas, log_b = panels(1.0, 7.0)
+    load = x / capacity
+    variance = 1 / (2 * dual / EPSILON + 1 / SIGMA**2)
+    deviation = np.sqrt(variance)
+    for row in rows:
+        time, alpha, beta = row[:ARCS], row[ARCS], row[ARCS + 1]
+        exponent = np.zeros((alphas.size, betas.size))
+        for arc in range(ARCS):
+            slope = x[arc] * (1 + alphas[:, None] / (betas + 1) * load[arc] ** betas)
+            move = variance * slope / EPSILON
+            exponent += slope * time[arc] / EPSILON + move**2 / (2 * variance)
+            exponent += 0.5 * np.log(variance / SIGMA**2)
+            low, high = (0.0 - time[arc] - move) / deviation, (2.0 - time[arc] - move) / deviation
+            exponent += log_mass(low, high)
+            exponent -= log_mass(np.array(-time[arc] / SIGMA), np.array((2 - time[arc]) / SIGMA))
+        for here, value, ends, axis in (
+            (alphas, alpha, (0.0, 1.5), (slice(None), None)),
+            (betas, beta, (1.0, 7.0), (None, slice(None))),
+        ):
+            log_density = -((here - value) ** 2) * (1 / (2 * SIGMA**2) + dual / EPSILON)
+            log_density -= np.log(SIGMA * np.sqrt(2 * np.pi))
+            log_density -= log_mass(
+                np.array((ends[0] - value) / SIGMA), np.array((ends[1] - value) / SIGMA)
+            )
+            exponent += log_density[axis]
+        total += EPSILON * logsumexp(exponent + log_a[:, None] + log_b) / len(rows)
+    return total
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_values_along_falling_duals_are_those_of_quadrature(seed: int) -> None:
+    built, x, capacity = problem(seed)
+    model = built._model
+    rule = Choice("conditional", "").build(model, Scales(EPSILON, SIGMA, 10))
+    inner = rule.slice(x, np.arange(3), Stream(0))
+    values = []
+    for dual in np.geomspace(4.0, 0.2, 9):
+        values.append(by_quadrature(model.rows, x, capacity, float(dual)))
+        error = abs(inner.at(float(dual)).value - values[-1])
+        assert error <= 2e-4 * EPSILON + 1e-6 * abs(values[-1]), dual
+    assert values[-1] > 1.2 * values[0]  # the far mode has taken over
+
+
+def test_the_search_for_the_dual_does_not_lose_a_mode_that_vanishes_in_between() -> None:
+    built, x, capacity = problem(0)
+    model = built._model
+    rule = Choice("conditional", "").build(model, Scales(EPSILON, SIGMA, 10))
+    inner = rule.slice(x, np.arange(3), Stream(0))
+    for dual in (0.2, 4.0, 0.2, 0.8, 0.2):
+        expected = by_quadrature(model.rows, x, capacity, dual)
+        assert abs(inner.at(dual).value - expected) <= 2e-4 * EPSILON + 1e-6 * abs(expected), dual
+
+
+def test_a_mode_that_overtakes_while_the_dual_falls_is_found() -> None:
+    """Sioux Falls with five samples, one of which is torn: values are those of fresh searches."""
+    scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls())
+    flows = wdro.sets.TrafficFlows(scenarios.network, backend="scipy")
+    x = cp.Variable(flows.dimension)
+    parameters = scenarios.parameters(5, seed=0)
+    loss = wdro.traffic.beckmann(x, scenarios.network.capacity, *parameters) / 1e5
+    ball = wdro.WassersteinBall(2.0, wdro.costs.SquaredEuclidean("standardize"))
+    problem = wdro.Problem(cp.Minimize(loss), [wdro.In(x, flows)], ambiguity=ball)
+    problem.solve(method="smoothed", solver=wdro.solvers.FrankWolfe(gap=1e-4))
+    solution = problem.solution
+    scales = Scales(solution.epsilon, solution.sigma, 10)
+    duals = solution.dual * np.array([3.0, 1.5, 1.1, 1.0, 0.97])
+    rule = Choice("conditional", "").build(problem._model, scales)
+    falling = rule.slice(x.value, np.arange(5), Stream(0))
+    followed = [falling.at(float(dual)).value for dual in duals]
+    searched = []
+    for dual in duals:
+        rule = Choice("conditional", "").build(problem._model, scales)
+        rule.refresh(x.value, float(dual))
+        searched.append(rule.slice(x.value, np.arange(5), Stream(0)).at(float(dual)).value)
+    np.testing.assert_allclose(followed, searched, atol=0.01 * solution.epsilon)
+    assert abs(2.0 * solution.dual + searched[3] - problem.value) <= 0.1 * solution.epsilon

@@ -1,0 +1,103 @@
+"""A lattice over the support of each sample, on which modes show that are not known.
+
+The loss on the lattice does not depend on the dual variable: for another one the density there
+takes no evaluation. A peak of the lattice without a known mode beside it is a place to climb from.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wdro_model.objectives.integration.conditional.block_modes import (
+    FREE_SIDE,
+    SIDE,
+    BlockModes,
+    lattice,
+    lattice_peaks,
+)
+from wdro_model.objectives.integration.conditional.marginal import Marginal, scenarios
+from wdro_model.objectives.integration.importance.targets import blocks
+from wdro_model.solvers.objective import Array
+
+if TYPE_CHECKING:
+    from wdro_model.objectives.integration.conditional.by_blocks import Conditional
+
+LOOKED = 0.005
+"""The lattice is looked at again when the dual variable has changed by this share."""
+TRIED = 0.02
+"""A peak from which a climb led to nothing new is tried again after such a change."""
+
+
+class Lookout:
+    """The lattices of some samples at one decision: the loss there, for all dual variables."""
+
+    def __init__(self, rule: Conditional, x: Array, samples: Array) -> None:
+        self._rule, self._samples = rule, samples
+        frame, size = rule.frame, len(samples)
+        self._moves = lattice(frame.bounds(samples), frame.spread, size, SIDE, FREE_SIDE)
+        count, width = self._moves.shape[1], rule.block.frame.dimension
+        values, slopes = np.empty((size, count)), np.empty((size, count, width))
+        target = Marginal(rule, x, 1.0)
+        for some in blocks(size, count * rule.joint.dimension):
+            rows = scenarios(rule, samples[some], self._moves[some])
+            found = target.look(rows, rule.affine, rule.in_block)
+            values[some], slopes[some] = (
+                found[0].reshape(-1, count),
+                found[1].reshape(-1, count, width),
+            )
+        self._values, self._slopes = values, rule.block.slopes(samples, slopes)
+        self._looked = -1.0
+        """The dual variable at which the lattice was looked at last."""
+        self._tried = np.full((size, count), np.nan)
+        """The dual variable at which a climb began there last."""
+
+    @staticmethod
+    def fits(rule: Conditional, samples: int, entries: int) -> bool:
+        """Is there anything to see, and can the slopes be kept in so many entries?"""
+        count = (1 + 2 * len(SIDE)) ** rule.frame.dimension
+        return count > 1 and samples * count * max(1, rule.block.frame.dimension) <= entries
+
+    def unexplained(self, dual: float, known: BlockModes) -> tuple[Array, Array]:
+        """Samples (P,) and moves (P, r) of peaks that have no known mode beside them."""
+        none = self._samples[:0], self._moves[:0, 0]
+        if abs(dual - self._looked) <= LOOKED * self._looked:
+            return none
+        self._looked = dual
+        peaks = lattice_peaks(self._heights(dual), self._rule.frame.dimension)
+        peaks &= ~self._beside(known)
+        peaks &= ~(np.abs(dual - self._tried) <= TRIED * self._tried)
+        rows, cells = np.nonzero(peaks)
+        if len(rows) == 0:
+            return none
+        self._tried[rows, cells] = dual
+        return self._samples[rows], self._moves[rows, cells]
+
+    def _heights(self, dual: float) -> Array:
+        """h on the lattice, (K, L)."""
+        rule = self._rule
+        assert rule.frame.weights is not None
+        precision = 1 / rule.frame.spread + 2 * dual * rule.frame.weights / rule.epsilon
+        h = self._values / rule.epsilon - 0.5 * (self._moves**2 @ precision)
+        return h + rule.block.integrate(self._slopes, dual).log_value
+
+    def _beside(self, known: BlockModes) -> Array:
+        """Points of the lattice that are neighbours of the one nearest to a known mode, (K, L)."""
+        size, count, r = self._moves.shape
+        side = round(count ** (1 / r))
+        cube = self._moves.reshape(size, *[side] * r, r)
+        known = known.where(np.isin(known.owners, self._samples))
+        rows = np.searchsorted(self._samples, known.owners)
+        cells = []
+        for i in range(r):
+            first: list[Any] = [slice(None), *[0] * r, i]
+            first[1 + i] = slice(None)
+            along = cube[tuple(first)]
+            cells.append(np.abs(along[rows] - known.moves[:, i : i + 1]).argmin(axis=1))
+        beside = np.zeros((size, *[side] * r), dtype=bool)
+        for shift in product((-1, 0, 1), repeat=r):
+            near = (np.clip(cell + s, 0, side - 1) for cell, s in zip(cells, shift))
+            beside[(rows, *near)] = True
+        return beside.reshape(size, count)
