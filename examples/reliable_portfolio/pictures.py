@@ -29,7 +29,7 @@ def draw(records: list[Any], folder: Path) -> None:
 def along_radii_picture(rows: list[dict[str, float]]) -> Any:
     """True risk with its tube, and reliability, against the radius; a panel for each size."""
     sizes = sorted({row["size"] for row in rows})
-    figure = new_figure(4.2 * len(sizes), 3.6)
+    figure = new_figure(4.0 * len(sizes), 3.7)
     panels = np.atleast_1d(figure.subplots(1, len(sizes), sharey=True))
     least = best()[0]
     for axes, size in zip(panels, sizes):
@@ -50,14 +50,17 @@ def along_radii_picture(rows: list[dict[str, float]]) -> Any:
         axes.set_title(f"N = {size:g}, {some[0]['runs']:g} runs", fontsize="medium")
         axes.set_xlabel("radius (0 at the left end)")
         twin = axes.twinx()
-        twin.plot(radius, [row["reliability"] for row in some], color=COLOURS[1], linestyle="--")
+        kept = [row["reliability"] for row in some]
+        twin.plot(radius, kept, color=COLOURS[1], linestyle="--", label="reliability")
         twin.set_ylim(-0.03, 1.03)
         if axes is panels[-1]:
             twin.set_ylabel("reliability, P(J <= promise)", color=COLOURS[1])
         else:
             twin.set_yticklabels([])
     panels[0].set_ylabel("out-of-sample risk J", color=COLOURS[0])
-    panels[0].legend(loc="upper center", fontsize="small", frameon=False)
+    curves = [*panels[0].get_lines(), *twin.get_lines()]
+    labels = [str(curve.get_label()) for curve in curves]
+    figure.legend(curves, labels, loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 

@@ -384,6 +384,16 @@ def test_rate_refuses_what_its_theorem_does_not_cover(returns, build, support, m
         wdro.radius_for(build(returns), 0.9, "rate", support=support)
 
 
+def test_a_box_is_needed_for_every_parameter():
+    problem = regression(np.random.default_rng(0), 20, weights=1.0)[0]
+    a, b = problem.uncertain_parameters()
+    box = wdro.supports.Box(-20, 20)
+    with pytest.raises(ValueError, match=r"support= has none for '[ab]'; give .* for all of"):
+        wdro.radius_for(problem, 0.9, "rate", support={a: box})
+    both = wdro.radius_for(problem, 0.9, "rate", support={a: box, b: box})
+    assert both.radius == wdro.radius_for(problem, 0.9, "rate", support=box).radius
+
+
 # ------------------------------------------------------------------ what is given
 @pytest.mark.parametrize("confidence", [0, 1, -0.1, 2, np.nan, True, None, "high"])
 def test_a_confidence_is_between_0_and_1(returns, confidence):

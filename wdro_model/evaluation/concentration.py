@@ -32,8 +32,8 @@ MOST_HALVINGS = 2000
 
 def radius_by_rate(model: RobustModel, confidence: float, support: Any) -> tuple[float, Assurance]:
     """The radius of a ball that has the law of the data in it, whatever that is on a box."""
-    lower, upper = box_of(model.joint, support)
     refuse_unpriced(model)
+    lower, upper = box_of(model.joint, support)
     radius = concentration_radius(model.cost, upper - lower, model.size, confidence)
     guarantee = (
         f"for any law on the box, with probability at least {confidence:.4g} over the "
@@ -87,7 +87,7 @@ def box_of(joint: JointSamples, support: Any) -> tuple[np.ndarray, np.ndarray]:
         given = (
             support if isinstance(support, Mapping) else dict.fromkeys(joint.parameters, support)
         )
-        box, whose = bounds_of(joint, joint.by_parameter(given)), "support="
+        box, whose = bounds_of(joint, given), "support="
     if box is None or not np.all(np.isfinite(box)):
         raise ValueError(
             "rule='rate' needs a box that holds the data for certain, and "
@@ -112,6 +112,11 @@ def bounds_of(joint: JointSamples, supports: Mapping[Any, Any]) -> Any:
     """The bounds of a support for each parameter, side by side; None where one is no box."""
     sides: list[tuple[np.ndarray, np.ndarray]] = []
     for parameter in joint.parameters:
+        if parameter not in supports:
+            raise ValueError(
+                f"support= has none for {parameter.name()!r}; give {{parameter: support}} for all "
+                f"of {', '.join(repr(p.name()) for p in joint.parameters)}."
+            )
         support = supports[parameter]
         if not hasattr(support, "bounds"):
             raise ValueError(
