@@ -6,11 +6,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from wdro_model.display.factual import Facts, brief, facts_html, facts_text, known
+from wdro_model.display.factual import Facts, brief, facts_html, facts_text
 from wdro_model.errors import unknown_name
 from wdro_model.evaluation.attempts import check_solving
 from wdro_model.evaluation.concentration import radius_by_rate
@@ -32,6 +33,8 @@ TAKEN: Mapping[str, tuple[str, ...]] = {
     "profile": (),
 }
 """The arguments that each rule takes beside those of all."""
+LINE = 80
+"""Characters of a line of the guarantee."""
 RESAMPLES = 50
 """As in the paper."""
 LEAST = {"bootstrap": 5, "rate": 1, "profile": 2}
@@ -86,16 +89,17 @@ class GuaranteedRadius:
         return self.radius
 
     def _facts(self) -> Facts:
-        return known(
-            {
-                "radius": f"{self.radius:.6g}",
-                "confidence": f"{self.confidence:.4g}",
-                "rule": self.rule,
-                "guarantee": self.guarantee,
-                "ball": self.problem.ambiguity.describe(),
-                "seconds": f"{self.seconds:.3g}",
-            }
-        )
+        first, *more = wrap(self.guarantee, LINE)
+        ball = self.problem.ambiguity
+        length = "" if ball.distance is None else f", as a distance {ball.distance:.6g}"
+        return [
+            ("radius", f"{self.radius:.6g} (W_c{length})"),
+            ("confidence", f"{self.confidence:.4g}"),
+            ("rule", self.rule),
+            ("guarantee", first),
+            *(("", line) for line in more),
+            ("seconds", f"{self.seconds:.3g}"),
+        ]
 
     _repr_html_ = facts_html
 
