@@ -194,6 +194,11 @@ def radius_for(
             f"rule={rule!r} needs at least {LEAST[rule]} samples, got {model.size}; say how far "
             "the data may move by WassersteinBall(radius=...)."
         )
+    if rule != "bootstrap" and getattr(model.joint, "probabilities", None) is not None:
+        raise ValueError(
+            f"rule={rule!r} is for samples that are equally likely, and these have probabilities; "
+            "use rule='bootstrap'."
+        )
     notes: tuple[str, ...] = ()
     table = None
     if rule == "rate":

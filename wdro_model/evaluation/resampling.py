@@ -16,12 +16,11 @@ import numpy as np
 
 from wdro_model.display.factual import brief
 from wdro_model.display.html_tables import Column
-from wdro_model.evaluation.attempts import FAILED, warm_arguments, was_interrupted
-from wdro_model.evaluation.cross_validation import Fold, RadiusTask, _failure
+from wdro_model.evaluation.attempts import FAILED, warm_arguments
+from wdro_model.evaluation.cross_validation import METRICS, Fold, RadiusTask
 from wdro_model.evaluation.parallel import collect
 from wdro_model.evaluation.radius import SMALLEST, fold_seeds, spread
 from wdro_model.evaluation.report import ROUNDING
-from wdro_model.evaluation.statistics import losses_at
 from wdro_model.evaluation.tables import Tabular
 from wdro_model.model import RobustModel
 from wdro_model.solve.certify import Solution
@@ -76,30 +75,21 @@ class ResampleTask(RadiusTask):
         count = len(self.radii)
         promised, happened = np.full(count, np.nan), np.full(count, np.nan)
         kept, methods, message = np.zeros(count, dtype=bool), [FAILED] * count, ""
-        model = self.problem._model
-        assert isinstance(model, RobustModel)
-        rest = replace(model, joint=model.joint.take(fold.test))
+        sign = self.problem._model.sign
         fitted = self.problem.with_samples(rows=fold.train)
         fitted._warned = True  # of a loss that is not convex: the solve on all samples says so
         arguments = {**self.arguments, "seed": seed, "progress": False}
         last: Solution | None = None
         for k, radius in enumerate(self.radii):
             fitted = fitted.with_radius(radius)
-            try:
-                fitted.solve(**warm_arguments(fitted, arguments, last))
-                last = solution = fitted.solution
-                assert solution is not None
-                x = model.feasible.layout.join(solution.decision)
-                losses = model.sign * losses_at(rest, x)
-            except Exception as error:
-                message = message or _failure(error).message
+            trial = self._trial(fitted, fold, warm_arguments(fitted, arguments, last))
+            solution = fitted.solution
+            if solution is None or trial.message:
+                message = message or trial.message
                 continue
-            if was_interrupted(solution):
-                raise KeyboardInterrupt
-            methods[k] = solution.method
-            promised[k], happened[k] = model.sign * solution.value, losses.mean()
-            room = ROUNDING * (abs(promised[k]) + losses.std())
-            kept[k] = happened[k] <= promised[k] + room
+            last, methods[k] = solution, solution.method
+            promised[k], happened[k] = sign * solution.value, trial.score
+            kept[k] = trial.score <= promised[k] + ROUNDING * (abs(promised[k]) + abs(trial.score))
         return Promises(promised, happened, kept, tuple(methods), message)
 
 
@@ -192,7 +182,7 @@ def radius_by_bootstrap(
         radii=tuple(map(float, grid)),
         folds=drawn(model.size, resamples, seed),
         seeds=fold_seeds(seed, resamples),
-        metric="mean",
+        metric=next(iter(METRICS)),  # the objective itself
         scenarios=None,
         arguments=arguments,
     )
