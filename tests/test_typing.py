@@ -15,6 +15,7 @@ import pytest
 
 import wdro_model as wdro
 from wdro_model import sets, traffic
+from wdro_model.evaluation import guarantee
 from wdro_model.objectives.integration import STRATEGIES
 from wdro_model.sets import (
     arborescence,
@@ -60,6 +61,8 @@ problem.solve(solver="CLARABEL", time_limit=10, start={x: [0.5, 0.5]}, verbose=F
 problem.solve(method="exact", solver=wdro.solvers.FrankWolfe(direction="plain", step="mine"))
 problem.path([0.1, 1.0], "exact", test=[[1.0, 1.0]], solver=wdro.solvers.Conic(), seed=2)
 problem.worst_case("exact")
+found = wdro.radius_for(problem, 0.9, "rate", support=wdro.supports.Box(0, 3))
+problem.with_radius(found).solve()
 print(problem.explain("exact", relax=True))
 wdro.sets.SpanningTree(nx.complete_graph(3), backend="one_of_my_own")
 wdro.traffic.equilibrium(wdro.datasets.sioux_falls(), gap=1e-2, time_limit=60, progress=False)
@@ -72,6 +75,7 @@ problem.solve(seed="zero")  # wrong: seed
 problem.explain("exact", relaxed=True)  # wrong: relaxed
 problem.path([0.1], sed=1)  # wrong: sed
 problem.worst_case("exactly")  # wrong: method
+wdro.radius_for(problem, 0.9, "rates")  # wrong: rule
 wdro.solvers.FrankWolfe(direction="blended_newtn")  # wrong: direction
 wdro.costs.Norm("infinity")  # wrong: p
 wdro.UncertainParameter(2, sampels=[[1.0, 2.0]])  # wrong: sampels
@@ -110,6 +114,7 @@ def test_names_of_methods_and_rules_are_those_that_are_known():
     assert set(get_args(options.Method)) == set(METHODS)
     assert set(get_args(options.IntegrationName)) == set(STRATEGIES)
     assert set(get_args(options.DualName)) == set(options.DUALS)
+    assert set(get_args(guarantee.RadiusRule)) == set(guarantee.TAKEN)
     assert set(get_args(frank_wolfe.DirectionName)) == {"auto", *directions.RULES}
     assert set(get_args(frank_wolfe.StepName)) <= set(steps.STEPS)
 

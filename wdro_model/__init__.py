@@ -33,7 +33,7 @@ from wdro_model.errors import (
     SamplingWarning,
     UnboundedError,
 )
-from wdro_model.evaluation import compare, select_radius
+from wdro_model.evaluation import compare, radius_for, select_radius
 from wdro_model.loss import CallableLoss, quadratic_form, register_rule
 from wdro_model.problem import Problem, solve_cvxpy_problem
 from wdro_model.sets import In
@@ -70,6 +70,7 @@ __all__ = [
     "evaluation",
     "loss",
     "quadratic_form",
+    "radius_for",
     "register_counterpart",
     "register_rule",
     "select_radius",

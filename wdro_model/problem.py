@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Never, SupportsFloat, Unpack
 
 import cvxpy as cp
 import numpy as np
@@ -215,6 +215,8 @@ class Problem:
             if method == "auto" and solver is None and not checked.relax:
                 solution = self._whole(model, solution)
         solution = solution.turned() if model.maximise else solution
+        if isinstance(model, RobustModel):
+            solution = replace(solution, assurance=model.ambiguity.assurance)
         if not chosen.solver.is_conic:
             forget_multipliers(model.feasible.constraints)
         self._decide(solution.decision)
@@ -466,7 +468,7 @@ class Problem:
         """The transport budget of the ambiguity set, 0 without one."""
         return self._model.radius
 
-    def with_radius(self, radius: float) -> Problem:
+    def with_radius(self, radius: SupportsFloat) -> Problem:
         """The same problem with another radius: variables, data and compiled parts are shared.
 
         Examples
@@ -532,12 +534,13 @@ class Problem:
                 "the loss has no uncertain parameter, there are no samples to exchange; declare "
                 "one with UncertainParameter(..., samples=...)."
             )
+        ball = None if self.ambiguity is None else self.ambiguity.unassured()
         if rows is None:
-            return self._twin(model.on(model.joint.replace(samples, probabilities)), self.ambiguity)
+            return self._twin(model.on(model.joint.replace(samples, probabilities)), ball)
         what = "rows of the samples with positive probabilities" if model.joint.left_out else "rows"
         some = model.joint.take(as_rows(rows, model.joint.size, what))
         some = some if probabilities is None else some.reweighted(probabilities)
-        return self._twin(model.on(some), self.ambiguity)
+        return self._twin(model.on(some), ball)
 
     def _facts(self) -> Facts:
         """What was declared, and what the last solve found."""

@@ -1,18 +1,23 @@
 """Judging decisions on data, seen and unseen."""
 
 from wdro_model.evaluation.compare import compare
+from wdro_model.evaluation.guarantee import GuaranteedRadius, radius_for
 from wdro_model.evaluation.radius import select_radius
 from wdro_model.evaluation.report import Judged, Refused, Report
+from wdro_model.evaluation.resampling import Resampling
 from wdro_model.evaluation.selection import RadiusSelection
 from wdro_model.evaluation.statistics import LossStatistics
 
 __all__ = [
+    "GuaranteedRadius",
     "Judged",
     "LossStatistics",
     "RadiusSelection",
     "Refused",
     "Report",
+    "Resampling",
     "compare",
+    "radius_for",
     "select_radius",
 ]
 __dir__ = __all__.copy  # what the tab key offers

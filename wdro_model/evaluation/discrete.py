@@ -133,6 +133,7 @@ def rounded_solution(problem: Problem, solution: Solution) -> tuple[Solution, fl
     found, vertex = rounded(model, model.feasible.layout.join(solution.decision), solution)
     values = evaluations(model, vertex)
     promise = values["empirical_value" if solution.method == "erm" else "robust_value"]
+    known = solution.assurance  # of a method's own decisions, or of all
     discrete = replace(
         solution,
         status=ROUNDED,
@@ -143,6 +144,7 @@ def rounded_solution(problem: Problem, solution: Solution) -> tuple[Solution, fl
         lower_bound=found.lower_bound,
         diagnostics=None,
         active_set=None,
+        assurance=known if known is not None and known.covers_law else None,
         notes=tuple(note for note in solution.notes if FRACTIONAL not in note),
         **values,
     )

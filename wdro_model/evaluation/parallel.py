@@ -84,6 +84,7 @@ def collect(
     jobs: int | None,
     progress: bool,
     title: str,
+    unit: str = "fold",
 ) -> Collected:
     """task(0), ..., task(count - 1), in parallel as joblib is told, with a progress bar.
 
@@ -91,7 +92,7 @@ def collect(
     raised where there are none.
     """
     found = Collected()
-    with progress_bar(title, count, unit="fold", show=progress) as bar:
+    with progress_bar(title, count, unit=unit, show=progress) as bar:
         try:
             for index, result in _results(task, range(count), parts, jobs):
                 found.results[index] = result

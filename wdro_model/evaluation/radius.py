@@ -217,10 +217,10 @@ def fold_seeds(seed: int, count: int) -> tuple[int, ...]:
 
 
 # ------------------------------------------------------------------ what is given
-def check_problem(problem: Any) -> tuple[JointSamples, BoundCost]:
+def check_problem(problem: Any, caller: str = "select_radius") -> tuple[JointSamples, BoundCost]:
     """The samples and the cost of a problem that has a radius to choose."""
     if not hasattr(problem, "with_radius"):
-        raise TypeError(f"select_radius needs a wdro Problem, got {type(problem).__name__}.")
+        raise TypeError(f"{caller} needs a wdro Problem, got {type(problem).__name__}.")
     model = problem._model
     if not isinstance(model, RobustModel):
         raise ValueError(

@@ -455,7 +455,7 @@ class Report(Tabular):
         return image(figure, f"The losses of {methods}. {means}.")
 
     def messages(self) -> list[str]:
-        """What stands under the table: why some methods gave no decision, and the sense.
+        """What stands under the table: methods without a decision, confidences, the sense.
 
         Examples
         --------
@@ -469,6 +469,11 @@ class Report(Tabular):
         'exact (refused)'
         """
         texts = [f"{r.name} ({r.status}): {r.message}" for r in self.refused]
+        for judged in self.methods:
+            known = judged.solution.assurance
+            if known is not None:
+                sentence = known.sentence(judged.solution.bound, judged.maximise)
+                texts.append(f"{judged.name}: {sentence}.")
         if self.maximise:
             texts.append(
                 "The objective is maximised: losses are its values, the worst are the smallest, "

@@ -253,11 +253,12 @@ class RobustModel(Model):
         return {p: v[0] for p, v in self.joint.split(self.mean_row).items()}
 
     def on(self, joint: JointSamples) -> RobustModel:
-        """The same model on other samples; what was remembered of the old ones is forgotten."""
+        """The same model on other samples; what was known of the old ones is forgotten."""
         return replace(
             self,
             loss=FlatLoss(self.loss.loss, self.loss.layout, joint),
             joint=joint,
+            ambiguity=self.ambiguity.unassured(),
             cost=self.ambiguity.cost.bound_to(joint),
             memory=Memory(self.memory.forms),
         )
@@ -284,7 +285,7 @@ class RobustModel(Model):
 
     def without_ball(self) -> RobustModel:
         """The model of ERM: nothing moves."""
-        ball = replace(self.ambiguity, radius=0.0)
+        ball = replace(self.ambiguity.unassured(), radius=0.0)
         return replace(self, ambiguity=ball, has_ball=False)
 
 

@@ -27,6 +27,7 @@ from wdro_model.solvers.driver import relative_gap
 from wdro_model.solvers.objective import Array, Diagnostics, Point
 from wdro_model.solvers.outcome import tolerance
 from wdro_model.solvers.trace import Trace
+from wdro_model.uncertainty.assurance import Assurance
 
 STATIONARY = "stationary"
 """The status of a point with a small gap where convexity in the decision is not known."""
@@ -98,6 +99,8 @@ class Solution:
     """The mean loss of the decision over the samples."""
     maximise: bool = False
     """Is the objective maximised, its worst case being the least expected value?"""
+    assurance: Assurance | None = field(default=None, repr=False)
+    """What is known of the radius, where `radius_for` found it."""
     compilation: str | None = None
     """Whether the conic program was compiled for this solve, and why; None without one."""
     notes: tuple[str, ...] = ()
@@ -128,6 +131,22 @@ class Solution:
     def as_loss(self) -> Solution:
         """The solution in terms of the loss that was minimised."""
         return self.turned() if self.maximise else self
+
+    @property
+    def confidence(self) -> float | None:
+        """The probability with which `bound` holds; None where nothing is known of the radius."""
+        return None if self.bound is None or self.assurance is None else self.assurance.confidence
+
+    @property
+    def bound(self) -> float | None:
+        """A bound on the expected loss that holds with the confidence of the radius, if it has one.
+
+        For an objective that is maximised, on its expected value, from below.
+        """
+        if self.assurance is None:
+            return None
+        robust = None if self.robust_value_is_bound else self.robust_value
+        return self.assurance.bound(self.method, self.value, robust)
 
     @property
     def relative_gap(self) -> float | None:
@@ -190,6 +209,7 @@ class Solution:
                 "value": f"{self.value:.8g}",
                 "robust value": _robust(self),
                 "empirical value": _number(self.empirical_value),
+                "out of sample": _assured(self),
                 "gap": _gap(self),
                 "dual": _number(self.dual),
                 "dual bound": _number(self.dual_bound),
@@ -225,6 +245,13 @@ def _robust(solution: Solution) -> str | None:
     if value is None or not solution.robust_value_is_bound:
         return value
     return f"<= {value}" if solution.maximise else f">= {value}"
+
+
+def _assured(solution: Solution) -> str | None:
+    """What is known of the expected loss, with what probability."""
+    if solution.assurance is None:
+        return None
+    return solution.assurance.sentence(solution.bound, solution.maximise)
 
 
 def _gap(solution: Solution) -> str | None:

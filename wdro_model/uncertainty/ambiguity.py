@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 
+from wdro_model.uncertainty.assurance import Assurance
 from wdro_model.uncertainty.costs import GroundCost, Norm, SquaredEuclidean, as_cost
 from wdro_model.uncertainty.costs.weighted_cost import as_float, shown
 from wdro_model.uncertainty.parameter import UncertainParameter
@@ -24,9 +25,13 @@ class WassersteinBall:
     radius
         A bound on the optimal transport cost itself. With a squared cost it is a squared
         distance; `WassersteinBall.order(2, r)` takes the distance r instead. A number, or a
-        scalar `cp.Parameter(nonneg=True)` whose value may change from one solve to the next.
+        scalar `cp.Parameter(nonneg=True)` whose value may change from one solve to the next, or
+        what `radius_for` returns: the ball then knows its confidence.
     cost
-        A ground cost, or a function of (origins, points); `SquaredEuclidean()` by default.
+        A ground cost, or a function of (origins, points); `SquaredEuclidean()` by default, and the
+        cost that a radius of `radius_for` was found for.
+    assurance
+        What is known of the radius; it comes with what `radius_for` returns.
 
     Examples
     --------
@@ -39,15 +44,48 @@ class WassersteinBall:
     """
 
     radius: Any
-    cost: Any = field(default_factory=SquaredEuclidean)
+    cost: Any = None
+    assurance: Assurance | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        known = getattr(self.radius, "assurance", None)
+        if isinstance(known, Assurance):
+            object.__setattr__(self, "radius", float(self.radius))
+            object.__setattr__(self, "assurance", known)
         if isinstance(self.radius, cp.Parameter):
             _check_parameter(self.radius)
         else:
             object.__setattr__(self, "radius", _nonnegative(self.radius, "radius"))
-        if not isinstance(self.cost, GroundCost):
+        own = None if self.assurance is None else self.assurance.cost
+        if self.cost is None:
+            object.__setattr__(self, "cost", SquaredEuclidean() if own is None else own)
+        elif not isinstance(self.cost, GroundCost):
             object.__setattr__(self, "cost", as_cost(self.cost))
+        if own is not None:
+            _check_same_cost(self.cost, own)
+
+    @property
+    def confidence(self) -> float | None:
+        """The confidence of a radius that `radius_for` found; None for any other.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> wdro.WassersteinBall(0.1).confidence is None
+        True
+        """
+        return None if self.assurance is None else self.assurance.confidence
+
+    def unassured(self) -> WassersteinBall:
+        """The ball as one of which no confidence is known: around other samples, say.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> wdro.WassersteinBall(0.1).unassured().radius
+        0.1
+        """
+        return self if self.assurance is None else replace(self, assurance=None)
 
     @classmethod
     def order(cls, p: float, radius: float, cost: Any = None) -> WassersteinBall:
@@ -115,9 +153,11 @@ class WassersteinBall:
     def describe(self) -> str:
         """The radius in both conventions, and the cost."""
         bound = f"W_c <= {self.budget:g} with c(xi, zeta) = {self.cost.describe()}"
-        if self.distance is None:
+        if self.distance is not None:
+            bound += f" ({self.cost.order:g}-Wasserstein distance <= {self.distance:g})"
+        if self.assurance is None:
             return bound
-        return f"{bound} ({self.cost.order:g}-Wasserstein distance <= {self.distance:g})"
+        return f"{bound}, confidence {self.confidence:.4g} by rule {self.assurance.rule!r}"
 
 
 _DEFAULT_COSTS: dict[float, type[GroundCost]] = {1.0: Norm, 2.0: SquaredEuclidean}
@@ -134,6 +174,16 @@ def _check_parameter(given: Any) -> None:
         raise ValueError(
             f"the radius of a Wasserstein ball is one number, got the parameter {given.name()!r} "
             f"of shape {given.shape}; use cp.Parameter(nonneg=True)."
+        )
+
+
+def _check_same_cost(given: GroundCost, own: GroundCost) -> None:
+    """A radius with a confidence is measured in the cost that it was found for."""
+    same = type(given) is type(own) and given.describe() == own.describe()
+    if given is not own and not same:
+        raise ValueError(
+            f"the radius was found for the cost {own.describe()} and means nothing in "
+            f"{given.describe()}; leave cost= out, or call radius_for with a problem of that cost."
         )
 
 
