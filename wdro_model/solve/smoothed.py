@@ -82,7 +82,7 @@ def run_smoothed(
         with deadline(left(solver, began)):
             start = place_to_begin(recipe, first, solver, options, rng)
     except OutOfTime:
-        start = empirical_decision(model, options)
+        start = hasty_start(model, options, rng)
     bound = None
     if dual_rule(solver, options) == "vertex":
         bound = dual_bound(recipe, solver, oracle, start)
@@ -154,6 +154,14 @@ def place_to_begin(
         first.minimum = DualMinimum(first_dual(model, good), np.nan)
         return withdrawn(first, good, middle(model))
     return first_point(model, surrogate(first) or first, options, rng)
+
+
+def hasty_start(model: RobustModel, options: Options, rng: np.random.Generator) -> Array:
+    """The ERM decision if it is known, or can be had in no time; else some vertex."""
+    try:
+        return empirical_decision(model, options)
+    except OutOfTime:
+        return first_point(model, None, options, rng)
 
 
 def withdrawn(objective: Smoothed, x: Array, centre: Array) -> Array:
