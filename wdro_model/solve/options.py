@@ -118,7 +118,8 @@ def check_solver(solver: Any) -> Solver | None:
         return Conic(solver)
     raise ValueError(
         "solver must be FrankWolfe(...), QuasiNewton(...), MomentumFrankWolfe(...), "
-        "Simplicial(...), BranchAndBound(...), Conic(...) or the name of a CVXPY solver "
+        "Simplicial(...), BranchAndBound(...), Aggregation(...), Conic(...) or the name of a CVXPY "
+        "solver "
         f"(installed: {', '.join(installed)}), got {solver!r}."
     )
 

@@ -1,0 +1,221 @@
+"""Exact solves at many samples: those that agree on their largest piece are one.
+
+A Newton path leads near the optimum; then conic programs over cells of samples, `SampleMaxima`,
+each a lower bound, until one is sharp at its own decision.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from cvxpy import settings
+from cvxpy.error import SolverError
+
+from wdro_model.display.bars import progress_bar
+from wdro_model.model import RobustModel
+from wdro_model.objectives.exact.sample_maxima import MaximaPart, SampleMaxima
+from wdro_model.sets.deadlines import OutOfTime, check_deadline
+from wdro_model.solve.certify import Solution, evaluations
+from wdro_model.solve.conic import run_conic
+from wdro_model.solve.judges import judge_of
+from wdro_model.solve.newton_path import NewtonPath, margins
+from wdro_model.solve.options import Options
+from wdro_model.solve.own_units import Units, in_units
+from wdro_model.solve.plan import Plan
+from wdro_model.solve.unfinished import unfinished
+from wdro_model.solve.units import Multipliers, decision_units, rescaled, unusual
+from wdro_model.solvers import Aggregation, Conic, Stop
+from wdro_model.solvers.objective import Array
+from wdro_model.solvers.outcome import relative_gap, tolerance
+from wdro_model.solvers.trace import Record, Trace
+
+ALONE, MORE = 100, 4
+"""Samples that stand alone at first: so many, and so many for each number of the forms."""
+
+
+class Cells:
+    """The samples of a part in cells: some alone, the others with those of one label."""
+
+    def __init__(self, part: MaximaPart, rows: Array) -> None:
+        self.part, self.rows = part, rows
+        self.alone = np.zeros(part.count(rows), dtype=bool)
+        self.labels = np.zeros(part.count(rows), dtype=np.int64)
+
+    def split(self, forms: Array) -> None:
+        """Cells that do not agree on their largest form are split by it."""
+        active = np.argmax(forms, axis=1)
+        self.labels = np.unique(self.labels * forms.shape[1] + active, return_inverse=True)[1]
+
+    def gathered(self) -> tuple[Array, Array]:
+        """The mean of the data of each cell (c, m), and its size (c,)."""
+        together = ~self.alone
+        count = int(self.labels.max(initial=0)) + 1
+        sums, sizes = np.zeros((count, len(self.part.seen))), np.zeros(count)
+        single = []
+        for where, data in self.part.blocks(self.rows):
+            kept, label = together[where], self.labels[where]
+            single.append(data[~kept])
+            some = np.flatnonzero(kept)
+            ones = sp.csr_array(
+                (np.ones(len(some)), (label[some], some)), shape=(count, len(label))
+            )
+            sums += ones @ data
+            sizes += np.bincount(label[some], minlength=count)
+        full = sizes > 0
+        means = np.vstack([*single, sums[full] / sizes[full, None]])
+        return means, np.concatenate([np.ones(int(self.alone.sum())), sizes[full]])
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The decision of a program over cells."""
+
+    x: Array
+    value: float
+    """The objective at the decision and the program's own variables: an upper bound."""
+    lower: float
+    """The value of the program: no decision has a smaller one."""
+    forms: list[Array]
+    multipliers: Multipliers
+
+
+def run_aggregation(
+    model: RobustModel, chosen: Plan, solver: Aggregation, options: Options
+) -> Solution:
+    """Lower bounds by cells of samples, until one is sharp."""
+    assert chosen.maxima is not None
+    began, units = time.perf_counter(), in_units(model)
+    maxima = chosen.maxima(units.model)
+    if maxima is None or unusual(decision_units(model).decision):
+        return run_conic(model, chosen, Conic(), options)
+    search = _Search(units, maxima, solver, options, chosen.method, began)
+    try:
+        stop = search.run()
+    except (OutOfTime, KeyboardInterrupt) as error:
+        stop = Stop.TIME if isinstance(error, OutOfTime) else Stop.INTERRUPT
+        if search.best is None:
+            return unfinished(model, chosen, Conic(), options, error, search.reached, began)
+    best = search.best
+    assert best is not None
+    value = judge_of(model, chosen)(best.x)
+    bound = min(value, units.loss * search.lower)
+    best.multipliers.save()
+    return Solution(
+        method=chosen.method,
+        status=settings.OPTIMAL if stop is Stop.GAP else settings.USER_LIMIT,
+        value=value,
+        decision=model.feasible.layout.split(best.x),
+        solver=solver.describe(),
+        seconds=time.perf_counter() - began,
+        stop=stop.value,
+        convex=True,
+        iterations=search.steps + len(search.trace.records),
+        gap=value - bound,
+        lower_bound=bound,
+        trace=search.trace,
+        **evaluations(model, best.x, value if chosen.method == "exact" else None),
+    )
+
+
+class _Search:
+    def __init__(
+        self,
+        units: Units[RobustModel],
+        maxima: SampleMaxima,
+        solver: Aggregation,
+        options: Options,
+        title: str,
+        began: float,
+    ) -> None:
+        self.model, self.unit, self.maxima = units.model, units.loss, maxima
+        self.solver, self.options = solver, options
+        self.title, self.began = title, began
+        self.cells = [Cells(part, units.model.rows) for part in maxima.parts]
+        self.best: Bound | None = None
+        self.lower, self.steps, self.trace = -np.inf, 0, Trace()
+        self.reached: Array | None = None
+        """A decision of the Newton path."""
+
+    def run(self) -> Stop:
+        forms = self._near()
+        alone = ALONE + MORE * self.maxima.width
+        show = self.options.progress and not self.options.verbose
+        bar = progress_bar(self.title, unit="program", show=show, delay=3.0)
+        try:
+            for _ in range(self.solver.max_iterations):
+                check_deadline()
+                self._refine(forms, alone)
+                alone *= 2
+                found = self._solved()
+                forms = found.forms
+                self.lower = max(self.lower, found.lower)
+                if self.best is None or found.value < self.best.value:
+                    self.best = found
+                gap = max(self.best.value - self.lower, 0.0)
+                self._note(gap, bar)
+                if gap <= tolerance(self.solver.gap, self.best.value):
+                    return Stop.GAP
+        finally:
+            bar.close()
+        return Stop.ITERATIONS
+
+    def _near(self) -> list[Array]:
+        """The forms of all samples near the optimum, by the path; at zero if it fails."""
+        path = NewtonPath(self.model, self.maxima)
+        found = None
+        if path.is_possible:
+            try:
+                found = path.run()
+            finally:
+                self.reached = path.decision()
+        if found is None:
+            return [np.zeros((len(c.alone), len(c.part.constants))) for c in self.cells]
+        self.reached, self.steps = found.decision, found.steps
+        return found.forms
+
+    def _refine(self, forms: list[Array], count: int) -> None:
+        """Split the cells, and take the samples next to a change of piece out of them."""
+        distances = []
+        for cells, u in zip(self.cells, forms):
+            cells.split(u)
+            distances.append(np.where(cells.alone, np.inf, margins(u)))
+        every = np.concatenate(distances)
+        some = (
+            np.argpartition(every, count)[:count] if count < every.size else np.arange(every.size)
+        )
+        chosen = np.zeros(every.size, dtype=bool)
+        chosen[some] = np.isfinite(every[some])
+        ends = np.cumsum([len(d) for d in distances])[:-1]
+        for cells, part in zip(self.cells, np.split(chosen, ends)):
+            cells.alone |= part
+
+    def _solved(self) -> Bound:
+        rows = self.model.rows
+        program = self.maxima.program(rows, [cells.gathered() for cells in self.cells])
+        if program is None:
+            raise SolverError("the objective is not convex by CVXPY's rules; use solver=Conic().")
+        done = rescaled(program, self.model.feasible.conic_constraints(), {})
+        show = {"verbose": self.options.verbose, "progress": self.options.progress}
+        Conic().run(done.problem, title=self.title, **show)
+        multipliers, layout = done.multipliers(self.unit), self.model.feasible.layout
+        x = layout.join({v: v.value for v in layout.variables if v.value is not None})
+        forms = [
+            part.forms(np.asarray(part.numbers().value, dtype=float), rows)
+            for part in self.maxima.parts
+        ]
+        value = float(self.maxima.rest.value)
+        value += sum(float(u.max(axis=1).sum()) for u in forms) / len(rows)
+        return Bound(x, value, float(done.problem.value), forms, multipliers)
+
+    def _note(self, gap: float, bar: Any) -> None:
+        assert self.best is not None
+        count, value = len(self.trace.records) + 1, self.best.value
+        seconds = time.perf_counter() - self.began
+        self.trace.records.append(Record(count, seconds, value, gap, np.nan, np.nan, 0))
+        if not bar.disable:
+            bar.set_postfix_str(f"gap {relative_gap(gap, value):.1e}", refresh=False)
+            bar.update()
