@@ -1,6 +1,7 @@
 """Samples that agree on their largest piece are one: against the conic program over all of them."""
 
 import importlib
+from dataclasses import replace
 
 import cvxpy as cp
 import numpy as np
@@ -204,6 +205,16 @@ def test_an_iteration_limit_leaves_a_gap_that_holds(monkeypatch):
     assert value - bound > 1e-3
 
 
+def test_a_program_that_was_not_quite_solved_is_said_to_be_so(monkeypatch):
+    original = aggregated._Search._solved
+    monkeypatch.setattr(
+        aggregated._Search, "_solved", lambda self: replace(original(self), is_sure=False)
+    )
+    problem = problem_of(absolute, COSTS["norm 2"], 3)
+    problem.solve(method="exact", solver=Aggregation())
+    assert problem.status == "optimal_inaccurate"
+
+
 @pytest.mark.parametrize("error", [OutOfTime, KeyboardInterrupt])
 def test_what_was_reached_comes_back(error, monkeypatch):
     original, calls = aggregated._Search._solved, []
@@ -273,7 +284,7 @@ def test_forms_are_written_out():
             slope = numbers[3 + 2 * part.owners[j] : 5 + 2 * part.owners[j]]
             data = rows[part.index[k]][[0, 2]]
             by_hand = numbers[j] + part.scales[j] * (slope @ data)
-            assert part.forms(numbers, rows)[k, j] == pytest.approx(by_hand)
+            assert part.forms(numbers, rows)[j, k] == pytest.approx(by_hand)
 
 
 def test_cells_keep_all_samples():
@@ -287,11 +298,11 @@ def test_cells_keep_all_samples():
     assert sizes.sum() == 35
     assert sizes[:2].tolist() == [1, 1]
     assert sizes @ means == pytest.approx(rows[5:40][:, [0, 2]].sum(axis=0))
-    assert len(sizes) == 2 + len(np.unique(np.delete(forms.argmax(axis=1), [3, 9])))
+    assert len(sizes) == 2 + len(np.unique(np.delete(forms.argmax(axis=0), [3, 9])))
 
 
 def test_margins_are_between_the_two_largest():
-    forms = np.array([[1.0, 5.0, 3.0], [2.0, 2.0, 0.0]])
+    forms = np.array([[1.0, 2.0], [5.0, 2.0], [3.0, 0.0]])
     assert margins(forms) == pytest.approx([2.0, 0.0])
-    assert margins(forms[:, :2]) == pytest.approx([4.0, 0.0])
-    assert np.isinf(margins(forms[:, :1])).all()
+    assert margins(forms[:2]) == pytest.approx([4.0, 0.0])
+    assert np.isinf(margins(forms[:1])).all()

@@ -34,7 +34,7 @@ from wdro_model.solvers.outcome import relative_gap, tolerance
 from wdro_model.solvers.trace import Record, Trace
 
 ALONE, MORE = 100, 4
-"""Samples that stand alone at first: so many, and so many for each number of the forms."""
+"""Samples that stand alone at first: so many, and so many for each number that can be chosen."""
 
 
 class Cells:
@@ -47,8 +47,11 @@ class Cells:
 
     def split(self, forms: Array) -> None:
         """Cells that do not agree on their largest form are split by it."""
-        active = np.argmax(forms, axis=1)
-        self.labels = np.unique(self.labels * forms.shape[1] + active, return_inverse=True)[1]
+        active = np.argmax(forms, axis=0)
+        keys = self.labels * len(forms) + active
+        used = np.zeros(int(keys.max(initial=0)) + 1, dtype=bool)
+        used[keys] = True
+        self.labels = (np.cumsum(used) - 1)[keys]
 
     def gathered(self) -> tuple[Array, Array]:
         """The mean of the data of each cell (c, m), and its size (c,)."""
@@ -81,6 +84,8 @@ class Bound:
     """The value of the program: no decision has a smaller one."""
     forms: list[Array]
     multipliers: Multipliers
+    is_sure: bool
+    """Was the program solved to the tolerance of its solver?"""
 
 
 def run_aggregation(
@@ -104,9 +109,10 @@ def run_aggregation(
     value = judge_of(model, chosen)(best.x)
     bound = min(value, units.loss * search.lower)
     best.multipliers.save()
+    solved = settings.OPTIMAL if search.is_sure else settings.OPTIMAL_INACCURATE
     return Solution(
         method=chosen.method,
-        status=settings.OPTIMAL if stop is Stop.GAP else settings.USER_LIMIT,
+        status=solved if stop is Stop.GAP else settings.USER_LIMIT,
         value=value,
         decision=model.feasible.layout.split(best.x),
         solver=solver.describe(),
@@ -137,12 +143,14 @@ class _Search:
         self.cells = [Cells(part, units.model.rows) for part in maxima.parts]
         self.best: Bound | None = None
         self.lower, self.steps, self.trace = -np.inf, 0, Trace()
+        self.is_sure = True
+        """Were all programs solved to the tolerance of their solver?"""
         self.reached: Array | None = None
         """A decision of the Newton path."""
 
     def run(self) -> Stop:
         forms = self._near()
-        alone = ALONE + MORE * self.maxima.width
+        alone = ALONE + MORE * min(self.maxima.width, self.model.feasible.layout.dimension)
         show = self.options.progress and not self.options.verbose
         bar = progress_bar(self.title, unit="program", show=show, delay=3.0)
         try:
@@ -153,6 +161,7 @@ class _Search:
                 found = self._solved()
                 forms = found.forms
                 self.lower = max(self.lower, found.lower)
+                self.is_sure &= found.is_sure
                 if self.best is None or found.value < self.best.value:
                     self.best = found
                 gap = max(self.best.value - self.lower, 0.0)
@@ -173,7 +182,7 @@ class _Search:
             finally:
                 self.reached = path.decision()
         if found is None:
-            return [np.zeros((len(c.alone), len(c.part.constants))) for c in self.cells]
+            return [np.zeros((len(c.part.constants), len(c.alone))) for c in self.cells]
         self.reached, self.steps = found.decision, found.steps
         return found.forms
 
@@ -208,8 +217,9 @@ class _Search:
             for part in self.maxima.parts
         ]
         value = float(self.maxima.rest.value)
-        value += sum(float(u.max(axis=1).sum()) for u in forms) / len(rows)
-        return Bound(x, value, float(done.problem.value), forms, multipliers)
+        value += sum(float(u.max(axis=0).sum()) for u in forms) / len(rows)
+        is_sure = done.problem.status == settings.OPTIMAL
+        return Bound(x, value, float(done.problem.value), forms, multipliers, is_sure)
 
     def _note(self, gap: float, bar: Any) -> None:
         assert self.best is not None

@@ -34,7 +34,10 @@ STEPS = 10
 """Newton steps at one temperature, at most."""
 NEAR, FEW = 4.0, 3.0
 """Samples within so many temperatures of a change of piece are near it; the path ends when they are
-fewer than so many times the numbers in w."""
+fewer than so many times the numbers that can be chosen."""
+ROUGH, SHARP = 1e-3, 1e-2
+"""Of the temperature, what a step falls by when it is time for the next; at the end, of what one
+sample near a change of piece counts, for each number that can be chosen."""
 COLDEST = 1e-10
 """Of the first temperature."""
 SURE = 1e-9
@@ -51,7 +54,7 @@ class PathEnd:
     decision: Array
     """The flat decision, feasible up to the tolerance of the solver."""
     forms: list[Array]
-    """Each form at each sample, (n, J), for each part."""
+    """Each form at each sample, (J, n), for each part."""
     steps: int
 
 
@@ -71,6 +74,8 @@ class NewtonPath:
             [*decision, level, *lifted],
         )
         size = model.feasible.layout.dimension
+        self.free = min(size, maxima.width)
+        """The numbers that can be chosen."""
         where = self._program.decision.selection
         self.is_possible = where is not None
         if where is None:  # some variable is no part of the solver's vector, as symmetric ones
@@ -92,8 +97,9 @@ class NewtonPath:
         self.y = start
         forms = self._forms(self.y)
         first = warmth = max(float(np.mean([_spread(u) for u in forms])), 1e-12)
-        steps, wide = 0, self._all.size
+        steps, last = 0, False
         while True:
+            enough = SHARP * self.free / len(self.rows) if last else ROUGH
             for _ in range(STEPS):
                 check_deadline()
                 found = self._newton(forms, warmth)
@@ -101,12 +107,13 @@ class NewtonPath:
                     return None if warmth == first else self._end(forms, steps)
                 self.y, forms, fall = found
                 steps += 1
-                if fall <= 1e-2 * warmth * wide / len(self.rows):
+                if fall <= enough * warmth:
                     break
-            near = sum(int((margins(u) < NEAR * warmth).sum()) for u in forms)
-            if near < FEW * wide or warmth < COLDEST * first:
+            if last:
                 return self._end(forms, steps)
-            warmth /= COOLING
+            near = sum(int((margins(u) < NEAR * warmth).sum()) for u in forms)
+            last = near < FEW * self.free or warmth < COLDEST * first
+            warmth /= 1.0 if last else COOLING
 
     def decision(self) -> Array:
         """The flat decision where the path is."""
@@ -147,9 +154,10 @@ class NewtonPath:
         """How much of a step is taken: half of it, and half again, until the objective falls."""
         size, share = len(self.rows), 1.0
         before = sum(softened(u, warmth) for u in here) / size
+        rounding = 1e-14 * (abs(before) + abs(rise))
         while share > 1e-6:
             mixed = (softened((1.0 - share) * a + share * b, warmth) for a, b in zip(here, there))
-            if sum(mixed) / size + share * rise <= before - 1e-4 * share * fall:
+            if sum(mixed) / size + share * rise <= before - 1e-4 * share * fall + rounding:
                 break
             share /= 2.0
         return share
@@ -181,20 +189,19 @@ class NewtonPath:
 
 def margins(forms: Array) -> Array:
     """How far the second largest form is below the largest, for each sample (n,)."""
-    if forms.shape[1] == 1:
-        return np.full(len(forms), np.inf)
-    if forms.shape[1] == 2:
-        return np.abs(forms[:, 0] - forms[:, 1])
-    two = np.partition(forms, -2, axis=1)[:, -2:]
-    return two[:, 1] - two[:, 0]
+    if len(forms) == 1:
+        return np.full(forms.shape[1], np.inf)
+    if len(forms) == 2:
+        return np.abs(forms[0] - forms[1])
+    two = np.partition(forms, -2, axis=0)[-2:]
+    return two[1] - two[0]
 
 
 def softened(forms: Array, warmth: float) -> float:
     """sum_k m log sum_j exp(u_kj / m)."""
-    top = forms.max(axis=1)
-    if forms.shape[1] == 2:
-        return float((top + warmth * np.log1p(np.exp(-margins(forms) / warmth))).sum())
-    return float((top + warmth * np.log(np.exp((forms - top[:, None]) / warmth).sum(axis=1))).sum())
+    top = forms.max(axis=0)
+    others = np.exp((forms - top) / warmth).sum(axis=0)
+    return float(top.sum() + warmth * np.log(others).sum())
 
 
 def derivatives(part: MaximaPart, rows: Array, forms: Array, warmth: float) -> tuple[Array, Array]:
@@ -212,20 +219,20 @@ def derivatives(part: MaximaPart, rows: Array, forms: Array, warmth: float) -> t
     gradient, hessian = np.zeros(part.width), np.zeros((part.width, part.width))
     a, b = slice(0, many), slice(many, part.width)
     for where, data in part.blocks(rows):
-        u = forms[where]
-        p = np.exp((u - u.max(axis=1, keepdims=True)) / warmth)
-        p /= p.sum(axis=1, keepdims=True)
-        gradient[a] += p.sum(axis=0)
-        gradient[b] += ((p @ along).T @ data).ravel()
-        bent = np.flatnonzero(p.max(axis=1) < 1.0 - SURE)
-        p, data = p[bent], data[bent]
-        q, v = p @ along, p @ along**2
-        hessian[a, a] += np.diag(p.sum(axis=0)) - p.T @ p
+        u = forms[:, where]
+        p = np.exp((u - u.max(axis=0)) / warmth)
+        p /= p.sum(axis=0)
+        gradient[a] += p.sum(axis=1)
+        gradient[b] += (along.T @ p @ data).ravel()
+        bent = np.flatnonzero(p.max(axis=0) < 1.0 - SURE)
+        p, data = p[:, bent], data[bent]
+        q, v = along.T @ p, (along**2).T @ p
+        hessian[a, a] += np.diag(p.sum(axis=1)) - p @ p.T
         for d in range(lines):
             own = slice(many + d * wide, many + (d + 1) * wide)
-            hessian[a, own] += (p * (along[:, d] - q[:, [d]])).T @ data
+            hessian[a, own] += (p * (along[:, [d]] - q[d])) @ data
             for e in range(d, lines):
-                weights = (v[:, d] if d == e else 0.0) - q[:, d] * q[:, e]
+                weights = (v[d] if d == e else 0.0) - q[d] * q[e]
                 other = slice(many + e * wide, many + (e + 1) * wide)
                 hessian[own, other] += data.T @ (weights[:, None] * data)
     upper = np.triu(hessian)

@@ -73,13 +73,15 @@ class MaximaPart:
             yield where, data if everything else data[:, self.seen]
 
     def forms(self, numbers: Array, rows: Array) -> Array:
-        """Each form at each sample, (n, J), for given numbers (width,)."""
+        """Each form at each sample, (J, n), for given numbers (width,)."""
         many = len(self.constants)
         directions = numbers[many:].reshape(len(self.directions), -1)
-        found = np.empty((self.count(rows), many))
+        found = np.empty((many, self.count(rows)))
         for where, data in self.blocks(rows):
-            found[where] = (data @ directions.T)[:, self.owners] * self.scales
-        found += numbers[:many]
+            lines = [data @ direction for direction in directions]
+            for j, (owner, scale) in enumerate(zip(self.owners.tolist(), self.scales.tolist())):
+                np.multiply(lines[owner], scale, out=found[j, where])
+        found += numbers[:many, None]
         return found
 
     def largest_sum(self, data: Array, weights: Array) -> Any:
