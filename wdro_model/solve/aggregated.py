@@ -20,7 +20,7 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.sample_maxima import MaximaPart, SampleMaxima
 from wdro_model.sets.deadlines import OutOfTime, check_deadline
 from wdro_model.solve.certify import Solution, evaluations
-from wdro_model.solve.conic import run_conic
+from wdro_model.solve.conic import FAILURES, run_conic
 from wdro_model.solve.judges import judge_of
 from wdro_model.solve.newton_path import NewtonPath, margins
 from wdro_model.solve.options import Options
@@ -100,6 +100,8 @@ def run_aggregation(
     search = _Search(units, maxima, solver, options, chosen.method, began)
     try:
         stop = search.run()
+    except FAILURES:  # cells may be unbounded below where samples are not
+        return run_conic(model, chosen, Conic(), options)
     except (OutOfTime, KeyboardInterrupt) as error:
         stop = Stop.TIME if isinstance(error, OutOfTime) else Stop.INTERRUPT
         if search.best is None:

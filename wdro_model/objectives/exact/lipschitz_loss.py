@@ -41,6 +41,7 @@ from wdro_model.objectives.exact.robust_affine import RobustAffineNorm
 from wdro_model.objectives.exact.sample_maxima import (
     MaximaPart,
     SampleMaxima,
+    has_many_lines,
     part_of_cluster,
     parts_of_lines,
 )
@@ -145,6 +146,8 @@ def mean_of_maxima(model: RobustModel, groups: tuple[Group, ...]) -> Any:
 def mean_maxima(model: RobustModel, groups: tuple[Group, ...], added: Any) -> SampleMaxima | None:
     """mean_k f(x, xi_k) of a loss that is the sum of its maxima, and something added to it."""
     parts: list[MaximaPart] = []
+    if has_many_lines(groups):
+        return None
     for group in groups:
         for cluster in group.clusters:
             nothing = [0.0] * len(cluster.pieces)

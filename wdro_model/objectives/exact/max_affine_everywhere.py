@@ -39,6 +39,7 @@ from wdro_model.objectives.exact.decomposition import (
 from wdro_model.objectives.exact.sample_maxima import (
     MaximaPart,
     SampleMaxima,
+    has_many_lines,
     part_of_cluster,
     parts_of_lines,
 )
@@ -65,6 +66,8 @@ class MaxAffineEverywhere(PiecewiseCounterpart):
 
     def maxima(self, model: RobustModel) -> SampleMaxima | None:
         groups = self.groups(model)
+        if has_many_lines(groups):
+            return None
         dual = cp.Variable(nonneg=True, name="transport_dual")
         parts: list[MaximaPart] = []
         constraints: list[Any] = []

@@ -21,8 +21,12 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact.clusters import Cluster, is_flat, largest
 from wdro_model.objectives.exact.coordinate_lines import Lines
+from wdro_model.objectives.exact.decomposition import Group
+from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array
 
+MOST_LINES = 150
+"""More terms along coordinates of their own are left as the vectors that they are."""
 BLOCK = 2**22
 """Numbers of data that are looked at together."""
 
@@ -68,6 +72,7 @@ class MaximaPart:
         count, everything = self.count(rows), len(self.seen) == rows.shape[1]
         step = max(1, BLOCK // max(1, len(self.seen)))
         for start in range(0, count, step):
+            check_deadline()
             where = slice(start, min(start + step, count))
             data = rows[where] if self.index is None else rows[self.index[where]]
             yield where, data if everything else data[:, self.seen]
@@ -123,6 +128,11 @@ class SampleMaxima:
         written = Program.if_convex(rest, constraints)
         good = written is not None and parts and all(part.is_affine for part in parts)
         return cls(rest, constraints, tuple(parts)) if good else None
+
+
+def has_many_lines(groups: Sequence[Group]) -> bool:
+    """Are there too many terms along coordinates of their own to take them one by one?"""
+    return sum(len(lines.where) for group in groups for lines in group.lines) > MOST_LINES
 
 
 def part_of_cluster(
