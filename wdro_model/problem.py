@@ -153,8 +153,9 @@ class Problem:
         ----------
         method : "auto", "erm", "exact" or "smoothed"
             "auto" is exact where a reformulation is known, smoothed otherwise.
-        solver : FrankWolfe, MomentumFrankWolfe, Conic, Simplicial or BranchAndBound, optional
-            Or the name of a conic solver, such as "CLARABEL".
+        solver : a solver of `wdro_model.solvers`, optional
+            FrankWolfe, QuasiNewton, MomentumFrankWolfe, Aggregation, Conic, Simplicial or
+            BranchAndBound; or the name of a conic solver, such as "CLARABEL".
         time_limit : float, optional
             Seconds for the whole call. What is known by then comes back with the status
             "user_limit": the best decision so far, the start, or some feasible one.
@@ -379,8 +380,9 @@ class Problem:
     ) -> RadiusPath:
         """The decisions for several radii, each solve starting from the decision before it.
 
-        `test` adds the losses on held-out scenarios; other arguments are those of `solve`. The
-        path prints as a table; `path.plot()` shows how decision and value change.
+        `test` adds the losses on held-out scenarios; other arguments are those of each solve, and
+        so is `time_limit`. The path prints as a table; `path.plot()` shows how decision and value
+        change.
 
         Examples
         --------
