@@ -127,18 +127,28 @@ def test_without_its_path_it_is_exact_all_the_same(loss, cost, monkeypatch):
     assert value == pytest.approx(problem.solve(method="exact", solver="CLARABEL"), rel=1e-6)
 
 
-@pytest.mark.parametrize("unit", [1e-4, 1e5])
-def test_data_in_other_units(unit):
+@pytest.mark.parametrize("cost", ["norm 2", "squared"])
+@pytest.mark.parametrize(
+    ("of_features", "of_targets"),
+    [(1e-4, 1e-4), (1e5, 1e5), (1.0, 1e5), (1e4, 1.0), (1e-2, 1e6)],
+)
+def test_data_in_other_units(of_features, of_targets, cost):
+    """Also units in which the decision is tiny, or huge."""
     rng = np.random.default_rng(4)
     features = rng.standard_normal((150, 2))
     targets = features.sum(axis=1) + rng.standard_normal(150)
-    x = cp.Variable(2)
-    xi = wdro.UncertainParameter(2, samples=unit * features)
-    y = wdro.UncertainParameter(samples=unit * targets)
-    ball = wdro.WassersteinBall(0.1 * unit, wdro.costs.Norm(2))
-    problem = wdro.Problem(cp.Minimize(cp.abs(y - xi @ x)), [cp.sum(x) <= 1], ambiguity=ball)
-    value = problem.solve(method="exact", solver=Aggregation())
-    assert value == pytest.approx(problem.solve(method="exact", solver="CLARABEL"), rel=1e-6)
+    order = 2 if cost == "squared" else 1
+    values = []
+    for scale, height in ((1.0, 1.0), (of_features, of_targets)):
+        x = cp.Variable(2)
+        xi = wdro.UncertainParameter(2, samples=scale * features)
+        y = wdro.UncertainParameter(samples=height * targets)
+        held = COSTS[cost](weights={xi: 1.0, y: np.inf})
+        ball = wdro.WassersteinBall((0.1 * scale) ** order, held)
+        problem = wdro.Problem(cp.Minimize(cp.abs(y - xi @ x)), [], ambiguity=ball)
+        values.append(problem.solve(method="exact", solver=Aggregation()) / height)
+        assert problem.status == "optimal"
+    assert values[1] == pytest.approx(values[0], rel=2e-6)
 
 
 def test_samples_that_are_all_the_same():

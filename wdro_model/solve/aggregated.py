@@ -7,32 +7,37 @@ each a lower bound, until one is sharp at its own decision.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from cvxpy import settings
 from cvxpy.error import SolverError
 
 from wdro_model.display.bars import progress_bar
+from wdro_model.loss.expressions import is_ordinary, is_scalable
 from wdro_model.model import RobustModel
+from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact.sample_maxima import MaximaPart, SampleMaxima
 from wdro_model.sets.deadlines import OutOfTime, check_deadline
 from wdro_model.solve.certify import Solution, evaluations
-from wdro_model.solve.conic import FAILURES, run_conic
+from wdro_model.solve.conic import FAILURES, NOISE, run_conic
 from wdro_model.solve.judges import judge_of
 from wdro_model.solve.newton_path import NewtonPath, margins
 from wdro_model.solve.options import Options
 from wdro_model.solve.own_units import Units, in_units
 from wdro_model.solve.plan import Plan
 from wdro_model.solve.unfinished import unfinished
-from wdro_model.solve.units import Multipliers, decision_units, rescaled, unusual
+from wdro_model.solve.units import Multipliers, Scale, decision_units, rescaled, unusual
 from wdro_model.solvers import Aggregation, Conic, Stop
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import relative_gap, tolerance
 from wdro_model.solvers.trace import Record, Trace
 
+HONEST = 1e-6
+"""How far a lower bound may be above the value of a decision, relative to it."""
 ALONE, MORE = 100, 4
 """Samples that stand alone at first: so many, and so many for each number that can be chosen."""
 
@@ -92,14 +97,15 @@ def run_aggregation(
     model: RobustModel, chosen: Plan, solver: Aggregation, options: Options
 ) -> Solution:
     """Lower bounds by cells of samples, until one is sharp."""
-    assert chosen.maxima is not None
-    began, units = time.perf_counter(), in_units(model)
-    maxima = chosen.maxima(units.model)
-    if maxima is None or unusual(decision_units(model).decision):
+    began = time.perf_counter()
+    search = _search(model, chosen, solver, options, began)
+    if search is None:
         return run_conic(model, chosen, Conic(), options)
-    search = _Search(units, maxima, solver, options, chosen.method, began)
     try:
         stop = search.run()
+        if not search.is_ordinary():  # once more, in the units that the decision asks for
+            search = _search(model, chosen, solver, options, began, search.better()) or search
+            stop = search.run()
     except FAILURES:  # cells may be unbounded below where samples are not
         return run_conic(model, chosen, Conic(), options)
     except (OutOfTime, KeyboardInterrupt) as error:
@@ -109,9 +115,11 @@ def run_aggregation(
     best = search.best
     assert best is not None
     value = judge_of(model, chosen)(best.x)
-    bound = min(value, units.loss * search.lower)
+    lower = search.unit * search.lower
+    bound = min(value, lower)
     best.multipliers.save()
-    solved = settings.OPTIMAL if search.is_sure else settings.OPTIMAL_INACCURATE
+    is_sure = search.is_sure and search.is_ordinary() and lower - value <= HONEST * abs(value)
+    solved = settings.OPTIMAL if is_sure else settings.OPTIMAL_INACCURATE
     return Solution(
         method=chosen.method,
         status=solved if stop is Stop.GAP else settings.USER_LIMIT,
@@ -129,20 +137,45 @@ def run_aggregation(
     )
 
 
+def _search(
+    model: RobustModel,
+    chosen: Plan,
+    solver: Aggregation,
+    options: Options,
+    began: float,
+    scale: Scale | None = None,
+) -> _Search | None:
+    """The search in some units, by default those that losses at ordinary decisions ask for."""
+    assert chosen.maxima is not None
+    if scale is None:
+        guess = decision_units(model)
+        scale = Scale(unusual(guess.decision), guess.loss)
+    units = in_units(model, scale if scale.decision else None)
+    maxima = chosen.maxima(units.model)
+    if maxima is None:
+        return None
+    return _Search(units, scale, maxima, solver, options, chosen.method, began)
+
+
 class _Search:
     def __init__(
         self,
         units: Units[RobustModel],
+        scale: Scale,
         maxima: SampleMaxima,
         solver: Aggregation,
         options: Options,
         title: str,
         began: float,
     ) -> None:
-        self.model, self.unit, self.maxima = units.model, units.loss, maxima
+        self.model, self.unit, self.scale = units.model, units.loss, scale
+        constraints = units.model.feasible.conic_constraints()
+        # The set with its rows of order one, and variables for multiples of the units.
+        self.set = rescaled(Program(cp.Constant(0.0)), constraints, scale.decision)
+        self.maxima = maxima.on({id(v): twin for v, twin in self.set.twins.items()})
         self.solver, self.options = solver, options
         self.title, self.began = title, began
-        self.cells = [Cells(part, units.model.rows) for part in maxima.parts]
+        self.cells = [Cells(part, units.model.rows) for part in self.maxima.parts]
         self.best: Bound | None = None
         self.lower, self.steps, self.trace = -np.inf, 0, Trace()
         self.is_sure = True
@@ -176,17 +209,44 @@ class _Search:
 
     def _near(self) -> list[Array]:
         """The forms of all samples near the optimum, by the path; at zero if it fails."""
-        path = NewtonPath(self.model, self.maxima)
-        found = None
+        layout, rows = self.model.feasible.layout, [row.solved for row in self.set.rows]
+        variables = [self.set.twins.get(v, v) for v in layout.variables]
+        path, found = NewtonPath(self.model.rows, self.maxima, rows, variables), None
         if path.is_possible:
             try:
                 found = path.run()
             finally:
-                self.reached = path.decision()
+                if (x := path.decision()) is not None:
+                    self.reached = x * self._sizes()
         if found is None:
             return [np.zeros((len(c.part.constants), len(c.alone))) for c in self.cells]
-        self.reached, self.steps = found.decision, found.steps
+        self.steps = found.steps
         return found.forms
+
+    def _sizes(self) -> Array:
+        """The unit of each entry of the flat decision."""
+        slices = self.model.feasible.layout.slices.items()
+        sizes = np.ones(self.model.feasible.layout.dimension)
+        for variable, where in slices:
+            sizes[where] = self.scale.decision.get(variable, 1.0)
+        return sizes
+
+    def _largest(self) -> dict[Any, float]:
+        """The largest entry of each variable at the best decision."""
+        assert self.best is not None
+        slices = self.model.feasible.layout.slices.items()
+        return {v: float(np.abs(self.best.x[w]).max(initial=0.0)) for v, w in slices}
+
+    def is_ordinary(self) -> bool:
+        """Is the best decision of order one in its units?"""
+        units = self.scale.decision
+        sizes = [size / units.get(v, 1.0) for v, size in self._largest().items()]
+        return all(is_ordinary(size) for size in sizes if size > NOISE)
+
+    def better(self) -> Scale:
+        """The units that the best decision asks for."""
+        sizes = {v: size for v, size in self._largest().items() if size > 0 and is_scalable(v)}
+        return Scale(unusual(sizes), self.unit)
 
     def _refine(self, forms: list[Array], count: int) -> None:
         """Split the cells, and take the samples next to a change of piece out of them."""
@@ -209,7 +269,11 @@ class _Search:
         program = self.maxima.program(rows, [cells.gathered() for cells in self.cells])
         if program is None:
             raise SolverError("the objective is not convex by CVXPY's rules; use solver=Conic().")
-        done = rescaled(program, self.model.feasible.conic_constraints(), {})
+        problem = cp.Problem(
+            cp.Minimize(program.expression),
+            [*(row.solved for row in self.set.rows), *program.constraints],
+        )
+        done = replace(self.set, problem=problem)
         show = {"verbose": self.options.verbose, "progress": self.options.progress}
         Conic().run(done.problem, title=self.title, **show)
         multipliers, layout = done.multipliers(self.unit), self.model.feasible.layout

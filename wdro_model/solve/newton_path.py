@@ -12,6 +12,7 @@ w, whatever the number of samples. Each step minimises its quadratic model over 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,7 +23,6 @@ import numpy as np
 import scipy.sparse as sp
 from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver_cones
 
-from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.sample_maxima import MaximaPart, SampleMaxima
 from wdro_model.sets.cone_program import canonicalise
 from wdro_model.sets.deadlines import check_deadline, seconds_left
@@ -59,21 +59,28 @@ class PathEnd:
 
 
 class NewtonPath:
-    """The path for one model and its maxima."""
+    """The path for some maxima over a convex set.
 
-    def __init__(self, model: RobustModel, maxima: SampleMaxima) -> None:
-        self.rows, self.maxima = model.rows, maxima
+    variables: the decision; its flat vector has their values in turn, each in row-major order.
+    """
+
+    def __init__(
+        self,
+        rows: Array,
+        maxima: SampleMaxima,
+        constraints: Sequence[Any],
+        variables: Sequence[cp.Variable],
+    ) -> None:
+        self.rows, self.maxima = rows, maxima
         level = cp.Variable(name="terms without samples")
         widths = [part.width for part in maxima.parts]
         lifted = [cp.Variable(width) for width in widths]
         own: list[Any] = [w == part.numbers() for w, part in zip(lifted, maxima.parts)]
         below: Any = maxima.rest <= level
-        decision = list(model.feasible.layout.variables)
         self._program = canonicalise(
-            [*model.feasible.conic_constraints(), *maxima.constraints, below, *own],
-            [*decision, level, *lifted],
+            [*constraints, *maxima.constraints, below, *own], [*variables, level, *lifted]
         )
-        size = model.feasible.layout.dimension
+        size = sum(variable.size for variable in variables)
         self.free = min(size, maxima.width)
         """The numbers that can be chosen."""
         where = self._program.decision.selection
@@ -115,12 +122,12 @@ class NewtonPath:
             last = near < FEW * self.free or warmth < COLDEST * first
             warmth /= 1.0 if last else COOLING
 
-    def decision(self) -> Array:
-        """The flat decision where the path is."""
-        return self.y[self._decision]
+    def decision(self) -> Array | None:
+        """The flat decision where the path is; None before its start."""
+        return self.y[self._decision] if self.y.any() else None
 
     def _end(self, forms: list[Array], steps: int) -> PathEnd:
-        return PathEnd(self.decision(), forms, steps)
+        return PathEnd(self.y[self._decision], forms, steps)
 
     def _forms(self, y: Array) -> list[Array]:
         return [p.forms(y[w], self.rows) for p, w in zip(self.maxima.parts, self._own)]

@@ -156,7 +156,11 @@ class Conic:
         data, chain, inverse = problem.get_problem_data(solver, solver_opts=dict(self.options))
         options, watch = dict(self.options), Watch()
         work = partial(chain.solve_via_data, problem, data, False, False, options)
-        raw = waited(work, watch)
+        try:
+            raw = waited(work, watch)
+        except (OutOfTime, KeyboardInterrupt):  # what was left behind may still be running
+            problem._solver_cache.clear()
+            raise
         if watch.interrupted:
             raise KeyboardInterrupt
         found = chain.invert(raw, inverse)

@@ -12,6 +12,8 @@ from cvxpy import settings
 from cvxpy.error import SolverError
 from cvxpy.reductions.solvers.conic_solvers.highs_conif import HIGHS
 
+from wdro_model.sets.deadlines import seconds_left
+
 ROWS = "warm highs"
 """Under this name a problem of CVXPY keeps the solver."""
 
@@ -56,6 +58,8 @@ class WarmHighs(HIGHS):
         for name, value in solver_opts.items():
             if highs.setOptionValue(name, value) == highspy.HighsStatus.kError:
                 raise SolverError(f"HiGHS does not take the option {name!r} = {value!r}.")
+        left = seconds_left()
+        highs.setOptionValue("time_limit", np.inf if left is None else highs.getRunTime() + left)
         highs.run()
         status = highs.getModelStatus().name
         answer = {

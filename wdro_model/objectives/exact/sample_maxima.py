@@ -10,8 +10,8 @@ lower bound, sharp at every v at which each cell agrees on its largest form.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cvxpy as cp
@@ -119,6 +119,21 @@ class SampleMaxima:
         for part, (means, sizes) in zip(self.parts, cells):
             total = total + part.largest_sum(means, sizes / len(rows))
         return Program.if_convex(total, self.constraints)
+
+    def on(self, twins: Mapping[int, Any]) -> SampleMaxima:
+        """The same with other variables, given by the ids of those that they stand for."""
+        if not twins:
+            return self
+        parts = [
+            replace(
+                part,
+                constants=tuple(a.tree_copy(twins) for a in part.constants),
+                directions=tuple(b.tree_copy(twins) for b in part.directions),
+            )
+            for part in self.parts
+        ]
+        constraints = tuple(c.tree_copy(twins) for c in self.constraints)
+        return SampleMaxima(self.rest.tree_copy(twins), constraints, tuple(parts))
 
     @classmethod
     def if_affine(
