@@ -45,6 +45,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/solve_again.py
 	$(BIN)/python benchmarks/norm_costs.py
 	$(BIN)/python benchmarks/smoothed_at_size.py
+	$(BIN)/python benchmarks/exact_at_size.py
 	$(BIN)/python benchmarks/oracles.py
 	$(BIN)/python benchmarks/integer.py
 	$(BIN)/python benchmarks/battery.py --models 400 --solves 100

@@ -119,10 +119,10 @@ def test_a_directory_is_no_tntp_file(tmp_path):
 
 
 def test_a_solver_that_cannot_be_loaded(x, xi, monkeypatch):
-    def solve(*_, **__):
+    def get_problem_data(*_, **__):
         raise ImportError("undefined symbol")
 
-    monkeypatch.setattr(cp.Problem, "solve", solve)
+    monkeypatch.setattr(cp.Problem, "get_problem_data", get_problem_data)
     with pytest.raises(SolverError, match=r"SCS is installed but cannot be loaded.*CLARABEL"):
         problem_of(cp.Minimize(xi @ x), x).solve(solver=wdro.solvers.Conic("SCS"))
 

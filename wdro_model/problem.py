@@ -24,6 +24,7 @@ from wdro_model.model.declared import (
     compiled_loss,
 )
 from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
+from wdro_model.sets.deadlines import deadline, seconds_left
 from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
 from wdro_model.solve.explain import explain, model_rows
@@ -152,10 +153,12 @@ class Problem:
         ----------
         method : "auto", "erm", "exact" or "smoothed"
             "auto" is exact where a reformulation is known, smoothed otherwise.
-        solver : FrankWolfe, MomentumFrankWolfe, Conic, Simplicial or BranchAndBound, optional
-            Or the name of a conic solver, such as "CLARABEL".
+        solver : a solver of `wdro_model.solvers`, optional
+            FrankWolfe, QuasiNewton, MomentumFrankWolfe, Aggregation, Conic, Simplicial or
+            BranchAndBound; or the name of a conic solver, such as "CLARABEL".
         time_limit : float, optional
-            Seconds, for all but conic solvers.
+            Seconds for the whole call. What is known by then comes back with the status
+            "user_limit": the best decision so far, the start, or some feasible one.
         epsilon, sigma : float, optional
             Smoothing temperature and standard deviation of the reference Gaussian.
         integration : str, optional
@@ -207,10 +210,11 @@ class Problem:
         )
         time_limit = check_time_limit(time_limit)
         model, method = self._current_model(), checked.method(method, self.radius)
-        chosen = plan(model, method, check_solver(solver), checked.relax)
-        chosen = replace(chosen, solver=with_time_limit(chosen.solver, time_limit))
-        self.value = self.status = self.solution = self._decided = None
-        with model.feasible.layout.holding():  # a solve that fails leaves the variables alone
+        # A solve that fails leaves the variables alone.
+        with deadline(time_limit), model.feasible.layout.holding():
+            chosen = plan(model, method, check_solver(solver), checked.relax)
+            chosen = replace(chosen, solver=with_time_limit(chosen.solver, seconds_left()))
+            self.value = self.status = self.solution = self._decided = None
             solution = STAGES[chosen.stage](model, chosen, chosen.solver, checked)
             if method == "auto" and solver is None and not checked.relax:
                 solution = self._whole(model, solution)
@@ -380,8 +384,9 @@ class Problem:
     ) -> RadiusPath:
         """The decisions for several radii, each solve starting from the decision before it.
 
-        `test` adds the losses on held-out scenarios; other arguments are those of `solve`. The
-        path prints as a table; `path.plot()` shows how decision and value change.
+        `test` adds the losses on held-out scenarios; other arguments are those of each solve, and
+        so is `time_limit`. The path prints as a table; `path.plot()` shows how decision and value
+        change.
 
         Examples
         --------

@@ -97,7 +97,7 @@ def select_radius(
     progress : bool
         Show a bar; in a log, a line after a minute, after two, after four.
     **arguments
-        Of `Problem.solve`: method, solver, time_limit, epsilon, ...
+        Of each `Problem.solve`: method, solver, time_limit, epsilon, ...
 
     Examples
     --------

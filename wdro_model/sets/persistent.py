@@ -152,8 +152,8 @@ class PersistentHighs:
         return self._highs.getModelStatus()
 
     def _run(self) -> None:
-        """Branch and bound ends with the time of the solve; linear programs are short."""
-        left = seconds_left() if self._integer is not None else None
+        """No longer than the solve may take."""
+        left = seconds_left()
         if left is None:
             self._highs.run()
             return
@@ -186,11 +186,15 @@ class PersistentClarabel:
         # Directions are scaled to a largest entry of 1: equilibrate for such a cost.
         typical = program.decision.cost(np.ones(program.decision.offset.size))
         self._solver = self._new(typical)
+        self._allowed = float(self._solver.get_settings().time_limit)
 
     def minimize(self, cost: Vector) -> Vector:
         """A point that minimises cost'y."""
+        self._limit()
         self._solver.update(q=cost)
         solution = self._solver.solve()
+        if solution.status == clarabel.SolverStatus.MaxTime:
+            raise OutOfTime
         if solution.status == clarabel.SolverStatus.Solved:
             with contextlib.suppress(InaccurateError):
                 return self._answer(cost, solution)
@@ -205,8 +209,20 @@ class PersistentClarabel:
     def reset(self) -> None:
         """Nothing is kept but the factorisation's structure."""
 
+    def _limit(self) -> None:
+        """The solver that is kept has the time of this solve, or all of it."""
+        left = seconds_left()
+        allowed = np.inf if left is None else max(left, LEAST)
+        if allowed != self._allowed:
+            settings = self._solver.get_settings()
+            settings.time_limit = allowed
+            self._solver.update(settings=settings)
+            self._allowed = allowed
+
     def _new(self, cost: Vector, tolerance: float = 1e-8) -> Any:
         settings = clarabel.DefaultSettings()
+        if (left := seconds_left()) is not None:
+            settings.time_limit = max(left, LEAST)
         settings.verbose = False
         settings.max_threads = 1
         settings.presolve_enable = False
@@ -227,6 +243,8 @@ class PersistentClarabel:
             solution = self._new(cost, tolerance).solve()
             if solution.status == named.Solved:
                 return self._answer(cost, solution)
+            if solution.status == named.MaxTime:
+                raise OutOfTime
             if solution.status == named.PrimalInfeasible and self._is_empty():
                 raise Empty
             if solution.status == named.DualInfeasible:

@@ -1,13 +1,14 @@
 """The pipeline of a solve, in the order it runs.
 
 options (what is asked for), plan (what is minimised, by which solver), units (numbers of order
-one), conic or first_order or smoothed or over_columns or integer (the run), certify (what is
-reported), explain (in words).
+one), conic or first_order or smoothed or over_columns or integer or aggregated (the run), certify
+(what is reported), explain (in words).
 """
 
 from collections.abc import Callable
 from typing import Any
 
+from wdro_model.solve.aggregated import run_aggregation
 from wdro_model.solve.certify import Solution
 from wdro_model.solve.composite import run_composite
 from wdro_model.solve.conic import run_conic
@@ -28,5 +29,6 @@ STAGES: dict[str, Callable[[Any, Plan, Any, Options], Solution]] = {
     "smoothed": run_smoothed,
     "simplicial": run_simplicial,
     "integer": run_integer,
+    "aggregation": run_aggregation,
 }
 """What runs a plan: a function of the model, the plan, its solver and the options."""

@@ -16,6 +16,7 @@ from wdro_model.model import Model, RobustModel
 from wdro_model.model.compiled import refuse_false_facts
 from wdro_model.objectives.ascent import climb
 from wdro_model.objectives.empirical import Empirical
+from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.kept import FIRST
 from wdro_model.solve.plan import Plan
@@ -363,7 +364,10 @@ def evaluations(
     if not isinstance(model, RobustModel) or not model.has_ball:
         return {"empirical_value": mean, "robust_value": robust}
     if robust is None and not late:
-        robust = mean if model.radius == 0 else known_robust_value(model, x)
+        try:
+            robust = mean if model.radius == 0 else known_robust_value(model, x)
+        except OutOfTime:
+            late = True
     if robust is not None or dual is None:
         return {"empirical_value": mean, "robust_value": robust}
     found = None if late else climb(model, x, dual)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,9 +16,11 @@ from cvxpy.error import SolverError
 from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.loss.expressions import ORDINARY, is_ordinary
 from wdro_model.model import Model, RobustModel
-from wdro_model.objectives.empirical import Empirical, Program
+from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact import Counterpart
+from wdro_model.sets.deadlines import OutOfTime, check_deadline
 from wdro_model.solve.certify import Solution, evaluations
+from wdro_model.solve.judges import Judge, judge_of
 from wdro_model.solve.kept import (
     AGAIN,
     FIRST,
@@ -34,6 +36,7 @@ from wdro_model.solve.other_data import Filling, OpenProgram, opened
 from wdro_model.solve.own_units import in_units
 from wdro_model.solve.plan import Plan, Written
 from wdro_model.solve.true_risk import refuse_disagreement, refuse_false_value, robust_value
+from wdro_model.solve.unfinished import unfinished
 from wdro_model.solve.units import (
     Multipliers,
     Rescaled,
@@ -56,14 +59,18 @@ NOISE = 1e-7
 HONEST = 1e-5
 """How far the value of a solver may be from that of its decision, relative to both."""
 OTHER_UNITS = "compiled: the answer of the kept program asked for other units"
-Judge = Callable[[Array], float]
-"""The true objective of a decision."""
 
 
 def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> Solution:
     """Hand the convex program to a conic solver."""
     began = time.perf_counter()
-    best = conic_attempt(model, chosen, solver, verbose=options.verbose)
+    reached: list[Array] = []
+    shown = {"verbose": options.verbose, "progress": options.progress}
+    try:
+        best = conic_attempt(model, chosen, solver, reached=reached, **shown)
+    except (OutOfTime, KeyboardInterrupt) as error:
+        last = reached[-1] if reached else None
+        return unfinished(model, chosen, solver, options, error, last, began)
     answer, x = best.answer, best.decision
     if chosen.counterpart is not None and not chosen.counterpart.is_proven:
         assert isinstance(model, RobustModel)
@@ -86,16 +93,30 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
     )
 
 
-def conic_attempt(model: Model, chosen: Plan, solver: Conic, *, verbose: bool = False) -> Attempt:
-    """What the solver says, and the decision; the variables and multipliers are set to it."""
+def conic_attempt(
+    model: Model,
+    chosen: Plan,
+    solver: Conic,
+    *,
+    verbose: bool = False,
+    progress: bool = False,
+    reached: list[Array] | None = None,
+) -> Attempt:
+    """What the solver says, and the decision; the variables and multipliers are set to it.
+
+    reached: gets the point of a solver that was stopped.
+    """
     written = chosen.written
     assert written is not None
     judge = judge_of(model, chosen)
-    run = _Run(written.measured(model), written, solver, verbose, chosen.key, judge)
+    shown = {"verbose": verbose, "progress": progress, "title": chosen.method}
+    points: list[Array] = [] if reached is None else reached
+    run = _Run(written.measured(model), written, solver, shown, points, chosen.key, judge)
     best = None if chosen.kept is None or verbose else run.again(chosen.kept)
     if best is not None:
         best.multipliers.save()
         return best
+    check_deadline()
     compilation = OTHER_UNITS if chosen.kept is not None else run.reason(chosen.compilation)
     try:
         best = _best_attempt(run)
@@ -127,14 +148,6 @@ def over_the_hull(chosen: Plan) -> str:
     return f"solve(method={method!r}, solver=wdro_model.solvers.FrankWolfe())"
 
 
-def judge_of(model: Model, chosen: Plan) -> Judge:
-    """The true objective of a decision: the mean loss, or its worst-case risk."""
-    found = chosen.counterpart
-    if found is not None and isinstance(model, RobustModel):
-        return lambda x: robust_value(model, x, found)
-    return lambda x: Empirical(model).evaluate(x).value
-
-
 def _best_attempt(run: _Run) -> Attempt:
     """Solve, and again in better units while the answer asks for them.
 
@@ -153,6 +166,8 @@ def _best_attempt(run: _Run) -> Attempt:
             attempts.append(run.attempt(scale))
         except FAILURES:
             continue
+        except (OutOfTime, KeyboardInterrupt):  # there is an answer, if not in the best units
+            break
     if len(attempts) == 1 and not attempts[0].unsure:
         return replace(attempts[0], is_ordinary=True)
     return run.best(attempts)
@@ -183,7 +198,10 @@ class _Run:
     model: Model
     written: Written
     solver: Conic
-    verbose: bool
+    shown: Mapping[str, Any]
+    """How the solver shows itself."""
+    reached: list[Array]
+    """Points of solvers that were stopped."""
     key: tuple[Any, ...]
     judge: Judge
 
@@ -214,10 +232,17 @@ class _Run:
         done = rescaled(program, self.model.feasible.conic_constraints(), scale.decision)
         unsure = bool(scale.decision) or not is_ordinary(scale.loss)
         unsure = unsure or (isinstance(self.model, RobustModel) and not probes(self.model))
-        found = None if unsure or self.verbose else self.on_other_data(done, scale)
+        found = None if unsure or self.shown["verbose"] else self.on_other_data(done, scale)
         if found is not None:
             return found
-        self.solver.run(done.problem, verbose=self.verbose)
+        check_deadline()
+        try:
+            self.solver.run(done.problem, **self.shown)
+        except (OutOfTime, KeyboardInterrupt):
+            if done.problem.status in settings.SOLUTION_PRESENT:
+                done.multipliers(scale.loss)
+                self.reached.append(self._decision())
+            raise
         multipliers = done.multipliers(scale.loss)
         answer = ConicAnswer.of(done.problem, scale.loss)
         return Attempt(scale, answer, self._decision(), multipliers, unsure, done)

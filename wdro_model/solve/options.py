@@ -117,7 +117,8 @@ def check_solver(solver: Any) -> Solver | None:
         return Conic(solver)
     raise ValueError(
         "solver must be FrankWolfe(...), QuasiNewton(...), MomentumFrankWolfe(...), "
-        "Simplicial(...), BranchAndBound(...), Conic(...) or the name of a CVXPY solver "
+        "Simplicial(...), BranchAndBound(...), Aggregation(...), Conic(...) or the name of a CVXPY "
+        "solver "
         f"(installed: {', '.join(installed)}), got {solver!r}."
     )
 
@@ -137,7 +138,8 @@ def check_time_limit(seconds: Any) -> float | None:
 
 
 def with_time_limit(solver: Solver, seconds: float | None) -> Solver:
-    """A solver of the library's own with a time limit."""
+    """A solver of the library's own with a time limit, its own one if that is shorter."""
     if seconds is None or isinstance(solver, Conic):
         return solver
-    return replace(solver, time_limit=seconds)
+    own = np.inf if solver.time_limit is None else solver.time_limit
+    return replace(solver, time_limit=min(own, max(seconds, 1e-9)))

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import cvxpy as cp
+
 from wdro_model.errors import NoReformulationError, unknown_name
 from wdro_model.loss.expressions import substitute
 from wdro_model.loss.polynomial import degree
@@ -19,11 +21,15 @@ from wdro_model.objectives import exact
 from wdro_model.objectives.convexity import LARGEST, hessian_of_quadratic, is_positive_semidefinite
 from wdro_model.objectives.empirical import Empirical, Program, empirical_program
 from wdro_model.objectives.exact import Counterpart
+from wdro_model.objectives.exact.decomposition import groups_of
+from wdro_model.objectives.exact.lipschitz_loss import mean_maxima
+from wdro_model.objectives.exact.sample_maxima import SampleMaxima
 from wdro_model.sets.ball import Ball
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.nearby import Nearby
 from wdro_model.solve.kept import AGAIN, FIRST, Kept
 from wdro_model.solvers import (
+    Aggregation,
     BranchAndBound,
     Conic,
     FrankWolfe,
@@ -43,6 +49,10 @@ MOST_CURVED = 500
 MANY = 2_000
 """Numbers of data from which a smooth loss is left to gradients."""
 COMPOSITE_GAP = 1e-6
+MANY_SAMPLES = 5_000
+"""Samples from which those that agree on a piece are aggregated."""
+WIDEST = 600
+"""At most so many numbers in the forms of an aggregation: each Newton step has a matrix of them."""
 UNKNOWN_ATOM = "the loss has an atom that CVXPY's solvers do not know"
 NOT_CONVEX = "the objective is not convex by CVXPY's rules"
 
@@ -81,6 +91,8 @@ class Plan:
     """The exact counterpart that was chosen."""
     remainder: Callable[[], Program] | None = None
     """What the ball adds to a smooth mean loss, where that is a program without samples."""
+    maxima: Callable[[RobustModel], SampleMaxima | None] | None = None
+    """The objective through maxima of affine forms of the samples, where it is such."""
     key: tuple[Any, ...] = ()
     """What was asked for, under which a compiled program is kept."""
     kept: Kept | None = None
@@ -142,13 +154,16 @@ def automatic(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
 def erm(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     """The mean loss over the samples."""
     uncertain = model.is_uncertain
+    aggregated = by_aggregation(model, solver, mean_through_maxima)
     formula = f"mean of f(x, xi_k), N = {model.size}" if uncertain else "f(x)"
-    by_sample = uncertain and not model.affine_in_data
+    written = Written(empirical_program, uncertain and not model.affine_in_data)
+    if aggregated is not None:
+        return replace(aggregated, method="erm", formula=formula, written=written)
     return _with_solver(
         model,
         Plan("erm", Conic(), formula, (), objective=lambda: empirical_with_convexity(model)),
         solver,
-        Written(empirical_program, by_sample),
+        written,
         relax,
     )
 
@@ -177,6 +192,16 @@ def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
             counterpart=found,
             remainder=lambda: rest,
         )
+    written = Written(exact_program, found.writes_samples(robust), robust=True)
+    aggregated = by_aggregation(robust, solver, found.maxima)
+    if aggregated is not None:
+        return replace(
+            aggregated,
+            method="exact",
+            formula=found.formula,
+            counterpart=found,
+            written=written,
+        )
     return _with_solver(
         model,
         Plan(
@@ -188,9 +213,46 @@ def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
             counterpart=found,
         ),
         solver,
-        Written(exact_program, found.writes_samples(robust), robust=True),
+        written,
         relax,
     )
+
+
+def by_aggregation(
+    model: Model,
+    solver: Solver | None,
+    maxima: Callable[[RobustModel], SampleMaxima | None],
+) -> Plan | None:
+    """A plan for many samples in few pieces, where it is asked for or of use; else None."""
+    asked = isinstance(solver, Aggregation)
+    if not asked and (solver is not None or model.size < MANY_SAMPLES):
+        return None
+    feasible = model.feasible
+    suits = (
+        isinstance(model, RobustModel)
+        and model.expression is not None
+        and not model.affine_in_data
+        and feasible.has_conic_form
+        and not feasible.is_integer
+        and (asked or not feasible.has_oracle_sets)
+    )
+    found = maxima(model) if suits and isinstance(model, RobustModel) else None
+    if found is not None and found.width <= WIDEST:
+        reason = "the loss has few pieces, and most samples are far from a change of piece"
+        return Plan("", solver or Aggregation(), "", (reason,), maxima=maxima)
+    if not asked:
+        return None
+    raise ValueError(
+        "Aggregation is for losses that are maxima of a few affine pieces in the data and in "
+        "continuous decisions under CVXPY constraints, with a norm or quadratic cost on R^d; "
+        "leave solver= out, or use solver=Conic()."
+    )
+
+
+def mean_through_maxima(model: RobustModel) -> SampleMaxima | None:
+    """The mean loss through maxima of affine forms."""
+    groups = groups_of(model, "mean")
+    return None if isinstance(groups, str) else mean_maxima(model, groups, cp.Constant(0.0))
 
 
 def takes_composite(model: RobustModel, solver: Solver | None) -> bool:
@@ -242,7 +304,7 @@ def smoothed(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
             "the smoothed objective has no conic form; use solver=FrankWolfe(...) or "
             "MomentumFrankWolfe(...), or method='exact'."
         )
-    if isinstance(solver, BranchAndBound | Simplicial):
+    if isinstance(solver, Aggregation | BranchAndBound | Simplicial):
         raise ValueError(
             f"the smoothed objective has no conic form and no bounds for {type(solver).__name__}; "
             "solve over the convex hull with solver=FrankWolfe(...) and then call round(), or use "

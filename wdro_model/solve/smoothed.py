@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from cvxpy import settings
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives.convexity import smoothed_form_is_convex
@@ -16,7 +17,7 @@ from wdro_model.objectives.integration.inner_integral import EMPIRICAL, ROBUST
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
-from wdro_model.solve.certify import Solution, certified, report
+from wdro_model.solve.certify import Solution, certified, evaluations, report
 from wdro_model.solve.first_order import display, first_point, reset_oracle, warm_active_set
 from wdro_model.solve.growth import middle, refuse_growth_at, refuse_infinite
 from wdro_model.solve.notes import is_reliable, overreaches, smoothing_notes
@@ -54,6 +55,10 @@ from wdro_model.solvers.dual_rules import Tracking
 from wdro_model.solvers.objective import Array, Point
 from wdro_model.solvers.outcome import tolerance
 
+UNPREPARED = (
+    "the time was over before the decision of ERM was found, from which epsilon is derived: the "
+    "decision is where the solve would have begun; give a longer time_limit, or epsilon=."
+)
 CLOSER = 0.8
 """The gap on a cheaper objective, as a share of the tolerance, so that the other's is within it."""
 HALVINGS = 6
@@ -67,14 +72,17 @@ def run_smoothed(
     began, asked = time.perf_counter(), model.feasible.oracle().calls
     oracle = reset_oracle(model, solver)
     rng = np.random.default_rng(options.seed)
-    recipe = prepare(model, solver, options)
+    try:
+        recipe = prepare(model, solver, options)
+    except OutOfTime:
+        return unprepared(model, chosen, solver, first_point(model, None, options, rng), began)
     shown = display(options, chosen)
     first = recipe.objective(solver.samples, 0)
     try:
         with deadline(left(solver, began)):
             start = place_to_begin(recipe, first, solver, options, rng)
     except OutOfTime:
-        start = empirical_decision(model, options)
+        start = hasty_start(model, options, rng)
     bound = None
     if dual_rule(solver, options) == "vertex":
         bound = dual_bound(recipe, solver, oracle, start)
@@ -148,6 +156,14 @@ def place_to_begin(
     return first_point(model, surrogate(first) or first, options, rng)
 
 
+def hasty_start(model: RobustModel, options: Options, rng: np.random.Generator) -> Array:
+    """The ERM decision if it is known, or can be had in no time; else some vertex."""
+    try:
+        return empirical_decision(model, options)
+    except OutOfTime:
+        return first_point(model, None, options, rng)
+
+
 def withdrawn(objective: Smoothed, x: Array, centre: Array) -> Array:
     """The decision, moved towards the middle of the set while that helps.
 
@@ -202,6 +218,24 @@ def unseen(x: Array, active: ActiveSet | None) -> Outcome:
     """A decision whose evaluation took too long: there is neither a value nor a gap."""
     nothing = Point(np.nan, np.full(len(x), np.nan))
     return Outcome(x, nothing, np.inf, -np.inf, Stop.TIME, 0, 0.0, 0, Trace(), None, active)
+
+
+def unprepared(
+    model: RobustModel, chosen: Plan, solver: FirstOrder, x: Array, began: float
+) -> Solution:
+    """A decision whose smoothed objective is not known: there was no time for its temperature."""
+    return Solution(
+        method=chosen.method,
+        status=settings.USER_LIMIT,
+        value=np.nan,
+        decision=model.feasible.layout.split(x),
+        solver=solver.describe(model.feasible.oracle()),
+        seconds=time.perf_counter() - began,
+        stop=Stop.TIME.value,
+        convex=model.convex_in_decision,
+        notes=(UNPREPARED,),
+        **evaluations(model, x, late=True),
+    )
 
 
 def honest_stop(result: Result, allowed: float, reliable: bool) -> Stop:

@@ -21,13 +21,14 @@ from wdro_model.objectives.calibration import (
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.sets.feasible_set import FeasibleSet
+from wdro_model.solve.aggregated import run_aggregation
 from wdro_model.solve.conic import conic_attempt
 from wdro_model.solve.first_order import first_order_outcome
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan, plan
 from wdro_model.solve.recipe import FirstOrder, Recipe
 from wdro_model.solve.units import known_loss_unit
-from wdro_model.solvers import Conic, FrankWolfe, QuasiNewton, Simplicial, Stop
+from wdro_model.solvers import Aggregation, Conic, FrankWolfe, QuasiNewton, Simplicial, Stop
 from wdro_model.solvers.objective import Array
 
 NOTHING = 1e-20
@@ -138,6 +139,8 @@ def run_exact(model: RobustModel, options: Options) -> Array | None:
         return None
     try:
         chosen = plan(model, "exact", None)
+        if isinstance(chosen.solver, Aggregation):
+            return _aggregated_decision(model, chosen, chosen.solver, options)
         if chosen.objective is None and not isinstance(chosen.solver, Conic):
             return None
         if not isinstance(chosen.solver, Conic):
@@ -150,6 +153,15 @@ def run_exact(model: RobustModel, options: Options) -> Array | None:
     except (ValueError, SolverError):  # no counterpart, or none that a solver takes
         return None
     return best.decision if best.answer.status == settings.OPTIMAL else None
+
+
+def _aggregated_decision(
+    model: RobustModel, chosen: Plan, solver: Aggregation, options: Options
+) -> Array | None:
+    with model.feasible.holding():
+        found = run_aggregation(model, chosen, solver, replace(options, verbose=False, start=None))
+    solved = found.status == settings.OPTIMAL
+    return model.feasible.layout.join(found.decision) if solved else None
 
 
 def first_dual(model: RobustModel, x: Array) -> float:

@@ -1,5 +1,6 @@
 """How a model is solved: Frank-Wolfe on one driver, conic solvers, vertices and both, trees."""
 
+from wdro_model.solvers.aggregation import Aggregation
 from wdro_model.solvers.branch_and_bound import BranchAndBound
 from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.directions import (
@@ -16,12 +17,21 @@ from wdro_model.solvers.simplicial import Simplicial
 from wdro_model.solvers.steps import Adaptive, LineSearch, OpenLoop, register_step
 from wdro_model.solvers.trace import Record, Trace
 
-Solver = Conic | FrankWolfe | QuasiNewton | MomentumFrankWolfe | Simplicial | BranchAndBound
+Solver = (
+    Conic
+    | FrankWolfe
+    | QuasiNewton
+    | MomentumFrankWolfe
+    | Simplicial
+    | BranchAndBound
+    | Aggregation
+)
 """What `solve(solver=...)` takes."""
 
 __all__ = [
     "ActiveSet",
     "Adaptive",
+    "Aggregation",
     "BlendedConjugate",
     "BlendedPairwise",
     "BranchAndBound",

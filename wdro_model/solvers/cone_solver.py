@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import cvxpy as cp
@@ -11,13 +12,18 @@ import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
-from wdro_model.bounds_as_rows import bounds_as_rows
 from wdro_model.errors import InaccurateError, InfeasibleError, UnboundedError
+from wdro_model.sets.deadlines import OutOfTime, seconds_left
+from wdro_model.solvers.patience import Watch, waited
+from wdro_model.solvers.patient_solvers import patient
 from wdro_model.solvers.warm_highs import WarmHighs
 
 MIXED_INTEGER = ("HIGHS", "SCIP", "GUROBI", "MOSEK", "COPT", "XPRESS", "CPLEX")
 """Solvers for integer variables: the one for linear programs first, those for cones after it."""
 
+COMPILING = ("gp", "enforce_dpp", "ignore_dpp", "canon_backend")
+"""Options of `cvxpy.Problem.solve` that are not the solver's."""
+DECIDED = (settings.OPTIMAL, settings.INFEASIBLE, settings.UNBOUNDED)
 UNDECIDED = {
     settings.INFEASIBLE_INACCURATE: "any point meets all the constraints",
     settings.UNBOUNDED_INACCURATE: "the objective is bounded",
@@ -43,7 +49,7 @@ class ConicAnswer:
     def of(cls, problem: cp.Problem, unit: float = 1.0) -> ConicAnswer:
         """unit: what the objective of the problem is measured in."""
         stats = problem.solver_stats
-        name = stats.solver_name.upper()  # `bounds_as_rows` writes it small
+        name = stats.solver_name.upper()  # `patient` solvers have it small
         return cls(unit * float(problem.value), problem.status, name, stats.num_iters)
 
 
@@ -94,9 +100,27 @@ class Conic:
                 f"{', '.join(cp.installed_solvers())}."
             )
 
-    def run(self, problem: cp.Problem, *, verbose: bool = False) -> None:
-        """Solve in place; an infeasible or unbounded program is an error that says so."""
-        self._solve(problem, verbose)
+    def run(
+        self,
+        problem: cp.Problem,
+        *,
+        verbose: bool = False,
+        progress: bool = False,
+        title: str = "conic solver",
+    ) -> None:
+        """Solve in place; an infeasible or unbounded program is an error that says so.
+
+        At Ctrl-C a KeyboardInterrupt, at the end of the time an OutOfTime; the variables are then
+        where the solver ended, if it has a point.
+        progress, title: of the bar for a long run.
+        """
+        watch = Watch(title, progress and not verbose)
+        self._solve(problem, verbose, watch)
+        left = seconds_left()
+        if problem.status not in DECIDED and watch.interrupted:
+            raise KeyboardInterrupt
+        if problem.status not in DECIDED and left is not None and left <= 0:
+            raise OutOfTime
         if problem.status == settings.INFEASIBLE:
             raise InfeasibleError(
                 "the feasible set is empty: no point meets all the constraints; "
@@ -121,7 +145,7 @@ class Conic:
         """
         if self.solver not in (None, cp.HIGHS):
             return None
-        solver = bounds_as_rows(problem, self._name(problem))
+        solver = patient(problem, self._name(problem))
         return WarmHighs.of(problem, variables, solver, self.options)
 
     def run_again(self, problem: cp.Problem, unit: float = 1.0) -> ConicAnswer | None:
@@ -131,9 +155,17 @@ class Conic:
         depends on no history.
         unit: what the objective of the problem is measured in.
         """
-        solver = bounds_as_rows(problem, self._name(problem))
+        solver = patient(problem, self._name(problem))
         data, chain, inverse = problem.get_problem_data(solver, solver_opts=dict(self.options))
-        raw = chain.solve_via_data(problem, data, False, False, dict(self.options))
+        options, watch = dict(self.options), Watch()
+        work = partial(chain.solve_via_data, problem, data, False, False, options)
+        try:
+            raw = waited(work, watch)
+        except (OutOfTime, KeyboardInterrupt):  # what was left behind may still be running
+            problem._solver_cache.clear()
+            raise
+        if watch.interrupted:
+            raise KeyboardInterrupt
         found = chain.invert(raw, inverse)
         if found.status != settings.OPTIMAL:
             return None
@@ -152,14 +184,15 @@ class Conic:
         """The solver that was named, or the preferred one."""
         return self.solver if self.solver is not None else preferred(problem)[0]
 
-    def _solve(self, problem: cp.Problem, verbose: bool) -> None:
+    def _solve(self, problem: cp.Problem, verbose: bool, watch: Watch) -> None:
         """By the solver that was named, or the first of the preferred ones that can."""
         names = [self.solver] if self.solver is not None else preferred(problem)
         failure = SolverError("no installed solver takes a mixed-integer program with cones.")
         for name in names:
             try:
-                solver = bounds_as_rows(problem, name)
-                problem.solve(solver=solver, verbose=verbose, **self.options)
+                solver = patient(problem, name)
+                work = partial(_compile_and_solve, problem, solver, verbose, dict(self.options))
+                problem.unpack_results(*waited(work, watch))
                 if problem.status == settings.OPTIMAL:
                     check_constraints(problem, name)
                 return
@@ -174,6 +207,18 @@ class Conic:
 
     def describe(self) -> str:
         return f"conic solver {self.solver or 'CLARABEL (mixed-integer: HIGHS, or one for cones)'}"
+
+
+def _compile_and_solve(
+    problem: cp.Problem, solver: Any, verbose: bool, options: dict[str, Any]
+) -> tuple[Any, Any, Any]:
+    """What `problem.solve` does, but for the answer, which is not yet given to the variables."""
+    warm = options.pop("warm_start", True)
+    compiling = {name: options.pop(name) for name in COMPILING if name in options}
+    data, chain, inverse = problem.get_problem_data(
+        solver, verbose=verbose, solver_opts=options, **compiling
+    )
+    return chain.solve_via_data(problem, data, warm, verbose, options), chain, inverse
 
 
 def preferred(problem: cp.Problem) -> list[str]:

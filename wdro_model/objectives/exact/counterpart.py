@@ -102,6 +102,10 @@ class Counterpart(ABC):
         """What the ball adds to the mean loss, where that is a program without samples."""
         return None
 
+    def maxima(self, model: RobustModel) -> Any | None:
+        """The risk through maxima of affine forms of the samples (SampleMaxima), if it is such."""
+        return None
+
     def writes_samples(self, model: RobustModel) -> bool:
         """Is every sample written into the program, rather than their mean?"""
         return True

@@ -38,6 +38,13 @@ from wdro_model.objectives.exact.decomposition import (
     groups_of,
 )
 from wdro_model.objectives.exact.robust_affine import RobustAffineNorm
+from wdro_model.objectives.exact.sample_maxima import (
+    MaximaPart,
+    SampleMaxima,
+    has_many_lines,
+    part_of_cluster,
+    parts_of_lines,
+)
 from wdro_model.solvers.objective import Array
 
 ATTAINED = 1e-7
@@ -71,6 +78,14 @@ class LipschitzLoss(PiecewiseCounterpart):
         rates = [rate for group in groups if (rate := lipschitz(model, group)) is not None]
         added = model.written_radius * largest(rates) if rates else cp.Constant(0.0)
         return Program.if_convex(added)
+
+    def maxima(self, model: RobustModel) -> SampleMaxima | None:
+        if recession(model.expression) is not model.expression:
+            return None
+        groups, added = self.groups(model), self.remainder(model)
+        if added is None:
+            return None
+        return mean_maxima(model, groups, added.expression)
 
     def has_objective(self, model: RobustModel) -> bool:
         smooth = model.cost.has_smooth_dual_norm and model.cost.knows("steepest_move")
@@ -126,6 +141,21 @@ def mean_of_maxima(model: RobustModel, groups: tuple[Group, ...]) -> Any:
         for part in group.parts:
             total = total + part.mean_of_largest(part.values(rows), group.shares(model))
     return total
+
+
+def mean_maxima(model: RobustModel, groups: tuple[Group, ...], added: Any) -> SampleMaxima | None:
+    """mean_k f(x, xi_k) of a loss that is the sum of its maxima, and something added to it."""
+    parts: list[MaximaPart] = []
+    if has_many_lines(groups):
+        return None
+    for group in groups:
+        for cluster in group.clusters:
+            nothing = [0.0] * len(cluster.pieces)
+            parts.append(part_of_cluster(model, group.index, cluster, nothing))
+        for lines in group.lines:
+            zeros = [np.zeros(len(lines.where))] * len(lines.constants)
+            parts += parts_of_lines(model, group.index, lines, zeros)
+    return SampleMaxima.if_affine(certain_part(model, groups) + added, (), parts)
 
 
 def mean_through_forms(model: RobustModel, expression: Any, group: Group) -> Any | None:

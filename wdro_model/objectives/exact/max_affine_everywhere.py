@@ -36,6 +36,13 @@ from wdro_model.objectives.exact.decomposition import (
     certain_part,
     groups_of,
 )
+from wdro_model.objectives.exact.sample_maxima import (
+    MaximaPart,
+    SampleMaxima,
+    has_many_lines,
+    part_of_cluster,
+    parts_of_lines,
+)
 from wdro_model.objectives.exact.transport_price import BestPrice, best_price
 from wdro_model.solvers.objective import Array
 
@@ -56,6 +63,25 @@ class MaxAffineEverywhere(PiecewiseCounterpart):
 
     def program(self, model: RobustModel) -> Program | None:
         return dual_program(model, self.groups(model), values_everywhere)
+
+    def maxima(self, model: RobustModel) -> SampleMaxima | None:
+        groups = self.groups(model)
+        if has_many_lines(groups):
+            return None
+        dual = cp.Variable(nonneg=True, name="transport_dual")
+        parts: list[MaximaPart] = []
+        constraints: list[Any] = []
+        for group in groups:
+            for cluster in group.clusters:
+                bonuses, more = cluster_bonuses(model, cluster, dual)
+                parts.append(part_of_cluster(model, group.index, cluster, bonuses))
+                constraints += more
+            for lines in group.lines:
+                bonuses, more = line_bonuses(model, lines, dual)
+                parts += parts_of_lines(model, group.index, lines, bonuses)
+                constraints += more
+        rest = certain_part(model, groups) + model.written_radius * dual
+        return SampleMaxima.if_affine(rest, tuple(constraints), parts)
 
     def value(self, model: RobustModel, x: Array) -> float:
         return self._price(model, x).value
