@@ -119,10 +119,13 @@ class Conic:
 
         variables: those whose values will be read.
         """
-        if self.solver not in (None, cp.HIGHS):
-            return None
+        if self.solver != cp.HIGHS and (self.solver is not None or self.options):
+            return None  # another solver was asked for, or is meant by the options
         solver = bounds_as_rows(problem, self._name(problem))
-        return WarmHighs.of(problem, variables, solver, self.options)
+        try:
+            return WarmHighs.of(problem, variables, solver, self.options)
+        except SolverError:  # an option of CVXPY's interface that HiGHS itself does not know
+            return None
 
     def run_again(self, problem: cp.Problem, unit: float = 1.0) -> ConicAnswer | None:
         """Solve in place what was solved before with other numbers; None if it does not work out.
