@@ -156,6 +156,29 @@ def robust(matrix: bool, maximise: bool = False) -> wdro.Problem:
     return wdro.Problem(objective, constraints, wdro.WassersteinBall(0.1, wdro.costs.Norm(1)))
 
 
+@pytest.mark.parametrize(
+    ("solver", "used"),
+    [
+        (None, "HIGHS"),
+        (wdro.solvers.Conic(), "HIGHS"),
+        (wdro.solvers.Conic("HIGHS"), "HIGHS"),
+        (wdro.solvers.Conic("HIGHS", {"primal_feasibility_tolerance": 1e-9}), "HIGHS"),
+        (wdro.solvers.Conic("HIGHS", {"highs_options": {"time_limit": 60.0}}), "HIGHS"),
+        (wdro.solvers.Conic(options={"tol_gap_rel": 1e-9}), "CLARABEL"),
+        (wdro.solvers.Conic("CLARABEL", {"tol_gap_rel": 1e-9}), "CLARABEL"),
+        (wdro.solvers.Conic("SCIPY"), "SCIPY"),
+    ],
+)
+def test_options_go_to_the_solver_that_they_are_meant_for(solver, used: str) -> None:
+    first, known = robust(True), robust(True)
+    first.solve(solver=solver)
+    again = first.with_radius(0.3)
+    again.solve(solver=solver)
+    assert again.solution.compilation == AGAIN
+    assert used in again.solution.solver
+    assert again.value == pytest.approx(known.with_radius(0.3).solve(), rel=1e-6)
+
+
 DEMANDS = RNG.uniform(1.0, 4.0, size=(15, 2, 2))
 
 

@@ -143,10 +143,13 @@ class Conic:
 
         variables: those whose values will be read.
         """
-        if self.solver not in (None, cp.HIGHS):
-            return None
+        if self.solver != cp.HIGHS and (self.solver is not None or self.options):
+            return None  # another solver was asked for, or is meant by the options
         solver = patient(problem, self._name(problem))
-        return WarmHighs.of(problem, variables, solver, self.options)
+        try:
+            return WarmHighs.of(problem, variables, solver, self.options)
+        except SolverError:  # an option of CVXPY's interface that HiGHS itself does not know
+            return None
 
     def run_again(self, problem: cp.Problem, unit: float = 1.0) -> ConicAnswer | None:
         """Solve in place what was solved before with other numbers; None if it does not work out.
@@ -159,11 +162,7 @@ class Conic:
         data, chain, inverse = problem.get_problem_data(solver, solver_opts=dict(self.options))
         options, watch = dict(self.options), Watch()
         work = partial(chain.solve_via_data, problem, data, False, False, options)
-        try:
-            raw = waited(work, watch)
-        except (OutOfTime, KeyboardInterrupt):  # what was left behind may still be running
-            problem._solver_cache.clear()
-            raise
+        raw = waited(work, watch)
         if watch.interrupted:
             raise KeyboardInterrupt
         found = chain.invert(raw, inverse)
