@@ -235,6 +235,7 @@ def by_aggregation(
         and feasible.has_conic_form
         and not feasible.is_integer
         and (asked or not feasible.has_oracle_sets)
+        and model.shares.probabilities is None  # cells count their samples
     )
     found = maxima(model) if suits and isinstance(model, RobustModel) else None
     if found is not None and found.width <= WIDEST:
@@ -244,8 +245,8 @@ def by_aggregation(
         return None
     raise ValueError(
         "Aggregation is for losses that are maxima of a few affine pieces in the data and in "
-        "continuous decisions under CVXPY constraints, with a norm or quadratic cost on R^d; "
-        "leave solver= out, or use solver=Conic()."
+        "continuous decisions under CVXPY constraints, with a norm or quadratic cost on R^d, and for "
+        "samples of equal probabilities; leave solver= out, or use solver=Conic()."
     )
 
 
