@@ -245,8 +245,8 @@ def by_aggregation(
         return None
     raise ValueError(
         "Aggregation is for losses that are maxima of a few affine pieces in the data and in "
-        "continuous decisions under CVXPY constraints, with a norm or quadratic cost on R^d, and for "
-        "samples of equal probabilities; leave solver= out, or use solver=Conic()."
+        "continuous decisions under CVXPY constraints, with a norm or quadratic cost on R^d, and "
+        "for samples of equal probabilities; leave solver= out, or use solver=Conic()."
     )
 
 
