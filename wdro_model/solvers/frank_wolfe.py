@@ -61,9 +61,9 @@ class FrankWolfe:
     max_iterations: int = 1000
     direction: DirectionName | DirectionRule = "auto"
     """"plain", "conjugate", "biconjugate", "blended_pairwise", "blended_conjugate",
-    "blended_newton", a rule, or "auto": what the set prefers (flows: biconjugate), else blended
-    Newton directions on polytopes (conjugate ones in thousands of dimensions) and plain ones
-    elsewhere."""
+    "blended_newton", a rule, or "auto": what the set prefers (traffic: towards equilibria where
+    Numba is installed, else biconjugate), else blended Newton directions on polytopes (conjugate
+    ones in thousands of dimensions) and plain ones elsewhere."""
     step: StepName | str | StepRule = "line_search"
     """"line_search", "adaptive", "open_loop" (2/(t+2)), or a rule such as `OpenLoop(offset=7)`."""
     samples: int = 100
@@ -115,6 +115,8 @@ class FrankWolfe:
             return self.direction
         if not looks_along(self.step_rule):
             return "plain"
+        if feasible.own_direction is not None:
+            return str(feasible.own_direction)
         preferred = feasible.preferred_direction
         if preferred is None:
             if not feasible.is_polytope:
@@ -128,7 +130,8 @@ class FrankWolfe:
         """The direction rule for a set."""
         if not isinstance(self.direction, str):
             return self.direction
-        return directions.RULES[self.direction_name(feasible)]
+        name, own = self.direction_name(feasible), feasible.own_direction
+        return own if own is not None and name == str(own) else directions.RULES[name]
 
     def run(
         self,

@@ -95,6 +95,23 @@ class TrafficFlows(FeasibleSet):
         self.threads = _as_threads(threads)
         self.use_backend(backend)
 
+    @property
+    def own_direction(self) -> Any:
+        """Directions towards equilibria, for the compiled backend; None for others."""
+        if self.backend != "numba":
+            return None
+        from wdro_model.traffic.bushes.bush_directions import TowardsEquilibrium
+
+        return TowardsEquilibrium(self)
+
+    def reset(self) -> None:
+        """Forget what earlier solves have learnt."""
+        super().reset()
+        if self.backend == "numba":
+            from wdro_model.traffic.bushes.bush_directions import forget
+
+            forget(self)
+
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
     ) -> Vector:
