@@ -285,8 +285,10 @@ def test_the_compiled_backend_is_the_default_where_it_is_installed(monkeypatch):
     assert TrafficFlows(roads).backend == "scipy"
 
 
-def test_unreachable_pairs_are_found_beside_a_core_that_reaches_all():
+def test_unreachable_pairs_are_found_beside_a_core_that_reaches_all(monkeypatch):
     """Pairs that need no search are told apart from those that do: against Bellman and Ford."""
+    graph = import_module("wdro_model.traffic.flows.road_graph")
+    monkeypatch.setattr(graph, "LABELS_AT_ONCE", 1)
     seen = set()
     for seed in range(200):
         rng = np.random.default_rng(seed)

@@ -121,7 +121,9 @@ def check_reachable(graph: RoadGraph) -> None:
     """Raise InfeasibleError if some demand has no route, naming the first pair."""
     trips, missed = graph.trips, [np.empty(0, dtype=np.int64)]
     matrix = graph.matrix(np.ones(graph.entries))
-    doubtful = np.flatnonzero(~_by_the_core(graph, matrix))
+    doubtful = np.arange(trips.quantities.size)
+    if trips.origins.size * graph.size > LABELS_AT_ONCE:
+        doubtful = np.flatnonzero(~_by_the_core(graph, matrix))
     rows, starts = np.unique(trips.rows[doubtful], return_index=True)
     step = max(1, LABELS_AT_ONCE // graph.size)
     for first in range(0, rows.size, step):
