@@ -285,8 +285,10 @@ def test_the_compiled_backend_is_the_default_where_it_is_installed(monkeypatch):
     assert TrafficFlows(roads).backend == "scipy"
 
 
-def test_unreachable_pairs_are_found_beside_a_core_that_reaches_all():
+def test_unreachable_pairs_are_found_beside_a_core_that_reaches_all(monkeypatch):
     """Pairs that need no search are told apart from those that do: against Bellman and Ford."""
+    graph = import_module("wdro_model.traffic.flows.road_graph")
+    monkeypatch.setattr(graph, "LABELS_AT_ONCE", 1)
     seen = set()
     for seed in range(200):
         rng = np.random.default_rng(seed)
@@ -387,6 +389,34 @@ def test_large_networks_are_refused_by_the_linear_program(monkeypatch):
         TrafficFlows(roads, backend="cvxpy")
     with pytest.raises(ValueError, match=r"taking a link flow apart is .* add up their shortest_p"):
         flows.path_flows(flows.minimize(np.ones(76)))
+    with pytest.raises(
+        ValueError, match=r"telling whether flows route the demand.* 17\d\d of them"
+    ):
+        flows.contains(flows.minimize(np.ones(76)))
+    assert not flows.contains(np.ones(76))  # out of balance, which needs no program
+
+
+@needs_numba
+def test_large_equilibria_are_taken_apart_without_a_program(monkeypatch):
+    found = import_module("wdro_model.traffic.flows.origin_flows")
+    monkeypatch.setattr(found, "MOST_FLOWS", 1000)
+    roads = wdro.datasets.sioux_falls()
+    flows = TrafficFlows(roads)
+    x, _ = wdro.traffic.equilibrium(roads, gap=1e-12)
+    paths = flows.path_flows(x, roads.travel_time(x))
+    assert np.abs(paths.remainder).sum() <= 1e-6 * roads.total_demand
+    np.testing.assert_allclose(paths.link_flows + paths.remainder, x, atol=1e-6)
+    _assert_paths_serve(roads, paths)
+    with pytest.raises(ValueError, match=r"x is not the equilibrium of the weights.* differs from"):
+        flows.path_flows(x, roads.free_flow_time)
+
+
+def test_the_flows_of_origins_are_counted_before_they_are_written():
+    counted = import_module("wdro_model.traffic.flows.origin_flows").count_of
+    for seed in range(40):
+        roads, _ = fuzzed(seed)
+        flows = TrafficFlows(roads, "scipy")
+        assert counted(flows.trips, flows.bounds[1]) == flows.origin_flows().count
 
 
 def test_integers_that_would_hide_the_cost_are_refused():

@@ -46,6 +46,8 @@ class FeasibleSet(ABC):
         `constraints(x)` gives the set in CVXPY.
     preferred_direction
         The Frank-Wolfe direction that suits the set best, by name; None to choose.
+    own_direction
+        A direction rule of the set's own, which goes first; None for no such.
     accuracy
         How far points of the set may lie outside it in each coordinate, by the tolerance of
         a solver; 0 where they are exact up to rounding.
@@ -81,6 +83,7 @@ class FeasibleSet(ABC):
     is_bounded: bool = True
     has_constraints: bool = False
     preferred_direction: str | None = None
+    own_direction: Any = None
     accuracy: float = 0.0
     rounds: bool | None = None
     backend: str | None = None

@@ -116,6 +116,8 @@ class FrankWolfe:
             return self.direction
         if not looks_along(self.step_rule):
             return "plain"
+        if feasible.own_direction is not None:
+            return str(feasible.own_direction)
         preferred = feasible.preferred_direction
         if preferred is None:
             if not feasible.is_polytope:
@@ -129,7 +131,8 @@ class FrankWolfe:
         """The direction rule for a set."""
         if not isinstance(self.direction, str):
             return self.direction
-        rule = directions.RULES[self.direction_name(feasible)]
+        name, own = self.direction_name(feasible), feasible.own_direction
+        rule = own if own is not None and name == str(own) else directions.RULES[name]
         return rule.over(feasible) if isinstance(rule, directions.OracleNewton) else rule
 
     def run(

@@ -223,6 +223,11 @@ class Bushes:
                 if not bush_kernels.repeat(rounds, tolerance, *state, self._pairs, self._path):
                     break
 
+    def reprice(self, costs: PowerCosts) -> None:
+        """The same flows at other costs."""
+        self.costs = costs.taken(self.roads.arcs)
+        self._evaluate()
+
     # -------------------------------------------------------------- what there is
     @property
     def spent(self) -> float:

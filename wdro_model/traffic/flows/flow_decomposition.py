@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 from scipy.sparse.csgraph import dijkstra
 
 from wdro_model.sets.backends import Vector
-from wdro_model.traffic.flows.origin_flows import OriginFlows, refuse_large
+from wdro_model.traffic.flows.origin_flows import OriginFlows
 from wdro_model.traffic.flows.path_flows import PathFlow, PathFlows, path_flow, shortest_routes
 from wdro_model.traffic.flows.road_graph import RoadGraph
 from wdro_model.traffic.flows.trips import Trips
@@ -67,11 +67,6 @@ def routes_of(
     graph: RoadGraph, split: OriginFlows, x: Vector, metric: Vector, tolerance: float
 ) -> PathFlows:
     """Paths that add up to x, but for its circulations; see `TrafficFlows.path_flows`."""
-    refuse_large(
-        split,
-        "taking a link flow apart",
-        "keep the weights of the assignments that were mixed and add up their shortest_paths",
-    )
     if not split.count:
         _refuse_far(split, x, tolerance)
         return PathFlows([], x.copy())

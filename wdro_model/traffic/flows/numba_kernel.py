@@ -266,7 +266,7 @@ def load_shortest_trees(
         ):
             load_tree(tails, came_by, item, carried, flows)
         else:
-            misses += allowed > 0
+            misses += 1 if allowed > 0 else 0
             count = search_by_heap(
                 source,
                 starts[i + ONE] - starts[i],

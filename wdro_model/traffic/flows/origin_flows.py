@@ -72,10 +72,23 @@ class OriginFlows:
         return sp.csr_array((scale[self.rows], (self.arcs, np.arange(self.count))), shape=shape)
 
 
-def refuse_large(flows: OriginFlows, what: str, way_out: str) -> None:
-    """Raise ValueError where a linear program over the flows would be too large."""
-    if flows.count > MOST_FLOWS:
+def count_of(trips: Trips, limits: Vector) -> int:
+    """K, origin by origin: their flows may be too many to be written down."""
+    tails, heads, usable = trips.tails, trips.heads, limits > 0
+    count = 0
+    for row, origin in enumerate(trips.origins.tolist()):
+        ends = trips.through.copy()
+        ends[trips.destinations[trips.starts[row] : trips.starts[row + 1]]] = True
+        ends[origin] = False
+        leaves = trips.through[tails] | (tails == origin)
+        count += int(np.count_nonzero(usable & leaves & ends[heads]))
+    return count
+
+
+def refuse_large(count: int, what: str, way_out: str) -> None:
+    """Raise ValueError where a linear program over so many flows would be too large."""
+    if count > MOST_FLOWS:
         raise ValueError(
             f"{what} is a linear program over the flow from each origin on each arc, here "
-            f"{flows.count} of them (at most {MOST_FLOWS}); {way_out}."
+            f"{count} of them (at most {MOST_FLOWS}); {way_out}."
         )

@@ -17,7 +17,6 @@ from scipy.sparse.csgraph import breadth_first_order
 from wdro_model.sets.backends import LinearOracle, Vector
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.traffic.flows.loading import tree_loadings
-from wdro_model.traffic.flows.origin_flows import refuse_large
 from wdro_model.traffic.flows.road_graph import RoadGraph
 from wdro_model.traffic.flows.traffic_flows import TrafficFlows
 from wdro_model.traffic.flows.trips import Indices
@@ -131,8 +130,8 @@ def with_cvxpy(flows: TrafficFlows) -> LinearOracle:
 
     With whole supplies the vertices are whole: what is in use is told from zero without a doubt.
     """
-    graph, trips, split = flows.graph, flows.trips, flows.origin_flows()
-    refuse_large(split, "backend 'cvxpy'", "use backend='scipy'")
+    graph, trips = flows.graph, flows.trips
+    split = flows.origin_flows("backend 'cvxpy'", "use backend='scipy'")
     load = SupportLoading(graph)
     if not split.count:
         return lambda weights: np.zeros(flows.dimension)

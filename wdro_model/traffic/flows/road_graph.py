@@ -128,7 +128,9 @@ def pairs_without_route(graph: RoadGraph) -> Indices:
     """The pairs with demand, as positions in the trips, that no route joins."""
     trips, missed = graph.trips, [np.empty(0, dtype=np.int64)]
     matrix = graph.matrix(np.ones(graph.entries))
-    doubtful = np.flatnonzero(~_by_the_core(graph, matrix))
+    doubtful = np.arange(trips.quantities.size)
+    if trips.origins.size * graph.size > LABELS_AT_ONCE:
+        doubtful = np.flatnonzero(~_by_the_core(graph, matrix))
     rows, starts = np.unique(trips.rows[doubtful], return_index=True)
     step = max(1, LABELS_AT_ONCE // graph.size)
     for first in range(0, rows.size, step):

@@ -11,9 +11,10 @@ from scipy.sparse.csgraph import dijkstra
 
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
+from wdro_model.traffic.flows import origin_flows
 from wdro_model.traffic.flows.flow_decomposition import distance, routes_of
 from wdro_model.traffic.flows.machine_code import has_numba
-from wdro_model.traffic.flows.origin_flows import OriginFlows
+from wdro_model.traffic.flows.origin_flows import OriginFlows, count_of, refuse_large
 from wdro_model.traffic.flows.path_flows import PathFlows, shortest_routes
 from wdro_model.traffic.flows.road_graph import RoadGraph, check_reachable, flow_limits
 from wdro_model.traffic.flows.trips import Indices, RoadNetwork, Trips
@@ -99,6 +100,23 @@ class TrafficFlows(FeasibleSet):
     def preferred_direction(self) -> str:  # type: ignore[override]
         """Newton directions where an assignment takes less than an evaluation of the loss."""
         return "oracle_newton" if self.backend in self.fast_backends else "biconjugate"
+
+    @property
+    def own_direction(self) -> Any:
+        """Directions towards equilibria, for the compiled backend; None for others."""
+        if self.backend != "numba":
+            return None
+        from wdro_model.traffic.bushes.bush_directions import TowardsEquilibrium
+
+        return TowardsEquilibrium(self)
+
+    def reset(self) -> None:
+        """Forget what earlier solves have learnt."""
+        super().reset()
+        if self.backend == "numba":
+            from wdro_model.traffic.bushes.bush_directions import forget
+
+            forget(self)
 
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
@@ -187,7 +205,9 @@ class TrafficFlows(FeasibleSet):
         origin as `weights` measure it (1 for each arc if not given): with the travel times of an
         equilibrium these are shortest paths. What x holds beyond simple paths, its circulations, is
         left in the `remainder`. x is refused if no flow that routes the demand is closer to it than
-        `tolerance` times the total demand. Solves a linear program: for small networks.
+        `tolerance` times the total demand. Solves a linear program: for small networks. On large
+        ones x must be the equilibrium of the weights, and bushes find its paths in seconds (with
+        Numba); an `Assignment` of `equilibrium` has its own `path_flows()`.
 
         Examples
         --------
@@ -201,7 +221,16 @@ class TrafficFlows(FeasibleSet):
         """
         point = as_direction(x, self.dimension, kind="x")
         metric = np.ones(self.dimension) if weights is None else self._as_weights(weights)
-        return routes_of(self.graph, self.origin_flows(), point, metric, tolerance)
+        if weights is not None and has_numba() and self._count_flows() > origin_flows.MOST_FLOWS:
+            from wdro_model.traffic.bushes.bush_paths import paths_in_equilibrium
+
+            return paths_in_equilibrium(self.trips, point, metric, tolerance)
+        split = self.origin_flows(
+            "taking a link flow apart",
+            "keep the weights of the assignments that were mixed and add up their shortest_paths, "
+            "give the times of an equilibrium as weights, or ask an Assignment for its path_flows",
+        )
+        return routes_of(self.graph, split, point, metric, tolerance)
 
     def constraints(self, x: Any) -> list[Any]:
         """Flow conservation for each origin o: x = sum_o y_o, y_o >= 0.
@@ -247,12 +276,45 @@ class TrafficFlows(FeasibleSet):
         >>> flows.contains(flows.minimize(network.free_flow_time)), flows.contains(np.zeros(76))
         (True, False)
         """
-        return distance(self.origin_flows(), as_direction(x, self.dimension, kind="x")) <= tolerance
+        point = as_direction(x, self.dimension, kind="x")
+        if self._is_unbalanced(point, tolerance):
+            return False
+        split = self.origin_flows(
+            "telling whether flows route the demand, where they balance at every node,",
+            "the flows of an Assignment, and mixtures of those of minimize, do",
+        )
+        return distance(split, point) <= tolerance
 
-    def origin_flows(self) -> OriginFlows:
-        """The flows told apart by origin, as `constraints` has them."""
+    def _is_unbalanced(self, x: Vector, tolerance: float) -> bool:
+        """Are nodes out of balance by so much that no flow within the tolerance routes the demand?
+
+        What differs by d in all, over the arcs, has nodes out of balance by up to 2 d in all.
+        """
+        trips, n = self.trips, len(self.trips.names)
+        proper = trips.tails != trips.heads
+        left = np.bincount(trips.tails[proper], x[proper], n)
+        left -= np.bincount(trips.heads[proper], x[proper], n)
+        left -= np.bincount(trips.origins, trips.leaving, n)
+        left += np.bincount(trips.destinations, trips.quantities, n)
+        allowed = tolerance * (trips.total or 1.0)
+        apart = max(0.5 * float(np.abs(left).sum()), -float(np.minimum(x, 0.0).sum()))
+        return apart > allowed * (1.0 + 1e-9)
+
+    def origin_flows(self, what: str | None = None, way_out: str = "") -> OriginFlows:
+        """The flows told apart by origin, as `constraints` has them; if too many, refused.
+
+        what, way_out: for the error, what they are wanted for and what to do instead; without
+        them there is none.
+        """
         assert self.bounds is not None
+        if what is not None:
+            refuse_large(self._count_flows(), what, way_out)
         return OriginFlows.of(self.trips, self.bounds[1])
+
+    def _count_flows(self) -> int:
+        """How many flows of one origin on one arc there are."""
+        assert self.bounds is not None
+        return count_of(self.trips, self.bounds[1])
 
     def with_backend(self, name: str, *, threads: int | None = None) -> Self:
         """The same set, minimised by another backend.

@@ -1,0 +1,204 @@
+"""Directions over traffic flows: towards the equilibrium of costs that look like the gradient."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from wdro_model.sets.deadlines import check_deadline
+from wdro_model.solvers.directions import Conjugate, DirectionState, Move
+from wdro_model.solvers.directions.plain import GradientAt
+from wdro_model.traffic.bushes.bush_state import Bushes, Roads
+from wdro_model.traffic.bushes.power_costs import PowerCosts
+
+Array = np.ndarray
+
+POWER = 4.0
+"""That of the model, unless the gradient grows faster."""
+SMALL = 0.01
+"""Flows below this share of the largest tell little of how their cost will grow."""
+CLOSER = 0.1
+"""The relative gap of an equilibrium, as a part of that of the flows it starts from."""
+SWEEPS = 8
+STEEPEST = 30.0
+SHORT, SHORT_STEPS = 0.05, 3
+"""After so many steps in a row that go less than this part of the way, conjugate directions take
+over."""
+MOVED = 1e-3
+"""Flows that changed by this share tell the slope of their cost anew."""
+TRUST = 4.0
+"""By this factor at most: the flows of other arcs have changed as well."""
+
+
+class Learnt(threading.local):
+    """What the last run over a set has learnt of the slopes, for the next run of the same solve."""
+
+    def __init__(self) -> None:
+        self.by_set: WeakKeyDictionary[Any, _Equilibria] = WeakKeyDictionary()
+
+
+LEARNT = Learnt()
+
+
+def forget(flows: Any) -> None:
+    """A new solve begins: it is to find what it would have found without those before."""
+    LEARNT.by_set.pop(flows, None)
+
+
+class TowardsEquilibrium:
+    """The aim of a step is the equilibrium of separable costs that match the gradient at x.
+
+    The cost of an arc is c + w X^p, the gradient of the objective at x, and nearly so where the
+    last step came from: with p = 4, or c = 0 and a larger p where the gradient grows faster than
+    that. The first step is a plain one, from which the slopes are learnt.
+    For the sum of convex functions of one flow each this is Newton's method on the constraints of
+    the flows; for others, such as the smoothed worst case, a search along the line makes up for
+    what the model does not know.
+    """
+
+    needs_line_search = True
+
+    def __init__(self, flows: Any) -> None:
+        self.flows = flows
+
+    def start(self, x: Array, gradient_at: GradientAt) -> DirectionState:
+        learnt = LEARNT.by_set.get(self.flows)
+        state = _Equilibria(self.flows, x, gradient_at, learnt)
+        LEARNT.by_set[self.flows] = state
+        return state
+
+    def __str__(self) -> str:
+        return "equilibrium"
+
+    def __repr__(self) -> str:
+        return f"TowardsEquilibrium({self.flows!r})"
+
+
+class _Equilibria:
+    def __init__(
+        self, flows: Any, x: Array, gradient_at: GradientAt, learnt: _Equilibria | None = None
+    ) -> None:
+        self.trips = flows.trips
+        self.bushes: Bushes | None = None if learnt is None else learnt.bushes
+        self.model: CostModel | None = None if learnt is None else learnt.model
+        self.last: tuple[Array, Array] | None = None
+        """The flows before, and the gradient there."""
+        self.conjugate = Conjugate(memory=2).start(x, gradient_at)
+        self.short = 0
+        """Steps in a row that were short."""
+
+    @property
+    def misled(self) -> bool:
+        """Has the model been no guide?"""
+        return self.short >= SHORT_STEPS
+
+    def propose(self, x: Array, gradient: Array, vertex: Array, gap: float) -> Move:
+        if self.misled:
+            return self.conjugate.propose(x, gradient, vertex, gap)
+        last, self.last = self.last, (x, gradient)
+        if self.model is None and last is None:
+            return self.retreat(x, vertex)
+        if self.model is None:
+            assert last is not None
+            self.model = CostModel.between(*last, x, gradient)
+        elif last is None:
+            self.model = self.model.rescaled(x, gradient)
+        else:
+            self.model = self.model.moved(x, gradient)
+        spent = float(gradient @ x)
+        aim = self._equilibrium(
+            self.model.costs(), gradient, CLOSER * gap / spent if spent else 0.0
+        )
+        if not gradient @ (aim - x) < 0.0:
+            return self.retreat(x, vertex)
+        return Move(aim - x, suggested=1.0)
+
+    def retreat(self, x: Array, vertex: Array) -> Move:
+        return self.conjugate.retreat(x, vertex)
+
+    def accept(self, step: float) -> Array | None:
+        if self.misled:
+            return self.conjugate.accept(step)
+        self.short = self.short + 1 if step < SHORT else 0
+        return None
+
+    def _equilibrium(self, costs: PowerCosts, gradient: Array, gap: float) -> Array:
+        if self.bushes is None:
+            self.bushes = Bushes(Roads(self.trips), costs)
+            self.bushes.plant(gradient, check_deadline)
+        else:
+            self.bushes.reprice(costs)
+        for _ in range(SWEEPS):
+            found = self.bushes.improve(check_deadline)
+            if found <= gap:
+                break
+            self.bushes.balance(found, check_deadline)
+        return self.bushes.link_flows
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Costs c + w (X/s)^p of the arcs that equal the gradient at x."""
+
+    x: Array
+    gradient: Array
+    scale: Array
+    weight: Array
+    power: Array
+
+    @classmethod
+    def between(cls, before: Array, at_before: Array, x: Array, gradient: Array) -> CostModel:
+        """The model at x of costs that were others before; p = 4.
+
+        Where nothing has changed, they grow with the flow like those of most other arcs.
+        """
+        scale = np.maximum(np.maximum(x, before), SMALL * max(float(x.max(initial=0.0)), 1e-300))
+        apart = (x / scale) ** POWER - (before / scale) ** POWER
+        far = np.abs(x - before) > MOVED * scale
+        weight = np.where(far, (gradient - at_before) / np.where(far, apart, 1.0), 0.0)
+        known = far & (weight > 0) & (gradient > 0)
+        share = weight[known] * (x[known] / scale[known]) ** POWER / gradient[known]
+        usual = float(np.median(share)) if share.size else 0.25
+        weight = np.where(far, np.maximum(weight, 0.0), usual * gradient)
+        return cls(x, gradient, scale, weight, np.full(x.size, POWER)).nonnegative()
+
+    def moved(self, x: Array, gradient: Array) -> CostModel:
+        """The model at another flow, with slopes by what its way has changed in the gradient."""
+        apart = x - self.x
+        far = np.abs(apart) > MOVED * np.maximum(x, self.x)
+        middle = 0.5 * (x + self.x)
+        slope = self.power * self.weight / self.scale * (middle / self.scale) ** (self.power - 1.0)
+        change = (gradient - self.gradient) / np.where(far, apart, 1.0)
+        ratio = np.where(far & (slope > 0), change / np.where(slope > 0, slope, 1.0), 1.0)
+        weight = self.weight * np.clip(ratio, 1.0 / TRUST, TRUST)
+        return replace(self, x=x, gradient=gradient, weight=weight).nonnegative()
+
+    def rescaled(self, x: Array, gradient: Array) -> CostModel:
+        """The model of another objective at x: costs that grow in the same proportion."""
+        known = (self.gradient > 0) & (gradient > 0)
+        ratio = np.where(known, gradient / np.where(known, self.gradient, 1.0), 1.0)
+        return replace(self, x=x, gradient=gradient, weight=self.weight * ratio).nonnegative()
+
+    def nonnegative(self) -> CostModel:
+        """The same slopes at x; where c would be negative, c = 0 and a larger p."""
+        share = self.weight * (self.x / self.scale) ** self.power
+        steep = (share > self.gradient) & (self.gradient > 0)
+        power = np.where(
+            steep, self.power * share / np.where(steep, self.gradient, 1.0), self.power
+        )
+        return replace(
+            self,
+            scale=np.where(steep, self.x, self.scale),
+            weight=np.where(steep, self.gradient, self.weight),
+            power=np.minimum(power, STEEPEST),
+        )
+
+    def costs(self) -> PowerCosts:
+        """As bushes take them."""
+        share = self.weight * (self.x / self.scale) ** self.power
+        constant = np.maximum(self.gradient - share, 0.0)
+        return PowerCosts.of(constant, self.scale, self.weight, self.power)
