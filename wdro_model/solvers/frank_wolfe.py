@@ -62,9 +62,10 @@ class FrankWolfe:
     max_iterations: int = 1000
     direction: DirectionName | DirectionRule = "auto"
     """"plain", "conjugate", "biconjugate", "blended_pairwise", "blended_conjugate",
-    "blended_newton", "oracle_newton", a rule, or "auto": what the set prefers (flows with a fast
-    oracle: Newton directions by it), else blended Newton directions on polytopes (conjugate ones in
-    thousands of dimensions) and plain ones elsewhere."""
+    "blended_newton", "oracle_newton", a rule, or "auto": what the set prefers (traffic:
+    towards equilibria where Numba is installed, else Newton directions by its oracle), else blended
+    Newton directions on polytopes (conjugate ones in thousands of dimensions) and plain ones
+    elsewhere."""
     step: StepName | str | StepRule = "line_search"
     """"line_search", "adaptive", "open_loop" (2/(t+2)), or a rule such as `OpenLoop(offset=7)`."""
     samples: int = 100

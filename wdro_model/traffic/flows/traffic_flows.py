@@ -76,7 +76,6 @@ class TrafficFlows(FeasibleSet):
     nonnegative_directions = True
     rounds = False
     threaded_backends: ClassVar[tuple[str, ...]] = ("numba",)
-    fast_backends: ClassVar[tuple[str, ...]] = ("scipy", "numba")
 
     def __init__(
         self,
@@ -98,8 +97,8 @@ class TrafficFlows(FeasibleSet):
 
     @property
     def preferred_direction(self) -> str:  # type: ignore[override]
-        """Newton directions where an assignment takes less than an evaluation of the loss."""
-        return "oracle_newton" if self.backend in self.fast_backends else "biconjugate"
+        """Newton directions by shortest paths that are fast; biconjugate ones by slow ones."""
+        return "oracle_newton" if self.backend == "scipy" else "biconjugate"
 
     @property
     def own_direction(self) -> Any:
