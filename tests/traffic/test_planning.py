@@ -118,6 +118,8 @@ def test_skims_as_a_frame_and_what_they_refuse():
         skim(network, -np.ones(5))
     with pytest.raises(ValueError, match="toll must be finite"):
         skim(network, np.ones(5), {"toll": np.full(5, np.nan)})
+    with pytest.raises(ValueError, match="along must be a dict of quantities by name"):
+        skim(network, np.ones(5), ["toll"])
     with pytest.raises(ValueError, match="would hide the cost"):
         skim(network, np.ones(5), {"cost": np.ones(5)})
 
@@ -162,6 +164,7 @@ def test_select_link_adds_up_to_the_volume_and_the_demand():
         ((2, 1), "no link leads from 2 to 1"),
         ("1", r"a link is its position, or \(tail, head\), got '1'"),
         (None, "got None"),
+        (("1", "3"), r"no link leads from '1' to '3' .*there is \(1, 3\), of another type"),
     ],
 )
 def test_links_that_do_not_exist_are_refused(arc, message):

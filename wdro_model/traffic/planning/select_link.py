@@ -148,4 +148,6 @@ def _arc(network: Network, given: Any) -> int:
             f"the links {', '.join(map(str, found))} all lead from {tail!r} to {head!r}; give "
             "one of these positions."
         )
-    raise ValueError(f"no link leads from {tail!r} to {head!r} in {network!r}.")
+    named = [ends for ends in network.arcs if list(map(str, ends)) == [str(tail), str(head)]]
+    hint = f"; there is {named[0]!r}, of another type" if named else ""
+    raise ValueError(f"no link leads from {tail!r} to {head!r} in {network!r}{hint}.")
