@@ -297,8 +297,8 @@ def _scenarios(network: Network, name: str, given: Any) -> Array:
     if values.ndim == 1 and len(values) == network.n_arcs > 1:
         raise ValueError(
             f"{name} of shape {values.shape} may be {network.n_arcs} factors or one scenario of "
-            f"all links; write {name}=[values] for the scenario, factors[:, None] * network.{name} for "
-            "the factors."
+            f"all links; write {name}=[values] for the scenario, or factors[:, None] * "
+            f"network.{name} for the factors."
         )
     if values.ndim == 2:
         if name == "capacity" and np.median(values / nominal) < LOST:
