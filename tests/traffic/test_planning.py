@@ -46,6 +46,14 @@ def test_link_results_are_those_of_the_formula_link_by_link():
         assert row["cost"] == pytest.approx(time + a)
 
 
+def test_an_assignment_stands_for_its_flow():
+    network = braess()
+    found = equilibrium(network)
+    assert link_results(network, found).rows() == link_results(network, found.flow).rows()
+    assert marginal_tolls(network, found).tolist() == marginal_tolls(network, found.flow).tolist()
+    assert select_link(network, found, 3).total == pytest.approx(found.flow[3], abs=1e-6)
+
+
 def test_link_results_print_the_most_loaded_and_sum_up():
     network = sioux_falls()
     flow, _ = equilibrium(network)
