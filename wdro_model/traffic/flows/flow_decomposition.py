@@ -56,10 +56,16 @@ def nearby_flows(split: OriginFlows, x: Vector, cost: Vector, exact: float) -> N
     return NearbyFlows(shares, float(np.abs(x / trips.total - collect @ shares).sum()))
 
 
-def distance(split: OriginFlows, x: Vector) -> float:
-    """The least difference, as a part of the total demand, from x to flows that route it."""
+def distance(split: OriginFlows, x: Vector, enough: float = np.inf) -> float:
+    """The least difference, as a part of the total demand, from x to flows that route it.
+
+    enough: a bound above this is returned in its place.
+    """
     if not split.count:
         return float(np.abs(x).sum())
+    least = imbalance(split.trips, x)
+    if least > enough:
+        return least
     refuse_large(
         split,
         "telling whether a flow routes the demand",

@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import dijkstra
 
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
-from wdro_model.traffic.flows.flow_decomposition import distance, imbalance, routes_of
+from wdro_model.traffic.flows.flow_decomposition import distance, routes_of
 from wdro_model.traffic.flows.origin_flows import OriginFlows
 from wdro_model.traffic.flows.path_flows import PathFlows, shortest_routes
 from wdro_model.traffic.flows.road_graph import RoadGraph, check_reachable, flow_limits
@@ -243,9 +243,7 @@ class TrafficFlows(FeasibleSet):
         (True, False)
         """
         point = as_direction(x, self.dimension, kind="x")
-        if imbalance(self.trips, point) > tolerance:
-            return False
-        return distance(self.origin_flows(), point) <= tolerance
+        return distance(self.origin_flows(), point, enough=tolerance) <= tolerance
 
     def origin_flows(self) -> OriginFlows:
         """The flows told apart by origin, as `constraints` has them."""
