@@ -181,26 +181,3 @@ def test_a_hostile_trips_file_is_told_in_the_readers_own_words(tmp_path, old, ne
 
 def test_isolated_nodes_are_believed(tmp_path):
     assert read(tmp_path, net=NET.replace("NODES> 4", "NODES> 900")).n_nodes == 900
-
-
-# ------------------------------------------------------------------ does a flow carry it?
-def test_a_large_network_is_not_asked_for_minutes(monkeypatch):
-    network = braess()
-    flows = TrafficFlows(network)
-    flow = flows.minimize(network.free_flow_time)
-    assert flows.contains(flow)
-    monkeypatch.setattr("wdro_model.traffic.flows.origin_flows.MOST_FLOWS", 3)
-    assert not flows.contains(np.zeros(5))  # nothing leaves the origin: no program is needed
-    assert not flows.contains(flow + 1e-3 * np.eye(5)[0])
-    with pytest.raises(ValueError, match="telling whether a flow routes the demand is a linear"):
-        flows.contains(flow)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.floats(0, 10), min_size=5, max_size=5))
-def test_the_imbalance_of_a_flow_is_below_its_distance(flow):
-    from wdro_model.traffic.flows.flow_decomposition import distance, imbalance
-
-    flows = TrafficFlows(braess())
-    x = np.array(flow)
-    assert imbalance(flows.trips, x) <= distance(flows.origin_flows(), x) + 1e-9

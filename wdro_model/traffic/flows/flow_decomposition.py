@@ -56,31 +56,11 @@ def nearby_flows(split: OriginFlows, x: Vector, cost: Vector, exact: float) -> N
     return NearbyFlows(shares, float(np.abs(x / trips.total - collect @ shares).sum()))
 
 
-def distance(split: OriginFlows, x: Vector, enough: float = np.inf) -> float:
-    """The least difference, as a part of the total demand, from x to flows that route it.
-
-    enough: a bound above this is returned in its place.
-    """
+def distance(split: OriginFlows, x: Vector) -> float:
+    """The least difference, as a part of the total demand, from x to flows that route it."""
     if not split.count:
         return float(np.abs(x).sum())
-    least = imbalance(split.trips, x)
-    if least > enough:
-        return least
-    refuse_large(
-        split,
-        "telling whether a flow routes the demand",
-        "see whether it is a mixture of assignments, which all do",
-    )
     return nearby_flows(split, x, np.zeros(split.count), 1.0).difference
-
-
-def imbalance(trips: Trips, x: Vector) -> float:
-    """A bound below the distance: half of what nodes gain or lose beyond their demand."""
-    n = len(trips.names)
-    lost = np.bincount(trips.tails, x, n) - np.bincount(trips.heads, x, n)
-    np.subtract.at(lost, trips.origins, trips.leaving)
-    np.add.at(lost, trips.destinations, trips.quantities)
-    return 0.5 * float(np.abs(lost).sum()) / (trips.total or 1.0)
 
 
 def routes_of(

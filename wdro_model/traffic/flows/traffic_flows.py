@@ -230,9 +230,7 @@ class TrafficFlows(FeasibleSet):
     def contains(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:
         """Is x within `tolerance` times the total demand of flows that route the demand?
 
-        Circulations within the demand of each origin are let pass, as in `constraints`. A flow that
-        nodes do not pass on is told at once; for others a linear program is solved, which is
-        refused on large networks.
+        Circulations within the demand of each origin are let pass, as in `constraints`.
 
         Examples
         --------
@@ -242,8 +240,7 @@ class TrafficFlows(FeasibleSet):
         >>> flows.contains(flows.minimize(network.free_flow_time)), flows.contains(np.zeros(76))
         (True, False)
         """
-        point = as_direction(x, self.dimension, kind="x")
-        return distance(self.origin_flows(), point, enough=tolerance) <= tolerance
+        return distance(self.origin_flows(), as_direction(x, self.dimension, kind="x")) <= tolerance
 
     def origin_flows(self) -> OriginFlows:
         """The flows told apart by origin, as `constraints` has them."""
