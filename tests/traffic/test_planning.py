@@ -46,6 +46,14 @@ def test_link_results_are_those_of_the_formula_link_by_link():
         assert row["cost"] == pytest.approx(time + a)
 
 
+def test_an_assignment_stands_for_its_flow():
+    network = braess()
+    found = equilibrium(network)
+    assert link_results(network, found).rows() == link_results(network, found.flow).rows()
+    assert marginal_tolls(network, found).tolist() == marginal_tolls(network, found.flow).tolist()
+    assert select_link(network, found, 3).total == pytest.approx(found.flow[3], abs=1e-6)
+
+
 def test_link_results_print_the_most_loaded_and_sum_up():
     network = sioux_falls()
     flow, _ = equilibrium(network)
@@ -118,6 +126,8 @@ def test_skims_as_a_frame_and_what_they_refuse():
         skim(network, -np.ones(5))
     with pytest.raises(ValueError, match="toll must be finite"):
         skim(network, np.ones(5), {"toll": np.full(5, np.nan)})
+    with pytest.raises(ValueError, match="along must be a dict of quantities by name"):
+        skim(network, np.ones(5), ["toll"])
     with pytest.raises(ValueError, match="would hide the cost"):
         skim(network, np.ones(5), {"cost": np.ones(5)})
 
@@ -162,6 +172,7 @@ def test_select_link_adds_up_to_the_volume_and_the_demand():
         ((2, 1), "no link leads from 2 to 1"),
         ("1", r"a link is its position, or \(tail, head\), got '1'"),
         (None, "got None"),
+        (("1", "3"), r"no link leads from '1' to '3' .*there is \(1, 3\), of another type"),
     ],
 )
 def test_links_that_do_not_exist_are_refused(arc, message):

@@ -104,6 +104,8 @@ def test_links_that_never_congest_are_held():
         ({}, "nothing is uncertain: give scenarios of capacity="),
         ({"capacity": np.ones((3, 4))}, r"capacity must have shape \(N,\), factors, or \(N, 5\)"),
         ({"capacity": [1.0, 0.0]}, "must be finite and > 0, got 0.0 at index .*closed link"),
+        ({"capacity": np.ones(5)}, r"may be 5 factors or one scenario .*capacity=\[values\]"),
+        ({"capacity": np.full((3, 5), 1e-3)}, "are capacities.*multiply factors by network.cap"),
         ({"capacity": [np.nan]}, "must be finite and > 0, got nan"),
         ({"capacity": [1e-200]}, "too small for the power 4: its delay overflows"),
         ({"demand_level": np.ones((2, 5))}, r"demand_level must have shape \(N,\), factors, got"),
@@ -191,6 +193,8 @@ def test_routes_can_be_given(network):
         RouteShares(network, wdro.traffic.flows.path_flows.PathFlows(paths[:1], np.zeros(76)))
     with pytest.raises(ValueError, match="no demand between different zones"):
         RouteShares(network.scaled_demand(0.0))
+    with pytest.raises(ValueError, match=r"shares must have shape \(528,\), one .* got \(3,\)"):
+        given.link_flow(np.ones(3))
     with pytest.raises(ValueError, match=r"demand must have shape \(528,\).*routes.demands"):
         given.link_flow(np.ones(528), network.demand)
     with pytest.raises(ValueError, match=r"must have shape \(..., 24, 24\), got \(3, 3\)"):

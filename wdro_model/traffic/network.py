@@ -361,8 +361,11 @@ class Network:
 
 
 def as_flow(given: Any, network: Network, one: bool = False) -> Array:
-    """Flows (..., A) on the arcs, finite, with rounding below zero removed; (A,) if `one`."""
-    flow = np.asarray(given, dtype=np.float64)
+    """Flows (..., A) on the arcs, finite, with rounding below zero removed; (A,) if `one`.
+
+    An assignment stands for its flow.
+    """
+    flow = np.asarray(getattr(given, "flow", given), dtype=np.float64)
     if flow.ndim < 1 or flow.shape[-1] != network.n_arcs or (one and flow.ndim != 1):
         raise ValueError(
             f"a flow on {network!r} must have shape ({network.n_arcs},), one entry per arc, got "

@@ -119,6 +119,11 @@ class RouteShares(Partition):
                 f"demand must have shape ({len(self.pairs)},), one entry for each pair with "
                 f"routes, got {shape}; routes.demands(matrix) has it from a matrix."
             )
+        if np.shape(shares) != (self.dimension,):
+            raise ValueError(
+                f"shares must have shape ({self.dimension},), one entry for each route, got "
+                f"{np.shape(shares)}."
+            )
         if not isinstance(shares, cp.Expression) and not isinstance(trips, cp.Expression):
             of_route = np.asarray(trips, dtype=float)[self.group_of]
             return self.uses @ (of_route * np.asarray(shares, dtype=float))

@@ -95,9 +95,9 @@ def select_link(network: Network, flow: Any, arc: Any) -> SelectedTrips:
     Parameters
     ----------
     flow
-        Path flows (`TrafficFlows.path_flows`, `shortest_paths`), or link flows (A,), which are
-        first taken apart: paths are not unique, and those nearest to shortest paths at the flow's
-        travel times are taken.
+        Path flows (`TrafficFlows.path_flows`, `shortest_paths`), an assignment, or link flows
+        (A,), which are first taken apart: paths are not unique, and those nearest to shortest
+        paths at the flow's travel times are taken.
     arc
         The link, as its position or as a pair of names (tail, head).
 
@@ -111,6 +111,8 @@ def select_link(network: Network, flow: Any, arc: Any) -> SelectedTrips:
     True
     """
     chosen = _arc(network, arc)
+    if getattr(flow, "bushes", None) is not None:
+        flow = flow.path_flows()
     if isinstance(flow, PathFlows):
         paths = flow
         if paths.remainder.size != network.n_arcs:
@@ -148,4 +150,6 @@ def _arc(network: Network, given: Any) -> int:
             f"the links {', '.join(map(str, found))} all lead from {tail!r} to {head!r}; give "
             "one of these positions."
         )
-    raise ValueError(f"no link leads from {tail!r} to {head!r} in {network!r}.")
+    named = [ends for ends in network.arcs if list(map(str, ends)) == [str(tail), str(head)]]
+    hint = f"; there is {named[0]!r}, of another type" if named else ""
+    raise ValueError(f"no link leads from {tail!r} to {head!r} in {network!r}{hint}.")

@@ -97,6 +97,11 @@ def skim(network: Network, cost: ArrayLike, along: Mapping[str, ArrayLike] | Non
     wrong = ~(weights >= 0)
     if wrong.any():
         raise ValueError(f"cost must be >= 0, got {float(weights[int(np.argmax(wrong))])!r}.")
+    if along is not None and not isinstance(along, Mapping):
+        raise ValueError(
+            f'along must be a dict of quantities by name, such as {{"length": lengths}}, got '
+            f"{type(along).__name__}."
+        )
     others = {str(name): _per_arc(network, values, name) for name, values in (along or {}).items()}
     if COST in others:
         raise ValueError(f"along={{{COST!r}: ...}} would hide the cost itself: use another name.")

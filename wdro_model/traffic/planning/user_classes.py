@@ -250,7 +250,7 @@ def _between(demand: Any) -> float:
 
 
 def _checked(network: Network, classes: Sequence[UserClass]) -> tuple[UserClass, ...]:
-    users = tuple(classes)
+    users = (classes,) if isinstance(classes, UserClass) else tuple(classes)
     if not users or not all(isinstance(user, UserClass) for user in users):
         raise ValueError(
             "classes must be a list of at least one wdro_model.traffic.UserClass, got "

@@ -125,7 +125,7 @@ class ReroutingTest(Tabular):
 
 
 def rerouting_test(
-    networks: Iterable[Network],
+    networks: Iterable[Network] | Network,
     flows: Mapping[str, ArrayLike],
     shares: Iterable[float] = (0.0, 0.5, 1.0),
     *,
@@ -155,7 +155,8 @@ def rerouting_test(
     """
     if not isinstance(flows, Mapping) or not flows:
         raise ValueError(f"flows must be a dict of flows by their names, got {flows!r}.")
-    cases, parts = list(networks), [float(share) for share in shares]
+    cases = [networks] if isinstance(networks, Network) else list(networks)
+    parts = [float(share) for share in shares]
     if not cases:
         raise ValueError("there must be at least one scenario, got none.")
     costs: dict[tuple[str, float], Array] = {}

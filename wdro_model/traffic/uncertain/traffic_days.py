@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.display.factual import brief_fields
+from wdro_model.traffic.demand_matrix import as_numbers
 from wdro_model.traffic.network import Network
 from wdro_model.traffic.uncertain.scenario_checks import as_amount, as_seed, check_count
 
@@ -101,14 +102,14 @@ class TrafficDays:
             raise ValueError(
                 f"expected a wdro_model.traffic.Network, got {type(self.network).__name__}."
             )
-        object.__setattr__(self, "incident", np.asarray(self.incident, dtype=np.float64))
+        object.__setattr__(self, "incident", as_numbers(self.incident, "incident"))
         if self.incident.shape not in ((), (self.network.n_arcs,)):
             raise ValueError(
                 f"incident must be a probability, or one for each of the {self.network.n_arcs} "
                 f"links, got shape {self.incident.shape}."
             )
         for name in ("bad_weather", "incident"):
-            values = np.asarray(getattr(self, name), dtype=np.float64)
+            values = as_numbers(getattr(self, name), name)
             if not ((values >= 0) & (values <= 1)).all():
                 raise ValueError(f"{name} must be a probability from 0 to 1, got {values}.")
         for name in ("weather_capacity", "weather_time", "incident_capacity"):

@@ -24,6 +24,8 @@ from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Box, Nonnegative, Support
 
 Array = np.ndarray
+LOST = 0.01
+"""No scenario leaves less of most capacities: such numbers are factors."""
 
 
 class UncertainNetwork:
@@ -289,9 +291,24 @@ def _scenarios(network: Network, name: str, given: Any) -> Array:
             f"scenarios of {name} must be finite and {sign}, got {values[at]} at index "
             f"{at}{closed}."
         )
-    if values.ndim == 2 or name == "demand_level":
+    if name == "demand_level":
         return values
-    return values[:, None] * getattr(network, name)
+    nominal = getattr(network, name)
+    if values.ndim == 1 and len(values) == network.n_arcs > 1:
+        raise ValueError(
+            f"{name} of shape {values.shape} may be {network.n_arcs} factors or one scenario of "
+            f"all links; write {name}=[values] for the scenario, or factors[:, None] * "
+            f"network.{name} for the factors."
+        )
+    if values.ndim == 2:
+        if name == "capacity" and np.median(values / nominal) < LOST:
+            raise ValueError(
+                f"scenarios of capacity (N, {network.n_arcs}) are capacities, and these are a "
+                f"{np.median(values / nominal):.1g} of those of the network; multiply factors by "
+                "network.capacity."
+            )
+        return values
+    return values[:, None] * nominal
 
 
 def _one_row(values: Array) -> Array | None:
