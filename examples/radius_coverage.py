@@ -152,7 +152,7 @@ def draw(needed: dict[str, dict[str, np.ndarray]], path: Path) -> None:
         axes.set_xlim(0, max(1.1, axes.get_xlim()[1]))
         axes.set_title(titles[case], fontsize="small")
         axes.set_ylabel("share of the draws")
-        axes.legend(frameon=False, loc="lower right")
+        axes.legend(frameon=False, loc="lower center")
     save(figure, path)
 
 

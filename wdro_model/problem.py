@@ -219,8 +219,8 @@ class Problem:
             if method == "auto" and solver is None and not checked.relax:
                 solution = self._whole(model, solution)
         solution = solution.turned() if model.maximise else solution
-        if isinstance(model, RobustModel):
-            solution = replace(solution, assurance=model.ambiguity.assurance)
+        if isinstance(model, RobustModel) and self.ambiguity is not None:
+            solution = replace(solution, assurance=self.ambiguity.assurance)
         if not chosen.solver.is_conic:
             forget_multipliers(model.feasible.constraints)
         self._decide(solution.decision)
