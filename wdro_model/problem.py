@@ -24,6 +24,7 @@ from wdro_model.model.declared import (
     compiled_loss,
 )
 from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
+from wdro_model.objectives.least_thresholds import risk_on
 from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
 from wdro_model.solve.explain import explain, model_rows
@@ -112,7 +113,8 @@ class Problem:
     ) -> None:
         self._objective = objective
         self._constraints = tuple(check_constraints(constraints))
-        loss, self._assume_convex = compiled_loss(objective), check_assumption(assume_convex)
+        self._assume_convex = check_assumption(assume_convex)
+        loss, tails = compiled_loss(objective)
         self._ambiguity = check_ambiguity(ambiguity)
         self._model = compiled(
             loss,
@@ -120,6 +122,7 @@ class Problem:
             self._ambiguity,
             self._assume_convex,
             isinstance(objective, cp.Maximize),
+            tails,
         )
         self._warned = False
         self._decided: Mapping[cp.Variable, np.ndarray] | None = None
@@ -217,7 +220,7 @@ class Problem:
         solution = solution.turned() if model.maximise else solution
         if not chosen.solver.is_conic:
             forget_multipliers(model.feasible.constraints)
-        self._decide(solution.decision)
+        self._decide(solution.everything)
         self.value, self.status, self.solution = solution.value, solution.status, solution
         self._warn_about_convexity(solution)
         return solution.value
@@ -261,7 +264,8 @@ class Problem:
         """f(x, scenario) for each scenario: {parameter: array}, an array, or the samples.
 
         Of this problem's decision, of another {variable: value}, or of a solution. With
-        `cp.Maximize` these are the values of the objective, of which large ones are good.
+        `cp.Maximize` these are the values of the objective, of which large ones are good. Risk
+        measures in it are replaced by what they measure: of cvar(loss) it is the loss.
 
         Examples
         --------
@@ -282,9 +286,10 @@ class Problem:
         return losses_at(model, self._decision(decision), scenarios)
 
     def evaluate(self, scenarios: Any = None, decision: Any = None) -> LossStatistics:
-        """Mean, spread and tail of the losses on scenarios, or on the samples.
+        """Mean, spread and tail of the losses on scenarios, or on the samples; and the risk.
 
-        Of this problem's decision, of another {variable: value}, or of a solution.
+        Of this problem's decision, of another {variable: value}, or of a solution. The risk is the
+        objective with its risk measures on these scenarios, the mean where it has none.
 
         Examples
         --------
@@ -300,9 +305,10 @@ class Problem:
         >>> print(f"mean {statistics.mean:.3f}, worst {statistics.worst:.3f}")
         mean 2.667, worst 3.053
         """
-        from wdro_model.evaluation.statistics import LossStatistics
+        from wdro_model.evaluation.statistics import observed
 
-        return LossStatistics.of(self.losses(scenarios, decision), self._model.maximise)
+        model = self._current_model()
+        return observed(model, self._decision(decision), scenarios).statistics()
 
     def robust_value(self, decision: Any = None) -> float | None:
         """The exact worst-case risk of this problem's decision, or of another {variable: value}.
@@ -324,7 +330,7 @@ class Problem:
         model = self._current_model()
         x = self._decision(decision)
         if model.radius == 0 or not isinstance(model, RobustModel):
-            return model.sign * float(model.loss.values(x, model.rows).mean())
+            return model.sign * risk_on(model, x, model.rows)
         found = known_robust_value(model, x)
         return None if found is None else model.sign * found
 
@@ -442,7 +448,7 @@ class Problem:
         >>> sorted(variable.name() for variable in problem.variables())
         ['level', 'x']
         """
-        return list(self._model.feasible.layout.variables)
+        return list(self._model.feasible.layout.own)
 
     def uncertain_parameters(self) -> list[UncertainParameter]:
         """The uncertain parameters of the loss.
@@ -588,15 +594,15 @@ class Problem:
             return user_start(self._model, given, "decision")
         own = self._decided or {}
         values = {
-            v: own[v] if v in own and not set_by_hand(v) else v.value for v in self.variables()
+            v: own[v] if v in own and not set_by_hand(v) else v.value for v in layout.variables
         }
-        for variable, value in values.items():
-            if value is None:
+        for variable in layout.own:
+            if values[variable] is None:
                 raise ValueError(
                     f"the variable {variable.name()!r} has no value yet; call solve() first, or "
                     "set its .value."
                 )
-        return layout.join(values)
+        return layout.join({v: value for v, value in values.items() if value is not None})
 
     def _decide(self, decision: Mapping[cp.Variable, np.ndarray]) -> None:
         """Take a decision as this problem's own, and give it to the variables."""
@@ -606,7 +612,7 @@ class Problem:
     def _solution_at(self, x: np.ndarray) -> Solution | None:
         """The last solution in terms of the loss, if x is its decision."""
         found, layout = self.solution, self._model.feasible.layout
-        if found is None or not np.array_equal(x, layout.join(found.decision)):
+        if found is None or not np.array_equal(x, layout.join(found.everything)):
             return None
         return found.as_loss()
 

@@ -118,8 +118,9 @@ def refuse_rounding(problem: Problem) -> None:
 def round_decision(problem: Problem) -> Rounded:
     """Take the best discrete decision that is found near the current one as the problem's own."""
     x = problem._decision()
-    found, _ = rounded(problem._current_model(), x, problem._solution_at(x))
-    problem._decide(found.decision)
+    model = problem._current_model()
+    found, point = rounded(model, x, problem._solution_at(x))
+    problem._decide(model.feasible.layout.split(point))
     return found
 
 
@@ -130,14 +131,14 @@ def rounded_solution(problem: Problem, solution: Solution) -> tuple[Solution, fl
     """
     began = time.perf_counter()
     model = problem._current_model()
-    found, vertex = rounded(model, model.feasible.layout.join(solution.decision), solution)
+    found, vertex = rounded(model, model.feasible.layout.join(solution.everything), solution)
     values = evaluations(model, vertex)
     promise = values["empirical_value" if solution.method == "erm" else "robust_value"]
     discrete = replace(
         solution,
         status=ROUNDED,
         value=found.value,
-        decision=found.decision,
+        decision=model.feasible.layout.split(vertex),
         seconds=solution.seconds + time.perf_counter() - began,
         gap=found.gap,
         lower_bound=found.lower_bound,
@@ -170,7 +171,7 @@ def rounded(model: Model, x: Array, solution: Solution | None) -> tuple[Rounded,
         candidates = [*candidates[:1], *near, *candidates[1:]]
         best = best_completed(model, criterion, x, candidates, discrete)
     found = Rounded(
-        decision=model.feasible.layout.split(best),
+        decision=model.feasible.layout.split_own(best),
         criterion=criterion.name,
         value=criterion(best),
         fractional_value=criterion(x),
@@ -190,7 +191,7 @@ class BestChoice:
         """The point in place of a fractional one."""
         value = criterion(self.x)
         return Rounded(
-            decision=model.feasible.layout.split(self.x),
+            decision=model.feasible.layout.split_own(self.x),
             criterion=criterion.name,
             value=value,
             fractional_value=criterion(x),
@@ -321,7 +322,7 @@ class Completion:
             )
         except (ValueError, SolverError):  # no convex form, or numbers that a solver gives up on
             return
-        best = self.layout.join({v: solution.decision[twin] for v, twin in self.twins.items()})
+        best = self.layout.join({v: solution.everything[twin] for v, twin in self.twins.items()})
         best[self.discrete] = x[self.discrete]
         yield best
 

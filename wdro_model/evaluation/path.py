@@ -21,8 +21,9 @@ from wdro_model.evaluation.attempts import (
     warm_arguments,
     was_interrupted,
 )
-from wdro_model.evaluation.statistics import PERCENTS, TRAINING, LossStatistics, losses_by_set
+from wdro_model.evaluation.statistics import PERCENTS, TRAINING, LossStatistics, observed_by_set
 from wdro_model.evaluation.tables import Tabular, frame, written
+from wdro_model.loss.batched import Layout
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.solve.certify import Solution
 
@@ -135,6 +136,11 @@ class RadiusPath(Tabular):
         return tuple(next(stage.statistics for stage in self.stages if stage.statistics))
 
     @property
+    def has_risk(self) -> bool:
+        """Has the objective a CVaR, so that it is judged by more than the mean?"""
+        return any(s.measures for stage in self.stages for s in stage.statistics.values())
+
+    @property
     def interrupted(self) -> bool:
         """Did Ctrl-C end the path before its last radius?"""
         return len(self.stages) < len(self.asked)
@@ -158,7 +164,12 @@ class RadiusPath(Tabular):
                 row[key] = getattr(stage.solution, key, None)
             for name in self.scenario_sets:
                 statistics = stage.statistics.get(name)
-                for key in ("mean", "standard_error", "cvar95"):
+                for key in (
+                    *(["risk"] if self.has_risk else []),
+                    "mean",
+                    "standard_error",
+                    "cvar95",
+                ):
                     row[f"{name} {key}"] = None if statistics is None else statistics.row()[key]
             for key in ("iterations", "seconds"):
                 row[key] = getattr(stage.solution, key, None)
@@ -241,6 +252,7 @@ class RadiusPath(Tabular):
             Column(f"{name} {key}", f"{meaning} on the scenarios {name!r}.", form=form)
             for name in self.scenario_sets
             for key, meaning, form in (
+                *([("risk", "The objective", ".5g")] if self.has_risk else []),
                 ("mean", "The mean loss", ".5g"),
                 ("cvar95", "The mean of the worst 5% of the losses", ".5g"),
             )
@@ -289,13 +301,10 @@ def radius_path(
                     continue
                 interrupted = was_interrupted(found)
                 if not interrupted or last is None:
-                    losses = losses_by_set(current._model, found.decision, sets)
-                    statistics = {
-                        name: LossStatistics.of(those, found.maximise)
-                        for name, those in losses.items()
-                    }
-                    x = current._model.feasible.layout.join(found.decision)
-                    spread = {name: np.quantile(those, PERCENTS) for name, those in losses.items()}
+                    seen = observed_by_set(current._model, found.everything, sets)
+                    statistics = {name: those.statistics() for name, those in seen.items()}
+                    x = Layout(problem.variables()).join(found.decision)
+                    spread = {n: np.quantile(those.losses, PERCENTS) for n, those in seen.items()}
                     stages.append(Stage(radius, found, x, statistics, quantiles=spread))
                 if interrupted:
                     break
@@ -311,7 +320,7 @@ def coordinate_names(problem: Problem) -> tuple[str, ...]:
     feasible = problem._model.feasible
     edges = {m.variable: m.set.edges for m in feasible.memberships if isinstance(m.set, EdgeSet)}
     names: list[str] = []
-    for variable in feasible.layout.variables:
+    for variable in feasible.layout.own:
         name = variable.name()
         if variable in edges:
             names += [f"{name}{edge!r}" for edge in edges[variable]]

@@ -49,7 +49,7 @@ def select_radius(
     radii: Any = None,
     folds: Any = 5,
     *,
-    metric: str | Metric = "mean",
+    metric: str | Metric | None = None,
     rule: str = "min",
     test: Any = None,
     holdout: float | None = None,
@@ -79,8 +79,9 @@ def select_radius(
         `wdro_model.evaluation.radius.default_radii`.
     folds : int, object with `split(X)`, or pairs of indices (train, test)
         k folds, shuffled by the seed; 1 with `holdout`, the share of the samples that judges.
-    metric : "mean", "cvar" (the mean of the worst 5%) or a function of the losses (n,)
-        Small is good; the losses are minus the values of an objective that is maximised.
+    metric : "risk", "mean", "cvar" (the mean of the worst 5%) or a function of the losses (n,)
+        Small is good; the losses are minus the values of an objective that is maximised. The risk
+        is the objective on the scenarios; without risk measures in it, the mean. By default it.
     rule : "min" or "one_standard_error"
         The smallest mean score, or the largest radius within one standard error of it.
     test : {parameter: array} or array, optional
@@ -112,6 +113,8 @@ def select_radius(
     began = time.perf_counter()
     joint, cost = check_problem(problem)
     check_arguments(problem, seed, arguments)
+    if metric is None:
+        metric = "mean" if problem._model.tails is None else "risk"
     as_metric(metric)
     jobs = check_jobs(jobs)
     if radii is None:

@@ -28,29 +28,64 @@ ROUNDING = 1e-7
 """Differences under this fraction of the largest loss are a solver's rounding."""
 
 
-def losses_at(model: Model, x: np.ndarray, scenarios: Any = None) -> np.ndarray:
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """The objective of a decision at some scenarios, with the sign it was written with."""
+
+    losses: np.ndarray
+    """(n,); where it has risk measures, each of them replaced by its loss."""
+    contributions: np.ndarray
+    """What each scenario adds to the objective on all of them, which is the mean of these (n,);
+    the losses themselves where there is no CVaR."""
+    measures: str = ""
+    """The CVaRs of the objective."""
+    maximise: bool = False
+
+    def statistics(self) -> LossStatistics:
+        found = LossStatistics.of(self.losses, self.maximise)
+        risk, error = float(self.contributions.mean()), standard_error(self.contributions)
+        return replace(found, risk=risk, risk_error=error, measures=self.measures)
+
+
+def observed(model: Model, x: np.ndarray, scenarios: Any = None) -> Observed:
     """The objective as the user wrote it at each scenario.
 
     scenarios: {parameter: array}, an array, or the samples for None.
     """
     if not isinstance(model, RobustModel):
-        return model.sign * np.array(model.loss.values(x, model.rows))
-    size = max(1, BATCH_ENTRIES // max(1, model.joint.dimension))
-    blocks = (
-        model.joint.blocks(size)
-        if scenarios is None
-        else scenario_batches(model.joint, scenarios, size, reuse=True)
+        blocks = iter([model.rows])
+    else:
+        size = max(1, BATCH_ENTRIES // max(1, model.joint.dimension))
+        blocks = (
+            model.joint.blocks(size)
+            if scenarios is None
+            else scenario_batches(model.joint, scenarios, size, reuse=True)
+        )
+    tails, layout, joint = model.tails, model.loss.layout, model.loss.joint
+    if tails is None:
+        found = model.sign * np.concatenate([model.loss.values(x, rows) for rows in blocks])
+        return Observed(found, found, maximise=model.maximise)
+    parts = np.concatenate([tails.losses(layout, joint, x, rows) for rows in blocks])
+    return Observed(
+        model.sign * parts[:, 0],
+        model.sign * tails.contributions(parts),
+        tails.describe(),
+        model.maximise,
     )
-    return np.concatenate([model.sign * np.array(model.loss.values(x, rows)) for rows in blocks])
 
 
-def losses_by_set(
+def losses_at(model: Model, x: np.ndarray, scenarios: Any = None) -> np.ndarray:
+    """The losses alone."""
+    return observed(model, x, scenarios).losses
+
+
+def observed_by_set(
     model: Model, decision: Mapping[Any, np.ndarray], sets: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
-    """Losses of a decision on the samples and on each set of scenarios, by its name."""
+) -> dict[str, Observed]:
+    """The objective of a decision on the samples and on each set of scenarios, by its name."""
     x = model.feasible.layout.join(decision)
     every = {TRAINING: None, **sets}
-    return {name: losses_at(model, x, scenarios) for name, scenarios in every.items()}
+    return {name: observed(model, x, scenarios) for name, scenarios in every.items()}
 
 
 @dataclass(frozen=True)
@@ -82,6 +117,13 @@ class LossStatistics:
     tail_error: float
     """Its standard error; NaN for a single loss."""
     worst: float
+    risk: float = float("nan")
+    """The objective on the scenarios: its risk measures are those of their distribution. The mean
+    where it has none."""
+    risk_error: float = float("nan")
+    """Its standard error, thresholds being taken as known; NaN for a single loss."""
+    measures: str = ""
+    """The CVaRs of the objective; empty where it has none."""
 
     @classmethod
     def of(cls, losses: Any, maximise: bool = False) -> LossStatistics:
@@ -107,6 +149,7 @@ class LossStatistics:
                 quantiles=dict(zip(LEVELS, (-turned.quantiles[q] for q in reversed(LEVELS)))),
                 tail=-turned.tail,
                 worst=-turned.worst,
+                risk=-turned.risk,
             )
         return cls(
             losses.size,
@@ -117,6 +160,8 @@ class LossStatistics:
             conditional_value_at_risk(losses, TAIL),
             tail_error(losses, TAIL),
             float(losses.max()),
+            float(losses.mean()),
+            standard_error(losses),
         )
 
     @property
@@ -126,6 +171,7 @@ class LossStatistics:
     def row(self) -> dict[str, float]:
         """The statistics under the names of the columns of a report."""
         return {
+            "risk": self.risk,
             "mean": self.mean,
             "standard_error": self.standard_error,
             "deviation": self.deviation,
@@ -141,8 +187,10 @@ class LossStatistics:
     def _facts(self) -> Facts:
         """The statistics, for people."""
         spread = ", ".join(f"{level:.0%} {q:.6g}" for level, q in self.quantiles.items())
+        risk = f"{self.risk:.6g} (standard error {self.risk_error:.2g}), with {self.measures}"
         return [
             ("scenarios", str(self.count)),
+            *([("risk", risk)] if self.measures else []),
             ("mean", f"{self.mean:.6g} (standard error {self.standard_error:.2g})"),
             ("deviation", f"{self.deviation:.6g}"),
             ("quantiles", spread),

@@ -13,8 +13,9 @@ from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.exact import counterpart
 from wdro_model.objectives.exact.counterpart import unmoved
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream
+from wdro_model.objectives.least_thresholds import risk_on
 from wdro_model.solve.certify import Solution
-from wdro_model.solve.true_risk import worst_distribution
+from wdro_model.solve.worst_tails import worst_with_tails
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.parameter import UncertainParameter
 
@@ -50,7 +51,8 @@ class WorstCase:
     source: np.ndarray
     """The index of the sample that each atom was moved from, (K,)."""
     expected_loss: float
-    """The least expected value of an objective that is maximised."""
+    """The least expected value of an objective that is maximised. Where the objective has risk
+    measures, the objective with those of this distribution."""
     transport_cost: float
     """At most the radius, up to rounding."""
     dual: float
@@ -128,14 +130,13 @@ def worst_case(model: Model, x: np.ndarray) -> WorstCase:
     x = np.asarray(x, dtype=float)
     found = unmoved(model)
     if model.radius > 0:
-        found = worst_distribution(model, x, counterpart(model))
-    losses = model.loss.values(x, found.rows)
+        found = worst_with_tails(model, x, counterpart(model))
     costs = model.cost(model.rows[found.source], found.rows)
     return WorstCase(
         scenarios=model.joint.split(found.rows),
         weights=found.weights,
         source=found.source,
-        expected_loss=float(found.weights @ losses),
+        expected_loss=risk_on(model, x, found.rows, found.weights),
         transport_cost=float(found.weights @ costs),
         dual=found.dual,
     )
@@ -156,7 +157,7 @@ def smoothed_worst_case(model: RobustModel, solution: Solution, seed: int = 0) -
     """
     assert solution.epsilon is not None
     assert solution.sigma is not None
-    x = model.feasible.layout.join(solution.decision)
+    x = model.feasible.layout.join(solution.everything)
     draws = int(np.clip(ENTRIES // max(1, model.rows.size), 1, MOST_DRAWS))
     name = "tilted" if STRATEGIES["tilted"].refusal(model) is None else "gaussian"
     rule = STRATEGIES[name].build(model, Scales(solution.epsilon, solution.sigma, draws))
@@ -177,7 +178,7 @@ def smoothed_worst_case(model: RobustModel, solution: Solution, seed: int = 0) -
         scenarios=model.joint.split(rows),
         weights=flat,
         source=source,
-        expected_loss=float(flat @ model.loss.values(x, rows)),
+        expected_loss=risk_on(model, x, rows, flat),
         transport_cost=float(flat @ model.cost(model.rows[source], rows)),
         dual=dual,
         penalty=penalty,

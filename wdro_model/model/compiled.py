@@ -17,6 +17,7 @@ from wdro_model.loss.facts_at_data import FactsAtData
 from wdro_model.loss.structure import Structure
 from wdro_model.model.declared import all_variables, refuse_uncertain_constraints
 from wdro_model.model.feasible import Feasible, parameters_of
+from wdro_model.model.functionals import Tails
 from wdro_model.model.kept_programs import Budget, Programs, mixed_parameters, values_of
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs import BoundCost
@@ -87,6 +88,8 @@ class Model:
     assume_convex: bool
     maximise: bool
     """Is the loss minus an objective that the user maximises?"""
+    tails: Tails | None = field(default=None, repr=False, compare=False, kw_only=True)
+    """How decisions are judged, where the objective has CVaRs."""
     memory: Memory = field(default_factory=Memory, repr=False, compare=False, kw_only=True)
     """Results that models which differ in nothing but the radius share."""
 
@@ -263,6 +266,7 @@ def compiled(
     ball: WassersteinBall | None,
     assume_convex: bool,
     maximise: bool = False,
+    tails: Tails | None = None,
 ) -> Model:
     """Loss, structure, joint samples, bound cost and feasible set of a problem."""
     uncertain = tuple(loss.parameters)
@@ -282,7 +286,7 @@ def compiled(
     feasible = Feasible(constraints, all_variables(loss.variables, constraints))
     if not uncertain:
         flat = FlatLoss(loss, feasible.layout, None)
-        certain = Model(expression, flat, structure, feasible, assume_convex, maximise)
+        certain = Model(expression, flat, structure, feasible, assume_convex, maximise, tails=tails)
         refuse_false_facts(certain)
         return certain
     joint = JointSamples(uncertain)
@@ -298,6 +302,7 @@ def compiled(
         given,
         given.cost.bound_to(joint),
         has_ball=ball is not None,
+        tails=tails,
     )
     refuse_false_facts(model)
     return model

@@ -12,15 +12,19 @@ import scipy.sparse as sp
 from wdro_model.loss import BatchedLoss, CallableLoss
 from wdro_model.loss.atoms.cvxpy_classes import NEGATE, SUM_LARGEST
 from wdro_model.loss.atoms.facts import brief
+from wdro_model.model.functionals import WAY_OUT, Tails, lowered
 from wdro_model.sets import In
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 
-def compiled_loss(objective: Any) -> BatchedLoss | CallableLoss:
-    """The loss of an objective, lowered to NumPy: minus the one that is maximised."""
+def compiled_loss(objective: Any) -> tuple[BatchedLoss | CallableLoss, Tails | None]:
+    """The loss of an objective, lowered to NumPy: minus the one that is maximised.
+
+    And how it is judged, where it has CVaRs.
+    """
     if isinstance(objective, CallableLoss):
-        return objective
+        return objective, None
     if not isinstance(objective, (cp.Minimize, cp.Maximize)):
         raise ValueError(
             f"the objective must be cp.Minimize(loss), cp.Maximize(reward) or a CallableLoss, got "
@@ -28,7 +32,15 @@ def compiled_loss(objective: Any) -> BatchedLoss | CallableLoss:
         )
     refuse_nan(objective, "the loss")
     refuse_vector_cvar(objective.expr)
-    return BatchedLoss(objective.expr if isinstance(objective, cp.Minimize) else _minus(objective))
+    loss = objective.expr if isinstance(objective, cp.Minimize) else _minus(objective)
+    found = lowered(loss, "the objective")
+    for measure in found.measures:
+        if measure.ambiguity is not None:
+            raise ValueError(
+                f"{brief(measure)} has a ball of its own in the objective, whose terms share that "
+                f"of the problem; leave ambiguity= out, or {WAY_OUT.format(measure=measure)}."
+            )
+    return BatchedLoss(found.expression), found.tails
 
 
 def _minus(objective: cp.Maximize) -> Any:
@@ -50,8 +62,7 @@ def refuse_vector_cvar(expression: Any) -> None:
             raise ValueError(
                 "cp.cvar and cp.sum_largest look at the entries of one vector, not at the "
                 f"distribution of the data, and {atom.args[0]} has one entry; for the CVaR of a "
-                "loss at level 0.95 add t = cp.Variable() and write "
-                "cp.Minimize(t + cp.pos(loss - t) / (1 - 0.95))."
+                "loss at level 0.95 write wdro_model.cvar(loss, 0.95)."
             )
 
 

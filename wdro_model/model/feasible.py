@@ -15,6 +15,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.errors import InfeasibleError, UnboundedError
+from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.loss.batched import Layout
 from wdro_model.sets.convex import ConvexSet, boolean_entries, integer_entries
 from wdro_model.sets.feasible_set import FeasibleSet, In, forgets_its_constraints
@@ -164,7 +165,9 @@ class Feasible:
         ]
         if rest:
             where = np.concatenate([np.r_[self.layout.slices[v]] for v in rest])
-            blocks.append((ConvexSet(self.other_constraints(), rest), where))
+            # Objectives for oracles have minimised thresholds out: these may stay where they are.
+            still = [t == 0 for t in rest if isinstance(t, Threshold)]
+            blocks.append((ConvexSet([*self.other_constraints(), *still], rest), where))
         if len(blocks) == 1:
             return near_if_unbounded(blocks[0][0])
         return ProductSet(blocks)

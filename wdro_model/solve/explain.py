@@ -49,8 +49,8 @@ def explain(model: Model, chosen: Plan, options: Options, solution: Solution | N
 
 def model_rows(model: Model) -> list[tuple[str, str]]:
     layout = model.feasible.layout
-    decision = ", ".join(f"{v.name()} {shape_text(v.shape)}" for v in layout.variables)
-    rows = [("decision", f"{decision}; {layout.dimension} numbers")]
+    decision = ", ".join(f"{v.name()} {shape_text(v.shape)}" for v in layout.own)
+    rows = [("decision", f"{decision}; {sum(v.size for v in layout.own)} numbers")]
     rows += [("feasible", line) for line in model.feasible.describe()]
     if not isinstance(model, RobustModel):
         rows.append(("data", "nothing is uncertain"))
@@ -61,6 +61,9 @@ def model_rows(model: Model) -> list[tuple[str, str]]:
             ("", f"N = {model.joint.size} joint samples in dimension {model.joint.dimension}")
         )
     rows.append(("loss", loss_text(model)))
+    if model.tails is not None:
+        text = f"with {model.tails.describe()}, each a minimum over a threshold"
+        rows.append(("", f"{text}; judged as the risk of what is in them"))
     if model.maximise:
         rows.append(("", "minus the objective, whose least expected value is maximised"))
     if isinstance(model, RobustModel) and model.has_ball:

@@ -19,6 +19,7 @@ from wdro_model.objectives import exact
 from wdro_model.objectives.convexity import LARGEST, hessian_of_quadratic, is_positive_semidefinite
 from wdro_model.objectives.empirical import Empirical, Program, empirical_program
 from wdro_model.objectives.exact import Counterpart
+from wdro_model.objectives.least_thresholds import EmpiricalTails
 from wdro_model.sets.ball import Ball
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.nearby import Nearby
@@ -109,6 +110,11 @@ def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) 
     """
     if method not in METHODS:
         raise ValueError(unknown_name("method", method, METHODS))
+    if model.tails is not None and solver is not None and solver.is_stochastic:
+        raise ValueError(
+            f"{type(solver).__name__} sees a few samples at a time, and {model.tails.describe()} "
+            "is no mean over samples; use solver=FrankWolfe(), or leave it out."
+        )
     key = (method, repr(solver), relax)
     kept = model.programs.find(key)
     trouble = FIRST if kept is None else kept.trouble(model)
@@ -257,14 +263,11 @@ METHODS: dict[str, Callable[[Model, Solver | None, bool], Plan]] = {
 }
 
 
-def empirical(model: Model) -> Empirical:
-    """Empirical risk as a smooth objective."""
-    return Empirical(model)
-
-
-def empirical_with_convexity(model: Model) -> Empirical:
-    """The same, after a look at the Hessian of a loss that is quadratic in the decision."""
-    objective = empirical(model)
+def empirical_with_convexity(model: Model) -> Empirical | EmpiricalTails:
+    """Empirical risk, after a look at the Hessian of a loss that is quadratic in the decision."""
+    if model.tails is not None:
+        return EmpiricalTails(model)
+    objective = Empirical(model)
     quadratic = (
         objective.affine
         and model.loss.dimension <= LARGEST

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.model import RobustModel
+from wdro_model.model import Model, RobustModel
 from wdro_model.objectives import integration
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.integration.over_workers import OverWorkers
+from wdro_model.objectives.least_thresholds import LeastThresholds
 from wdro_model.objectives.smoothed_risk import Moving, Smoothed
 from wdro_model.solve.options import Options
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, QuasiNewton
@@ -52,7 +53,7 @@ class Recipe:
         """The objective with so many draws per sample, from the stream of a stage."""
         rule = self._rule(Scales(self.epsilon, self.sigma, draws))
         kind = Moving if rule.adapts else Smoothed
-        return kind(
+        found = kind(
             rule,
             size=self.model.joint.size,
             radius=self.model.radius,
@@ -61,6 +62,7 @@ class Recipe:
             convex=self.convex,
             stream=Stream(self.seed, stage),
         )
+        return over_thresholds(found, self.model)
 
     def _rule(self, scales: Scales) -> Any:
         """The strategy: on the workers of a cluster where they hold the data, else here."""
@@ -88,7 +90,7 @@ def surrogate(objective: Smoothed) -> Smoothed | None:
     easier: Any = objective.integration.surrogate()
     if easier is None:
         return None
-    return Smoothed(
+    found = Smoothed(
         easier,
         size=len(easier.rows),
         radius=objective.radius,
@@ -97,3 +99,11 @@ def surrogate(objective: Smoothed) -> Smoothed | None:
         convex=objective.convex,
         stream=objective.stream,
     )
+    if isinstance(objective, LeastThresholds):
+        return over_thresholds(found, objective.model)
+    return found
+
+
+def over_thresholds(objective: Smoothed, model: Model) -> Any:
+    """The objective, minimised over the thresholds of the model where it has some."""
+    return objective if model.tails is None else LeastThresholds(objective, model)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 
-from wdro_model.model import RobustModel
+from wdro_model.loss.batched import BatchedLoss, FlatLoss
+from wdro_model.loss.structure import analyse
+from wdro_model.model import Feasible, Memory, Model, RobustModel
 from wdro_model.objectives import exact
 from wdro_model.objectives.ascent import climb, push
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.exact import Counterpart, Extremal
+from wdro_model.objectives.least_thresholds import at_quantiles
 from wdro_model.solve.own_units import Units, in_units
+from wdro_model.solvers import Conic
 from wdro_model.solvers.objective import Array
 
 FALSE = 1e-5
@@ -23,9 +29,52 @@ AGREE = 1e-4
 
 
 def known_robust_value(model: RobustModel, x: Array) -> float | None:
-    """The worst-case risk of a decision over the ball; None where no formula is known."""
+    """The worst-case risk of a decision over the ball; None where no formula is known.
+
+    Thresholds of CVaRs are where they are best for this ball, whatever x has in their place.
+    """
     found = exact.counterpart(model) if exact.has_counterpart(model) else None
-    return None if found is None else robust_value(model, x, found)
+    return None if found is None else robust_value(model, settled(model, x), found)
+
+
+def settled(model: Model, x: Array) -> Array:
+    """The decision with the thresholds of CVaRs at which its worst-case risk is attained.
+
+    Those of the samples where no counterpart is known.
+    """
+    x = at_quantiles(model, x)
+    if model.tails is None or not isinstance(model, RobustModel) or model.radius == 0:
+        return x
+    within = in_thresholds(model, x)
+    if not exact.has_counterpart(within):
+        return x
+    found = exact.counterpart(within)
+    program = exact.program_by(found, _units(within, found).model)
+    if program is None:
+        return x
+    layout = within.feasible.layout
+    with layout.holding():
+        Conic().run(cp.Problem(cp.Minimize(program.expression), list(program.constraints)))
+        best = {t: np.array(t.value) for t in layout.variables}
+    return model.loss.layout.join({**model.loss.layout.split(x), **best})
+
+
+def in_thresholds(model: RobustModel, x: Array) -> RobustModel:
+    """The model in its thresholds alone, the decision being x."""
+    assert model.tails is not None
+    numbers = {id(v): cp.Constant(part) for v, part in model.loss.layout.split_own(x).items()}
+    expression = model.expression.tree_copy(numbers)
+    feasible = Feasible([], model.tails.thresholds)
+    loss = BatchedLoss(expression, model.joint.parameters)
+    return replace(
+        model,
+        expression=expression,
+        loss=FlatLoss(loss, feasible.layout, model.joint),
+        structure=analyse(expression, model.joint.parameters),
+        feasible=feasible,
+        tails=None,
+        memory=Memory(),
+    )
 
 
 def robust_value(model: RobustModel, x: Array, found: Counterpart) -> float:
