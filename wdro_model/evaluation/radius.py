@@ -49,7 +49,7 @@ def select_radius(
     radii: Any = None,
     folds: Any = 5,
     *,
-    metric: str | Metric | None = None,
+    metric: str | Metric = "risk",
     rule: str = "min",
     test: Any = None,
     holdout: float | None = None,
@@ -81,7 +81,7 @@ def select_radius(
         k folds, shuffled by the seed; 1 with `holdout`, the share of the samples that judges.
     metric : "risk", "mean", "cvar" (the mean of the worst 5%) or a function of the losses (n,)
         Small is good; the losses are minus the values of an objective that is maximised. The risk
-        is the objective on the scenarios; without risk measures in it, the mean. By default it.
+        is the objective on the scenarios, which is the mean if it has no risk measures.
     rule : "min" or "one_standard_error"
         The smallest mean score, or the largest radius within one standard error of it.
     test : {parameter: array} or array, optional
@@ -113,9 +113,9 @@ def select_radius(
     began = time.perf_counter()
     joint, cost = check_problem(problem)
     check_arguments(problem, seed, arguments)
-    if metric is None:
-        metric = "mean" if problem._model.tails is None else "risk"
     as_metric(metric)
+    if metric == "risk" and problem._model.tails is None:
+        metric = "mean"
     jobs = check_jobs(jobs)
     if radii is None:
         grid = default_radii(joint, cost, problem.ambiguity.cost.order)
