@@ -9,24 +9,25 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
 
 import cvxpy as cp
 import numpy as np
+from cvxpy.constraints.constraint import Constraint
 from cvxpy.lin_ops import lin_utils
 from numpy.typing import ArrayLike
 
 from wdro_model.display.factual import Facts, brief, counted, facts_html, facts_lines
-from wdro_model.errors import ConvexityWarning
-from wdro_model.model import Memory, Model, RobustModel, compiled
+from wdro_model.errors import ConvexityWarning, InfeasibleError
+from wdro_model.model import Memory, Model, RobustModel
 from wdro_model.model.compiled import refuse_empty_set, refuse_missing_values
 from wdro_model.model.declared import (
     ReadOnly,
     check_ambiguity,
     check_assumption,
     check_constraints,
-    compiled_loss,
 )
 from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
 from wdro_model.objectives.least_thresholds import risk_on
 from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
+from wdro_model.solve.constraint_programs import declared_model, explained
 from wdro_model.solve.explain import explain, model_rows
 from wdro_model.solve.first_order import user_start
 from wdro_model.solve.options import (
@@ -41,6 +42,7 @@ from wdro_model.solve.options import (
 from wdro_model.solve.true_risk import known_robust_value
 from wdro_model.solvers import Solver
 from wdro_model.uncertainty.ambiguity import WassersteinBall
+from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.scenarios import as_rows
 
@@ -114,15 +116,9 @@ class Problem:
         self._objective = objective
         self._constraints = tuple(check_constraints(constraints))
         self._assume_convex = check_assumption(assume_convex)
-        loss, tails = compiled_loss(objective)
         self._ambiguity = check_ambiguity(ambiguity)
-        self._model = compiled(
-            loss,
-            self._constraints,
-            self._ambiguity,
-            self._assume_convex,
-            isinstance(objective, cp.Maximize),
-            tails,
+        self._model = declared_model(
+            objective, self._constraints, self._ambiguity, self._assume_convex
         )
         self._warned = False
         self._decided: Mapping[cp.Variable, np.ndarray] | None = None
@@ -210,16 +206,20 @@ class Problem:
         )
         time_limit = check_time_limit(time_limit)
         model, method = self._current_model(), checked.method(method, self.radius)
+        model = model.empirical() if method == "erm" else model
         chosen = plan(model, method, check_solver(solver), checked.relax)
         chosen = replace(chosen, solver=with_time_limit(chosen.solver, time_limit))
         self.value = self.status = self.solution = self._decided = None
         with model.feasible.layout.holding():  # a solve that fails leaves the variables alone
-            solution = STAGES[chosen.stage](model, chosen, chosen.solver, checked)
+            try:
+                solution = STAGES[chosen.stage](model, chosen, chosen.solver, checked)
+            except InfeasibleError as error:
+                raise (explained(model, error) if model.feasible.uncertain else error) from None
             if method == "auto" and solver is None and not checked.relax:
                 solution = self._whole(model, solution)
         solution = solution.turned() if model.maximise else solution
         if not chosen.solver.is_conic:
-            forget_multipliers(model.feasible.constraints)
+            forget_multipliers(model.feasible.declared)
         self._decide(solution.everything)
         self.value, self.status, self.solution = solution.value, solution.status, solution
         self._warn_about_convexity(solution)
@@ -256,6 +256,7 @@ class Problem:
         """
         checked = Options.of(options)
         model, method = self._current_model(), checked.method(method, self.radius)
+        model = model.empirical() if method == "erm" else model
         chosen = plan(model, method, check_solver(solver), checked.relax)
         return explain(model, chosen, checked, self.solution)
 
@@ -305,10 +306,11 @@ class Problem:
         >>> print(f"mean {statistics.mean:.3f}, worst {statistics.worst:.3f}")
         mean 2.667, worst 3.053
         """
-        from wdro_model.evaluation.statistics import observed
+        from wdro_model.evaluation.statistics import constraint_values, observed
 
-        model = self._current_model()
-        return observed(model, self._decision(decision), scenarios).statistics()
+        model, x = self._current_model(), self._decision(decision)
+        found = observed(model, x, scenarios).statistics()
+        return replace(found, constraints=constraint_values(model, x, scenarios))
 
     def robust_value(self, decision: Any = None) -> float | None:
         """The exact worst-case risk of this problem's decision, or of another {variable: value}.
@@ -335,16 +337,22 @@ class Problem:
         return None if found is None else model.sign * found
 
     def worst_case(
-        self, method: Literal["exact", "smoothed"] | None = None, decision: Any = None
+        self,
+        method: Literal["exact", "smoothed"] | Constraint | None = None,
+        decision: Any = None,
     ) -> WorstCase:
         """The adversarial distribution at the decision: scenarios, weights, transport cost.
+
+        Of the objective, or of an uncertain constraint of the problem: the distribution that comes
+        closest to violating it. Its expected loss is then the left-hand side minus the right one,
+        in the entry of a vector where that is largest.
 
         Parameters
         ----------
         method
             "exact" for the extremal distribution, where an exact formula is known, "smoothed"
             for draws of the smoothed problem's adversary after solve(method="smoothed"); by default
-            the one that goes with the last solve.
+            the one that goes with the last solve. Or a constraint.
         decision
             {variable: value} or a solution, instead of this problem's own; only "exact".
 
@@ -364,9 +372,11 @@ class Problem:
         >>> print(f"{adversary.transport_cost:.3f} of {problem.radius}")
         0.020 of 0.02
         """
-        from wdro_model.evaluation.worst_case import find_worst_case
+        from wdro_model.evaluation.worst_case import constraint_worst_case, find_worst_case
 
         model, x = self._current_model(), self._decision(decision)
+        if isinstance(method, Constraint):
+            return constraint_worst_case(model, x, method)
         found = find_worst_case(model, x, self._solution_at(x), method)
         return replace(found, expected_loss=model.sign * found.expected_loss)
 
@@ -451,7 +461,7 @@ class Problem:
         return list(self._model.feasible.layout.own)
 
     def uncertain_parameters(self) -> list[UncertainParameter]:
-        """The uncertain parameters of the loss.
+        """The uncertain parameters of the loss, then those of constraints.
 
         Examples
         --------
@@ -463,12 +473,13 @@ class Problem:
         >>> [parameter.name() for parameter in problem.uncertain_parameters()]
         ['price', 'toll']
         """
-        return list(self._model.loss.loss.parameters)
+        return list(self._model.parameters)
 
     @property
     def radius(self) -> float:
         """The transport budget of the ambiguity set, 0 without one."""
-        return self._model.radius
+        shared = (c.rows[0].radius for c in self._model.feasible.uncertain if not c.has_own_ball)
+        return max((self._model.radius, *shared))
 
     def with_radius(self, radius: float) -> Problem:
         """The same problem with another radius: variables, data and compiled parts are shared.
@@ -488,10 +499,7 @@ class Problem:
         if self.ambiguity is None:
             raise ValueError("the problem has no ambiguity set; pass ambiguity= when it is built.")
         ball = WassersteinBall(radius, self.ambiguity.cost)
-        model = self._model
-        return self._twin(
-            replace(model, ambiguity=ball) if isinstance(model, RobustModel) else model, ball
-        )
+        return self._twin(self._model.with_radius(ball.radius), ball)
 
     def with_samples(self, samples: Any = None, *, rows: Any = None) -> Problem:
         """The same problem on other data: variables, sets and the compiled loss are shared.
@@ -524,15 +532,18 @@ class Problem:
         if (samples is None) == (rows is None):
             given = "neither" if samples is None else "both"
             raise ValueError(f"with_samples needs either samples or rows=, got {given}.")
-        if not isinstance(model, RobustModel):
+        if not model.parameters:
             raise ValueError(
                 "the loss has no uncertain parameter, there are no samples to exchange; declare "
                 "one with UncertainParameter(..., samples=...)."
             )
-        if rows is None:
-            return self._twin(model.on(model.joint.replace(samples)), self.ambiguity)
-        some = model.joint.take(as_rows(rows, model.joint.size, "rows"))
-        return self._twin(model.on(some), self.ambiguity)
+
+        def other(joint: JointSamples) -> JointSamples:
+            if rows is None:
+                return joint.replace(model.scenarios_of(joint, samples))
+            return joint.take(as_rows(rows, joint.size, "rows"))
+
+        return self._twin(model.exchanged(other), self.ambiguity)
 
     def _facts(self) -> Facts:
         """What was declared, and what the last solve found."""

@@ -93,7 +93,8 @@ def warm_arguments(
     """
     out = dict(arguments)
     stochastic = isinstance(out.get("solver"), MomentumFrankWolfe)
-    if last is None or out.get("start") is not None or stochastic:
+    bounded = bool(problem._model.feasible.uncertain)  # whether a start meets them takes a program
+    if last is None or out.get("start") is not None or stochastic or bounded:
         return out
     try:
         refuse_outside(problem._model, user_start(problem._model, last))
@@ -166,5 +167,5 @@ def named_scenarios(problem: Problem, test: Any) -> dict[str, Any]:
     model = problem._model
     if isinstance(model, RobustModel):
         for scenarios in sets.values():
-            scenario_batches(model.joint, scenarios, 1)
+            scenario_batches(model.joint, model.scenarios_of(model.joint, scenarios), 1)
     return sets

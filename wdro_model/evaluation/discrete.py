@@ -331,7 +331,7 @@ class Completion:
         feasible, by_id = model.feasible, {id(v): twin for v, twin in self.twins.items()}
         constraints = [
             c if isinstance(c, (bool, np.bool_)) else c.tree_copy(by_id)
-            for c in feasible.constraints
+            for c in feasible.written_constraints()
         ]
         flat = cp.hstack([cp.vec(self.twins[v], order="C") for v in self.layout.variables])
         constraints.append(flat[np.flatnonzero(self.discrete)] == self.fixed)

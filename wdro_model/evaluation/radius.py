@@ -124,7 +124,8 @@ def select_radius(
     splits: list[Fold | None] = [None]
     if test is None:
         splits = [*as_folds(folds, joint.size, holdout, seed)]
-    scenarios = check_test(joint, test, holdout)
+    given = test if test is None else problem._model.scenarios_of(joint, test)
+    scenarios = check_test(joint, given, holdout)
     check_rule(rule, metric, len(splits))
     task = RadiusTask(
         problem=problem,

@@ -11,6 +11,7 @@ import numpy as np
 from wdro_model.display.factual import Facts, brief, facts_html, facts_lines, words
 from wdro_model.display.html_tables import Column
 from wdro_model.evaluation.tables import Tabular
+from wdro_model.loss.atoms.risk import is_uncertain
 from wdro_model.model import Model, RobustModel
 from wdro_model.uncertainty.scenarios import scenario_batches
 
@@ -24,6 +25,8 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The quantiles that are shown."""
 PERCENTS = np.linspace(0.0, 1.0, 101)
 """The levels of the quantiles that stand for all losses in a picture."""
+HOLDS = 1e-6
+"""Constraints hold up to this excess, relative to limits above 1."""
 ROUNDING = 1e-7
 """Differences under this fraction of the largest loss are a solver's rounding."""
 
@@ -59,7 +62,9 @@ def observed(model: Model, x: np.ndarray, scenarios: Any = None) -> Observed:
         blocks = (
             model.joint.blocks(size)
             if scenarios is None
-            else scenario_batches(model.joint, scenarios, size, reuse=True)
+            else scenario_batches(
+                model.joint, model.scenarios_of(model.joint, scenarios), size, reuse=True
+            )
         )
     tails, layout, joint = model.tails, model.loss.layout, model.loss.joint
     if tails is None:
@@ -72,6 +77,66 @@ def observed(model: Model, x: np.ndarray, scenarios: Any = None) -> Observed:
         tails.describe(),
         model.maximise,
     )
+
+
+@dataclass(frozen=True)
+class ConstraintValue:
+    """An uncertain constraint on some scenarios: its risk measures are those of them.
+
+    Of a vector, the entry that exceeds its limit most.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> stock = cp.Variable(nonneg=True, name="stock")
+    >>> demand = wdro.UncertainParameter(name="demand", samples=[70.0, 90.0, 140.0])
+    >>> short = wdro.expectation(cp.pos(demand - stock)) <= 10
+    >>> problem = wdro.Problem(cp.Minimize(stock), [short])
+    >>> value = problem.solve()
+    >>> [found] = problem.evaluate([100.0, 150.0]).constraints
+    >>> round(found.value, 1), found.limit, found.holds
+    (20.0, 10.0, False)
+    """
+
+    name: str
+    """The constraint as it was written."""
+    value: float
+    """The side with the risk measures."""
+    limit: float
+    """The other side, where it is a number; 0 where it is not, the value being left minus right."""
+    excess: float
+    """By how much it is violated; at most 0 where it holds."""
+    holds: bool
+
+    def __str__(self) -> str:
+        verdict = "holds" if self.holds else f"violated by {self.excess:.3g}"
+        return f"{self.name}: {self.value:.6g}, limit {self.limit:.6g}, {verdict}"
+
+
+def constraint_values(
+    model: Model, x: np.ndarray, scenarios: Any = None
+) -> tuple[ConstraintValue, ...]:
+    """The uncertain constraints of a model on scenarios, or on the samples."""
+    values = model.feasible.layout.split(x)
+    return tuple(_constraint_value(model, u, values, scenarios) for u in model.feasible.uncertain)
+
+
+def _constraint_value(model: Model, uncertain: Any, values: Any, scenarios: Any) -> ConstraintValue:
+    found = []
+    for row in uncertain.rows:
+        given = scenarios
+        if isinstance(row, RobustModel) and scenarios is not None:
+            given = model.scenarios_of(row.joint, scenarios)
+        found.append(observed(row, row.feasible.layout.join(values), given).contributions.mean())
+    worst = int(np.argmax(found))
+    excess, value, limit = float(found[worst]), float(found[worst]), 0.0
+    for side, sign in zip(uncertain.original.args, (-1.0, 1.0)):
+        if side.is_constant() and not is_uncertain(side):
+            numbers = np.ravel(np.broadcast_to(side.value, uncertain.original.shape), order="F")
+            limit = float(numbers[worst])
+            value = limit + sign * excess
+    holds = excess <= HOLDS * max(1.0, abs(limit))
+    return ConstraintValue(uncertain.name, value, limit, excess, bool(holds))
 
 
 def losses_at(model: Model, x: np.ndarray, scenarios: Any = None) -> np.ndarray:
@@ -124,6 +189,8 @@ class LossStatistics:
     """Its standard error, thresholds being taken as known; NaN for a single loss."""
     measures: str = ""
     """The CVaRs of the objective; empty where it has none."""
+    constraints: tuple[ConstraintValue, ...] = ()
+    """The uncertain constraints of the problem on the scenarios."""
 
     @classmethod
     def of(cls, losses: Any, maximise: bool = False) -> LossStatistics:
@@ -196,6 +263,7 @@ class LossStatistics:
             ("quantiles", spread),
             ("CVaR 95%", f"{self.tail:.6g} (standard error {self.tail_error:.2g})"),
             ("worst", f"{self.worst:.6g}"),
+            *(("constraint", str(found)) for found in self.constraints),
         ]
 
     _repr_html_ = facts_html

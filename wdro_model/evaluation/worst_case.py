@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from wdro_model.display.factual import Facts, brief, counted, facts_html, known
 from wdro_model.errors import NoReformulationError, unknown_name
+from wdro_model.loss.atoms.facts import brief as brief_constraint
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.exact import counterpart
 from wdro_model.objectives.exact.counterpart import unmoved
@@ -114,6 +116,20 @@ def find_worst_case(
         )
     assert isinstance(model, RobustModel)
     return smoothed_worst_case(model, solution)
+
+
+def constraint_worst_case(model: Model, x: np.ndarray, constraint: Any) -> WorstCase:
+    """The distribution that comes closest to violating an uncertain constraint of a model."""
+    for uncertain in model.feasible.uncertain:
+        if uncertain.original is constraint:
+            values = model.feasible.layout.split(x)
+            found = [worst_case(row, row.feasible.layout.join(values)) for row in uncertain.rows]
+            return max(found, key=lambda one: one.expected_loss)
+    known = "; ".join(uncertain.name for uncertain in model.feasible.uncertain) or "none"
+    raise ValueError(
+        f"{brief_constraint(constraint)} is not one of the uncertain constraints of the problem "
+        f"(there are: {known}); give the very object that stands in its list."
+    )
 
 
 def worst_case(model: Model, x: np.ndarray) -> WorstCase:

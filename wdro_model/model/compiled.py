@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import cvxpy as cp
 import numpy as np
@@ -24,6 +24,9 @@ from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 
+if TYPE_CHECKING:
+    from wdro_model.model.uncertain_constraints import UncertainConstraint
+
 MOST_RESULTS = 64
 """Results that are kept at once: several for each of the last radii."""
 
@@ -35,12 +38,14 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self.values: tuple[bytes, ...] = ()
+        self.values: tuple[Any, ...] = ()
         self.programs = Programs()
         """Kept for all values: their parameters are CVXPY's."""
         self.results: dict[str, Any] = {}
+        self.twins: dict[str, Any] = {}
+        """The same model otherwise, which keeps what is its own."""
 
-    def find(self, name: str, values: tuple[bytes, ...], compute: Callable[[], Any]) -> Any:
+    def find(self, name: str, values: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
         """The result of that name; computed and kept if it is not known."""
         if values != self.values:
             self.values, self.results = values, {}
@@ -139,12 +144,63 @@ class Model:
         """The average of each uncertain parameter over the samples."""
         return {}
 
+    # ------------------------------------------------------------------ with its constraints
+    @property
+    def parameters(self) -> tuple[UncertainParameter, ...]:
+        """The uncertain parameters of the loss, then those of constraints."""
+        others = (p for u in self.feasible.uncertain for p in u.parameters)
+        return tuple(dict.fromkeys((*self.loss.loss.parameters, *others)))
+
+    def scenarios_of(self, joint: JointSamples, scenarios: Any) -> Any:
+        """What is given for all the parameters of a problem, for those of some samples alone."""
+        others = [p for p in self.parameters if p not in joint.slices]
+        if not others:
+            return scenarios
+        if not isinstance(scenarios, Mapping):
+            names = ", ".join(repr(p.name()) for p in self.parameters)
+            raise ValueError(
+                f"scenarios of several parameters must be given as {{parameter: array}} for "
+                f"{names}, got a {type(scenarios).__name__}."
+            )
+        names = {p.name() for p in others}
+        ids = {id(p) for p in others}
+        return {
+            key: value
+            for key, value in scenarios.items()
+            if not (key in names if isinstance(key, str) else id(key) in ids)
+        }
+
+    def bounded_by(self, uncertain: Sequence[UncertainConstraint]) -> Self:
+        """The model with other uncertain constraints."""
+        feasible = self.feasible.with_uncertain(uncertain)
+        return replace(self, feasible=feasible, memory=Memory())
+
+    def empirical(self) -> Self:
+        """The model with uncertain constraints that hold on the samples alone."""
+        uncertain = self.feasible.uncertain
+        if not uncertain:
+            return self
+        if "empirical" not in self.memory.twins:
+            self.memory.twins["empirical"] = self.bounded_by([u.empirical() for u in uncertain])
+        return self.memory.twins["empirical"]
+
+    def with_radius(self, radius: Any) -> Self:
+        """The model with another radius of the problem's ball, in the objective and constraints."""
+        uncertain = self.feasible.uncertain
+        return self.bounded_by([u.with_radius(radius) for u in uncertain]) if uncertain else self
+
+    def exchanged(self, other: Callable[[JointSamples], JointSamples]) -> Self:
+        """The model on other samples, in the objective and constraints."""
+        uncertain = self.feasible.uncertain
+        return self.bounded_by([u.on(other) for u in uncertain]) if uncertain else self
+
+    # ------------------------------------------------------------------ what is kept
     def remember(self, name: str, compute: Callable[[], Any]) -> Any:
         """A result computed once for the current values of the certain parameters."""
         certain = [] if self.expression is None else self.expression.parameters()
-        certain += [p for c in self.feasible.constraints for p in parameters_of(c)]
+        certain += [p for c in self.feasible.declared for p in parameters_of(c)]
         values = tuple(np.asarray(p.value).tobytes() for p in certain if p.value is not None)
-        return self.memory.find(name, values, compute)
+        return self.memory.find(name, (*values, *self.feasible.stamp()), compute)
 
     @property
     def programs(self) -> Programs:
@@ -244,6 +300,13 @@ class RobustModel(Model):
             memory=Memory(),
         )
 
+    def with_radius(self, radius: Any) -> RobustModel:
+        ball = WassersteinBall(radius, self.ambiguity.cost)
+        return replace(super().with_radius(radius), ambiguity=ball)
+
+    def exchanged(self, other: Callable[[JointSamples], JointSamples]) -> RobustModel:
+        return super().exchanged(other).on(other(self.joint))
+
     def on_one_sample(self) -> RobustModel:
         """The model on its first sample, all else being equal: what can be written, for less."""
         return self.on_samples(np.zeros(1, dtype=int))
@@ -267,8 +330,12 @@ def compiled(
     assume_convex: bool,
     maximise: bool = False,
     tails: Tails | None = None,
+    in_constraints: Sequence[cp.Variable] = (),
 ) -> Model:
-    """Loss, structure, joint samples, bound cost and feasible set of a problem."""
+    """Loss, structure, joint samples, bound cost and feasible set of a problem.
+
+    in_constraints: variables of constraints that are given to it later.
+    """
     uncertain = tuple(loss.parameters)
     refuse_uncertain_constraints(constraints)
     for parameter in uncertain:
@@ -283,7 +350,8 @@ def compiled(
         if isinstance(loss, CallableLoss)
         else analyse(loss.expression, uncertain)
     )
-    feasible = Feasible(constraints, all_variables(loss.variables, constraints))
+    variables = (*loss.variables, *in_constraints)
+    feasible = Feasible(constraints, all_variables(variables, constraints))
     if not uncertain:
         flat = FlatLoss(loss, feasible.layout, None)
         certain = Model(expression, flat, structure, feasible, assume_convex, maximise, tails=tails)
@@ -322,7 +390,7 @@ def refuse_false_facts(model: Model, x: np.ndarray | None = None) -> None:
 def refuse_missing_values(model: Model) -> None:
     """Certain parameters must have a value before anything is solved."""
     parameters = [] if model.expression is None else model.expression.parameters()
-    for constraint in model.feasible.constraints:
+    for constraint in model.feasible.declared:
         parameters = [*parameters, *parameters_of(constraint)]
     for parameter in parameters:
         if not isinstance(parameter, UncertainParameter) and parameter.value is None:
@@ -334,7 +402,7 @@ def refuse_missing_values(model: Model) -> None:
 
 def refuse_empty_set(model: Model) -> None:
     """An empty feasible set is an error here rather than in the middle of a solve."""
-    feasible = model.feasible
+    feasible = model.feasible.with_uncertain(())
     certain = [p for c in feasible.constraints for p in parameters_of(c)]
     if not feasible.constraints or feasible.is_integer or any(p.value is None for p in certain):
         return

@@ -12,7 +12,8 @@ import scipy.sparse as sp
 from wdro_model.loss import BatchedLoss, CallableLoss
 from wdro_model.loss.atoms.cvxpy_classes import NEGATE, SUM_LARGEST
 from wdro_model.loss.atoms.facts import brief
-from wdro_model.model.functionals import WAY_OUT, Tails, lowered
+from wdro_model.loss.atoms.risk import Probability
+from wdro_model.model.functionals import WAY_OUT, Tails, lowered, subexpressions
 from wdro_model.sets import In
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.parameter import UncertainParameter
@@ -51,11 +52,7 @@ def _minus(objective: cp.Maximize) -> Any:
 
 def refuse_vector_cvar(expression: Any) -> None:
     """CVXPY's CVaR of the entries of a vector is no CVaR of the loss over the data."""
-    waiting, seen = [expression], set[int]()
-    while waiting:
-        atom = waiting.pop()
-        waiting += [a for a in atom.args if id(a) not in seen]
-        seen.update(map(id, atom.args))
+    for atom in subexpressions([expression]):
         if not isinstance(atom, SUM_LARGEST) or atom.args[0].size > 1:
             continue
         if any(isinstance(p, UncertainParameter) for p in atom.parameters()):
@@ -86,9 +83,10 @@ def check_constraints(constraints: Sequence[Any] | None) -> list[Any]:
     for constraint in constraints:
         known = (In, cp.constraints.constraint.Constraint, bool, np.bool_)
         if not isinstance(constraint, known):
+            likely = "; write it >= 0.9" if isinstance(constraint, Probability) else ""
             raise ValueError(
                 f"a constraint must be a CVXPY constraint or In(x, set), got "
-                f"{type(constraint).__name__}: {constraint!r}."
+                f"{type(constraint).__name__}: {constraint!r}{likely}."
             )
         if isinstance(constraint, cp.constraints.constraint.Constraint):
             refuse_nan(constraint, "a constraint")
@@ -116,7 +114,7 @@ def check_assumption(assume_convex: Any) -> bool:
 
 
 def refuse_uncertain_constraints(constraints: Sequence[Any]) -> None:
-    """Uncertainty is allowed in the loss only."""
+    """Outside of the loss, uncertainty is allowed inside risk measures only."""
     for constraint in constraints:
         if isinstance(constraint, (In, bool, np.bool_)):
             continue
@@ -124,7 +122,10 @@ def refuse_uncertain_constraints(constraints: Sequence[Any]) -> None:
             if isinstance(parameter, UncertainParameter):
                 raise ValueError(
                     f"the uncertain parameter {parameter.name()!r} is in the constraint "
-                    f"{constraint}; only the loss may be uncertain: move it there as a penalty."
+                    f"{constraint}, which is to hold for what distribution of it? Bound its "
+                    "expectation (wdro_model.expectation(g) <= 0), the mean of its worst share "
+                    "(wdro_model.cvar(g, 0.9) <= 0), or ask that it holds with a probability "
+                    "(wdro_model.probability(g <= 0) >= 0.9)."
                 )
 
 

@@ -11,7 +11,8 @@ minimised over the thresholds beside the decision.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cvxpy as cp
@@ -21,7 +22,7 @@ from wdro_model.loss import BatchedLoss
 from wdro_model.loss.atoms.facts import brief
 from wdro_model.loss.atoms.risk import RiskMeasure, Threshold, is_uncertain
 from wdro_model.loss.batched import FlatLoss, Layout
-from wdro_model.loss.expressions import Walk, entry_of
+from wdro_model.loss.expressions import Walk, entry_of, weighted
 from wdro_model.loss.polynomial import affine_parts, degree
 from wdro_model.uncertainty.joint import JointSamples
 
@@ -114,6 +115,19 @@ class Lowered:
     """How it is judged; None where a mean is all there is."""
     measures: tuple[RiskMeasure, ...] = ()
     """What was replaced."""
+    outside: Any = None
+    """The expression with variables in their place."""
+
+
+def subexpressions(roots: Iterable[Any]) -> Iterator[Any]:
+    """Expressions and all that is in them, each once."""
+    waiting, seen = list(roots), set[int]()
+    while waiting:
+        expression = waiting.pop()
+        if id(expression) not in seen:
+            seen.add(id(expression))
+            yield expression
+            waiting += expression.args
 
 
 def lowered(expression: Any, what: str) -> Lowered:
@@ -124,8 +138,11 @@ def lowered(expression: Any, what: str) -> Lowered:
     holes = _Holes()
     outside = holes(expression)
     if not holes.measures:
-        return Lowered(expression)
+        return Lowered(expression, outside=expression)
     slopes = _slopes(outside, holes.measures, what)
+    if any(_is_sparse(slope) for slope in slopes.values()):
+        some = _entries_that_count(outside, holes.measures, slopes)
+        return replace(lowered(some, what), outside=outside)
     replaced: dict[int, Any] = {}
     plain: dict[int, Any] = {}
     parts: list[Tail] = []
@@ -142,7 +159,32 @@ def lowered(expression: Any, what: str) -> Lowered:
             parts.append(Tail(BatchedLoss(g), measure.level, weight, found, entry, brief(measure)))
     judged = outside.tree_copy(plain)
     tails = Tails(BatchedLoss(judged), tuple(parts)) if parts else None
-    return Lowered(outside.tree_copy(replaced), tails, tuple(holes.measures.values()))
+    measures = tuple(holes.measures.values())
+    return Lowered(outside.tree_copy(replaced), tails, measures, outside)
+
+
+def _is_sparse(slope: Any) -> bool:
+    """Are some entries of a measure multiplied by 0, as in one row of a vector?"""
+    return (
+        slope.size > 1
+        and slope.is_constant()
+        and not slope.parameters()
+        and not np.all(slope.value)
+    )
+
+
+def _entries_that_count(
+    outside: Any, measures: dict[cp.Variable, RiskMeasure], slopes: dict[Any, Any]
+) -> Any:
+    """The same sum of measures of single entries, without those that are multiplied by 0."""
+    found = affine_parts(outside, list(measures)).constant
+    for hole, measure in measures.items():
+        for column in range(hole.size):
+            slope = entry_of(slopes[hole], column)
+            if slope.variables() or slope.parameters() or slope.value:
+                single = RiskMeasure(entry_of(measure.args[0], column), *measure.get_data())
+                found = found + weighted(slope, single)
+    return found
 
 
 class _Holes(Walk):

@@ -106,6 +106,7 @@ def _taken(model: Model, best: Attempt) -> Attempt:
     for variable, value in model.feasible.layout.split(best.decision).items():
         variable.save_value(np.array(value))
     best.multipliers.save()
+    model.feasible.pass_on_multipliers()
     return best
 
 

@@ -8,6 +8,7 @@ from wdro_model.errors import UnknownToCost
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.calibration import KAPPA, default_sigma
 from wdro_model.solve.certify import Solution
+from wdro_model.solve.constraint_programs import constraint_rows
 from wdro_model.solve.integer import choice_risk
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
@@ -40,7 +41,7 @@ class Explanation(str):
 
 def explain(model: Model, chosen: Plan, options: Options, solution: Solution | None) -> Explanation:
     """Loss, data, ball, feasible set, formula, solver, and the reasons for them."""
-    rows = [*model_rows(model), *plan_rows(model, chosen)]
+    rows = [*model_rows(model), *constraint_rows(model), *plan_rows(model, chosen)]
     if chosen.method == "smoothed" and isinstance(model, RobustModel) and model.radius > 0:
         rows += smoothing_rows(model, chosen, options, solution)
     # A name of the user's may have line breaks, and a line is a row.
@@ -82,7 +83,7 @@ def loss_text(model: Model) -> str:
 
 def plan_rows(model: Model, chosen: Plan) -> list[tuple[str, str]]:
     rows = [("method", chosen.method), ("minimises", chosen.formula)]
-    if isinstance(chosen.solver, Conic):
+    if isinstance(chosen.solver, Conic | BranchAndBound):
         rows.append(("solver", chosen.solver.describe()))
     else:
         rows.append(("solver", chosen.solver.describe(model.feasible.oracle())))

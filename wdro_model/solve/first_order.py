@@ -142,6 +142,7 @@ def refuse_outside(model: Model, x: Array, tolerance: float = 1e-5) -> None:
     outside = bool(np.any(x < lower - tolerance) or np.any(x > upper + tolerance))
     with model.feasible.layout.holding(x):
         outside = outside or not meets(model.feasible.constraints, tolerance)
+    outside = outside or model.feasible.exceeds(x, tolerance)
     if outside:
         raise ValueError(
             "start lies outside the feasible set; give a point that meets the constraints, such as "

@@ -16,6 +16,7 @@ from wdro_model.model import Model
 from wdro_model.model.feasible import parameters_of
 from wdro_model.model.kept_programs import values_of
 from wdro_model.solve.units import Rescaled, Scale
+from wdro_model.uncertainty.parameter import UncertainParameter
 
 FIRST = "compiled: the first solve"
 AGAIN = "kept from an earlier solve"
@@ -59,4 +60,5 @@ class Kept:
 
 def certain_values(model: Model) -> tuple[bytes, ...]:
     """The values of all certain parameters of the constraints."""
-    return values_of([p for c in model.feasible.constraints for p in parameters_of(c)])
+    certain = [p for c in model.feasible.declared for p in parameters_of(c)]
+    return values_of([p for p in certain if not isinstance(p, UncertainParameter)])

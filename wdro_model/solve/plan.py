@@ -115,7 +115,7 @@ def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) 
             f"{type(solver).__name__} sees a few samples at a time, and {model.tails.describe()} "
             "is no mean over samples; use solver=FrankWolfe(), or leave it out."
         )
-    key = (method, repr(solver), relax)
+    key = (method, repr(solver), relax, *model.feasible.stamp())
     kept = model.programs.find(key)
     trouble = FIRST if kept is None else kept.trouble(model)
     if kept is not None and trouble is None:
@@ -127,7 +127,9 @@ def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) 
 def automatic(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     """Exact where a counterpart is known, smoothed otherwise, ERM where nothing is robust."""
     if not isinstance(model, RobustModel):
-        return erm(model, solver, relax).because("nothing is uncertain")
+        bounded = bool(model.feasible.uncertain)
+        reason = "the objective is certain" if bounded else "nothing is uncertain"
+        return _certain(model, solver, relax).because(reason)
     if not model.has_ball:
         return erm(model, solver, relax).because("no ambiguity set was given")
     if model.radius == 0:
@@ -156,6 +158,8 @@ def erm(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
 
 def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     """The worst-case risk over the ball, by a formula."""
+    if not isinstance(model, RobustModel) and model.feasible.uncertain:
+        return _certain(model, solver, relax).because("the objective is certain")
     robust = _needs_ball(model, "exact")
     if solver is not None and solver.is_stochastic:
         raise ValueError(
@@ -192,6 +196,12 @@ def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
         Written(exact_program, found.writes_samples(robust), robust=True),
         relax,
     )
+
+
+def _certain(model: Model, solver: Solver | None, relax: bool) -> Plan:
+    """A certain objective; that uncertain constraints hold over balls is then exact."""
+    found = erm(model, solver, relax)
+    return replace(found, method="exact") if model.feasible.uncertain else found
 
 
 def takes_composite(model: RobustModel, solver: Solver | None) -> bool:
@@ -348,7 +358,7 @@ def _has_small_form(model: Model) -> bool:
     if not model.feasible.has_conic_form:
         return False
     known = {v.id for v in model.feasible.layout.variables}
-    found = {v.id: v for c in model.feasible.conic_constraints() for v in c.variables()}
+    found = {v.id: v for c in model.feasible.set_forms() for v in c.variables()}
     return sum(v.size for v in found.values() if v.id not in known) <= LARGE_FORM
 
 
@@ -365,7 +375,7 @@ def _needs_branching(model: Model, draft: Plan, written: Written) -> bool:
         known = _on_one_sample(model, written)
     if known is None or cone_solver.takes_integer_cones():
         return False
-    return not known.is_piecewise_linear(model.feasible.constraints)
+    return not known.is_piecewise_linear(model.feasible.written_constraints())
 
 
 def _integer(model: Model, draft: Plan, solver: BranchAndBound, written: Written) -> Plan:

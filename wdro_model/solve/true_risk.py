@@ -49,7 +49,7 @@ def settled(model: Model, x: Array) -> Array:
     if not exact.has_counterpart(within):
         return x
     found = exact.counterpart(within)
-    program = exact.program_by(found, _units(within, found).model)
+    program = exact.program_by(found, units_of(within, found).model)
     if program is None:
         return x
     layout = within.feasible.layout
@@ -79,7 +79,7 @@ def in_thresholds(model: RobustModel, x: Array) -> RobustModel:
 
 def robust_value(model: RobustModel, x: Array, found: Counterpart) -> float:
     """The worst-case risk of a decision, by its counterpart, worked out in the model's units."""
-    units = _units(model, found)
+    units = units_of(model, found)
     told: Any = found.value(units.model, x)
     if np.ndim(told) != 0 or not isinstance(told, int | float | np.number | np.ndarray):
         what = f"an array of shape {np.shape(told)}" if np.ndim(told) else repr(told)
@@ -157,7 +157,7 @@ def refuse_unattained(model: RobustModel, x: Array, worst: Extremal, found: Coun
 
 def worst_distribution(model: RobustModel, x: Array, found: Counterpart) -> Extremal:
     """A distribution of the ball that attains it."""
-    units = _units(model, found)
+    units = units_of(model, found)
     worst = found.extremal(units.model, x)
     if not isinstance(worst, Extremal):
         raise TypeError(
@@ -173,7 +173,7 @@ def worst_distribution(model: RobustModel, x: Array, found: Counterpart) -> Extr
     return worst
 
 
-def _units(model: RobustModel, found: Counterpart) -> Units:
+def units_of(model: RobustModel, found: Counterpart) -> Units:
     """The model in its own units, where samples are written out and the counterpart allows it."""
     units = in_units(model) if found.writes_samples(model) else Units.of(model)
     return units if found.refusal(units.model) is None else Units.of(model)
