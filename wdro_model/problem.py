@@ -5,11 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Never, Protocol, Unpack, runtime_checkable
 
 import cvxpy as cp
 import numpy as np
-from cvxpy.constraints.constraint import Constraint
 from cvxpy.lin_ops import lin_utils
 from numpy.typing import ArrayLike
 
@@ -51,6 +50,13 @@ if TYPE_CHECKING:
     from wdro_model.evaluation.path import RadiusPath
     from wdro_model.evaluation.statistics import LossStatistics
     from wdro_model.evaluation.worst_case import WorstCase
+
+
+@runtime_checkable
+class HasMultiplier(Protocol):
+    """A CVXPY constraint, which type checkers do not know."""
+
+    dual_value: Any
 
 
 WRITTEN = 120
@@ -338,7 +344,7 @@ class Problem:
 
     def worst_case(
         self,
-        method: Literal["exact", "smoothed"] | Constraint | None = None,
+        method: Literal["exact", "smoothed"] | HasMultiplier | None = None,
         decision: Any = None,
     ) -> WorstCase:
         """The adversarial distribution at the decision: scenarios, weights, transport cost.
@@ -375,7 +381,7 @@ class Problem:
         from wdro_model.evaluation.worst_case import constraint_worst_case, find_worst_case
 
         model, x = self._current_model(), self._decision(decision)
-        if isinstance(method, Constraint):
+        if isinstance(method, HasMultiplier):
             return constraint_worst_case(model, x, method)
         found = find_worst_case(model, x, self._solution_at(x), method)
         return replace(found, expected_loss=model.sign * found.expected_loss)

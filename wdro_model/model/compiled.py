@@ -162,12 +162,11 @@ class Model:
                 f"scenarios of several parameters must be given as {{parameter: array}} for "
                 f"{names}, got a {type(scenarios).__name__}."
             )
-        names = {p.name() for p in others}
-        ids = {id(p) for p in others}
+        left_out = [*(p.name() for p in others), *(id(p) for p in others)]
         return {
             key: value
             for key, value in scenarios.items()
-            if not (key in names if isinstance(key, str) else id(key) in ids)
+            if (key if isinstance(key, str) else id(key)) not in left_out
         }
 
     def bounded_by(self, uncertain: Sequence[UncertainConstraint]) -> Self:

@@ -167,7 +167,8 @@ def declared_constraint(
     if not constraint.variables():
         raise ValueError(f"the constraint {brief(constraint)} has no decision variable in it.")
     difference = constraint.args[0] - constraint.args[1]
-    rows, balls = [], {}
+    rows: list[Model] = []
+    balls: dict[int, WassersteinBall | None] = {}
     for entry in range(difference.size):
         what = f"the constraint {brief(constraint)}"
         found = lowered(entry_of(difference, entry), what)

@@ -25,7 +25,7 @@ from wdro_model.model.uncertain_constraints import (
 )
 from wdro_model.objectives import exact
 from wdro_model.objectives.empirical import Program, empirical_program
-from wdro_model.solve.own_units import Units, in_units
+from wdro_model.solve.own_units import in_units
 from wdro_model.solve.true_risk import units_of
 from wdro_model.solvers import Conic
 from wdro_model.uncertainty.ambiguity import WassersteinBall
@@ -41,21 +41,21 @@ def written_row(row: Model, name: str, robust: bool) -> WrittenRow:
     robust: over the ball, rather than for the samples alone.
     """
     if not isinstance(row, RobustModel) or not robust or row.radius == 0:
-        still = row.without_ball() if isinstance(row, RobustModel) else row
-        units = in_units(still)
-        program = empirical_program(units.model)
+        still = in_units(row.without_ball() if isinstance(row, RobustModel) else row)
+        program, unit = empirical_program(still.model), still.loss
     else:
-        units, program = _worst_case(row, name)
+        program, unit = _worst_case(row, name)
     if program is None:
         raise NoReformulationError(
             f"the constraint {name} is no convex CVXPY program in the decision: its left-hand side "
             f"minus the right one is {row.structure.describe()}",
             "a loss that is convex in the decision for all data, bounded from above",
         )
-    return WrittenRow(program.expression <= 0, program.constraints, units.loss)
+    return WrittenRow(program.expression <= 0, program.constraints, unit)
 
 
-def _worst_case(row: RobustModel, name: str) -> tuple[Units[RobustModel], Program | None]:
+def _worst_case(row: RobustModel, name: str) -> tuple[Program | None, float]:
+    """The worst case of a row as a program, and the unit that it is measured in."""
     try:
         found = exact.counterpart(row)
     except NoReformulationError as error:
@@ -64,7 +64,7 @@ def _worst_case(row: RobustModel, name: str) -> tuple[Units[RobustModel], Progra
             f"another cost or support for its parameters, or {ON_SAMPLES}",
         ) from None
     units = units_of(row, found)
-    return units, exact.program_by(found, units.model)
+    return exact.program_by(found, units.model), units.loss
 
 
 def constraint_rows(model: Model) -> list[tuple[str, str]]:

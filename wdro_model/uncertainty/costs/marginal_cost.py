@@ -33,7 +33,7 @@ def cost_on(
             "(ambiguity=)."
         )
     if isinstance(weights, Mapping):
-        absent = {p.id for p in others}
-        known = {p: w for p, w in weights.items() if getattr(p, "id", None) not in absent}
+        left_out = {p.id for p in others}
+        known = {p: w for p, w in weights.items() if getattr(p, "id", None) not in left_out}
         return replace(cost, weights=known or None)  # type: ignore[type-var]
     return cost
