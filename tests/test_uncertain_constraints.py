@@ -126,6 +126,32 @@ def test_a_vector_is_bounded_entry_by_entry():
     assert bound.dual_value == pytest.approx(np.ones(n), abs=1e-4)
 
 
+PEERS = {
+    (0, 1): (0.286161374998, 0.168986192820, 0.065437613560, 0.160070404670),
+    (0, 2): (0.293617745386, 0.169688768160, 0.066236936246, 0.159654956807),
+    (1, 1): (0.186926565192, 0.031954643090, 0.035121453230, 0.033590533954),
+    (1, 2): (0.192605290530, 0.032892884096, 0.036382851449, 0.034058128834),
+    (2, 1): (0.167206290204, 0.075919741134, 0.028270074185, 0.089692995742),
+    (2, 2): (0.175044367587, 0.079547196418, 0.029197610316, 0.092035801664),
+}
+"""Limits and optimal values by RSOME 1.3.1 with ECOS, for a seed and a norm; PICOS 2.6.2 with CVXOPT
+has the same for the Euclidean norm, up to 1e-9."""
+
+
+@pytest.mark.parametrize(("seed", "p"), PEERS)
+def test_what_other_libraries_find(seed, p):
+    _, data, x, returns = market(seed, n=3, size=12)
+    mean, ball = data.mean(axis=0), wdro.WassersteinBall(0.02, wdro.costs.Norm(p))
+    first, best, second, other = PEERS[seed, p]
+    tail = wdro.cvar(-returns @ x, 0.8) <= first
+    problem = wdro.Problem(cp.Maximize(mean @ x), [cp.sum(x) == 1, tail], ball)
+    assert problem.solve() == pytest.approx(best, abs=1e-6)
+    pieces = cp.maximum(-returns @ x - 0.05, 0, 0.5 * (returns[0] - x[0]))
+    constraints = [cp.sum(x) == 1, wdro.expectation(pieces) <= second]
+    problem = wdro.Problem(cp.Maximize(mean @ x), constraints, ball)
+    assert problem.solve() == pytest.approx(other, abs=1e-6)
+
+
 # ------------------------------------------------------------------ brute force
 @pytest.mark.parametrize("seed", range(4))
 def test_the_best_decision_of_a_grid_is_no_better(seed):
