@@ -305,6 +305,20 @@ def test_a_radius_that_is_a_parameter():
         assert problem.solve() == pytest.approx(fixed.solve(), abs=1e-6)
 
 
+def test_units_of_the_data_do_not_matter():
+    found = []
+    for unit in (1.0, 1e6, 1e-5):
+        _, data, x, _ = market(25)
+        returns = wdro.UncertainParameter(4, "returns", samples=unit * data)
+        ball = wdro.WassersteinBall(0.002 * unit, wdro.costs.Norm(2))
+        limit = binding_limit(x, wdro.cvar(-returns @ x, 0.8), ball)
+        bound = wdro.cvar(-returns @ x, 0.8) <= limit
+        problem = wdro.Problem(cp.Maximize(returns @ x), [cp.sum(x) == 1, bound], ball)
+        found.append([problem.solve() / unit, float(bound.dual_value), *x.value])
+    assert found[1] == pytest.approx(found[0], rel=1e-3, abs=1e-5)
+    assert found[2] == pytest.approx(found[0], rel=1e-3, abs=1e-5)
+
+
 def test_limits_may_be_parameters_and_decisions():
     _, _, x, returns = market(11)
     ball = wdro.WassersteinBall(0.01, wdro.costs.Norm(2))
@@ -508,6 +522,17 @@ def test_evaluate_tells_the_constraints_on_the_scenarios():
     assert all(c.holds for c in problem.evaluate().constraints)
     report = wdro.compare(problem, ("erm", "exact"), test=test)
     assert [judged.name for judged in report.methods] == ["erm", "exact"]
+
+
+def test_evaluate_tells_how_often_an_event_occurs():
+    rng, _, x, returns = market(24)
+    likely = wdro.probability(returns @ x >= -0.3) >= 0.7
+    problem = wdro.Problem(cp.Maximize(returns @ x), [cp.sum(x) == 1, likely])
+    problem.solve()
+    test = rng.normal(0, 0.4, size=(200, 4))
+    [found] = problem.evaluate(test).constraints
+    assert found.value == np.mean(test @ x.value >= -0.3)
+    assert (found.limit, found.holds) == (0.7, found.value >= 0.7)
 
 
 # ------------------------------------------------------------------ bad input

@@ -11,7 +11,7 @@ import numpy as np
 from wdro_model.display.factual import Facts, brief, facts_html, facts_lines, words
 from wdro_model.display.html_tables import Column
 from wdro_model.evaluation.tables import Tabular
-from wdro_model.loss.atoms.risk import is_uncertain
+from wdro_model.loss.atoms.risk import ChanceConstraint, is_uncertain
 from wdro_model.model import Model, RobustModel
 from wdro_model.uncertainty.scenarios import scenario_batches
 
@@ -83,7 +83,8 @@ def observed(model: Model, x: np.ndarray, scenarios: Any = None) -> Observed:
 class ConstraintValue:
     """An uncertain constraint on some scenarios: its risk measures are those of them.
 
-    Of a vector, the entry that exceeds its limit most.
+    Of a vector, the entry that exceeds its limit most. Of a probability, the share of the scenarios
+    in which the event occurs.
 
     Examples
     --------
@@ -122,12 +123,16 @@ def constraint_values(
 
 
 def _constraint_value(model: Model, uncertain: Any, values: Any, scenarios: Any) -> ConstraintValue:
-    found = []
+    seen = []
     for row in uncertain.rows:
         given = scenarios
         if isinstance(row, RobustModel) and scenarios is not None:
             given = model.scenarios_of(row.joint, scenarios)
-        found.append(observed(row, row.feasible.layout.join(values), given).contributions.mean())
+        seen.append(observed(row, row.feasible.layout.join(values), given))
+    if isinstance(uncertain.original, ChanceConstraint):
+        level, share = uncertain.original.level, float((seen[0].losses <= HOLDS).mean())
+        return ConstraintValue(uncertain.name, share, level, level - share, share >= level)
+    found = [those.contributions.mean() for those in seen]
     worst = int(np.argmax(found))
     excess, value, limit = float(found[worst]), float(found[worst]), 0.0
     for side, sign in zip(uncertain.original.args, (-1.0, 1.0)):

@@ -12,13 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 
 from wdro_model.model import Model
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.solvers.objective import Array, Point
 
-SETTLED = 1e-3
+SETTLED = 1e-6
 """How far the value may be above its minimum over the thresholds, in units of the smoothing."""
 ROUNDS = 60
 
@@ -76,13 +75,17 @@ class EmpiricalTails:
 
 
 class LeastThresholds:
-    """A smoothed objective, minimised over the thresholds; all else is that of the objective."""
+    """A smoothed objective, minimised over the thresholds; all else is that of the objective.
+
+    Quasi-Newton steps from where they were best last, moved along with the mean of their losses;
+    the curvature that was seen is kept from one decision to the next.
+    """
 
     def __init__(self, inner: Any, model: Model) -> None:
         self.inner, self.model = inner, model
         self.where = threshold_places(model)
-        self._last: Array | None = None
-        """The thresholds that were best last, near which the next are."""
+        self._last: tuple[Array, Array] | None = None
+        """Thresholds that were best, less the means of their losses; and the inverse curvature."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -96,8 +99,7 @@ class LeastThresholds:
         self.inner.minimum = found
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
-        z = self.settled(x, dual)
-        return without(self.inner.evaluate(z, dual), self.where)
+        return without(self._least(x, dual)[1], self.where)
 
     def estimate(
         self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator
@@ -107,25 +109,27 @@ class LeastThresholds:
 
     def settled(self, x: Array, dual: float | None = None) -> Array:
         """The decision with its best thresholds."""
-        z = at_quantiles(self.model, x)
-        if self._last is not None:
-            z[self.where] = self._last
+        return self._least(x, dual)[0]
 
-        def at(t: Array) -> tuple[float, Array]:
-            z[self.where] = t
-            point = self.inner.evaluate(z, dual)
-            return point.value, np.asarray(point.gradient)[self.where]
-
-        enough = SETTLED * self.inner.epsilon
-        if len(self.where) == 1:
-            first = float(z[self.where][0])
-            found = np.array([_root(lambda t: at(np.array([t]))[1][0], first, enough)])
+    def _least(self, x: Array, dual: float | None) -> tuple[Array, Point]:
+        """The best thresholds and the objective there."""
+        tails, layout = self.model.tails, self.model.loss.layout
+        assert tails is not None
+        losses = tails.losses(layout, self.model.loss.joint, x, self.model.rows)
+        means, z = losses[:, 1:].mean(axis=0), np.array(x, dtype=float)
+        if self._last is None:
+            first, spread = tails.quantiles(losses), losses[:, 1:].std(axis=0)
+            inverse = np.diag(np.maximum(spread, self.inner.epsilon))
         else:
-            best = minimize(at, z[self.where], jac=True, method="BFGS", options={"gtol": 1e-6})
-            found = best.x
-        self._last = found
-        z[self.where] = found
-        return z
+            first, inverse = self._last[0] + means, self._last[1]
+
+        def at(t: Array) -> tuple[Point, Array]:
+            point = self.inner.evaluate(tails.placed(layout, z, t), dual)
+            return point, np.asarray(point.gradient)[self.where]
+
+        t, point, inverse = _minimum(at, first, inverse, SETTLED * self.inner.epsilon)
+        self._last = (t - means, inverse)
+        return tails.placed(layout, z, t), point
 
     def describe(self) -> str:
         return f"{self.inner.describe()}, minimised over the thresholds"
@@ -138,31 +142,35 @@ def without(point: Point, where: Array) -> Point:
     return replace(point, gradient=gradient)
 
 
-def _root(slope: Callable[[float], float], start: float, enough: float) -> float:
-    """Where an increasing function is zero: a bracket around the start, then secants inside it.
+def _minimum(
+    at: Callable[[Array], tuple[Point, Array]], t: Array, inverse: Array, enough: float
+) -> tuple[Array, Point, Array]:
+    """The minimum of a convex function of a few numbers from its slopes: BFGS.
 
-    enough: the minimum of what the slope is of is found to this accuracy.
+    A step is taken as long as it does not lead further uphill than it began downhill; else the
+    secant tells a shorter one.
+
+    enough: the accuracy of the minimum, by what a Newton step would gain.
     """
-    step = max(enough, 1e-9 * abs(start))
-    t, at = start, slope(start)
-    if at == 0:
-        return t
-    low, high = (t, at), (t, at)
-    for _ in range(ROUNDS):  # outwards, in steps that double
-        t = t - np.sign(at) * step
-        found = slope(t)
-        if np.sign(found) != np.sign(at):
-            low, high = sorted([(t, found), high if at > 0 else low])
+    point, slope = at(t)
+    for _ in range(ROUNDS):
+        step = -inverse @ slope
+        if -(slope @ step) / 2 <= enough:
             break
-        low = high = (t, found)
-        step *= 2
-    for k in range(ROUNDS):
-        (a, below), (b, above) = low, high
-        worst = min(abs(below), abs(above)) * (b - a)
-        if worst <= enough or b - a <= 1e-12 * max(abs(a), abs(b)):
-            break
-        # Secants, and every third time the middle, so that the bracket shrinks from both sides.
-        t = 0.5 * (a + b) if k % 3 == 2 else a - below * (b - a) / (above - below)
-        found = slope(t)
-        low, high = (low, (t, found)) if found > 0 else ((t, found), high)
-    return low[0] if abs(low[1]) < abs(high[1]) else high[0]
+        for _ in range(ROUNDS):
+            there, other = at(t + step)
+            change, down, up = other - slope, -(slope @ step), other @ step
+            if change @ step > 0:
+                inverse = _bfgs(inverse, step, change)
+            if up <= down:
+                break
+            step = step * (down / (down + up))
+        t, point, slope = t + step, there, other
+    return t, point, inverse
+
+
+def _bfgs(inverse: Array, step: Array, change: Array) -> Array:
+    """The inverse curvature that takes a change of the slope to the step that made it."""
+    rate = 1.0 / (change @ step)
+    keep = np.eye(len(step)) - rate * np.outer(step, change)
+    return keep @ inverse @ keep.T + rate * np.outer(step, step)

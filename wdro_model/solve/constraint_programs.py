@@ -26,7 +26,7 @@ from wdro_model.model.uncertain_constraints import (
 from wdro_model.objectives import exact
 from wdro_model.objectives.empirical import Program, empirical_program
 from wdro_model.solve.own_units import in_units
-from wdro_model.solve.true_risk import units_of
+from wdro_model.solve.true_risk import units_of, with_thresholds_in_units
 from wdro_model.solvers import Conic
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs.marginal_cost import cost_on
@@ -41,8 +41,9 @@ def written_row(row: Model, name: str, robust: bool) -> WrittenRow:
     robust: over the ball, rather than for the samples alone.
     """
     if not isinstance(row, RobustModel) or not robust or row.radius == 0:
-        still = in_units(row.without_ball() if isinstance(row, RobustModel) else row)
-        program, unit = empirical_program(still.model), still.loss
+        still = row.without_ball() if isinstance(row, RobustModel) else row
+        units = with_thresholds_in_units(in_units(still), still)
+        program, unit = empirical_program(units.model), units.loss
     else:
         program, unit = _worst_case(row, name)
     if program is None:
@@ -63,7 +64,7 @@ def _worst_case(row: RobustModel, name: str) -> tuple[Program | None, float]:
             f"the constraint {name} cannot be imposed over its ball: {error.reason}",
             f"another cost or support for its parameters, or {ON_SAMPLES}",
         ) from None
-    units = units_of(row, found)
+    units = with_thresholds_in_units(units_of(row, found), row)
     return exact.program_by(found, units.model), units.loss
 
 

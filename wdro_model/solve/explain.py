@@ -54,17 +54,22 @@ def model_rows(model: Model) -> list[tuple[str, str]]:
     rows = [("decision", f"{decision}; {sum(v.size for v in layout.own)} numbers")]
     rows += [("feasible", line) for line in model.feasible.describe()]
     if not isinstance(model, RobustModel):
-        rows.append(("data", "nothing is uncertain"))
+        if not model.feasible.uncertain:
+            rows.append(("data", "nothing is uncertain"))
     else:
         for p in model.joint.parameters:
             rows.append(("data", f"{p.name()} {shape_text(p.shape)}, support {p.support!r}"))
         rows.append(
             ("", f"N = {model.joint.size} joint samples in dimension {model.joint.dimension}")
         )
+    own = set(model.loss.loss.parameters)
+    for p in (p for p in model.parameters if p not in own):
+        text = f"{p.name()} {shape_text(p.shape)}, support {p.support!r}, N = {p.count}"
+        rows.append(("data", f"{text}, in constraints alone"))
     rows.append(("loss", loss_text(model)))
     if model.tails is not None:
-        text = f"with {model.tails.describe()}, each a minimum over a threshold"
-        rows.append(("", f"{text}; judged as the risk of what is in them"))
+        text = "minimised over a threshold of its own, and judged as a CVaR"
+        rows.append(("", f"{model.tails.describe()}: {text}"))
     if model.maximise:
         rows.append(("", "minus the objective, whose least expected value is maximised"))
     if isinstance(model, RobustModel) and model.has_ball:

@@ -8,6 +8,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
+from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.loss.batched import BatchedLoss, FlatLoss
 from wdro_model.loss.structure import analyse
 from wdro_model.model import Feasible, Memory, Model, RobustModel
@@ -17,6 +18,7 @@ from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.exact import Counterpart, Extremal
 from wdro_model.objectives.least_thresholds import at_quantiles
 from wdro_model.solve.own_units import Units, in_units
+from wdro_model.solve.units import Scale
 from wdro_model.solvers import Conic
 from wdro_model.solvers.objective import Array
 
@@ -49,13 +51,14 @@ def settled(model: Model, x: Array) -> Array:
     if not exact.has_counterpart(within):
         return x
     found = exact.counterpart(within)
-    program = exact.program_by(found, units_of(within, found).model)
+    units = with_thresholds_in_units(units_of(within, found), within)
+    program = exact.program_by(found, units.model)
     if program is None:
         return x
     layout = within.feasible.layout
     with layout.holding():
         Conic().run(cp.Problem(cp.Minimize(program.expression), list(program.constraints)))
-        best = {t: np.array(t.value) for t in layout.variables}
+        best = {t: units.loss * np.array(t.value) for t in layout.variables}
     return model.loss.layout.join({**model.loss.layout.split(x), **best})
 
 
@@ -171,6 +174,17 @@ def worst_distribution(model: RobustModel, x: Array, found: Counterpart) -> Extr
         refuse_false_distribution(model, worst, found)
         refuse_unattained(model, x, worst, found)
     return worst
+
+
+def with_thresholds_in_units(units: Units, model: Model) -> Units:
+    """The model in its own units, its thresholds measured in that of the loss.
+
+    They are losses themselves, and variables of the library's own: solvers get them of order one.
+    """
+    own = [v for v in model.feasible.layout.variables if isinstance(v, Threshold)]
+    if units.loss == 1.0 or not own:
+        return units
+    return in_units(model, Scale(dict.fromkeys(own, units.loss), units.loss))
 
 
 def units_of(model: RobustModel, found: Counterpart) -> Units:

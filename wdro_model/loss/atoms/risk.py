@@ -198,10 +198,15 @@ class ChanceConstraint(Inequality):
         found.event = event
         return found
 
+    @property
+    def level(self) -> float:
+        """The probability that is asked for."""
+        return float(self.args[0].level)
+
     def name(self) -> str:
         if self.event is None:
             return str(super().name())
-        return f"probability({self.event}) >= {self.args[0].level:g} (by CVaR, which is safe)"
+        return f"probability({self.event}) >= {self.level:g} (by CVaR, which is safe)"
 
     __str__ = name
 
