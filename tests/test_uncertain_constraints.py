@@ -134,8 +134,8 @@ PEERS = {
     (2, 1): (0.167206290204, 0.075919741134, 0.028270074185, 0.089692995742),
     (2, 2): (0.175044367587, 0.079547196418, 0.029197610316, 0.092035801664),
 }
-"""Limits and optimal values by RSOME 1.3.1 with ECOS, for a seed and a norm; PICOS 2.6.2 with CVXOPT
-has the same for the Euclidean norm, up to 1e-9."""
+"""Limits and optimal values by RSOME 1.3.1 with ECOS, for a seed and a norm; PICOS 2.6.2 with
+CVXOPT has the same for the Euclidean norm, up to 1e-9."""
 
 
 @pytest.mark.parametrize(("seed", "p"), PEERS)

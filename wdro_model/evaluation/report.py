@@ -167,7 +167,7 @@ class Judged:
         if self.promise is None:
             return None
         risk = self.statistics(scenarios).risk
-        if np.isclose(risk, self.promise, rtol=1e-12, atol=0.0):
+        if np.isclose(risk, self.promise, rtol=1e-9 if self.has_risk else 1e-12, atol=0.0):
             return 0.0
         return self.promise - risk if self.maximise else risk - self.promise
 
