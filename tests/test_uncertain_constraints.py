@@ -489,6 +489,28 @@ def test_boolean_decisions_against_enumeration():
         assert value == pytest.approx(best, abs=1e-5)
 
 
+def test_one_boolean_variable_in_a_set_and_in_a_constraint():
+    rng, n = np.random.default_rng(26), 5
+    data = rng.normal(0.05, 0.2, size=(15, n))
+    returns = wdro.UncertainParameter(n, "returns", samples=data)
+    for cost, dual in ((wdro.costs.Norm(np.inf), 1), (wdro.costs.Norm(2), 2)):
+        x = cp.Variable(n, boolean=True)
+        points = [np.eye(n)[i] + np.eye(n)[j] for i in range(n) for j in range(i)]
+        margins = [0.01 * np.linalg.norm(p, dual) for p in points]
+        risks = [cvar(-data @ p, 0.8) + m / 0.2 for p, m in zip(points, margins)]
+        limit = float(np.sort(risks)[5]) + 1e-3
+        best = min(
+            data.mean(axis=0) @ p + m for p, m, risk in zip(points, margins, risks) if risk <= limit
+        )
+        bound = wdro.cvar(-returns @ x, 0.8) <= limit
+        member = wdro.In(x, wdro.sets.Subsets(n, k=2))
+        ball = wdro.WassersteinBall(0.01, cost)
+        problem = wdro.Problem(cp.Minimize(returns @ x), [member, bound], ball)
+        assert problem.solve() == pytest.approx(best, abs=1e-5)
+        searched = "search along one parameter" in problem.solution.solver
+        assert ("search along one parameter" in problem.explain()) == searched
+
+
 def test_cvxpy_problems_take_them():
     _, _, x, returns = market(19)
     ball = wdro.WassersteinBall(0.01, wdro.costs.Norm(2))

@@ -83,7 +83,7 @@ class Found:
 
 def choice_risk(model: Model, chosen: Plan) -> ChoiceRisk | BottleneckRisk | None:
     """What is minimised, where it is concave at 0/1 points; None where it is not known to be."""
-    if not model.feasible.is_binary:
+    if not model.feasible.is_binary or not model.feasible.has_oracle:
         return None
     if chosen.counterpart is None:
         return linear_risk(model)
