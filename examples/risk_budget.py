@@ -1,4 +1,4 @@
-"""A portfolio with two risks: its CVaR, with the costs of trading, and a limit on what a crash costs.
+"""A portfolio with two risks: its CVaR, costs of trading included, and a limit on crashes.
 
 python examples/risk_budget.py [picture.png]
 """

@@ -438,6 +438,25 @@ def test_smoothed_objectives_take_exact_constraints():
     assert bound.dual_value is None
 
 
+def test_a_start_that_violates_them_is_refused():
+    _, _, x, returns = market(27)
+    ball = wdro.WassersteinBall(0.001)
+    limit = binding_limit(x, wdro.cvar(-returns @ x, 0.8), ball)
+    bound = wdro.cvar(-returns @ x, 0.8) <= limit
+    problem = wdro.Problem(cp.Maximize(returns @ x), [cp.sum(x) == 1, bound], ball)
+    best = np.eye(4)[returns.samples.mean(axis=0).argmax()]
+    with pytest.raises(ValueError, match="outside the feasible set"):
+        problem.solve("smoothed", start={x: best})
+    problem.solve("exact")
+    inside = 0.9 * problem.solution.decision[x] + 0.1 * least_risky(x, returns, ball)
+    assert problem.solve("smoothed", start={x: inside}) == pytest.approx(problem.value)
+
+
+def least_risky(x, returns, ball):
+    wdro.Problem(cp.Minimize(wdro.cvar(-returns @ x, 0.8)), [cp.sum(x) == 1], ball).solve()
+    return x.value
+
+
 def test_frank_wolfe_takes_them():
     _, _, x, returns = market(16)
     bound = wdro.expectation(cp.abs(returns @ x)) <= 0.12

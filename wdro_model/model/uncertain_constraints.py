@@ -15,12 +15,14 @@ import numpy as np
 from cvxpy.constraints import Inequality
 from cvxpy.constraints.constraint import Constraint
 
+from wdro_model.errors import InfeasibleError
 from wdro_model.loss import BatchedLoss
 from wdro_model.loss.atoms.facts import brief
 from wdro_model.loss.atoms.risk import RiskMeasure, is_uncertain
 from wdro_model.loss.expressions import entry_of
 from wdro_model.model.compiled import Model, RobustModel, compiled
 from wdro_model.model.functionals import WAY_OUT, lowered, subexpressions
+from wdro_model.solvers import Conic
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs.marginal_cost import cost_on
 from wdro_model.uncertainty.joint import JointSamples
@@ -129,11 +131,14 @@ class UncertainConstraint:
 
 def _least(row: WrittenRow, values: dict[cp.Variable, Array]) -> float:
     """The left-hand side of a row at a decision, the variables of its program at their best."""
-    inside = {v.id for c in (row.bound, *row.others) for v in c.variables()}
-    fixed = [v == value for v, value in values.items() if v.id in inside]
-    problem = cp.Problem(cp.Minimize(row.bound.expr), [*row.others, *fixed])
-    problem.solve(solver=cp.CLARABEL)
-    return np.inf if problem.value is None else float(problem.value)
+    numbers = {id(v): cp.Constant(value) for v, value in values.items()}
+    others = [c.tree_copy(numbers) for c in row.others]
+    problem = cp.Problem(cp.Minimize(row.bound.expr.tree_copy(numbers)), others)
+    try:
+        Conic().run(problem)
+    except InfeasibleError:
+        return np.inf
+    return float(problem.value)
 
 
 # ------------------------------------------------------------------ from what is declared
