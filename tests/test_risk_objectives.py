@@ -395,3 +395,18 @@ def test_stochastic_solvers_are_refused():
     problem = wdro.Problem(cp.Minimize(wdro.cvar(-returns @ x, 0.9)), [cp.sum(x) == 1], ball)
     with pytest.raises(ValueError, match="FrankWolfe"):
         problem.solve("smoothed", solver=wdro.solvers.MomentumFrankWolfe())
+
+
+@pytest.mark.parametrize("cost", ["squared", "l2"])
+def test_the_smoothed_objective_is_minimised_over_thresholds(cost):
+    _, _, x, returns = portfolio(17, size=10)
+    ball = wdro.WassersteinBall(0.05, COSTS[cost])
+    t = cp.Variable()
+    by_hand = -returns @ x + t + cp.pos(-returns @ x - t) / 0.2
+    measured = -returns @ x + wdro.cvar(-returns @ x, 0.8)
+    scales = {"epsilon": 0.02, "sigma": 0.05, "solver": wdro.solvers.QuasiNewton(gap=1e-5)}
+    values = []
+    for loss in (measured, by_hand):
+        problem = wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1], ball)
+        values.append(problem.solve("smoothed", **scales))
+    assert values[0] == pytest.approx(values[1], abs=1e-4)
