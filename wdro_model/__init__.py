@@ -34,7 +34,14 @@ from wdro_model.errors import (
     UnboundedError,
 )
 from wdro_model.evaluation import compare, radius_for, select_radius
-from wdro_model.loss import CallableLoss, quadratic_form, register_rule
+from wdro_model.loss import (
+    CallableLoss,
+    cvar,
+    expectation,
+    probability,
+    quadratic_form,
+    register_rule,
+)
 from wdro_model.problem import Problem, solve_cvxpy_problem
 from wdro_model.sets import In
 from wdro_model.solve.certify import Solution
@@ -64,11 +71,14 @@ __all__ = [
     "compare",
     "costs",
     "counterparts",
+    "cvar",
     "datasets",
     "errors",
     "estimators",
     "evaluation",
+    "expectation",
     "loss",
+    "probability",
     "quadratic_form",
     "radius_for",
     "register_counterpart",

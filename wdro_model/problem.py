@@ -5,7 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Never, SupportsFloat, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Never,
+    Protocol,
+    SupportsFloat,
+    Unpack,
+    runtime_checkable,
+)
 
 import cvxpy as cp
 import numpy as np
@@ -13,20 +22,21 @@ from cvxpy.lin_ops import lin_utils
 from numpy.typing import ArrayLike
 
 from wdro_model.display.factual import Facts, brief, counted, facts_html, facts_lines
-from wdro_model.errors import ConvexityWarning
-from wdro_model.model import Memory, Model, RobustModel, compiled
+from wdro_model.errors import ConvexityWarning, InfeasibleError
+from wdro_model.model import Memory, Model, RobustModel
 from wdro_model.model.compiled import refuse_empty_set, refuse_missing_values
 from wdro_model.model.declared import (
     ReadOnly,
     check_ambiguity,
     check_assumption,
     check_constraints,
-    compiled_loss,
 )
 from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
+from wdro_model.objectives.least_thresholds import risk_on
 from wdro_model.sets.deadlines import deadline, seconds_left
 from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
+from wdro_model.solve.constraint_programs import declared_model, explained
 from wdro_model.solve.explain import explain, model_rows
 from wdro_model.solve.first_order import user_start
 from wdro_model.solve.options import (
@@ -41,6 +51,7 @@ from wdro_model.solve.options import (
 from wdro_model.solve.true_risk import known_robust_value
 from wdro_model.solvers import Solver
 from wdro_model.uncertainty.ambiguity import WassersteinBall
+from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.scenarios import as_rows
 
@@ -49,6 +60,13 @@ if TYPE_CHECKING:
     from wdro_model.evaluation.path import RadiusPath
     from wdro_model.evaluation.statistics import LossStatistics
     from wdro_model.evaluation.worst_case import WorstCase
+
+
+@runtime_checkable
+class HasMultiplier(Protocol):
+    """A CVXPY constraint, which type checkers do not know."""
+
+    dual_value: Any
 
 
 WRITTEN = 120
@@ -113,14 +131,10 @@ class Problem:
     ) -> None:
         self._objective = objective
         self._constraints = tuple(check_constraints(constraints))
-        loss, self._assume_convex = compiled_loss(objective), check_assumption(assume_convex)
+        self._assume_convex = check_assumption(assume_convex)
         self._ambiguity = check_ambiguity(ambiguity)
-        self._model = compiled(
-            loss,
-            self._constraints,
-            self._ambiguity,
-            self._assume_convex,
-            isinstance(objective, cp.Maximize),
+        self._model = declared_model(
+            objective, self._constraints, self._ambiguity, self._assume_convex
         )
         self._warned = False
         self._decided: Mapping[cp.Variable, np.ndarray] | None = None
@@ -210,20 +224,24 @@ class Problem:
         )
         time_limit = check_time_limit(time_limit)
         model, method = self._current_model(), checked.method(method, self.radius)
+        model = model.empirical() if method == "erm" else model
         # A solve that fails leaves the variables alone.
         with deadline(time_limit), model.feasible.layout.holding():
             chosen = plan(model, method, check_solver(solver), checked.relax)
             chosen = replace(chosen, solver=with_time_limit(chosen.solver, seconds_left()))
             self.value = self.status = self.solution = self._decided = None
-            solution = STAGES[chosen.stage](model, chosen, chosen.solver, checked)
+            try:
+                solution = STAGES[chosen.stage](model, chosen, chosen.solver, checked)
+            except InfeasibleError as error:
+                raise (explained(model, error) if model.feasible.uncertain else error) from None
             if method == "auto" and solver is None and not checked.relax:
                 solution = self._whole(model, solution)
         solution = solution.turned() if model.maximise else solution
         if isinstance(model, RobustModel) and self.ambiguity is not None:
             solution = replace(solution, assurance=self.ambiguity.assurance)
         if not chosen.solver.is_conic:
-            forget_multipliers(model.feasible.constraints)
-        self._decide(solution.decision)
+            forget_multipliers(model.feasible.declared)
+        self._decide(solution.everything)
         self.value, self.status, self.solution = solution.value, solution.status, solution
         self._warn_about_convexity(solution)
         return solution.value
@@ -259,6 +277,7 @@ class Problem:
         """
         checked = Options.of(options)
         model, method = self._current_model(), checked.method(method, self.radius)
+        model = model.empirical() if method == "erm" else model
         chosen = plan(model, method, check_solver(solver), checked.relax)
         return explain(model, chosen, checked, self.solution)
 
@@ -267,7 +286,8 @@ class Problem:
         """f(x, scenario) for each scenario: {parameter or name: array}, an array, or the samples.
 
         Of this problem's decision, of another {variable: value}, or of a solution. With
-        `cp.Maximize` these are the values of the objective, of which large ones are good.
+        `cp.Maximize` these are the values of the objective, of which large ones are good. Risk
+        measures in it are replaced by what they measure: of cvar(loss) it is the loss.
 
         Examples
         --------
@@ -288,9 +308,10 @@ class Problem:
         return losses_at(model, self._decision(decision), scenarios)
 
     def evaluate(self, scenarios: Any = None, decision: Any = None) -> LossStatistics:
-        """Mean, spread and tail of the losses on scenarios, or on the samples.
+        """Mean, spread and tail of the losses on scenarios, or on the samples; and the risk.
 
-        Of this problem's decision, of another {variable: value}, or of a solution.
+        Of this problem's decision, of another {variable: value}, or of a solution. The risk is the
+        objective with its risk measures on these scenarios, the mean where it has none.
 
         Examples
         --------
@@ -306,11 +327,11 @@ class Problem:
         >>> print(f"mean {statistics.mean:.3f}, worst {statistics.worst:.3f}")
         mean 2.667, worst 3.053
         """
-        from wdro_model.evaluation.statistics import LossStatistics
+        from wdro_model.evaluation.statistics import constraint_values, observed
 
-        model = self._model
-        given = model.shares.probabilities if scenarios is None else None
-        return LossStatistics.of(self.losses(scenarios, decision), model.maximise, given)
+        model, x = self._current_model(), self._decision(decision)
+        found = observed(model, x, scenarios).statistics()
+        return replace(found, constraints=constraint_values(model, x, scenarios))
 
     def robust_value(self, decision: Any = None) -> float | None:
         """The exact worst-case risk of this problem's decision, or of another {variable: value}.
@@ -332,21 +353,27 @@ class Problem:
         model = self._current_model()
         x = self._decision(decision)
         if model.radius == 0 or not isinstance(model, RobustModel):
-            return model.sign * float(model.shares.total(model.loss.values(x, model.rows)))
+            return model.sign * risk_on(model, x, model.rows, model.shares.probabilities)
         found = known_robust_value(model, x)
         return None if found is None else model.sign * found
 
     def worst_case(
-        self, method: Literal["exact", "smoothed"] | None = None, decision: Any = None
+        self,
+        method: Literal["exact", "smoothed"] | HasMultiplier | None = None,
+        decision: Any = None,
     ) -> WorstCase:
         """The adversarial distribution at the decision: scenarios, weights, transport cost.
+
+        Of the objective, or of an uncertain constraint of the problem: the distribution that comes
+        closest to violating it. Its expected loss is then the left-hand side minus the right one,
+        in the entry of a vector where that is largest.
 
         Parameters
         ----------
         method
             "exact" for the extremal distribution, where an exact formula is known, "smoothed"
             for draws of the smoothed problem's adversary after solve(method="smoothed"); by default
-            the one that goes with the last solve.
+            the one that goes with the last solve. Or a constraint.
         decision
             {variable: value} or a solution, instead of this problem's own; only "exact".
 
@@ -366,9 +393,11 @@ class Problem:
         >>> print(f"{adversary.transport_cost:.3f} of {problem.radius}")
         0.020 of 0.02
         """
-        from wdro_model.evaluation.worst_case import find_worst_case
+        from wdro_model.evaluation.worst_case import constraint_worst_case, find_worst_case
 
         model, x = self._current_model(), self._decision(decision)
+        if isinstance(method, HasMultiplier):
+            return constraint_worst_case(model, x, method)
         found = find_worst_case(model, x, self._solution_at(x), method)
         return replace(found, expected_loss=model.sign * found.expected_loss)
 
@@ -451,10 +480,10 @@ class Problem:
         >>> sorted(variable.name() for variable in problem.variables())
         ['level', 'x']
         """
-        return list(self._model.feasible.layout.variables)
+        return list(self._model.feasible.layout.own)
 
     def uncertain_parameters(self) -> list[UncertainParameter]:
-        """The uncertain parameters of the loss.
+        """The uncertain parameters of the loss, then those of constraints.
 
         Examples
         --------
@@ -466,12 +495,13 @@ class Problem:
         >>> [parameter.name() for parameter in problem.uncertain_parameters()]
         ['price', 'toll']
         """
-        return list(self._model.loss.loss.parameters)
+        return list(self._model.parameters)
 
     @property
     def radius(self) -> float:
         """The transport budget of the ambiguity set, 0 without one."""
-        return self._model.radius
+        shared = (c.rows[0].radius for c in self._model.feasible.uncertain if not c.has_own_ball)
+        return max((self._model.radius, *shared))
 
     def with_radius(self, radius: SupportsFloat) -> Problem:
         """The same problem with another radius: variables, data and compiled parts are shared.
@@ -491,10 +521,7 @@ class Problem:
         if self.ambiguity is None:
             raise ValueError("the problem has no ambiguity set; pass ambiguity= when it is built.")
         ball = WassersteinBall(radius, self.ambiguity.cost)
-        model = self._model
-        return self._twin(
-            replace(model, ambiguity=ball) if isinstance(model, RobustModel) else model, ball
-        )
+        return self._twin(self._model.with_radius(ball.radius), ball)
 
     def with_samples(
         self, samples: Any = None, *, rows: Any = None, probabilities: Any = None
@@ -534,18 +561,21 @@ class Problem:
         if (samples is None) == (rows is None):
             given = "neither" if samples is None else "both"
             raise ValueError(f"with_samples needs either samples or rows=, got {given}.")
-        if not isinstance(model, RobustModel):
+        if not model.parameters:
             raise ValueError(
                 "the loss has no uncertain parameter, there are no samples to exchange; declare "
                 "one with UncertainParameter(..., samples=...)."
             )
         ball = None if self.ambiguity is None else self.ambiguity.unassured()
-        if rows is None:
-            return self._twin(model.on(model.joint.replace(samples, probabilities)), ball)
-        what = "rows of the samples with positive probabilities" if model.joint.left_out else "rows"
-        some = model.joint.take(as_rows(rows, model.joint.size, what))
-        some = some if probabilities is None else some.reweighted(probabilities)
-        return self._twin(model.on(some), ball)
+
+        def other(joint: JointSamples) -> JointSamples:
+            if rows is None:
+                return joint.replace(model.scenarios_of(joint, samples), probabilities)
+            what = "rows of the samples with positive probabilities" if joint.left_out else "rows"
+            some = joint.take(as_rows(rows, joint.size, what))
+            return some if probabilities is None else some.reweighted(probabilities)
+
+        return self._twin(model.exchanged(other), ball)
 
     def _facts(self) -> Facts:
         """What was declared, and what the last solve found."""
@@ -607,15 +637,15 @@ class Problem:
             return user_start(self._model, given, "decision")
         own = self._decided or {}
         values = {
-            v: own[v] if v in own and not set_by_hand(v) else v.value for v in self.variables()
+            v: own[v] if v in own and not set_by_hand(v) else v.value for v in layout.variables
         }
-        for variable, value in values.items():
-            if value is None:
+        for variable in layout.own:
+            if values[variable] is None:
                 raise ValueError(
                     f"the variable {variable.name()!r} has no value yet; call solve() first, or "
                     "set its .value."
                 )
-        return layout.join(values)
+        return layout.join({v: value for v, value in values.items() if value is not None})
 
     def _decide(self, decision: Mapping[cp.Variable, np.ndarray]) -> None:
         """Take a decision as this problem's own, and give it to the variables."""
@@ -625,7 +655,7 @@ class Problem:
     def _solution_at(self, x: np.ndarray) -> Solution | None:
         """The last solution in terms of the loss, if x is its decision."""
         found, layout = self.solution, self._model.feasible.layout
-        if found is None or not np.array_equal(x, layout.join(found.decision)):
+        if found is None or not np.array_equal(x, layout.join(found.everything)):
             return None
         return found.as_loss()
 

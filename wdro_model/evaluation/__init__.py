@@ -6,9 +6,10 @@ from wdro_model.evaluation.radius import select_radius
 from wdro_model.evaluation.report import Judged, Refused, Report
 from wdro_model.evaluation.resampling import Resampling
 from wdro_model.evaluation.selection import RadiusSelection
-from wdro_model.evaluation.statistics import LossStatistics
+from wdro_model.evaluation.statistics import ConstraintValue, LossStatistics
 
 __all__ = [
+    "ConstraintValue",
     "GuaranteedRadius",
     "Judged",
     "LossStatistics",

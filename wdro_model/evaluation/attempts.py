@@ -99,7 +99,8 @@ def warm_arguments(
     """
     out = dict(arguments)
     stochastic = isinstance(out.get("solver"), MomentumFrankWolfe)
-    if last is None or out.get("start") is not None or stochastic:
+    bounded = bool(problem._model.feasible.uncertain)  # whether a start meets them takes a program
+    if last is None or out.get("start") is not None or stochastic or bounded:
         return out
     asked = (out.get("method", "auto"), check_solver(out.get("solver")), out.get("relax", False))
     if problem._model.programs.find(program_key(*asked)) is not None:
@@ -176,7 +177,7 @@ def named_scenarios(problem: Problem, test: Any) -> dict[str, Any]:
     model = problem._model
     if isinstance(model, RobustModel):
         for scenarios in sets.values():
-            scenario_batches(model.joint, scenarios, 1)
+            scenario_batches(model.joint, model.scenarios_of(model.joint, scenarios), 1)
     return sets
 
 

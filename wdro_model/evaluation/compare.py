@@ -21,7 +21,7 @@ from wdro_model.evaluation.attempts import (
 )
 from wdro_model.evaluation.discrete import refuse_rounding, rounded_solution
 from wdro_model.evaluation.report import Judged, Refused, Report
-from wdro_model.evaluation.statistics import TRAINING, losses_by_set, probabilities_by_set
+from wdro_model.evaluation.statistics import TRAINING, observed_by_set, probabilities_by_set
 from wdro_model.solve.certify import Solution
 
 if TYPE_CHECKING:
@@ -167,17 +167,18 @@ def judged(
     request: Request, solution: Solution, sets: Mapping[str, Any], promise: float | None
 ) -> Judged:
     """The losses of a solution on the samples and on each set of scenarios."""
-    losses = losses_by_set(request.problem._model, solution.decision, sets)
+    found = observed_by_set(request.problem._model, solution.everything, sets)
     return Judged(
         request.label,
         solution,
-        losses,
+        {name: those.losses for name, those in found.items()},
         request.radius,
         promise,
         solution.status,
         solution.maximise,
         request.group,
         probabilities_by_set(request.problem._model),
+        found,
     )
 
 

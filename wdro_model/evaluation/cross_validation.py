@@ -20,8 +20,8 @@ from wdro_model.evaluation.attempts import FAILED, warm_arguments, was_interrupt
 from wdro_model.evaluation.statistics import (
     TAIL,
     conditional_value_at_risk,
-    losses_at,
     mean_of,
+    observed,
     standard_error,
     tail_error,
 )
@@ -36,11 +36,14 @@ if TYPE_CHECKING:
 Metric = Callable[..., Any]
 
 METRICS: dict[str, Metric] = {
+    "risk": mean_of,
     "mean": mean_of,
     "cvar": partial(conditional_value_at_risk, level=TAIL),
 }
-"""Functions of the losses, and of `probabilities=` where they have some."""
+"""Functions of the losses, and of `probabilities=` where they have some. The risk is the mean of
+what each scenario adds to the objective, which is known beside its losses."""
 ERRORS: dict[str, Metric] = {
+    "risk": standard_error,
     "mean": standard_error,
     "cvar": partial(tail_error, level=TAIL),
 }
@@ -290,13 +293,15 @@ class RadiusTask:
     def _losses(self, solution: Solution, fold: Fold | None) -> np.ndarray:
         """The losses of a decision on what was held out, or on the user's scenarios.
 
-        Small is good: they are minus the values of an objective that is maximised.
+        Small is good: they are minus the values of an objective that is maximised. For the risk,
+        what each adds to it.
         """
-        model = self.problem._model
-        x = model.feasible.layout.join(solution.decision)
-        if fold is None or not isinstance(model, RobustModel):
-            return model.sign * losses_at(model, x, self.scenarios)
-        return model.sign * losses_at(replace(model, joint=model.joint.take(fold.test)), x)
+        model, scenarios = self.problem._model, self.scenarios
+        x = model.feasible.layout.join(solution.everything)
+        if fold is not None and isinstance(model, RobustModel):
+            model, scenarios = replace(model, joint=model.joint.take(fold.test)), None
+        found = observed(model, x, scenarios)
+        return model.sign * (found.contributions if self.metric == "risk" else found.losses)
 
 
 def _failure(error: Exception) -> Trial:

@@ -118,8 +118,9 @@ def refuse_rounding(problem: Problem) -> None:
 def round_decision(problem: Problem) -> Rounded:
     """Take the best discrete decision that is found near the current one as the problem's own."""
     x = problem._decision()
-    found, _ = rounded(problem._current_model(), x, problem._solution_at(x))
-    problem._decide(found.decision)
+    model = problem._current_model()
+    found, point = rounded(model, x, problem._solution_at(x))
+    problem._decide(model.feasible.layout.split(point))
     return found
 
 
@@ -130,7 +131,7 @@ def rounded_solution(problem: Problem, solution: Solution) -> tuple[Solution, fl
     """
     began = time.perf_counter()
     model = problem._current_model()
-    found, vertex = rounded(model, model.feasible.layout.join(solution.decision), solution)
+    found, vertex = rounded(model, model.feasible.layout.join(solution.everything), solution)
     values = evaluations(model, vertex)
     promise = values["empirical_value" if solution.method == "erm" else "robust_value"]
     known = solution.assurance  # of a method's own decisions, or of all
@@ -138,7 +139,7 @@ def rounded_solution(problem: Problem, solution: Solution) -> tuple[Solution, fl
         solution,
         status=ROUNDED,
         value=found.value,
-        decision=found.decision,
+        decision=model.feasible.layout.split(vertex),
         seconds=solution.seconds + time.perf_counter() - began,
         gap=found.gap,
         lower_bound=found.lower_bound,
@@ -172,7 +173,7 @@ def rounded(model: Model, x: Array, solution: Solution | None) -> tuple[Rounded,
         candidates = [*candidates[:1], *near, *candidates[1:]]
         best = best_completed(model, criterion, x, candidates, discrete)
     found = Rounded(
-        decision=model.feasible.layout.split(best),
+        decision=model.feasible.layout.split_own(best),
         criterion=criterion.name,
         value=criterion(best),
         fractional_value=criterion(x),
@@ -192,7 +193,7 @@ class BestChoice:
         """The point in place of a fractional one."""
         value = criterion(self.x)
         return Rounded(
-            decision=model.feasible.layout.split(self.x),
+            decision=model.feasible.layout.split_own(self.x),
             criterion=criterion.name,
             value=value,
             fractional_value=criterion(x),
@@ -323,7 +324,7 @@ class Completion:
             )
         except (ValueError, SolverError):  # no convex form, or numbers that a solver gives up on
             return
-        best = self.layout.join({v: solution.decision[twin] for v, twin in self.twins.items()})
+        best = self.layout.join({v: solution.everything[twin] for v, twin in self.twins.items()})
         best[self.discrete] = x[self.discrete]
         yield best
 
@@ -332,7 +333,7 @@ class Completion:
         feasible, by_id = model.feasible, {id(v): twin for v, twin in self.twins.items()}
         constraints = [
             c if isinstance(c, (bool, np.bool_)) else c.tree_copy(by_id)
-            for c in feasible.constraints
+            for c in feasible.written_constraints()
         ]
         flat = cp.hstack([cp.vec(self.twins[v], order="C") for v in self.layout.variables])
         constraints.append(flat[np.flatnonzero(self.discrete)] == self.fixed)

@@ -72,7 +72,7 @@ class Position:
         """How far the mean falls short of the promise."""
         if self.promise is None:
             return None
-        difference = self.statistics[scenarios].mean - self.promise
+        difference = self.statistics[scenarios].risk - self.promise
         return -difference if self.solution.maximise else difference
 
 

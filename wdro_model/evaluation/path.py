@@ -27,11 +27,12 @@ from wdro_model.evaluation.statistics import (
     PERCENTS,
     TRAINING,
     LossStatistics,
-    losses_by_set,
-    probabilities_by_set,
+    Observed,
+    observed_by_set,
     quantiles,
 )
 from wdro_model.evaluation.tables import Tabular, frame, written
+from wdro_model.loss.batched import Layout
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.solve.certify import Solution
 
@@ -148,6 +149,11 @@ class RadiusPath(Tabular):
         return tuple(next(stage.statistics for stage in self.stages if stage.statistics))
 
     @property
+    def has_risk(self) -> bool:
+        """Has the objective a CVaR, so that it is judged by more than the mean?"""
+        return any(s.measures for stage in self.stages for s in stage.statistics.values())
+
+    @property
     def interrupted(self) -> bool:
         """Did Ctrl-C end the path before its last radius?"""
         return len(self.stages) < len(self.asked)
@@ -171,7 +177,12 @@ class RadiusPath(Tabular):
                 row[key] = getattr(stage.solution, key, None)
             for name in self.scenario_sets:
                 statistics = stage.statistics.get(name)
-                for key in ("mean", "standard_error", "cvar95"):
+                for key in (
+                    *(["risk"] if self.has_risk else []),
+                    "mean",
+                    "standard_error",
+                    "cvar95",
+                ):
                     row[f"{name} {key}"] = None if statistics is None else statistics.row()[key]
             for key in ("iterations", "seconds"):
                 row[key] = getattr(stage.solution, key, None)
@@ -254,6 +265,7 @@ class RadiusPath(Tabular):
             Column(f"{name} {key}", f"{meaning} on the scenarios {name!r}.", form=form)
             for name in self.scenario_sets
             for key, meaning, form in (
+                *([("risk", "The objective", ".5g")] if self.has_risk else []),
                 ("mean", "The mean loss", ".5g"),
                 ("cvar95", "The mean of the worst 5% of the losses", ".5g"),
             )
@@ -319,11 +331,10 @@ def _stage(
     """What one solve found, judged on the samples and on each set of scenarios."""
     model = problem._model
     if isinstance(found, Failure):
-        nowhere = np.full(model.feasible.layout.dimension, np.nan)
+        nowhere = np.full(sum(v.size for v in problem.variables()), np.nan)
         return Stage(radius, None, nowhere, {}, {}, found.message)
-    losses = losses_by_set(model, found.decision, sets)
-    x = model.feasible.layout.join(found.decision)
-    statistics, spread = _seen(losses, found.maximise, probabilities_by_set(model))
+    x = Layout(problem.variables()).join(found.decision)
+    statistics, spread = _seen(observed_by_set(model, found.everything, sets))
     return Stage(radius, found, x, statistics, spread)
 
 
@@ -352,16 +363,14 @@ class Computed(Mapping[str, Any]):
 
 
 def _seen(
-    losses: Mapping[str, np.ndarray], maximise: bool, given: Mapping[str, np.ndarray]
+    seen: Mapping[str, Observed],
 ) -> tuple[Mapping[str, LossStatistics], Mapping[str, np.ndarray]]:
-    """Statistics and quantiles of losses; of many at once, so that they need not be kept.
-
-    given: the probabilities of scenarios that have other than equal ones.
-    """
-    of, every = LossStatistics.of, losses.items()
-    statistics = Computed({n: partial(of, those, maximise, given.get(n)) for n, those in every})
-    spread = Computed({n: partial(quantiles, those, PERCENTS, given.get(n)) for n, those in every})
-    if sum(those.size for those in losses.values()) > MANY:
+    """Statistics and quantiles of losses; of many at once, so that they need not be kept."""
+    statistics = Computed({name: those.statistics for name, those in seen.items()})
+    spread = Computed(
+        {n: partial(quantiles, o.losses, PERCENTS, o.probabilities) for n, o in seen.items()}
+    )
+    if sum(those.losses.size for those in seen.values()) > MANY:
         return dict(statistics), dict(spread)
     return statistics, spread
 
@@ -371,7 +380,7 @@ def coordinate_names(problem: Problem) -> tuple[str, ...]:
     feasible = problem._model.feasible
     edges = {m.variable: m.set.edges for m in feasible.memberships if isinstance(m.set, EdgeSet)}
     names: list[str] = []
-    for variable in feasible.layout.variables:
+    for variable in feasible.layout.own:
         name = variable.name()
         if variable in edges:
             names += [f"{name}{edge!r}" for edge in edges[variable]]

@@ -50,7 +50,7 @@ def select_radius(
     radii: Any = None,
     folds: Any = 5,
     *,
-    metric: str | Metric = "mean",
+    metric: str | Metric = "risk",
     rule: str = "min",
     test: Any = None,
     holdout: float | None = None,
@@ -80,9 +80,10 @@ def select_radius(
         `wdro_model.evaluation.radius.default_radii`.
     folds : int, object with `split(X)`, or pairs of indices (train, test)
         k folds, shuffled by the seed; 1 with `holdout`, the share of the samples that judges.
-    metric : "mean", "cvar" (the mean of the worst 5%) or a function of the losses (n,)
-        Small is good; the losses are minus the values of an objective that is maximised. Where
-        samples with probabilities judge, it is called as metric(losses, probabilities=p).
+    metric : "risk", "mean", "cvar" (the mean of the worst 5%) or a function of the losses (n,)
+        Small is good; the losses are minus the values of an objective that is maximised. The risk
+        is the objective on the scenarios, which is the mean if it has no risk measures. Where
+        samples with probabilities judge, a function is called as metric(losses, probabilities=p).
     rule : "min" or "one_standard_error"
         The smallest mean score, or the largest radius within one standard error of it.
     test : {parameter: array} or array, optional
@@ -115,6 +116,8 @@ def select_radius(
     joint, cost = check_problem(problem)
     check_arguments(problem, seed, arguments)
     as_metric(metric)
+    if metric == "risk" and problem._model.tails is None:
+        metric = "mean"
     jobs = check_jobs(jobs)
     if radii is None:
         grid = default_radii(joint, cost, problem.ambiguity.cost.order)
@@ -125,7 +128,8 @@ def select_radius(
         if joint.probabilities is not None:
             refuse_plain_metric(metric)
         splits = [*as_folds(folds, joint.size, holdout, seed)]
-    scenarios = check_test(joint, test, holdout)
+    given = test if test is None else problem._model.scenarios_of(joint, test)
+    scenarios = check_test(joint, given, holdout)
     check_rule(rule, metric, len(splits))
     task = RadiusTask(
         problem=problem,

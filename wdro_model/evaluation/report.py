@@ -13,7 +13,13 @@ from wdro_model.display.factual import brief, counted, words
 from wdro_model.display.figures import METHOD_COLOURS
 from wdro_model.display.html_tables import Column, html_table, listed
 from wdro_model.evaluation.pages import image, meanings, page, sorting
-from wdro_model.evaluation.statistics import Advantage, LossStatistics, advantage, mean_of
+from wdro_model.evaluation.statistics import (
+    Advantage,
+    LossStatistics,
+    Observed,
+    advantage,
+    mean_of,
+)
 from wdro_model.evaluation.tables import Tabular, text_table, written
 from wdro_model.solve.certify import Solution
 
@@ -57,9 +63,25 @@ COLUMNS = (
     Column("seconds", "Time of the solve; at further radii, from the decision before.", form=".3g"),
 )
 """The columns of a report."""
+RISKY = {
+    "promise": (
+        Column("promise", "The optimal value of the method: what it says the risk will be."),
+        Column("risk", "The objective on the scenarios, risk measures being those of them."),
+    ),
+    "excess": (
+        Column(
+            "excess",
+            "The risk minus the promise: positive where the method promised too much.",
+            "risk - promise",
+            "+.3g",
+        ),
+    ),
+    "kept": (Column("kept", "Was the risk at most what was promised?", "kept?", word=True),),
+}
+"""What stands in the place of some of them where the objective has a CVaR."""
 IN_TEXT = (
-    *("method", "scenarios", "promise", "mean", "standard_error", "excess", "kept", "deviation"),
-    *("median", "cvar95", "worst", "status", "seconds"),
+    *("method", "scenarios", "promise", "risk", "mean", "standard_error", "excess", "kept"),
+    *("deviation", "median", "cvar95", "worst", "status", "seconds"),
 )
 """The columns of the printed table; the frame, the file and the page have all."""
 OF_A_METHOD = ("method", "seconds", "status", "gap", "relative_gap")
@@ -97,6 +119,8 @@ class Judged:
     """The label of its method, which it shares with other radii; its name, if nothing is said."""
     probabilities: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Of the scenarios of sets that have some, by the name of the set."""
+    observed: Mapping[str, Observed] = field(default_factory=dict, repr=False, compare=False)
+    """The losses with what they add to the risk, by the name of the scenario set."""
 
     @property
     def family(self) -> str:
@@ -124,6 +148,8 @@ class Judged:
         >>> round(judged.statistics("test").worst, 2)
         3.0
         """
+        if scenarios in self.observed:
+            return self.observed[scenarios].statistics()
         given = self.probabilities.get(scenarios)
         return LossStatistics.of(self.losses[scenarios], self.maximise, given)
 
@@ -142,8 +168,15 @@ class Judged:
         """
         return float(mean_of(self.losses[scenarios], self.probabilities.get(scenarios)))
 
+    @property
+    def has_risk(self) -> bool:
+        """Has the objective a CVaR, so that it is judged by more than the mean?"""
+        return any(those.measures for those in self.observed.values())
+
     def excess(self, scenarios: str) -> float | None:
         """How far the mean falls short of the promise: positive where it was too good.
+
+        With risk measures in the objective, how far the risk does.
 
         Examples
         --------
@@ -157,10 +190,10 @@ class Judged:
         """
         if self.promise is None:
             return None
-        mean = self.mean(scenarios)
-        if np.isclose(mean, self.promise, rtol=1e-12, atol=0.0):
+        risk = self.statistics(scenarios).risk
+        if np.isclose(risk, self.promise, rtol=1e-9 if self.has_risk else 1e-12, atol=0.0):
             return 0.0
-        return self.promise - mean if self.maximise else mean - self.promise
+        return self.promise - risk if self.maximise else risk - self.promise
 
     def kept(self, scenarios: str) -> bool | None:
         """Was the mean loss at most what was promised, up to rounding?
@@ -256,7 +289,12 @@ class Report(Tabular):
     source: Compared | None = field(default=None, compare=False)
     """What it was computed from, for further radii; it is not pickled."""
 
-    columns = COLUMNS
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What is shown: the risk only where it is not the mean."""
+        if not any(judged.has_risk for judged in self.methods):
+            return COLUMNS
+        return tuple(c for column in COLUMNS for c in RISKY.get(column.key, (column,)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "source": None}
@@ -296,7 +334,7 @@ class Report(Tabular):
                 rows += [entry.row(scenarios) for scenarios in self.scenario_sets]
             else:
                 rows.append(entry.row())
-        names = [column.key for column in COLUMNS]
+        names = [column.key for column in self.columns]
         return [{name: row.get(name) for name in names} for row in rows]
 
     def advantage(self, over: str = "erm") -> Advantage:
@@ -493,7 +531,7 @@ class Report(Tabular):
         return f"{table}\n{listed(self.messages())}"
 
     def _in_text(self) -> list[Column]:
-        return [column for column in COLUMNS if column.key in IN_TEXT]
+        return [column for column in self.columns if column.key in IN_TEXT]
 
 
 def without_repetition(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import numpy as np
 from wdro_model.display.factual import Facts, brief, facts_html, facts_lines, words
 from wdro_model.display.html_tables import Column
 from wdro_model.evaluation.tables import Tabular
+from wdro_model.loss.atoms.risk import ChanceConstraint, is_uncertain
 from wdro_model.model import Model, RobustModel
 from wdro_model.uncertainty.sample_shares import SampleShares
 from wdro_model.uncertainty.scenarios import scenario_batches
@@ -25,24 +26,68 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The quantiles that are shown."""
 PERCENTS = np.linspace(0.0, 1.0, 101)
 """The levels of the quantiles that stand for all losses in a picture."""
+HOLDS = 1e-6
+"""Constraints hold up to this excess, relative to limits above 1."""
 ROUNDING = 1e-7
 """Differences under this fraction of the largest loss are a solver's rounding."""
 
 
-def losses_at(model: Model, x: np.ndarray, scenarios: Any = None) -> np.ndarray:
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """The objective of a decision at some scenarios, with the sign it was written with."""
+
+    losses: np.ndarray
+    """(n,); where it has risk measures, each of them replaced by its loss."""
+    contributions: np.ndarray
+    """What each scenario adds to the objective on all of them, which is the mean of these (n,);
+    the losses themselves where there is no CVaR."""
+    measures: str = ""
+    """The CVaRs of the objective."""
+    maximise: bool = False
+    probabilities: np.ndarray | None = None
+    """Of the scenarios, (n,); None where they are equal."""
+
+    @property
+    def risk(self) -> float:
+        """The objective on the scenarios."""
+        return float(mean_of(self.contributions, self.probabilities))
+
+    def statistics(self) -> LossStatistics:
+        given = self.probabilities
+        found = LossStatistics.of(self.losses, self.maximise, given)
+        error = standard_error(self.contributions, given)
+        return replace(found, risk=self.risk, risk_error=error, measures=self.measures)
+
+
+def observed(model: Model, x: np.ndarray, scenarios: Any = None) -> Observed:
     """The objective as the user wrote it at each scenario.
 
     scenarios: {parameter: array}, an array, or the samples for None.
     """
     if not isinstance(model, RobustModel):
-        return model.sign * np.array(model.loss.values(x, model.rows))
-    size = max(1, BATCH_ENTRIES // max(1, model.joint.dimension))
-    blocks = (
-        model.joint.blocks(size)
-        if scenarios is None
-        else scenario_batches(model.joint, scenarios, size, reuse=True)
+        blocks = iter([model.rows])
+    else:
+        size = max(1, BATCH_ENTRIES // max(1, model.joint.dimension))
+        blocks = (
+            model.joint.blocks(size)
+            if scenarios is None
+            else scenario_batches(
+                model.joint, model.scenarios_of(model.joint, scenarios), size, reuse=True
+            )
+        )
+    tails, layout, joint = model.tails, model.loss.layout, model.loss.joint
+    given = model.shares.probabilities if scenarios is None else None
+    if tails is None:
+        found = model.sign * np.concatenate([model.loss.values(x, rows) for rows in blocks])
+        return Observed(found, found, maximise=model.maximise, probabilities=given)
+    parts = np.concatenate([tails.losses(layout, joint, x, rows) for rows in blocks])
+    return Observed(
+        model.sign * parts[:, 0],
+        model.sign * tails.contributions(parts, given),
+        tails.describe(),
+        model.maximise,
+        given,
     )
-    return np.concatenate([model.sign * np.array(model.loss.values(x, rows)) for rows in blocks])
 
 
 def probabilities_by_set(model: Model) -> dict[str, np.ndarray]:
@@ -51,13 +96,86 @@ def probabilities_by_set(model: Model) -> dict[str, np.ndarray]:
     return {} if known is None else {TRAINING: known}
 
 
-def losses_by_set(
+@dataclass(frozen=True)
+class ConstraintValue:
+    """An uncertain constraint on some scenarios: its risk measures are those of them.
+
+    Of a vector, the entry that exceeds its limit most. Of a probability, the share of the scenarios
+    in which the event occurs.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> stock = cp.Variable(nonneg=True, name="stock")
+    >>> demand = wdro.UncertainParameter(name="demand", samples=[70.0, 90.0, 140.0])
+    >>> short = wdro.expectation(cp.pos(demand - stock)) <= 10
+    >>> problem = wdro.Problem(cp.Minimize(stock), [short])
+    >>> value = problem.solve()
+    >>> [found] = problem.evaluate([100.0, 150.0]).constraints
+    >>> round(found.value, 1), found.limit, found.holds
+    (20.0, 10.0, False)
+    """
+
+    name: str
+    """The constraint as it was written."""
+    value: float
+    """The side with the risk measures."""
+    limit: float
+    """The other side, where it is a number; 0 where it is not, the value being left minus right."""
+    excess: float
+    """By how much it is violated; at most 0 where it holds."""
+    holds: bool
+
+    def __str__(self) -> str:
+        verdict = "holds" if self.holds else f"violated by {self.excess:.3g}"
+        return f"{self.name}: {self.value:.6g}, limit {self.limit:.6g}, {verdict}"
+
+
+def constraint_values(
+    model: Model, x: np.ndarray, scenarios: Any = None
+) -> tuple[ConstraintValue, ...]:
+    """The uncertain constraints of a model on scenarios, or on the samples."""
+    values = model.feasible.layout.split(x)
+    return tuple(_constraint_value(model, u, values, scenarios) for u in model.feasible.uncertain)
+
+
+def _constraint_value(model: Model, uncertain: Any, values: Any, scenarios: Any) -> ConstraintValue:
+    seen = []
+    for row in uncertain.rows:
+        given = scenarios
+        if isinstance(row, RobustModel) and scenarios is not None:
+            given = model.scenarios_of(row.joint, scenarios)
+        seen.append(observed(row, row.feasible.layout.join(values), given))
+    if isinstance(uncertain.original, ChanceConstraint):
+        level, share = (
+            uncertain.original.level,
+            float(mean_of((seen[0].losses <= HOLDS).astype(float), seen[0].probabilities)),
+        )
+        return ConstraintValue(uncertain.name, share, level, level - share, share >= level)
+    found = [those.risk for those in seen]
+    worst = int(np.argmax(found))
+    excess, value, limit = float(found[worst]), float(found[worst]), 0.0
+    for side, sign in zip(uncertain.original.args, (-1.0, 1.0)):
+        if side.is_constant() and not is_uncertain(side):
+            numbers = np.ravel(np.broadcast_to(side.value, uncertain.original.shape), order="F")
+            limit = float(numbers[worst])
+            value = limit + sign * excess
+    holds = excess <= HOLDS * max(1.0, abs(limit))
+    return ConstraintValue(uncertain.name, value, limit, excess, bool(holds))
+
+
+def losses_at(model: Model, x: np.ndarray, scenarios: Any = None) -> np.ndarray:
+    """The losses alone."""
+    return observed(model, x, scenarios).losses
+
+
+def observed_by_set(
     model: Model, decision: Mapping[Any, np.ndarray], sets: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
-    """Losses of a decision on the samples and on each set of scenarios, by its name."""
+) -> dict[str, Observed]:
+    """The objective of a decision on the samples and on each set of scenarios, by its name."""
     x = model.feasible.layout.join(decision)
     every = {TRAINING: None, **sets}
-    return {name: losses_at(model, x, scenarios) for name, scenarios in every.items()}
+    return {name: observed(model, x, scenarios) for name, scenarios in every.items()}
 
 
 @dataclass(frozen=True)
@@ -91,6 +209,15 @@ class LossStatistics:
     tail_error: float
     """Its standard error; NaN for a single loss."""
     worst: float
+    risk: float = float("nan")
+    """The objective on the scenarios: its risk measures are those of their distribution. The mean
+    where it has none."""
+    risk_error: float = float("nan")
+    """Its standard error, thresholds being taken as known; NaN for a single loss."""
+    measures: str = ""
+    """The CVaRs of the objective; empty where it has none."""
+    constraints: tuple[ConstraintValue, ...] = ()
+    """The uncertain constraints of the problem on the scenarios."""
 
     @classmethod
     def of(
@@ -120,6 +247,7 @@ class LossStatistics:
                 quantiles=dict(zip(LEVELS, (-turned.quantiles[q] for q in reversed(LEVELS)))),
                 tail=-turned.tail,
                 worst=-turned.worst,
+                risk=-turned.risk,
             )
         return cls(
             losses.size,
@@ -130,6 +258,8 @@ class LossStatistics:
             conditional_value_at_risk(losses, TAIL, probabilities),
             tail_error(losses, TAIL, probabilities),
             float(losses.max()),
+            float(mean_of(losses, probabilities)),
+            standard_error(losses, probabilities),
         )
 
     @property
@@ -139,6 +269,7 @@ class LossStatistics:
     def row(self) -> dict[str, float]:
         """The statistics under the names of the columns of a report."""
         return {
+            "risk": self.risk,
             "mean": self.mean,
             "standard_error": self.standard_error,
             "deviation": self.deviation,
@@ -154,13 +285,16 @@ class LossStatistics:
     def _facts(self) -> Facts:
         """The statistics, for people."""
         spread = ", ".join(f"{level:.0%} {q:.6g}" for level, q in self.quantiles.items())
+        risk = f"{self.risk:.6g} (standard error {self.risk_error:.2g}), with {self.measures}"
         return [
             ("scenarios", str(self.count)),
+            *([("risk", risk)] if self.measures else []),
             ("mean", f"{self.mean:.6g} (standard error {self.standard_error:.2g})"),
             ("deviation", f"{self.deviation:.6g}"),
             ("quantiles", spread),
             ("CVaR 95%", f"{self.tail:.6g} (standard error {self.tail_error:.2g})"),
             ("worst", f"{self.worst:.6g}"),
+            *(("constraint", str(found)) for found in self.constraints),
         ]
 
     _repr_html_ = facts_html

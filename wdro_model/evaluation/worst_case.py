@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from wdro_model.display.factual import Facts, brief, counted, facts_html, known
 from wdro_model.errors import NoReformulationError, unknown_name
+from wdro_model.loss.atoms.facts import brief as brief_constraint
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.exact import counterpart
 from wdro_model.objectives.exact.counterpart import unmoved
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream
+from wdro_model.objectives.least_thresholds import risk_on
 from wdro_model.solve.certify import Solution
-from wdro_model.solve.true_risk import worst_distribution
+from wdro_model.solve.worst_tails import worst_with_tails
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.parameter import UncertainParameter
 
@@ -50,7 +53,8 @@ class WorstCase:
     source: np.ndarray
     """The index of the sample that each atom was moved from, (K,)."""
     expected_loss: float
-    """The least expected value of an objective that is maximised."""
+    """The least expected value of an objective that is maximised. Where the objective has risk
+    measures, the objective with those of this distribution."""
     transport_cost: float
     """At most the radius, up to rounding."""
     dual: float
@@ -114,6 +118,20 @@ def find_worst_case(
     return smoothed_worst_case(model, solution)
 
 
+def constraint_worst_case(model: Model, x: np.ndarray, constraint: Any) -> WorstCase:
+    """The distribution that comes closest to violating an uncertain constraint of a model."""
+    for uncertain in model.feasible.uncertain:
+        if uncertain.original is constraint:
+            values = model.feasible.layout.split(x)
+            found = [worst_case(row, row.feasible.layout.join(values)) for row in uncertain.rows]
+            return max(found, key=lambda one: one.expected_loss)
+    known = "; ".join(uncertain.name for uncertain in model.feasible.uncertain) or "none"
+    raise ValueError(
+        f"{brief_constraint(constraint)} is not one of the uncertain constraints of the problem "
+        f"(there are: {known}); give the very object that stands in its list."
+    )
+
+
 def worst_case(model: Model, x: np.ndarray) -> WorstCase:
     """The extremal distribution of the exact problem at the flat decision x.
 
@@ -128,14 +146,13 @@ def worst_case(model: Model, x: np.ndarray) -> WorstCase:
     x = np.asarray(x, dtype=float)
     found = unmoved(model)
     if model.radius > 0:
-        found = worst_distribution(model, x, counterpart(model))
-    losses = model.loss.values(x, found.rows)
+        found = worst_with_tails(model, x, counterpart(model))
     costs = model.cost(model.rows[found.source], found.rows)
     return WorstCase(
         scenarios=model.joint.split(found.rows),
         weights=found.weights,
         source=found.source,
-        expected_loss=float(found.weights @ losses),
+        expected_loss=risk_on(model, x, found.rows, found.weights),
         transport_cost=float(found.weights @ costs),
         dual=found.dual,
     )
@@ -156,7 +173,7 @@ def smoothed_worst_case(model: RobustModel, solution: Solution, seed: int = 0) -
     """
     assert solution.epsilon is not None
     assert solution.sigma is not None
-    x = model.feasible.layout.join(solution.decision)
+    x = model.feasible.layout.join(solution.everything)
     draws = int(np.clip(ENTRIES // max(1, model.rows.size), 1, MOST_DRAWS))
     name = "tilted" if STRATEGIES["tilted"].refusal(model) is None else "gaussian"
     rule = STRATEGIES[name].build(model, Scales(solution.epsilon, solution.sigma, draws))
@@ -178,7 +195,7 @@ def smoothed_worst_case(model: RobustModel, solution: Solution, seed: int = 0) -
         scenarios=model.joint.split(rows),
         weights=flat,
         source=source,
-        expected_loss=float(flat @ model.loss.values(x, rows)),
+        expected_loss=risk_on(model, x, rows, flat),
         transport_cost=float(flat @ model.cost(model.rows[source], rows)),
         dual=dual,
         penalty=penalty,

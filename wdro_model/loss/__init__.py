@@ -4,6 +4,7 @@ from wdro_model.loss.affine_pieces import pieces
 from wdro_model.loss.atoms.facts import AtomFacts, NoPieces, declare, rule
 from wdro_model.loss.atoms.own import StructuredAtom
 from wdro_model.loss.atoms.quadratic import quadratic_form
+from wdro_model.loss.atoms.risk import cvar, expectation, probability
 from wdro_model.loss.batched import BatchedLoss, Loss, Pullback
 from wdro_model.loss.callable import CallableLoss
 from wdro_model.loss.polynomial import AffineParts, affine_parts, degree
@@ -24,10 +25,13 @@ __all__ = [
     "affine_parts",
     "analyse",
     "convexity_in_data",
+    "cvar",
     "declare",
     "degree",
+    "expectation",
     "is_canonicalisable",
     "pieces",
+    "probability",
     "quadratic_form",
     "register_rule",
     "rule",

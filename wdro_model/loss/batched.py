@@ -22,6 +22,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.atoms.facts import brief, is_foreign
+from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.loss.tape import lower
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
@@ -265,9 +266,19 @@ class Layout:
             start += variable.size
         self.dimension = start
 
+    @property
+    def own(self) -> tuple[cp.Variable, ...]:
+        """The variables of the user, without thresholds of the library's."""
+        return tuple(v for v in self.variables if not isinstance(v, Threshold))
+
     def split(self, x: Array) -> dict[cp.Variable, Array]:
         """The value of each variable, as views of x."""
         return {v: x[s].reshape(v.shape) for v, s in self.slices.items()}
+
+    def split_own(self, x: Array) -> dict[cp.Variable, Array]:
+        """The value of each variable of the user, as views of x."""
+        whole = self.split(x)
+        return {v: whole[v] for v in self.own}
 
     def join(self, values: Mapping[cp.Variable, Any]) -> Array:
         """One vector from a value for each variable; a variable left out counts as zero."""

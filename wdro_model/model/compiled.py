@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import cvxpy as cp
 import numpy as np
@@ -17,12 +17,16 @@ from wdro_model.loss.facts_at_data import FactsAtData
 from wdro_model.loss.structure import Structure
 from wdro_model.model.declared import all_variables, refuse_uncertain_constraints
 from wdro_model.model.feasible import Feasible
+from wdro_model.model.functionals import Tails
 from wdro_model.model.kept_programs import Budget, Programs, Shelf
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.sample_shares import SampleShares
+
+if TYPE_CHECKING:
+    from wdro_model.model.uncertain_constraints import UncertainConstraint
 
 MOST_RESULTS = 64
 """Results that are kept at once: several for each of the last radii."""
@@ -38,12 +42,14 @@ class Memory:
         """forms: those of models on other data."""
         self.forms = Shelf() if forms is None else forms
         """Programs by their form, for models that differ in their data."""
-        self.values: tuple[bytes, ...] = ()
+        self.values: tuple[Any, ...] = ()
         self.programs = Programs()
         """Kept for all values: their parameters are CVXPY's."""
         self.results: dict[str, Any] = {}
+        self.twins: dict[str, Any] = {}
+        """The same model otherwise, which keeps what is its own."""
 
-    def find(self, name: str, values: tuple[bytes, ...], compute: Callable[[], Any]) -> Any:
+    def find(self, name: str, values: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
         """The result of that name; computed and kept if it is not known."""
         if values != self.values:
             self.values, self.results = values, {}
@@ -91,6 +97,8 @@ class Model:
     assume_convex: bool
     maximise: bool
     """Is the loss minus an objective that the user maximises?"""
+    tails: Tails | None = field(default=None, repr=False, compare=False, kw_only=True)
+    """How decisions are judged, where the objective has CVaRs."""
     memory: Memory = field(default_factory=Memory, repr=False, compare=False, kw_only=True)
     """Results that models which differ in nothing but the radius share."""
 
@@ -145,6 +153,56 @@ class Model:
         """The average of each uncertain parameter over the samples."""
         return {}
 
+    # ------------------------------------------------------------------ with its constraints
+    @property
+    def parameters(self) -> tuple[UncertainParameter, ...]:
+        """The uncertain parameters of the loss, then those of constraints."""
+        others = (p for u in self.feasible.uncertain for p in u.parameters)
+        return tuple(dict.fromkeys((*self.loss.loss.parameters, *others)))
+
+    def scenarios_of(self, joint: JointSamples, scenarios: Any) -> Any:
+        """What is given for all the parameters of a problem, for those of some samples alone."""
+        others = [p for p in self.parameters if p not in joint.slices]
+        if not others:
+            return scenarios
+        if not isinstance(scenarios, Mapping):
+            names = ", ".join(repr(p.name()) for p in self.parameters)
+            raise ValueError(
+                f"scenarios of several parameters must be given as {{parameter: array}} for "
+                f"{names}, got a {type(scenarios).__name__}."
+            )
+        left_out = [*(p.name() for p in others), *(id(p) for p in others)]
+        return {
+            key: value
+            for key, value in scenarios.items()
+            if (key if isinstance(key, str) else id(key)) not in left_out
+        }
+
+    def bounded_by(self, uncertain: Sequence[UncertainConstraint]) -> Self:
+        """The model with other uncertain constraints."""
+        feasible = self.feasible.with_uncertain(uncertain)
+        return replace(self, feasible=feasible, memory=Memory())
+
+    def empirical(self) -> Self:
+        """The model with uncertain constraints that hold on the samples alone."""
+        uncertain = self.feasible.uncertain
+        if not uncertain:
+            return self
+        if "empirical" not in self.memory.twins:
+            self.memory.twins["empirical"] = self.bounded_by([u.empirical() for u in uncertain])
+        return self.memory.twins["empirical"]
+
+    def with_radius(self, radius: Any) -> Self:
+        """The model with another radius of the problem's ball, in the objective and constraints."""
+        uncertain = self.feasible.uncertain
+        return self.bounded_by([u.with_radius(radius) for u in uncertain]) if uncertain else self
+
+    def exchanged(self, other: Callable[[JointSamples], JointSamples]) -> Self:
+        """The model on other samples, in the objective and constraints."""
+        uncertain = self.feasible.uncertain
+        return self.bounded_by([u.on(other) for u in uncertain]) if uncertain else self
+
+    # ------------------------------------------------------------------ what is kept
     def certain_parameters(self) -> list[cp.Parameter]:
         """Those of the loss and of the constraints, which have one value at each solve."""
         own = () if self.expression is None else self.loss.loss.certain
@@ -158,7 +216,7 @@ class Model:
         """A result computed once for the current values of the certain parameters."""
         known = [p.value for p in self.certain_parameters()]
         values = tuple(np.asarray(value).tobytes() for value in known if value is not None)
-        return self.memory.find(name, values, compute)
+        return self.memory.find(name, (*values, *self.feasible.stamp()), compute)
 
     @property
     def programs(self) -> Programs:
@@ -263,6 +321,13 @@ class RobustModel(Model):
             memory=Memory(self.memory.forms),
         )
 
+    def with_radius(self, radius: Any) -> RobustModel:
+        ball = WassersteinBall(radius, self.ambiguity.cost)
+        return replace(super().with_radius(radius), ambiguity=ball)
+
+    def exchanged(self, other: Callable[[JointSamples], JointSamples]) -> RobustModel:
+        return super().exchanged(other).on(other(self.joint))
+
     def on_one_sample(self) -> RobustModel:
         """The model on its first sample, all else being equal: what can be written, for less."""
         return self.on_samples(np.zeros(1, dtype=int))
@@ -295,8 +360,13 @@ def compiled(
     ball: WassersteinBall | None,
     assume_convex: bool,
     maximise: bool = False,
+    tails: Tails | None = None,
+    in_constraints: Sequence[cp.Variable] = (),
 ) -> Model:
-    """Loss, structure, joint samples, bound cost and feasible set of a problem."""
+    """Loss, structure, joint samples, bound cost and feasible set of a problem.
+
+    in_constraints: variables of constraints that are given to it later.
+    """
     uncertain = tuple(loss.parameters)
     refuse_uncertain_constraints(constraints)
     for parameter in uncertain:
@@ -311,10 +381,11 @@ def compiled(
         if isinstance(loss, CallableLoss)
         else analyse(loss.expression, uncertain)
     )
-    feasible = Feasible(constraints, all_variables(loss.variables, constraints))
+    variables = (*loss.variables, *in_constraints)
+    feasible = Feasible(constraints, all_variables(variables, constraints))
     if not uncertain:
         flat = FlatLoss(loss, feasible.layout, None)
-        certain = Model(expression, flat, structure, feasible, assume_convex, maximise)
+        certain = Model(expression, flat, structure, feasible, assume_convex, maximise, tails=tails)
         refuse_false_facts(certain)
         return certain
     joint = JointSamples(uncertain)
@@ -330,6 +401,7 @@ def compiled(
         given,
         given.cost.bound_to(joint),
         has_ball=ball is not None,
+        tails=tails,
     )
     refuse_false_facts(model)
     return model
@@ -358,7 +430,7 @@ def refuse_missing_values(model: Model) -> None:
 
 def refuse_empty_set(model: Model) -> None:
     """An empty feasible set is an error here rather than in the middle of a solve."""
-    feasible = model.feasible
+    feasible = model.feasible.with_uncertain(())
     unknown = any(parameter.value is None for parameter in feasible.parameters)
     if not feasible.constraints or feasible.is_integer or unknown:
         return

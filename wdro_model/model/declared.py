@@ -12,15 +12,20 @@ import scipy.sparse as sp
 from wdro_model.loss import BatchedLoss, CallableLoss
 from wdro_model.loss.atoms.cvxpy_classes import NEGATE, SUM_LARGEST
 from wdro_model.loss.atoms.facts import brief
+from wdro_model.loss.atoms.risk import Probability
+from wdro_model.model.functionals import WAY_OUT, Tails, lowered, subexpressions
 from wdro_model.sets import In
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 
-def compiled_loss(objective: Any) -> BatchedLoss | CallableLoss:
-    """The loss of an objective, lowered to NumPy: minus the one that is maximised."""
+def compiled_loss(objective: Any) -> tuple[BatchedLoss | CallableLoss, Tails | None]:
+    """The loss of an objective, lowered to NumPy: minus the one that is maximised.
+
+    And how it is judged, where it has CVaRs.
+    """
     if isinstance(objective, CallableLoss):
-        return objective
+        return objective, None
     if not isinstance(objective, (cp.Minimize, cp.Maximize)):
         raise ValueError(
             f"the objective must be cp.Minimize(loss), cp.Maximize(reward) or a CallableLoss, got "
@@ -28,7 +33,15 @@ def compiled_loss(objective: Any) -> BatchedLoss | CallableLoss:
         )
     refuse_nan(objective, "the loss")
     refuse_vector_cvar(objective.expr)
-    return BatchedLoss(objective.expr if isinstance(objective, cp.Minimize) else _minus(objective))
+    loss = objective.expr if isinstance(objective, cp.Minimize) else _minus(objective)
+    found = lowered(loss, "the objective")
+    for measure in found.measures:
+        if measure.ambiguity is not None:
+            raise ValueError(
+                f"{brief(measure)} has a ball of its own in the objective, whose terms share that "
+                f"of the problem; leave ambiguity= out, or {WAY_OUT.format(measure=measure)}."
+            )
+    return BatchedLoss(found.expression), found.tails
 
 
 def _minus(objective: cp.Maximize) -> Any:
@@ -39,19 +52,14 @@ def _minus(objective: cp.Maximize) -> Any:
 
 def refuse_vector_cvar(expression: Any) -> None:
     """CVXPY's CVaR of the entries of a vector is no CVaR of the loss over the data."""
-    waiting, seen = [expression], set[int]()
-    while waiting:
-        atom = waiting.pop()
-        waiting += [a for a in atom.args if id(a) not in seen]
-        seen.update(map(id, atom.args))
+    for atom in subexpressions([expression]):
         if not isinstance(atom, SUM_LARGEST) or atom.args[0].size > 1:
             continue
         if any(isinstance(p, UncertainParameter) for p in atom.parameters()):
             raise ValueError(
                 "cp.cvar and cp.sum_largest look at the entries of one vector, not at the "
                 f"distribution of the data, and {atom.args[0]} has one entry; for the CVaR of a "
-                "loss at level 0.95 add t = cp.Variable() and write "
-                "cp.Minimize(t + cp.pos(loss - t) / (1 - 0.95))."
+                "loss at level 0.95 write wdro_model.cvar(loss, 0.95)."
             )
 
 
@@ -75,9 +83,10 @@ def check_constraints(constraints: Sequence[Any] | None) -> list[Any]:
     for constraint in constraints:
         known = (In, cp.constraints.constraint.Constraint, bool, np.bool_)
         if not isinstance(constraint, known):
+            likely = "; write it >= 0.9" if isinstance(constraint, Probability) else ""
             raise ValueError(
                 f"a constraint must be a CVXPY constraint or In(x, set), got "
-                f"{type(constraint).__name__}: {constraint!r}."
+                f"{type(constraint).__name__}: {constraint!r}{likely}."
             )
         if isinstance(constraint, cp.constraints.constraint.Constraint):
             refuse_nan(constraint, "a constraint")
@@ -105,7 +114,7 @@ def check_assumption(assume_convex: Any) -> bool:
 
 
 def refuse_uncertain_constraints(constraints: Sequence[Any]) -> None:
-    """Uncertainty is allowed in the loss only."""
+    """Outside of the loss, uncertainty is allowed inside risk measures only."""
     for constraint in constraints:
         if isinstance(constraint, (In, bool, np.bool_)):
             continue
@@ -113,7 +122,10 @@ def refuse_uncertain_constraints(constraints: Sequence[Any]) -> None:
             if isinstance(parameter, UncertainParameter):
                 raise ValueError(
                     f"the uncertain parameter {parameter.name()!r} is in the constraint "
-                    f"{constraint}; only the loss may be uncertain: move it there as a penalty."
+                    f"{constraint}, which is to hold for what distribution of it? Bound its "
+                    "expectation (wdro_model.expectation(g) <= 0), the mean of its worst share "
+                    "(wdro_model.cvar(g, 0.9) <= 0), or ask that it holds with a probability "
+                    "(wdro_model.probability(g <= 0) >= 0.9)."
                 )
 
 

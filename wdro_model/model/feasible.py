@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
 import numpy as np
+from cvxpy.constraints import Equality, Inequality, NonNeg, Zero
 
 from wdro_model.errors import InfeasibleError, UnboundedError
+from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.loss.batched import Layout
 from wdro_model.loss.expressions import is_scalable
 from wdro_model.sets.convex import ConvexSet, boolean_entries, integer_entries
@@ -23,6 +26,10 @@ from wdro_model.sets.feasible_set import FeasibleSet, In, forgets_its_constraint
 from wdro_model.sets.nearby import Nearby
 from wdro_model.sets.product import ProductSet
 from wdro_model.sets.vertices import is_binary
+from wdro_model.uncertainty.parameter import UncertainParameter
+
+if TYPE_CHECKING:
+    from wdro_model.model.uncertain_constraints import UncertainConstraint
 
 LEVELS: tuple[Callable[[Any], float], ...] = (lambda v: 1.0 / v.size, lambda v: 0.0, lambda v: 1.0)
 """Levels of a variable at which simplices, cones and boxes have a point."""
@@ -34,15 +41,28 @@ MARK = "_assigned_by_wdro"
 class Feasible:
     """The feasible set of a problem over all its variables."""
 
-    def __init__(self, constraints: Sequence[Any], variables: Sequence[cp.Variable]) -> None:
+    def __init__(
+        self,
+        constraints: Sequence[Any],
+        variables: Sequence[cp.Variable],
+        uncertain: Sequence[UncertainConstraint] = (),
+    ) -> None:
         self.memberships = [c for c in constraints if isinstance(c, In)]
         self.constraints = [c for c in constraints if not isinstance(c, In)]
-        self.parameters = [p for c in self.constraints for p in parameters_of(c)]
+        self.uncertain = tuple(uncertain)
         self.layout = Layout(variables)
         self._oracle: FeasibleSet | None = None
-        self._conic: list[Any] | None = None
-        self._check_intersections()
+        self._asked: tuple[Any, ...] = ()
+        """What uncertain constraints the oracle was compiled for."""
+        self._forms: list[Any] | None = None
+        self.check_intersections()
         refuse_false_constants(self.constraints)
+
+    @cached_property
+    def parameters(self) -> list[cp.Parameter]:
+        """The certain parameters of the constraints."""
+        every = (p for c in self.declared for p in parameters_of(c))
+        return [p for p in every if not isinstance(p, UncertainParameter)]
 
     @cached_property
     def scalable(self) -> dict[cp.Variable, slice]:
@@ -89,24 +109,66 @@ class Feasible:
             if m.variable not in shared
         ]
 
+    def written_constraints(self) -> list[Any]:
+        """The CVXPY constraints, uncertain ones by their worst case."""
+        return [*self.constraints, *(c for u in self.uncertain for c in u.constraints())]
+
     def other_constraints(self) -> list[Any]:
         """CVXPY constraints for all the other variables."""
         shared = self._shared()
         forms = [c for m in self.memberships if m.variable in shared for c in m.constraints()]
-        return [*self.constraints, *forms]
+        return [*self.written_constraints(), *forms]
+
+    def set_forms(self) -> list[Any]:
+        """Oracle sets by their CVXPY form."""
+        if self._forms is None:
+            self._forms = [c for m in self.memberships for c in m.constraints()]
+        return self._forms
 
     def conic_constraints(self) -> list[Any]:
         """The feasible set as CVXPY constraints, oracle sets by their CVXPY form."""
-        if self._conic is None:
-            forms = [c for m in self.memberships for c in m.constraints()]
-            self._conic = [*self.constraints, *forms]
-        return self._conic
+        return [*self.written_constraints(), *self.set_forms()]
+
+    def stamp(self) -> tuple[Any, ...]:
+        """The numbers that uncertain constraints are written for."""
+        return tuple(u.stamp() for u in self.uncertain)
+
+    @property
+    def has_oracle(self) -> bool:
+        """Is there a linear minimisation oracle? Not where integers stand under cones."""
+        alone = {m.variable for m in self.memberships} - self._shared()
+        if not any(has_integers(v) for v in self.layout.variables if v not in alone):
+            return True
+        return all(map(is_linear, self.other_constraints()))
 
     def oracle(self) -> FeasibleSet:
         """The linear minimisation oracle over the flat decision, compiled once."""
-        if self._oracle is None or not self._oracle.is_current():
-            self._oracle = self._compile()
+        stamp = self.stamp()
+        if self._oracle is None or not self._oracle.is_current() or stamp != self._asked:
+            self._oracle, self._asked = self._compile(), stamp
         return self._oracle
+
+    def with_uncertain(self, uncertain: Sequence[UncertainConstraint]) -> Feasible:
+        """The same set with other uncertain constraints."""
+        found = copy(self)
+        found.uncertain, found._oracle = tuple(uncertain), None
+        found.__dict__.pop("parameters", None)
+        return found
+
+    def exceeds(self, x: np.ndarray, tolerance: float) -> bool:
+        """Does a decision violate some uncertain constraint by more than the tolerance?"""
+        values = self.layout.split_own(x)
+        return any(u.excess(values) > tolerance for u in self.uncertain)
+
+    def pass_on_multipliers(self) -> None:
+        """Give uncertain constraints the multipliers of what they are written as."""
+        for constraint in self.uncertain:
+            constraint.pass_on_multipliers()
+
+    @property
+    def declared(self) -> list[Any]:
+        """The user's constraints other than memberships."""
+        return [*self.constraints, *(u.original for u in self.uncertain)]
 
     def check_nonempty(self) -> None:
         """Raise an InfeasibleError if the CVXPY constraints leave no point.
@@ -127,7 +189,7 @@ class Feasible:
         """Variables and multipliers keep their values, whatever is solved inside the block."""
         marks = [(v, getattr(v, MARK)) for v in self.layout.variables if hasattr(v, MARK)]
         try:
-            with self.layout.holding(), multipliers_kept(self.constraints):
+            with self.layout.holding(), multipliers_kept(self.declared):
                 yield
         finally:
             for variable, mark in marks:  # values of the library's are still its own
@@ -156,9 +218,11 @@ class Feasible:
         lines = [f"{m.variable.name()} in {m.set.describe()}" for m in self.memberships]
         if self.constraints:
             lines.append(f"{len(self.constraints)} CVXPY constraint(s)")
+        if self.uncertain:
+            lines.append(f"{len(self.uncertain)} uncertain constraint(s)")
         named = {m.variable for m in self.memberships}
         free = [v.name() for v in self.layout.variables if v not in named]
-        if free and not self.constraints:
+        if free and not self.declared:
             lines.append(f"{', '.join(free)}: declared attributes only")
         return lines
 
@@ -172,22 +236,23 @@ class Feasible:
         ]
         if rest:
             where = np.concatenate([np.r_[self.layout.slices[v]] for v in rest])
-            blocks.append((ConvexSet(self.other_constraints(), rest), where))
+            # Objectives for oracles have minimised thresholds out: these may stay where they are.
+            still = [t == 0 for t in rest if isinstance(t, Threshold)]
+            blocks.append((ConvexSet([*self.other_constraints(), *still], rest), where))
         if len(blocks) == 1:
             return near_if_unbounded(blocks[0][0])
         return ProductSet(blocks)
 
     def _shared(self) -> set[cp.Variable]:
         """Variables in an oracle set that something else constrains as well."""
-        constrained = {
-            v for c in self.constraints if hasattr(c, "variables") for v in c.variables()
-        }
+        constrained = {v for c in self.declared if hasattr(c, "variables") for v in c.variables()}
         members = [m.variable for m in self.memberships]
         twice = {v for v in members if sum(v is w for w in members) > 1}
         declared = {m.variable for m in self.memberships if adds_bounds(m)}
         return (constrained & set(members)) | twice | declared
 
-    def _check_intersections(self) -> None:
+    def check_intersections(self) -> None:
+        """A ValueError where something else constrains a variable of a set without CVXPY form."""
         shared = self._shared()
         for member in self.memberships:
             name = member.variable.name()
@@ -207,6 +272,12 @@ class Feasible:
                     f"cannot be intersected with other constraints on {name!r}{asked}; drop them, "
                     f"give the set {form}, or build them into its oracle."
                 )
+
+
+def is_linear(constraint: Any) -> bool:
+    """Is it a list of linear inequalities, up to maxima in their arguments?"""
+    linear = isinstance(constraint, Inequality | Equality | NonNeg | Zero)
+    return not hasattr(constraint, "args") or (linear and all(a.is_pwl() for a in constraint.args))
 
 
 def near_if_unbounded(only: FeasibleSet) -> FeasibleSet:

@@ -12,10 +12,12 @@ import numpy as np
 from cvxpy import settings
 
 from wdro_model.display.factual import Facts, brief, facts_html, known
+from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.model import Model, RobustModel
 from wdro_model.model.compiled import refuse_false_facts
 from wdro_model.objectives.ascent import climb
 from wdro_model.objectives.empirical import Empirical
+from wdro_model.objectives.least_thresholds import at_quantiles, risk_on
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.kept import FIRST
@@ -109,9 +111,19 @@ class Solution:
     trace: Trace = field(default_factory=Trace, repr=False)
     active_set: ActiveSet | None = field(default=None, repr=False)
     """Vertices whose combination is the decision; a solve that starts here goes on from them."""
+    thresholds: Mapping[cp.Variable, np.ndarray] = field(default_factory=dict, repr=False)
+    """Of CVaRs in the objective: the library's own variables, which are not in the decision."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "decision", dict(self.decision))
+        every = {**self.thresholds, **self.decision}
+        own = {v: value for v, value in every.items() if not isinstance(v, Threshold)}
+        object.__setattr__(self, "decision", own)
+        object.__setattr__(self, "thresholds", {v: every[v] for v in every if v not in own})
+
+    @property
+    def everything(self) -> dict[cp.Variable, np.ndarray]:
+        """The decision and the thresholds: what the solver has found."""
+        return {**self.decision, **self.thresholds}
 
     def turned(self) -> Solution:
         """The same for minus the objective: a loss that is minimised, a reward maximised."""
@@ -360,7 +372,7 @@ def evaluations(
     late: there is no time left to look for more than that.
     """
     refuse_false_facts(model, x)
-    mean = Empirical(model).value(x)
+    mean = Empirical(model).value(at_quantiles(model, x))
     if not isinstance(model, RobustModel) or not model.has_ball:
         return {"empirical_value": mean, "robust_value": robust}
     if robust is None and not late:
@@ -371,7 +383,10 @@ def evaluations(
     if robust is not None or dual is None:
         return {"empirical_value": mean, "robust_value": robust}
     found = None if late else climb(model, x, dual)
-    bound = max(known, -np.inf if found is None else found.expected_loss)
+    bound = max(
+        known,
+        -np.inf if found is None else risk_on(model, x, found.rows, model.shares.probabilities),
+    )
     return {
         "empirical_value": mean,
         "robust_value": float(bound) if np.isfinite(bound) else None,

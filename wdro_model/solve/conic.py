@@ -115,6 +115,7 @@ def conic_attempt(
     best = None if chosen.kept is None or verbose else run.again(chosen.kept)
     if best is not None:
         best.multipliers.save()
+        model.feasible.pass_on_multipliers()
         return best
     check_deadline()
     compilation = OTHER_UNITS if chosen.kept is not None else run.reason(chosen.compilation)
@@ -135,6 +136,7 @@ def conic_attempt(
     for variable, value in model.feasible.layout.split(best.decision).items():
         variable.save_value(np.array(value))
     best.multipliers.save()
+    model.feasible.pass_on_multipliers()
     if chosen.compilation == FIRST and best.compilation:
         compilation = best.compilation  # the first on this data
     elif best.compilation == ON_OTHER_DATA:

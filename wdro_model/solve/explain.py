@@ -8,6 +8,7 @@ from wdro_model.errors import UnknownToCost
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.calibration import KAPPA, default_sigma
 from wdro_model.solve.certify import Solution
+from wdro_model.solve.constraint_programs import constraint_rows
 from wdro_model.solve.integer import choice_risk
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
@@ -40,7 +41,7 @@ class Explanation(str):
 
 def explain(model: Model, chosen: Plan, options: Options, solution: Solution | None) -> Explanation:
     """Loss, data, ball, feasible set, formula, solver, and the reasons for them."""
-    rows = [*model_rows(model), *plan_rows(model, chosen)]
+    rows = [*model_rows(model), *constraint_rows(model), *plan_rows(model, chosen)]
     if chosen.method == "smoothed" and isinstance(model, RobustModel) and model.radius > 0:
         rows += smoothing_rows(model, chosen, options, solution)
     # A name of the user's may have line breaks, and a line is a row.
@@ -49,11 +50,12 @@ def explain(model: Model, chosen: Plan, options: Options, solution: Solution | N
 
 def model_rows(model: Model) -> list[tuple[str, str]]:
     layout = model.feasible.layout
-    decision = ", ".join(f"{v.name()} {shape_text(v.shape)}" for v in layout.variables)
-    rows = [("decision", f"{decision}; {layout.dimension} numbers")]
+    decision = ", ".join(f"{v.name()} {shape_text(v.shape)}" for v in layout.own)
+    rows = [("decision", f"{decision}; {sum(v.size for v in layout.own)} numbers")]
     rows += [("feasible", line) for line in model.feasible.describe()]
     if not isinstance(model, RobustModel):
-        rows.append(("data", "nothing is uncertain"))
+        if not model.feasible.uncertain:
+            rows.append(("data", "nothing is uncertain"))
     else:
         for p in model.joint.parameters:
             rows.append(("data", f"{p.name()} {shape_text(p.shape)}, support {p.support!r}"))
@@ -64,7 +66,14 @@ def model_rows(model: Model) -> list[tuple[str, str]]:
         if model.joint.left_out:
             size += f", {model.joint.left_out} more of probability 0"
         rows.append(("", size))
+    own = set(model.loss.loss.parameters)
+    for p in (p for p in model.parameters if p not in own):
+        text = f"{p.name()} {shape_text(p.shape)}, support {p.support!r}, N = {p.count}"
+        rows.append(("data", f"{text}, in constraints alone"))
     rows.append(("loss", loss_text(model)))
+    if model.tails is not None:
+        text = "minimised over a threshold of its own, and judged as a CVaR"
+        rows.append(("", f"{model.tails.describe()}: {text}"))
     if model.maximise:
         rows.append(("", "minus the objective, whose least expected value is maximised"))
     if isinstance(model, RobustModel) and model.has_ball:
@@ -83,7 +92,7 @@ def loss_text(model: Model) -> str:
 
 def plan_rows(model: Model, chosen: Plan) -> list[tuple[str, str]]:
     rows = [("method", chosen.method), ("minimises", chosen.formula)]
-    if isinstance(chosen.solver, Conic):
+    if isinstance(chosen.solver, Conic | BranchAndBound):
         rows.append(("solver", chosen.solver.describe()))
     else:
         rows.append(("solver", chosen.solver.describe(model.feasible.oracle())))

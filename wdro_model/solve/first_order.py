@@ -64,10 +64,17 @@ def first_order_outcome(
     shown: dict[str, Any] = display(options, chosen)
     if isinstance(solver, FrankWolfe):
         shown["active_set"] = warm_active_set(model, options.start)
-    return objective, solver.run(objective, oracle, start, rng=rng, **shown)
+    outcome = solver.run(objective, oracle, start, rng=rng, **shown)
+    return objective, with_thresholds(objective, outcome)
 
 
 # ------------------------------------------------------------------ parts
+def with_thresholds(objective: Any, outcome: Outcome) -> Outcome:
+    """The outcome with thresholds at their best, where the objective has minimised them out."""
+    settled = getattr(objective, "settled", None)
+    return outcome if settled is None else replace(outcome, x=settled(outcome.x))
+
+
 def reset_oracle(model: Model, solver: FirstOrder) -> FeasibleSet:
     """The oracle of the feasible set, with no memory of earlier solves.
 
@@ -107,12 +114,12 @@ def first_point(model: Model, objective: Any, options: Options, rng: np.random.G
 def user_start(model: Model, start: Any, name: str = "start") -> Array:
     """A decision of the user, {variable: value} or a solution, as a flat vector."""
     layout = model.feasible.layout
-    values = start.decision if isinstance(start, Solution) else start
+    values = start.everything if isinstance(start, Solution) else start
     if not hasattr(values, "items"):
         raise ValueError(
             f"{name} must be a dict {{variable: value}} or a solution, got {type(start).__name__}."
         )
-    for variable in layout.variables:
+    for variable in layout.own:
         if variable not in values:
             raise ValueError(f"{name} has no value for the variable {variable.name()!r}.")
         value = np.asarray(values[variable], dtype=float)
@@ -135,6 +142,7 @@ def refuse_outside(model: Model, x: Array, tolerance: float = 1e-5) -> None:
     outside = bool(np.any(x < lower - tolerance) or np.any(x > upper + tolerance))
     with model.feasible.layout.holding(x):
         outside = outside or not meets(model.feasible.constraints, tolerance)
+    outside = outside or model.feasible.exceeds(x, tolerance)
     if outside:
         raise ValueError(
             "start lies outside the feasible set; give a point that meets the constraints, such as "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from cvxpy import settings
@@ -38,10 +38,11 @@ LARGEST = 1500
 
 def run_integer(model: Model, chosen: Plan, solver: BranchAndBound, options: Options) -> Solution:
     """The best integer decision that is found, with a lower bound on all of them."""
-    began, oracle = time.perf_counter(), model.feasible.oracle()
+    began = time.perf_counter()
+    oracle = model.feasible.oracle() if model.feasible.has_oracle else None
     asked = _calls(oracle)
     risk = choice_risk(model, chosen)
-    if risk is not None:
+    if risk is not None and oracle is not None:
         found = _searched(oracle, risk, solver)
     else:
         found = _branched(model, chosen, solver, options, began)
@@ -82,7 +83,7 @@ class Found:
 
 def choice_risk(model: Model, chosen: Plan) -> ChoiceRisk | BottleneckRisk | None:
     """What is minimised, where it is concave at 0/1 points; None where it is not known to be."""
-    if not model.feasible.is_binary:
+    if not model.feasible.is_binary or not model.feasible.has_oracle:
         return None
     if chosen.counterpart is None:
         return linear_risk(model)
@@ -130,9 +131,11 @@ def _branched(
 def nodes_of(model: Model, chosen: Plan, solver: BranchAndBound) -> NodeRelaxations:
     """How nodes are bounded: a quadratic over the hull, a program, a smooth convex objective."""
     refuse_wide(model)
-    binary, oracle = model.feasible.is_binary, model.feasible.oracle()
-    objective: Any = None
+    binary, objective = model.feasible.is_binary, cast(Any, None)
     kinks = chosen.written is not None and _has_kinks(model, chosen)
+    if chosen.written is not None and not model.feasible.has_oracle:
+        return ProgramNodes(model, column_model(model, chosen.written, relax=False), solver.gap)
+    oracle = model.feasible.oracle()
     if binary and chosen.objective is not None and not kinks:
         objective = chosen.objective()
         if chosen.counterpart is not None and not chosen.counterpart.is_proven:
@@ -199,7 +202,9 @@ class _Judge:
         return float(self._objective.evaluate(x).value)
 
 
-def _calls(oracle: FeasibleSet) -> int:
+def _calls(oracle: FeasibleSet | None) -> int:
     """The calls of a set, and of the blocks of a product."""
+    if oracle is None:
+        return 0
     blocks = oracle.blocks if isinstance(oracle, ProductSet) else ()
     return oracle.calls + sum(_calls(block) for block, _ in blocks)

@@ -24,6 +24,7 @@ from wdro_model.objectives.exact import Counterpart
 from wdro_model.objectives.exact.decomposition import groups_of
 from wdro_model.objectives.exact.lipschitz_loss import mean_maxima
 from wdro_model.objectives.exact.sample_maxima import SampleMaxima
+from wdro_model.objectives.least_thresholds import EmpiricalTails
 from wdro_model.sets.ball import Ball
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.nearby import Nearby
@@ -121,7 +122,12 @@ def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) 
     """
     if method not in METHODS:
         raise ValueError(unknown_name("method", method, METHODS))
-    key = program_key(method, solver, relax)
+    if model.tails is not None and solver is not None and solver.is_stochastic:
+        raise ValueError(
+            f"{type(solver).__name__} sees a few samples at a time, and {model.tails.describe()} "
+            "is no mean over samples; use solver=FrankWolfe(), or leave it out."
+        )
+    key = (*program_key(method, solver, relax), *model.feasible.stamp())
     kept = model.programs.find(key)
     trouble = FIRST if kept is None else kept.trouble(model)
     if kept is not None and trouble is None:
@@ -138,7 +144,9 @@ def program_key(method: str, solver: Solver | None, relax: bool = False) -> tupl
 def automatic(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     """Exact where a counterpart is known, smoothed otherwise, ERM where nothing is robust."""
     if not isinstance(model, RobustModel):
-        return erm(model, solver, relax).because("nothing is uncertain")
+        bounded = bool(model.feasible.uncertain)
+        reason = "the objective is certain" if bounded else "nothing is uncertain"
+        return _certain(model, solver, relax).because(reason)
     if not model.has_ball:
         return erm(model, solver, relax).because("no ambiguity set was given")
     if model.radius == 0:
@@ -170,6 +178,8 @@ def erm(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
 
 def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     """The worst-case risk over the ball, by a formula."""
+    if not isinstance(model, RobustModel) and model.feasible.uncertain:
+        return _certain(model, solver, relax).because("the objective is certain")
     robust = _needs_ball(model, "exact")
     if solver is not None and solver.is_stochastic:
         raise ValueError(
@@ -256,6 +266,12 @@ def mean_through_maxima(model: RobustModel) -> SampleMaxima | None:
     return None if isinstance(groups, str) else mean_maxima(model, groups, cp.Constant(0.0))
 
 
+def _certain(model: Model, solver: Solver | None, relax: bool) -> Plan:
+    """A certain objective; that uncertain constraints hold over balls is then exact."""
+    found = erm(model, solver, relax)
+    return replace(found, method="exact") if model.feasible.uncertain else found
+
+
 def takes_composite(model: RobustModel, solver: Solver | None) -> bool:
     """Are quasi-Newton steps asked for, or faster than a cone for each sample?"""
     feasible = model.feasible
@@ -325,14 +341,11 @@ METHODS: dict[str, Callable[[Model, Solver | None, bool], Plan]] = {
 }
 
 
-def empirical(model: Model) -> Empirical:
-    """Empirical risk as a smooth objective."""
-    return Empirical(model)
-
-
-def empirical_with_convexity(model: Model) -> Empirical:
-    """The same, after a look at the Hessian of a loss that is quadratic in the decision."""
-    objective = empirical(model)
+def empirical_with_convexity(model: Model) -> Empirical | EmpiricalTails:
+    """Empirical risk, after a look at the Hessian of a loss that is quadratic in the decision."""
+    if model.tails is not None:
+        return EmpiricalTails(model)
+    objective = Empirical(model)
     quadratic = (
         objective.affine
         and model.loss.dimension <= LARGEST
@@ -413,7 +426,7 @@ def _has_small_form(model: Model) -> bool:
     if not model.feasible.has_conic_form:
         return False
     known = {v.id for v in model.feasible.layout.variables}
-    found = {v.id: v for c in model.feasible.conic_constraints() for v in c.variables()}
+    found = {v.id: v for c in model.feasible.set_forms() for v in c.variables()}
     return sum(v.size for v in found.values() if v.id not in known) <= LARGE_FORM
 
 
@@ -430,7 +443,7 @@ def _needs_branching(model: Model, draft: Plan, written: Written) -> bool:
         known = _on_one_sample(model, written)
     if known is None or cone_solver.takes_integer_cones():
         return False
-    return not known.is_piecewise_linear(model.feasible.constraints)
+    return not known.is_piecewise_linear(model.feasible.written_constraints())
 
 
 def _integer(model: Model, draft: Plan, solver: BranchAndBound, written: Written) -> Plan:

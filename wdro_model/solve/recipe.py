@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.model import RobustModel
+from wdro_model.model import Model, RobustModel
 from wdro_model.objectives import integration
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.integration.over_workers import OverWorkers
+from wdro_model.objectives.least_thresholds import LeastThresholds
 from wdro_model.objectives.smoothed_risk import Moving, Smoothed
 from wdro_model.solve.options import Options
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, QuasiNewton
@@ -52,7 +53,7 @@ class Recipe:
         """The objective with so many draws per sample, from the stream of a stage."""
         rule = self._rule(Scales(self.epsilon, self.sigma, draws))
         kind = Moving if rule.adapts else Smoothed
-        return kind(
+        found = kind(
             rule,
             size=self.model.joint.size,
             radius=self.model.radius,
@@ -62,6 +63,7 @@ class Recipe:
             stream=Stream(self.seed, stage),
             probabilities=self.model.joint.probabilities,
         )
+        return over_thresholds(found, self.model)
 
     def _rule(self, scales: Scales) -> Any:
         """The strategy: on the workers of a cluster where they hold the data, else here."""
@@ -92,7 +94,7 @@ def surrogate(objective: Smoothed) -> Smoothed | None:
     drawn = easier.joint.probabilities
     if drawn is not None and len(drawn) != len(easier.rows):
         drawn = None  # nodes that stand for the samples
-    return Smoothed(
+    found = Smoothed(
         easier,
         size=len(easier.rows),
         radius=objective.radius,
@@ -102,3 +104,11 @@ def surrogate(objective: Smoothed) -> Smoothed | None:
         stream=objective.stream,
         probabilities=drawn,
     )
+    if isinstance(objective, LeastThresholds):
+        return over_thresholds(found, objective.model)
+    return found
+
+
+def over_thresholds(objective: Smoothed, model: Model) -> Any:
+    """The objective, minimised over the thresholds of the model where it has some."""
+    return objective if model.tails is None else LeastThresholds(objective, model)

@@ -33,6 +33,8 @@ def same_choice_note(model: Model, found: Counterpart | None) -> str | None:
     """
     if found is None or not isinstance(model, RobustModel) or not chooses(model):
         return None
+    if model.feasible.uncertain:  # the radius counts in constraints too
+        return None
     spread = _spread(model, found)
     if spread is None or np.ptp(spread) > SAME * abs(spread[0]):
         return None

@@ -14,11 +14,18 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.convexity import smoothed_form_is_convex
 from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, ROBUST
+from wdro_model.objectives.least_thresholds import at_quantiles
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.certify import Solution, certified, evaluations, report
-from wdro_model.solve.first_order import display, first_point, reset_oracle, warm_active_set
+from wdro_model.solve.first_order import (
+    display,
+    first_point,
+    reset_oracle,
+    warm_active_set,
+    with_thresholds,
+)
 from wdro_model.solve.growth import middle, refuse_growth_at, refuse_infinite
 from wdro_model.solve.notes import is_reliable, overreaches, smoothing_notes
 from wdro_model.solve.options import Options
@@ -83,12 +90,14 @@ def run_smoothed(
             start = place_to_begin(recipe, first, solver, options, rng)
     except OutOfTime:
         start = hasty_start(model, options, rng)
+    start = at_quantiles(model, start)
     bound = None
     if dual_rule(solver, options) == "vertex":
         bound = dual_bound(recipe, solver, oracle, start)
 
     def run(objective: Smoothed, start: Array, solver: FirstOrder = solver, **more: Any) -> Outcome:
-        return solver.run(objective, oracle, start, rng=rng, dual_bound=bound, **shown, **more)
+        found = solver.run(objective, oracle, start, rng=rng, dual_bound=bound, **shown, **more)
+        return with_thresholds(objective, found)
 
     if solver.is_stochastic:
         more: dict[str, Any] = {}

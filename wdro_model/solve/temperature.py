@@ -20,6 +20,7 @@ from wdro_model.objectives.calibration import (
 )
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.integration.gaussian import Gaussian
+from wdro_model.objectives.least_thresholds import at_quantiles
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.aggregated import run_aggregation
 from wdro_model.solve.conic import conic_attempt
@@ -101,12 +102,12 @@ def run_empirical(model: RobustModel, options: Options) -> Array:
     if isinstance(chosen.solver, Simplicial):
         chosen = replace(chosen, solver=FrankWolfe())
     try:
-        return _decision(still, chosen, options)
+        return at_quantiles(model, _decision(still, chosen, options))
     except SolverError:
         if not isinstance(chosen.solver, Conic):
             raise
         # Numbers that a conic solver gives up on, as exponentials have.
-        return _decision(still, plan(still, "erm", frank_wolfe), options)
+        return at_quantiles(model, _decision(still, plan(still, "erm", frank_wolfe), options))
 
 
 def _decision(model: RobustModel, chosen: Plan, options: Options) -> Array:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 
-from wdro_model.model import RobustModel
+from wdro_model.loss.atoms.risk import Threshold
+from wdro_model.loss.batched import BatchedLoss, FlatLoss
+from wdro_model.loss.structure import analyse
+from wdro_model.model import Feasible, Memory, Model, RobustModel
 from wdro_model.objectives import exact
 from wdro_model.objectives.ascent import climb, push
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.exact import Counterpart, Extremal
+from wdro_model.objectives.least_thresholds import at_quantiles
 from wdro_model.solve.own_units import Units, in_units
+from wdro_model.solve.units import Scale
+from wdro_model.solvers import Conic
 from wdro_model.solvers.objective import Array
 
 FALSE = 1e-5
@@ -23,14 +31,58 @@ AGREE = 1e-4
 
 
 def known_robust_value(model: RobustModel, x: Array) -> float | None:
-    """The worst-case risk of a decision over the ball; None where no formula is known."""
+    """The worst-case risk of a decision over the ball; None where no formula is known.
+
+    Thresholds of CVaRs are where they are best for this ball, whatever x has in their place.
+    """
     found = exact.counterpart(model) if exact.has_counterpart(model) else None
-    return None if found is None else robust_value(model, x, found)
+    return None if found is None else robust_value(model, settled(model, x), found)
+
+
+def settled(model: Model, x: Array) -> Array:
+    """The decision with the thresholds of CVaRs at which its worst-case risk is attained.
+
+    Those of the samples where no counterpart is known.
+    """
+    x = at_quantiles(model, x)
+    if model.tails is None or not isinstance(model, RobustModel) or model.radius == 0:
+        return x
+    within = in_thresholds(model, x)
+    if not exact.has_counterpart(within):
+        return x
+    found = exact.counterpart(within)
+    units = with_thresholds_in_units(units_of(within, found), within)
+    program = exact.program_by(found, units.model)
+    if program is None:
+        return x
+    layout = within.feasible.layout
+    with layout.holding():
+        Conic().run(cp.Problem(cp.Minimize(program.expression), list(program.constraints)))
+        best = {t: units.loss * np.array(t.value) for t in layout.variables}
+    return model.loss.layout.join({**model.loss.layout.split(x), **best})
+
+
+def in_thresholds(model: RobustModel, x: Array) -> RobustModel:
+    """The model in its thresholds alone, the decision being x."""
+    assert model.tails is not None
+    numbers = {id(v): cp.Constant(part) for v, part in model.loss.layout.split_own(x).items()}
+    expression = model.expression.tree_copy(numbers)
+    feasible = Feasible([], model.tails.thresholds)
+    loss = BatchedLoss(expression, model.joint.parameters)
+    return replace(
+        model,
+        expression=expression,
+        loss=FlatLoss(loss, feasible.layout, model.joint),
+        structure=analyse(expression, model.joint.parameters),
+        feasible=feasible,
+        tails=None,
+        memory=Memory(),
+    )
 
 
 def robust_value(model: RobustModel, x: Array, found: Counterpart) -> float:
     """The worst-case risk of a decision, by its counterpart, worked out in the model's units."""
-    units = _units(model, found)
+    units = units_of(model, found)
     told: Any = found.value(units.model, x)
     if np.ndim(told) != 0 or not isinstance(told, int | float | np.number | np.ndarray):
         what = f"an array of shape {np.shape(told)}" if np.ndim(told) else repr(told)
@@ -108,7 +160,7 @@ def refuse_unattained(model: RobustModel, x: Array, worst: Extremal, found: Coun
 
 def worst_distribution(model: RobustModel, x: Array, found: Counterpart) -> Extremal:
     """A distribution of the ball that attains it."""
-    units = _units(model, found)
+    units = units_of(model, found)
     worst = found.extremal(units.model, x)
     if not isinstance(worst, Extremal):
         raise TypeError(
@@ -124,7 +176,18 @@ def worst_distribution(model: RobustModel, x: Array, found: Counterpart) -> Extr
     return worst
 
 
-def _units(model: RobustModel, found: Counterpart) -> Units:
+def with_thresholds_in_units(units: Units, model: Model) -> Units:
+    """The model in its own units, its thresholds measured in that of the loss.
+
+    They are losses themselves, and variables of the library's own: solvers get them of order one.
+    """
+    own = [v for v in model.feasible.layout.variables if isinstance(v, Threshold)]
+    if units.loss == 1.0 or not own:
+        return units
+    return in_units(model, Scale(dict.fromkeys(own, units.loss), units.loss))
+
+
+def units_of(model: RobustModel, found: Counterpart) -> Units:
     """The model in its own units, where samples are written out and the counterpart allows it."""
     units = in_units(model) if found.writes_samples(model) else Units.of(model)
     return units if found.refusal(units.model) is None else Units.of(model)

@@ -1,0 +1,202 @@
+"""Constraints on risk measures: one expected loss for each row, which must not exceed 0.
+
+The worst case of the row over its ball is a convex program; with it the constraint is certain, and
+every solver takes it. What writes the program stands further down the pipeline, and is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.constraints import Inequality
+from cvxpy.constraints.constraint import Constraint
+
+from wdro_model.errors import InfeasibleError
+from wdro_model.loss import BatchedLoss
+from wdro_model.loss.atoms.facts import brief
+from wdro_model.loss.atoms.risk import RiskMeasure, is_uncertain
+from wdro_model.loss.expressions import entry_of
+from wdro_model.model.compiled import Model, RobustModel, compiled
+from wdro_model.model.functionals import WAY_OUT, lowered, subexpressions
+from wdro_model.solvers import Conic
+from wdro_model.uncertainty.ambiguity import WassersteinBall
+from wdro_model.uncertainty.costs.marginal_cost import cost_on
+from wdro_model.uncertainty.joint import JointSamples
+from wdro_model.uncertainty.parameter import UncertainParameter
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenRow:
+    """One row as certain constraints."""
+
+    bound: Any
+    """An inequality: the worst case is at most 0."""
+    others: tuple[Any, ...]
+    """What holds for the variables of its program."""
+    unit: float
+    """The unit that the bound is measured in."""
+
+
+Writer = Callable[[Model, str, bool], WrittenRow]
+"""A row, the name of its constraint, and whether the ball counts -> certain constraints."""
+
+
+@dataclass(frozen=True, eq=False)
+class UncertainConstraint:
+    """An inequality between risk measures and certain terms, over a ball."""
+
+    original: Any
+    """As the user wrote it."""
+    rows: tuple[Model, ...]
+    """For each entry a model whose loss is the left-hand side minus the right one."""
+    write: Writer
+    has_own_ball: bool
+    robust: bool = True
+    """Does it hold over the ball, or for the samples alone?"""
+    _kept: dict[Any, tuple[WrittenRow, ...]] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        return brief(self.original)
+
+    @property
+    def parameters(self) -> tuple[UncertainParameter, ...]:
+        return uncertain_in(row.expression for row in self.rows)
+
+    def stamp(self) -> tuple[Any, ...]:
+        """What the constraint was written for: the radius, and numbers that were worked in."""
+        return (self.robust, tuple((row.radius, row.worked_in()) for row in self.rows))
+
+    def written(self) -> tuple[WrittenRow, ...]:
+        """The rows as certain constraints, written once for the present numbers."""
+        stamp = self.stamp()
+        if stamp not in self._kept:
+            self._kept.clear()
+            name, robust = self.name, self.robust
+            self._kept[stamp] = tuple(self.write(row, name, robust) for row in self.rows)
+        return self._kept[stamp]
+
+    def constraints(self) -> list[Any]:
+        """All of them as one list."""
+        return [c for row in self.written() for c in (row.bound, *row.others)]
+
+    def pass_on_multipliers(self) -> None:
+        """Give the user's constraint the multipliers of its rows."""
+        found = [row.bound.dual_value for row in self.written()]
+        dual = self.original.dual_variables[0]
+        if any(value is None for value in found):
+            dual.save_value(None)
+            return
+        units = [row.unit for row in self.written()]
+        values = np.array([float(np.reshape(v, ())) / u for v, u in zip(found, units)])
+        dual.save_value(np.reshape(values, dual.shape, order="F"))
+
+    def excess(self, values: dict[cp.Variable, Array]) -> float:
+        """By how much the worst case exceeds 0 at a decision: programs with it held fixed."""
+        return max(row.unit * _least(row, values) for row in self.written())
+
+    # ------------------------------------------------------------------ twins
+    def empirical(self) -> UncertainConstraint:
+        """The same on the samples alone."""
+        return replace(self, robust=False, _kept={})
+
+    def with_radius(self, radius: Any) -> UncertainConstraint:
+        """The same over a ball of another radius; a ball of its own is kept."""
+        if self.has_own_ball:
+            return self
+        rows = tuple(
+            replace(row, ambiguity=WassersteinBall(radius, row.ambiguity.cost))
+            if isinstance(row, RobustModel)
+            else row
+            for row in self.rows
+        )
+        return replace(self, rows=rows, _kept={})
+
+    def on(self, other: Callable[[JointSamples], JointSamples]) -> UncertainConstraint:
+        """The same on other samples."""
+        rows = tuple(
+            row.on(other(row.joint)) if isinstance(row, RobustModel) else row for row in self.rows
+        )
+        return replace(self, rows=rows, _kept={})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": {}}
+
+
+def _least(row: WrittenRow, values: dict[cp.Variable, Array]) -> float:
+    """The left-hand side of a row at a decision, the variables of its program at their best."""
+    numbers = {id(v): cp.Constant(value) for v, value in values.items()}
+    others = [c.tree_copy(numbers) for c in row.others]
+    problem = cp.Problem(cp.Minimize(row.bound.expr.tree_copy(numbers)), others)
+    try:
+        Conic().run(problem)
+    except InfeasibleError:
+        return np.inf
+    return float(problem.value)
+
+
+# ------------------------------------------------------------------ from what is declared
+def uncertain_in(expressions: Iterable[Any]) -> tuple[UncertainParameter, ...]:
+    """The uncertain parameters of some expressions, each once."""
+    found = {
+        p.id: p for e in expressions for p in e.parameters() if isinstance(p, UncertainParameter)
+    }
+    return tuple(found.values())
+
+
+def has_measures(constraint: Any) -> bool:
+    """Is it a constraint with a risk measure in it?"""
+    return isinstance(constraint, Constraint) and any(
+        isinstance(e, RiskMeasure) for e in subexpressions(constraint.args)
+    )
+
+
+def declared_constraint(
+    constraint: Any,
+    ball: WassersteinBall | None,
+    every: Sequence[UncertainParameter],
+    write: Writer,
+) -> UncertainConstraint:
+    """A constraint with risk measures, checked; every: the uncertain parameters of the problem."""
+    if not isinstance(constraint, Inequality):
+        raise ValueError(
+            f"the constraint {brief(constraint)} has a risk measure and is no inequality; a worst "
+            "case is bounded from one side: write <= with the largest value that is allowed."
+        )
+    if not constraint.variables():
+        raise ValueError(f"the constraint {brief(constraint)} has no decision variable in it.")
+    difference = constraint.args[0] - constraint.args[1]
+    rows: list[Model] = []
+    balls: dict[int, WassersteinBall | None] = {}
+    for entry in range(difference.size):
+        what = f"the constraint {brief(constraint)}"
+        found = lowered(entry_of(difference, entry), what)
+        if is_uncertain(found.outside):
+            name = uncertain_in([found.outside])[0].name()
+            raise ValueError(
+                f"{what} has the uncertain {name!r} outside of its risk measures; put it inside of "
+                "one of them."
+            )
+        balls |= {id(measure.ambiguity): measure.ambiguity for measure in found.measures}
+        if len(balls) > 1:
+            raise ValueError(
+                f"{what} has risk measures over more than one ball; give all of them the same "
+                f"ambiguity=, or {WAY_OUT.format(measure=brief(found.measures[0]))}."
+            )
+        own = next(iter(balls.values()), None)
+        rows.append(_row(found, ball if own is None else own, every))
+    own = next(iter(balls.values()), None)
+    return UncertainConstraint(constraint, tuple(rows), write, own is not None)
+
+
+def _row(found: Any, ball: WassersteinBall | None, every: Sequence[UncertainParameter]) -> Model:
+    own = uncertain_in([found.expression])
+    if ball is not None and own:
+        ball = replace(ball, cost=cost_on(ball.cost, own, every))
+    return compiled(BatchedLoss(found.expression), [], ball, False, tails=found.tails)

@@ -1,0 +1,173 @@
+"""Uncertain constraints as certain ones, by the exact counterpart of each row.
+
+The worst case of a row is the minimum of a convex program, so that it is at most 0 if the program
+has a point where it is: program <= 0 with the constraints of the program is the constraint itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import cvxpy as cp
+from cvxpy.error import SolverError
+
+from wdro_model.errors import InfeasibleError, NoReformulationError, UnboundedError
+from wdro_model.model import Model, RobustModel, compiled
+from wdro_model.model.declared import compiled_loss
+from wdro_model.model.uncertain_constraints import (
+    UncertainConstraint,
+    WrittenRow,
+    declared_constraint,
+    has_measures,
+    uncertain_in,
+)
+from wdro_model.objectives import exact
+from wdro_model.objectives.empirical import Program, empirical_program
+from wdro_model.solve.own_units import in_units
+from wdro_model.solve.true_risk import units_of, with_thresholds_in_units
+from wdro_model.solvers import Conic
+from wdro_model.uncertainty.ambiguity import WassersteinBall
+from wdro_model.uncertainty.costs.marginal_cost import cost_on
+from wdro_model.uncertainty.parameter import UncertainParameter
+
+ON_SAMPLES = "a ball of radius 0, which bounds it on the samples"
+
+
+def written_row(row: Model, name: str, robust: bool) -> WrittenRow:
+    """A row as certain constraints; a NoReformulationError that names it where there are none.
+
+    robust: over the ball, rather than for the samples alone.
+    """
+    if not isinstance(row, RobustModel) or not robust or row.radius == 0:
+        still = row.without_ball() if isinstance(row, RobustModel) else row
+        units = with_thresholds_in_units(in_units(still), still)
+        program, unit = empirical_program(units.model), units.loss
+    else:
+        program, unit = _worst_case(row, name)
+    if program is None:
+        raise NoReformulationError(
+            f"the constraint {name} is no convex CVXPY program in the decision: its left-hand side "
+            f"minus the right one is {row.structure.describe()}",
+            "a loss that is convex in the decision for all data, bounded from above",
+        )
+    return WrittenRow(program.expression <= 0, program.constraints, unit)
+
+
+def _worst_case(row: RobustModel, name: str) -> tuple[Program | None, float]:
+    """The worst case of a row as a program, and the unit that it is measured in."""
+    try:
+        found = exact.counterpart(row)
+    except NoReformulationError as error:
+        raise NoReformulationError(
+            f"the constraint {name} cannot be imposed over its ball: {error.reason}",
+            f"another cost or support for its parameters, or {ON_SAMPLES}",
+        ) from None
+    units = with_thresholds_in_units(units_of(row, found), row)
+    return exact.program_by(found, units.model), units.loss
+
+
+def constraint_rows(model: Model) -> list[tuple[str, str]]:
+    """Each uncertain constraint and how it is imposed, for people."""
+    rows: list[tuple[str, str]] = []
+    for constraint in model.feasible.uncertain:
+        first = constraint.rows[0]
+        rows.append(("constraint", constraint.name))
+        if not isinstance(first, RobustModel):
+            rows.append(("", "nothing in it is uncertain"))
+        elif not constraint.robust or first.radius == 0:
+            rows.append(("", f"on the N = {first.size} samples"))
+        else:
+            rows.append(("", f"for every distribution with {first.ambiguity.describe()}"))
+            rows.append(("", f"by {exact.counterpart(first).formula}"))
+    return rows
+
+
+# ------------------------------------------------------------------ from what is declared
+def declared_model(
+    objective: Any, constraints: Sequence[Any], ball: WassersteinBall | None, assume_convex: bool
+) -> Model:
+    """The model of a problem, whose uncertain constraints have a counterpart each."""
+    loss, tails = compiled_loss(objective)
+    certain = [c for c in constraints if not has_measures(c)]
+    others = [c for c in constraints if has_measures(c)]
+    every = [*loss.parameters, *uncertain_in(others)]
+    shared = ball
+    if ball is not None and loss.parameters:
+        shared = replace(ball, cost=cost_on(ball.cost, loss.parameters, every))
+    model = compiled(
+        loss,
+        certain,
+        shared,
+        assume_convex,
+        isinstance(objective, cp.Maximize),
+        tails,
+        [v for c in others for v in c.variables()],
+    )
+    if not others:
+        return model
+    uncertain = [declared_constraint(c, ball, every, written_row) for c in others]
+    model = model.bounded_by(uncertain)
+    model.feasible.check_intersections()
+    for c, constraint in zip(others, uncertain):
+        if all(
+            p.value is not None for p in c.parameters() if not isinstance(p, UncertainParameter)
+        ):
+            constraint.written()
+    return model
+
+
+# ------------------------------------------------------------------ no decision meets them
+def explained(model: Model, error: InfeasibleError) -> InfeasibleError:
+    """Which uncertain constraint leaves no decision, and whether its ball is to blame."""
+    certain = [*model.feasible.constraints, *model.feasible.set_forms()]
+    for constraint in model.feasible.uncertain:
+        least = _least_excess(constraint, certain)
+        if least is None or least <= 0:
+            continue
+        radius = constraint.rows[0].radius if constraint.robust else 0.0
+        on_samples = _least_excess(constraint.empirical(), certain) if radius else least
+        told = f"the constraint {constraint.name} cannot be met: it is exceeded by {least:.4g}"
+        if on_samples is not None and on_samples <= 0:
+            return InfeasibleError(
+                f"{told} at least, for some distribution of the ball of radius {radius:g}, though "
+                "there are decisions that meet it on the samples; take a smaller radius "
+                "(with_radius, or ambiguity= of the constraint), or a larger limit."
+            )
+        return InfeasibleError(
+            f"{told} at least, even on the samples alone (by {on_samples:.4g}); take a larger "
+            "limit, or relax other constraints."
+            if radius and on_samples is not None
+            else f"{told} at least on the samples; take a larger limit, or relax other constraints."
+        )
+    return InfeasibleError(
+        f"no decision meets the {len(model.feasible.uncertain)} uncertain constraints together "
+        f"with the others, though each of them can be met; take larger limits or smaller radii. "
+        f"({error})"
+    )
+
+
+def _least_excess(constraint: UncertainConstraint, certain: list[object]) -> float | None:
+    """The least that a constraint is exceeded by over decisions that meet the certain ones.
+
+    None where a solver gives up.
+    """
+    written = constraint.written()
+    unit = max(row.unit for row in written)
+    largest = [row.bound.expr * (row.unit / unit) for row in written]
+    others = [c for row in written for c in row.others]
+    rest = [c for c in certain if hasattr(c, "args")]
+    objective = cp.maximum(*largest) if len(largest) > 1 else largest[0]
+    problem = cp.Problem(cp.Minimize(objective), [*others, *rest])
+    kept = [(v, v.value) for v in problem.variables()]
+    try:
+        Conic().run(problem)
+        return unit * float(problem.value)
+    except UnboundedError:
+        return -float("inf")
+    except (InfeasibleError, SolverError):
+        return None
+    finally:
+        for variable, value in kept:
+            variable.save_value(value)
