@@ -42,6 +42,22 @@ def in_time(inner: Slice) -> Callable[[float], DualPoint]:
     return at
 
 
+FAR, ROUGH = 0.1, 1e-5
+"""A dual that has changed by this share, and an error of this share of epsilon."""
+
+
+def is_rough(inner: Slice, point: Point, epsilon: float) -> bool:
+    """Is the error large because the integrals were made for a dual that was far from the last?
+
+    The strategy knows the last one now, and makes them anew for it.
+    """
+    guess: float | None = getattr(inner, "guess", None)
+    if guess is None or point.dual is None or point.diagnostics is None:
+        return False
+    moved = abs(point.dual - guess) > FAR * guess
+    return moved and point.diagnostics.standard_error > ROUGH * epsilon
+
+
 SUSPICIOUS = 0.02
 """A contradiction between values of so many epsilon asks for a search that recalls the modes which
 others have seen."""
@@ -91,8 +107,13 @@ class Smoothed:
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         """F on the fixed draws of the current stage, all samples."""
         self._last = None
-        inner = self.integration.slice(x, np.arange(self.size), self.stream)
+        samples = np.arange(self.size)
+        inner = self.integration.slice(x, samples, self.stream)
         point = self._point(inner, dual)
+        if dual is None and is_rough(inner, point, self.epsilon):
+            self.integration.forget()
+            inner = self.integration.slice(x, samples, self.stream)
+            point = self._point(inner, None)
         self._last = (x.copy(), inner, point.dual or 0.0)
         return point
 

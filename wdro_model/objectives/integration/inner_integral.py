@@ -122,6 +122,9 @@ class Integration(ABC):
     def refresh(self, x: Array, dual: float) -> None:  # noqa: B027
         """Adapt to a decision and a dual variable, at the start of a stage."""
 
+    def forget(self) -> None:  # noqa: B027
+        """Begin anew at the next decision, without what was made for earlier ones."""
+
     def settle(self, x: Array, dual: float) -> float:
         """Adapt to a decision, and return the dual variable that goes with it."""
         return dual

@@ -48,6 +48,16 @@ class Grid:
         weights = dimension * (np.log(self.step) - HALF_LOG_2PI) - 0.5 * (points**2).sum(axis=1)
         return points, weights
 
+    @cache  # noqa: B019
+    def halves(self, dimension: int) -> tuple[Array, Array]:
+        """The points of two rules with twice the step, (S,) each."""
+        places = np.round(self.scores(dimension)[0] / self.step - 0.5).astype(int)
+        return tuple(np.all(places % 2 == parity, axis=1) for parity in (0, 1))
+
+    def expected_error(self, variances: Array) -> Array:
+        """Of a rule with twice the step, for normal densities of these variances (P, r): (P,)."""
+        return 2 * np.exp(-2 * variances * (np.pi / (2 * self.step)) ** 2).sum(axis=1)
+
 
 COARSE = Grid(step=1.3, extent=2.6, reach=2.8, wider=1.1, narrowest=0.4, most_outside=0.6)
 """A few nodes: 1e-2 in the log of the integral, nearly the same at neighbouring decisions."""

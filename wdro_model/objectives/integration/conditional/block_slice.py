@@ -26,6 +26,8 @@ CHUNK_ENTRIES = 2**18
 TRUST = 1.01
 """The dual changes little between neighbouring decisions, and may sit where the cost jumps as a
 sample moves to the edge of its support: the slope there says nothing about the next percent."""
+ROUGH = 8.0
+"""An integral that changes so many times as much with the step as a normal one is not resolved."""
 KEPT_ENTRIES = 2**26
 """Slopes B kept for the dual variable (512 MiB); beyond, the loss is evaluated again for each."""
 
@@ -80,7 +82,7 @@ class ConditionalSlice:
         others = self._shares.some(np.flatnonzero(hard))
         self._cells = BlockCellSlice(rule, x, left, others) if len(left) else None
         fits = Lookout.fits(rule, len(self._samples), KEPT_ENTRIES)
-        kept = rule.exact and fits and len(self._samples) > 0
+        kept = rule.exact and rule.smooth and fits and len(self._samples) > 0
         self._lookout = Lookout(rule, x, self._samples) if kept else None
 
     # -------------------------------------------------------------- at one decision
@@ -265,7 +267,7 @@ class ConditionalSlice:
 
     def _uncovered(self, weights: Array) -> Array:
         """By the moments of the weights (P, S) in the scores of the nodes."""
-        grid, scores = self._rule.grid, self._nodes.scores
+        grid, scores, first = self._rule.grid, self._nodes.scores, self._first
         assert scores is not None
         r = scores.shape[1]
         if r == 0:
@@ -278,8 +280,25 @@ class ConditionalSlice:
         variance = moments[:, r : 2 * r] - moments[:, :r] ** 2
         narrow = variance.min(axis=1) < grid.narrowest
         lost = moments[:, 2 * r] > grid.most_outside
-        bad = self._sample[(narrow | lost) & (mass > 1e-3)]
-        return np.unique(bad)
+        bad = np.zeros(len(self._first), dtype=bool)
+        bad[self._sample[(narrow | lost) & (mass > 1e-3)]] = True
+        if self._rule.falls_back:
+            bad |= self._rough(
+                weights, np.add.reduceat(mass * grid.expected_error(variance), first)
+            )
+        return np.flatnonzero(bad)
+
+    def _rough(self, weights: Array, expected: Array) -> Array:
+        """Which samples' integrals change more with the step than those of normal densities, (K,).
+
+        expected: what those change.
+        """
+        r = self._rule.frame.dimension
+        change = np.zeros(len(self._first))
+        for half in self._rule.grid.halves(r):
+            share = 2.0**r * np.add.reduceat(weights[:, half].sum(axis=1), self._first)
+            change = np.maximum(change, np.abs(np.log(np.maximum(share, 1e-300))))
+        return change > ROUGH * (expected + 1e-3)
 
 
 def infinite(dual: float) -> Weighted:

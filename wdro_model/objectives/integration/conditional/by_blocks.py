@@ -112,6 +112,8 @@ class Conditional(Given):
         self.adaptive &= self.frame.dimension > 0
         """Are the integrals over C taken by cells, not on a grid around the modes?"""
         self.falls_back = grid is None and self.exact
+        self.smooth = not kinked
+        """Has the density peaks that a lattice tells apart? Kinks have one each."""
         """Are samples left to cells that a grid does not resolve?"""
         self.unresolved = np.zeros(joint.size, dtype=bool)
         """The samples for which that was seen."""
@@ -166,8 +168,12 @@ class Conditional(Given):
             affine=self.affine,
             radius=self.radius,
             grid=COARSE,
+            kinked=not self.smooth,
         )
         return self._easier
+
+    def forget(self) -> None:
+        self.memory = CellMemory()
 
     def reached(self, dual: float) -> None:
         """Remember the dual variable that cells were found to end at."""

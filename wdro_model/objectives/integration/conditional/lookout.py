@@ -1,12 +1,12 @@
 """A lattice over the support of each sample, on which modes show that are not known.
 
 The loss on the lattice does not depend on the dual variable: for another one the density there
-takes no evaluation. A peak of the lattice without a known mode beside it is a place to climb from.
+takes no evaluation. A peak of the lattice that is not the point nearest to a known mode is a place
+to climb from.
 """
 
 from __future__ import annotations
 
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,13 +61,13 @@ class Lookout:
         return count > 1 and samples * count * max(1, rule.block.frame.dimension) <= entries
 
     def unexplained(self, dual: float, known: BlockModes) -> tuple[Array, Array]:
-        """Samples (P,) and moves (P, r) of peaks that have no known mode beside them."""
+        """Samples (P,) and moves (P, r) of peaks that are nearest to no known mode."""
         none = self._samples[:0], self._moves[:0, 0]
         if abs(dual - self._looked) <= LOOKED * self._looked:
             return none
         self._looked = dual
         peaks = lattice_peaks(self._heights(dual), self._rule.frame.dimension)
-        peaks &= ~self._beside(known)
+        peaks &= ~self._nearest(known)
         peaks &= ~(np.abs(dual - self._tried) <= TRIED * self._tried)
         rows, cells = np.nonzero(peaks)
         if len(rows) == 0:
@@ -83,8 +83,8 @@ class Lookout:
         h = self._values / rule.epsilon - 0.5 * (self._moves**2 @ precision)
         return h + rule.block.integrate(self._slopes, dual).log_value
 
-    def _beside(self, known: BlockModes) -> Array:
-        """Points of the lattice that are neighbours of the one nearest to a known mode, (K, L)."""
+    def _nearest(self, known: BlockModes) -> Array:
+        """Points of the lattice that are nearest to a known mode, (K, L)."""
         size, count, r = self._moves.shape
         side = round(count ** (1 / r))
         cube = self._moves.reshape(size, *[side] * r, r)
@@ -96,8 +96,6 @@ class Lookout:
             first[1 + i] = slice(None)
             along = cube[tuple(first)]
             cells.append(np.abs(along[rows] - known.moves[:, i : i + 1]).argmin(axis=1))
-        beside = np.zeros((size, *[side] * r), dtype=bool)
-        for shift in product((-1, 0, 1), repeat=r):
-            near = (np.clip(cell + s, 0, side - 1) for cell, s in zip(cells, shift))
-            beside[(rows, *near)] = True
-        return beside.reshape(size, count)
+        near = np.zeros((size, *[side] * r), dtype=bool)
+        near[(rows, *cells)] = True
+        return near.reshape(size, count)
