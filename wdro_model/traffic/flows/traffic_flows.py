@@ -106,7 +106,13 @@ class TrafficFlows(FeasibleSet):
         return TowardsEquilibrium(self)
 
     def reset(self) -> None:
-        """Forget what earlier solves have learnt."""
+        """Forget what earlier solves have learnt, so that a run can be repeated exactly.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> wdro.sets.TrafficFlows(wdro.datasets.sioux_falls()).reset()     # every solve does so
+        """
         super().reset()
         if self.backend == "numba":
             from wdro_model.traffic.bushes.bush_directions import forget
