@@ -260,6 +260,12 @@ def test_a_start_on_other_arcs_is_refused():
         equilibrium(sioux_falls(), start=first)
     with pytest.raises(ValueError, match=r"must have shape \(76,\)"):
         equilibrium(sioux_falls(), start=np.ones(3))
+    with pytest.raises(ValueError, match=r"start must be an earlier assignment.* got 'flows'"):
+        equilibrium(sioux_falls(), start="flows")
+    with pytest.raises(ValueError, match=r"start has values of 2 variables"):
+        equilibrium(sioux_falls(), start={"a": 1.0, "b": 2.0})
+    with pytest.raises(ValueError, match=r"start does not route the demand of Network"):
+        equilibrium(sioux_falls(), start=np.ones(76), method="frank_wolfe")
 
 
 def test_an_assignment_travels_with_its_bushes():
