@@ -19,10 +19,10 @@ ARCS_AT_ONCE = 3_000_000
 """A kernel goes through so many arcs before clocks and keyboards have their say."""
 MARGIN = 1.3
 """Entries that the pool has room for, as a multiple of those that it must hold."""
-PAIRS, LENGTH = 8, 64
+PAIRS, LENGTH = 64, 64
 """Pairs of segments that are remembered, as a multiple of the nodes and origins; and the arcs of a
 pair for which there is room on the mean. Where it ends, gaps shrink far more slowly."""
-MOST_PAIRS = 1_000_000
+MOST_PAIRS = 400_000
 FINE = 0.05
 """Differences of costs below this part of the mean excess per trip are left for later."""
 PASSES, ROUNDS = 2, 20
