@@ -83,7 +83,7 @@ def table(network: Network, rounds: int, limit: float) -> None:
     for name, found in runs.items():
         processor, wall = seconds(found)
         flow = np.maximum(found[-1].flow, 0.0)
-        ratio = "" if name == LINKS else f"{links / processor:.1f}"
+        ratio = "" if name == LINKS else f"{links / processor:.3g}"
         print(
             f"{name:24}{found[-1].iterations:12d}{relative_gap(network, flow, judge):12.1e}"
             f"{processor:13.4f}{wall:9.3f}{ratio:>14}"

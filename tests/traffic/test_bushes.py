@@ -190,6 +190,17 @@ def test_published_objectives_to_ten_digits():
         assert abs(relative_gap(network, flow, flows)) <= 1.1e-12
 
 
+def test_a_capacity_folded_into_b_changes_nothing():
+    """As some public networks have it: capacity 1, and b of 1e-60."""
+    network = sioux_falls().replace(power=13.7)
+    folded = network.replace(capacity=1.0, b=network.b / network.capacity**network.power)
+    assert folded.b.max() < 1e-45
+    values = [
+        equilibrium(one, gap=1e-11, method="bushes").solution.value for one in (network, folded)
+    ]
+    assert values[0] == pytest.approx(values[1], rel=1e-11)
+
+
 def test_the_social_optimum_on_bushes_is_that_on_links():
     network = sioux_falls()
     best = social_optimum(network, gap=1e-9, method="bushes").solution
@@ -260,6 +271,12 @@ def test_a_start_on_other_arcs_is_refused():
         equilibrium(sioux_falls(), start=first)
     with pytest.raises(ValueError, match=r"must have shape \(76,\)"):
         equilibrium(sioux_falls(), start=np.ones(3))
+    with pytest.raises(ValueError, match=r"start must be an earlier assignment.* got 'flows'"):
+        equilibrium(sioux_falls(), start="flows")
+    with pytest.raises(ValueError, match=r"start has values of 2 variables"):
+        equilibrium(sioux_falls(), start={"a": 1.0, "b": 2.0})
+    with pytest.raises(ValueError, match=r"start does not route the demand of Network"):
+        equilibrium(sioux_falls(), start=np.ones(76), method="frank_wolfe")
 
 
 def test_an_assignment_travels_with_its_bushes():
@@ -268,6 +285,8 @@ def test_an_assignment_travels_with_its_bushes():
     twin = pickle.loads(pickle.dumps(first))
     assert np.array_equal(twin.flow, first.flow)
     assert equilibrium(network, gap=1e-6, start=twin).solution.iterations == 0
+    harder = equilibrium(network, gap=1e-12, start=twin).solution
+    assert harder.status == "optimal"
 
 
 # ------------------------------------------------------------------ paths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
@@ -272,7 +272,10 @@ def _on_links(
             callbacks=stops,
         )
     problem = Problem(cp.Minimize(loss + network.fixed_cost @ x), [In(x, feasible)])
-    given = None if start is None else {x: _start_flow(start, network)}
+    given = None
+    if start is not None:
+        given = {x: _start_flow(start, network)}
+        _refuse_elsewhere(given[x], feasible, network)
     problem.solve(method="erm", solver=solver, time_limit=time_limit, start=given, **options)
     assert problem.solution is not None
     return Assignment(np.array(x.value, dtype=np.float64), _judged(problem.solution, stops, solver))
@@ -280,17 +283,34 @@ def _on_links(
 
 def _start_flow(start: Start, network: Network) -> np.ndarray:
     """The link flows (A,) of a start."""
+    flow: Any = start
     if isinstance(start, FlowAndSolution):
-        return as_flow(start.flow, network, one=True)
-    if isinstance(start, Solution):
-        if len(start.decision) != 1:
+        flow = start.flow
+    elif isinstance(start, Solution | Mapping):
+        found = start.decision if isinstance(start, Solution) else start
+        if len(found) != 1:
             raise ValueError(
-                f"start is a solution for {len(start.decision)} variables, not for flows alone; "
-                "give the flows (A,)."
+                f"start has values of {len(found)} variables, and not of the flows alone; give the "
+                "flows (A,)."
             )
-        (flow,) = start.decision.values()
-        return as_flow(flow, network, one=True)
-    return as_flow(start, network, one=True)
+        (flow,) = found.values()
+    try:
+        flow = np.asarray(flow, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"start must be an earlier assignment, its solution, or flows (A,), got {start!r}."
+        ) from error
+    return as_flow(flow, network, one=True)
+
+
+def _refuse_elsewhere(flow: np.ndarray, feasible: Any, network: Network) -> None:
+    """Raise ValueError where flows do not route the demand: steps from there would lead nowhere."""
+    if isinstance(feasible, TrafficFlows) and feasible.is_unbalanced(flow):
+        raise ValueError(
+            f"start does not route the demand of {network!r}: what enters and leaves its nodes "
+            "differs; give flows that do, or use method='bushes', which goes on from an assignment "
+            "for other demand."
+        )
 
 
 def _judged(solution: Solution, stops: list[Spent], solver: Any) -> Solution:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +19,10 @@ ARCS_AT_ONCE = 3_000_000
 """A kernel goes through so many arcs before clocks and keyboards have their say."""
 MARGIN = 1.3
 """Entries that the pool has room for, as a multiple of those that it must hold."""
-PAIRS = 8
-"""Pairs of segments that are remembered, as a multiple of the nodes and origins."""
-MOST_PAIRS = 1_000_000
+PAIRS, LENGTH = 64, 64
+"""Pairs of segments that are remembered, as a multiple of the nodes and origins; and the arcs of a
+pair for which there is room on the mean. Where it ends, gaps shrink far more slowly."""
+MOST_PAIRS = 400_000
 FINE = 0.05
 """Differences of costs below this part of the mean excess per trip are left for later."""
 PASSES, ROUNDS = 2, 20
@@ -98,16 +100,30 @@ class Bushes:
     def __init__(self, roads: Roads, costs: PowerCosts) -> None:
         self.roads = roads
         self.costs = costs.taken(roads.arcs)
-        count, nodes = self.count, roads.nodes
+        count = self.count
         self._place = np.zeros((count + 1, 3), dtype=np.int64)
         self._arcs, self._flows = np.empty(0, dtype=np.uint32), np.empty(0)
         self._x = np.zeros(roads.arcs.size)
         self._cost, self._slope = np.empty_like(self._x), np.empty_like(self._x)
         self._least = np.zeros(count)
-        rows = min(PAIRS * (nodes + count), MOST_PAIRS)
-        self._pairs = np.zeros((rows + 1, 3), dtype=np.int64)
-        self._path = np.empty(8 * rows, dtype=np.uint32)
+        self._pairs, self._path = self._notebook()
         self._evaluate()
+
+    def _notebook(self) -> tuple[Array, Array]:
+        """Room for pairs of segments."""
+        rows = min(PAIRS * (self.roads.nodes + self.count), MOST_PAIRS)
+        return np.zeros((rows + 1, 3), dtype=np.int64), np.empty(LENGTH * rows, dtype=np.uint32)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Pairs are found again, and the room that the pool has left is not sent.
+        state = vars(self).copy()
+        del state["_pairs"], state["_path"]
+        used = int(self._place[-1, 0])
+        return state | {"_arcs": self._arcs[:used], "_flows": self._flows[:used]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._pairs, self._path = self._notebook()
 
     @property
     def count(self) -> int:

@@ -110,7 +110,13 @@ class TrafficFlows(FeasibleSet):
         return TowardsEquilibrium(self)
 
     def reset(self) -> None:
-        """Forget what earlier solves have learnt."""
+        """Forget what earlier solves have learnt, so that a run can be repeated exactly.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> wdro.sets.TrafficFlows(wdro.datasets.sioux_falls()).reset()     # every solve does so
+        """
         super().reset()
         if self.backend == "numba":
             from wdro_model.traffic.bushes.bush_directions import forget
@@ -276,7 +282,7 @@ class TrafficFlows(FeasibleSet):
         (True, False)
         """
         point = as_direction(x, self.dimension, kind="x")
-        if self._is_unbalanced(point, tolerance):
+        if self.is_unbalanced(point, tolerance):
             return False
         split = self.origin_flows(
             "telling whether flows route the demand, where they balance at every node,",
@@ -284,11 +290,20 @@ class TrafficFlows(FeasibleSet):
         )
         return distance(split, point) <= tolerance
 
-    def _is_unbalanced(self, x: Vector, tolerance: float) -> bool:
-        """Are nodes out of balance by so much that no flow within the tolerance routes the demand?
+    def is_unbalanced(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:
+        """Are nodes so far out of balance that no flow within the tolerance routes the demand?
 
-        What differs by d in all, over the arcs, has nodes out of balance by up to 2 d in all.
+        What differs by d in all, over the arcs, has nodes out of balance by up to 2 d in all. Takes
+        no program, and says nothing of flows that do balance.
+
+        Examples
+        --------
+        >>> import numpy as np, wdro_model as wdro
+        >>> flows = wdro.sets.TrafficFlows(wdro.datasets.sioux_falls())
+        >>> flows.is_unbalanced(np.zeros(76)), flows.is_unbalanced(flows.minimize(np.ones(76)))
+        (True, False)
         """
+        x = as_direction(x, self.dimension, kind="x")
         trips, n = self.trips, len(self.trips.names)
         proper = trips.tails != trips.heads
         left = np.bincount(trips.tails[proper], x[proper], n)
