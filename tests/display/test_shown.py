@@ -14,6 +14,7 @@ import wdro_model as wdro
 from wdro_model.display.factual import LONGEST, brief
 
 NAME = '<b>x</b> & "y"'
+DAYS = f"{NAME}, held out"
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def shown():
     )
     problem.solve()
     report = wdro.compare(
-        problem, {"erm": {}, NAME: {"method": "exact"}}, test={NAME: rng.normal(size=(500, 40))}
+        problem, {"erm": {}, NAME: {"method": "exact"}}, test={DAYS: rng.normal(size=(500, 40))}
     )
     tree = wdro.sets.SpanningTree(nx.complete_graph(6))
     y = cp.Variable(tree.dimension, name=NAME)
@@ -46,7 +47,7 @@ def shown():
         "advantage": report.advantage(),
         "difference": report.advantage().differences[0],
         "selection": wdro.select_radius(problem, [0, 0.1, 1], folds=3, progress=False),
-        "path": problem.path([0, 0.1, 1], test={NAME: rng.normal(size=(50, 40))}),
+        "path": problem.path([0, 0.1, 1], test={DAYS: rng.normal(size=(50, 40))}),
         "stage": problem.path([0.1]).stages[0],
         "worst case": problem.worst_case(),
         "smoothed worst case": trees.worst_case(),
@@ -120,8 +121,8 @@ def test_tables_hold_the_numbers_and_the_names(shown):
     assert NAME in stated["decision"]
     assert f"{solution.value:.8g} by exact, optimal" in stated["solution"]
     assert stated["objective"].startswith("minimise ")
-    means = [row[3] for row in cells(shown["report"]._repr_html_()) if row[1] == NAME]
-    expected = [judged.losses[NAME].mean() for judged in shown["report"].methods]
+    means = [row[3] for row in cells(shown["report"]._repr_html_()) if row[1] == DAYS]
+    expected = [judged.losses[DAYS].mean() for judged in shown["report"].methods]
     assert [float(mean) for mean in means] == pytest.approx(expected, rel=1e-4)
     worst = dict(map(tuple, cells(shown["worst case"]._repr_html_())))
     assert float(worst["expected loss"]) == pytest.approx(

@@ -132,7 +132,7 @@ def test_explain_names_the_directions(scenarios):
     assert "equilibrium directions" in problem.explain(method="erm")
     flows = TrafficFlows(scenarios.network, "scipy")
     _, problem = robust(scenarios, flows, 5, 2.0)
-    assert "biconjugate directions" in problem.explain(method="erm")
+    assert "oracle newton directions" in problem.explain(method="erm")
 
 
 def test_a_time_limit_ends_the_search_for_an_equilibrium(scenarios):

@@ -623,7 +623,7 @@ def test_describe_and_repr_name_the_size():
     )
     assert flows.nonnegative_directions
     assert flows.is_polytope
-    assert flows.preferred_direction == "biconjugate"
+    assert flows.preferred_direction == "oracle_newton"
 
 
 def test_a_thing_that_is_no_network_is_refused():
