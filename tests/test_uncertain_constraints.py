@@ -645,3 +645,33 @@ def test_a_worst_case_of_a_stranger_is_refused():
     with pytest.raises(ValueError, match="not one of the uncertain constraints"):
         problem.worst_case(problem.constraints[0])
     assert problem.worst_case("exact").transport_cost <= 0.01 * (1 + 1e-6)
+
+
+def test_probabilities_count_as_repeated_samples():
+    _, data, _, _ = market(28, size=6)
+    counts = np.array([1, 2, 1, 3, 1, 2])
+    found = []
+    for given in (
+        {"samples": data, "probabilities": counts / counts.sum()},
+        {"samples": np.repeat(data, counts, axis=0)},
+    ):
+        x = cp.Variable(4, nonneg=True, name="x")
+        returns = wdro.UncertainParameter(4, "returns", **given)
+        ball = wdro.WassersteinBall(0.01, wdro.costs.Norm(2))
+        least = wdro.Problem(cp.Minimize(wdro.cvar(-returns @ x, 0.8)), [cp.sum(x) == 1], ball)
+        limit = least.solve() + 0.05
+        bound = wdro.cvar(-returns @ x, 0.8) <= limit
+        likely = wdro.probability(returns @ x >= -0.6) >= 0.7
+        problem = wdro.Problem(
+            cp.Minimize(-returns @ x + wdro.cvar(-returns @ x, 0.5)),
+            [cp.sum(x) == 1, bound, likely],
+            ball,
+        )
+        for method in ("erm", "exact"):
+            value = problem.solve(method)
+            seen = problem.evaluate()
+            numbers = [value, seen.risk, seen.mean, problem.worst_case().expected_loss]
+            numbers += [c.value for c in seen.constraints]
+            found.append([limit, *numbers, problem.worst_case(bound).expected_loss])
+    assert found[0] == pytest.approx(found[2], abs=1e-6)
+    assert found[1] == pytest.approx(found[3], abs=1e-5)
