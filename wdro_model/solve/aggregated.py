@@ -118,6 +118,7 @@ def run_aggregation(
     lower = search.unit * search.lower
     bound = min(value, lower)
     best.multipliers.save()
+    model.feasible.pass_on_multipliers()
     is_sure = search.is_sure and search.is_ordinary() and lower - value <= HONEST * abs(value)
     solved = settings.OPTIMAL if is_sure else settings.OPTIMAL_INACCURATE
     return Solution(
