@@ -244,7 +244,7 @@ def by_aggregation(
         and not model.affine_in_data
         and feasible.has_conic_form
         and not feasible.is_integer
-        and (asked or not feasible.has_oracle_sets)
+        and (asked or not (feasible.has_oracle_sets or feasible.uncertain))
         and model.shares.probabilities is None  # cells count their samples
     )
     found = maxima(model) if suits and isinstance(model, RobustModel) else None
