@@ -28,6 +28,8 @@ STEEPEST = 30.0
 SHORT, SHORT_STEPS = 0.05, 3
 """After so many steps in a row that go less than this part of the way, conjugate directions take
 over."""
+DIFFERENCE = 1e-5
+"""The share of a flow over which gradients are compared."""
 MOVED = 1e-3
 """Flows that changed by this share tell the slope of their cost anew."""
 TRUST = 4.0
@@ -54,7 +56,8 @@ class TowardsEquilibrium:
 
     The cost of an arc is c + w X^p, the gradient of the objective at x, and nearly so where the
     last step came from: with p = 4, or c = 0 and a larger p where the gradient grows faster than
-    that. The first step is a plain one, from which the slopes are learnt.
+    that. The slopes at first are those of the loss where the objective tells them, else they are learnt
+    from a plain step.
     For the sum of convex functions of one flow each this is Newton's method on the constraints of
     the flows; for others, such as the smoothed worst case, a search along the line makes up for
     what the model does not know.
@@ -90,6 +93,8 @@ class _Equilibria:
         self.conjugate = Conjugate(memory=2).start(x, gradient_at)
         self.short = 0
         """Steps in a row that were short."""
+        self.held: GradientAt | None = None
+        """Gradients at other flows, the adversary being that of x; None where not known."""
 
     @property
     def misled(self) -> bool:
@@ -100,9 +105,12 @@ class _Equilibria:
         if self.misled:
             return self.conjugate.propose(x, gradient, vertex, gap)
         last, self.last = self.last, (x, gradient)
-        if self.model is None and last is None:
+        slopes = self._slopes(x, gradient) if self.model is None else None
+        if self.model is None and slopes is None and last is None:
             return self.retreat(x, vertex)
-        if self.model is None:
+        if slopes is not None:
+            self.model = CostModel.with_slopes(x, gradient, slopes)
+        elif self.model is None:
             assert last is not None
             self.model = CostModel.between(*last, x, gradient)
         elif last is None:
@@ -125,6 +133,13 @@ class _Equilibria:
             return self.conjugate.accept(step)
         self.short = self.short + 1 if step < SHORT else 0
         return None
+
+    def _slopes(self, x: Array, gradient: Array) -> Array | None:
+        """How the gradient grows with each flow, the adversary held; None where that is unknown."""
+        if self.held is None:
+            return None
+        step = DIFFERENCE * (x + (x.mean() or 1.0))
+        return (self.held(x + step) - gradient) / step
 
     def _equilibrium(self, costs: PowerCosts, gradient: Array, gap: float) -> Array:
         if self.bushes is None:
@@ -164,6 +179,13 @@ class CostModel:
         share = weight[known] * (x[known] / scale[known]) ** POWER / gradient[known]
         usual = float(np.median(share)) if share.size else 0.25
         weight = np.where(far, np.maximum(weight, 0.0), usual * gradient)
+        return cls(x, gradient, scale, weight, np.full(x.size, POWER)).nonnegative()
+
+    @classmethod
+    def with_slopes(cls, x: Array, gradient: Array, slopes: Array) -> CostModel:
+        """The model at x of costs that grow with these slopes; p = 4."""
+        scale = np.maximum(x, SMALL * max(float(x.max(initial=0.0)), 1e-300))
+        weight = np.maximum(slopes, 0.0) * scale / POWER
         return cls(x, gradient, scale, weight, np.full(x.size, POWER)).nonnegative()
 
     def moved(self, x: Array, gradient: Array) -> CostModel:
