@@ -56,8 +56,8 @@ class TowardsEquilibrium:
 
     The cost of an arc is c + w X^p, the gradient of the objective at x, and nearly so where the
     last step came from: with p = 4, or c = 0 and a larger p where the gradient grows faster than
-    that. The slopes at first are those of the loss where the objective tells them, else they are learnt
-    from a plain step.
+    that. The slopes at first are those of the loss where the objective tells them, else they are
+    learnt from a plain step.
     For the sum of convex functions of one flow each this is Newton's method on the constraints of
     the flows; for others, such as the smoothed worst case, a search along the line makes up for
     what the model does not know.
