@@ -155,8 +155,9 @@ class ConditionalSlice:
                 self._prepare()
         if placement.shifts(x, dual, samples) and placement.follow(x, dual, samples):
             self._prepare()
-        if self._lookout is not None and placement.modes is not None:
-            owners, starts = self._lookout.unexplained(dual, placement.modes)
+        known = placement.modes_at(dual)
+        if self._lookout is not None and known is not None:
+            owners, starts = self._lookout.unexplained(dual, known)
             if len(owners) and placement.climb_from(x, dual, owners, starts):
                 self._prepare()
         if self._fails(dual):

@@ -1,12 +1,12 @@
 """A lattice over the support of each sample, on which modes show that are not known.
 
 The loss on the lattice does not depend on the dual variable: for another one the density there
-takes no evaluation. A peak of the lattice that is not the point nearest to a known mode is a place
-to climb from.
+takes no evaluation. A peak of the lattice that no known mode explains is a place to climb from.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LOOKED = 0.005
 """The lattice is looked at again when the dual variable has changed by this share."""
+SLACK = 0.5
+"""Heights of known modes are exact to this, where the dual has changed since they were taken."""
 TRIED = 0.02
 """A peak from which a climb led to nothing new is tried again after such a change."""
 
@@ -61,13 +63,18 @@ class Lookout:
         return count > 1 and samples * count * max(1, rule.block.frame.dimension) <= entries
 
     def unexplained(self, dual: float, known: BlockModes) -> tuple[Array, Array]:
-        """Samples (P,) and moves (P, r) of peaks that are nearest to no known mode."""
+        """Samples (P,) and moves (P, r) of peaks that no known mode explains.
+
+        A mode explains a peak beside it that is no higher.
+        known: with their heights at this dual.
+        """
         none = self._samples[:0], self._moves[:0, 0]
         if abs(dual - self._looked) <= LOOKED * self._looked:
             return none
         self._looked = dual
-        peaks = lattice_peaks(self._heights(dual), self._rule.frame.dimension)
-        peaks &= ~self._nearest(known)
+        heights = self._heights(dual)
+        peaks = lattice_peaks(heights, self._rule.frame.dimension)
+        peaks &= ~(heights <= self._beside(known) + SLACK)
         peaks &= ~(np.abs(dual - self._tried) <= TRIED * self._tried)
         rows, cells = np.nonzero(peaks)
         if len(rows) == 0:
@@ -83,8 +90,8 @@ class Lookout:
         h = self._values / rule.epsilon - 0.5 * (self._moves**2 @ precision)
         return h + rule.block.integrate(self._slopes, dual).log_value
 
-    def _nearest(self, known: BlockModes) -> Array:
-        """Points of the lattice that are nearest to a known mode, (K, L)."""
+    def _beside(self, known: BlockModes) -> Array:
+        """The height of the highest known mode in or next to each cell of the lattice, (K, L)."""
         size, count, r = self._moves.shape
         side = round(count ** (1 / r))
         cube = self._moves.reshape(size, *[side] * r, r)
@@ -96,6 +103,8 @@ class Lookout:
             first[1 + i] = slice(None)
             along = cube[tuple(first)]
             cells.append(np.abs(along[rows] - known.moves[:, i : i + 1]).argmin(axis=1))
-        near = np.zeros((size, *[side] * r), dtype=bool)
-        near[(rows, *cells)] = True
-        return near.reshape(size, count)
+        beside = np.full((size, *[side] * r), -np.inf)
+        for shift in product((-1, 0, 1), repeat=r):
+            near = (np.clip(cell + s, 0, side - 1) for cell, s in zip(cells, shift))
+            np.maximum.at(beside, (rows, *near), known.heights)
+        return beside.reshape(size, count)

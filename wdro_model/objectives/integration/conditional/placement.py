@@ -165,10 +165,15 @@ class Placement:
         self._modes, self._nodes = joined([priced(target, every), others]), None
         return True
 
-    @property
-    def modes(self) -> BlockModes | None:
-        """All modes that are followed; None before there are any."""
-        return self._modes
+    def modes_at(self, dual: float) -> BlockModes | None:
+        """All modes that are followed, their heights for another dual; None before there are any.
+
+        Where a mode has moved since, it is a little higher.
+        """
+        if self._modes is None:
+            return None
+        fallen = (dual - self.dual) / self.rule.epsilon * self._modes.costs
+        return replace(self._modes, heights=self._modes.heights - fallen)
 
     def _divided(self, samples: Array) -> tuple[BlockModes, BlockModes]:
         """The modes of these samples, and of all others."""
