@@ -228,7 +228,8 @@ class Problem:
         # A solve that fails leaves the variables alone.
         with deadline(time_limit), model.feasible.layout.holding():
             chosen = plan(model, method, check_solver(solver), checked.relax)
-            chosen = replace(chosen, solver=with_time_limit(chosen.solver, seconds_left()))
+            if time_limit is not None:
+                chosen = replace(chosen, solver=with_time_limit(chosen.solver, seconds_left()))
             self.value = self.status = self.solution = self._decided = None
             try:
                 solution = STAGES[chosen.stage](model, chosen, chosen.solver, checked)
@@ -237,8 +238,9 @@ class Problem:
             if method == "auto" and solver is None and not checked.relax:
                 solution = self._whole(model, solution)
         solution = solution.turned() if model.maximise else solution
-        if isinstance(model, RobustModel) and self.ambiguity is not None:
-            solution = replace(solution, assurance=self.ambiguity.assurance)
+        assurance = None if self.ambiguity is None else self.ambiguity.assurance
+        if isinstance(model, RobustModel) and assurance is not None:
+            solution = replace(solution, assurance=assurance)
         if not chosen.solver.is_conic:
             forget_multipliers(model.feasible.declared)
         self._decide(solution.everything)

@@ -27,21 +27,17 @@ from wdro_model.evaluation.statistics import (
     PERCENTS,
     TRAINING,
     LossStatistics,
-    Observed,
-    observed_by_set,
+    observed,
     quantiles,
 )
 from wdro_model.evaluation.tables import Tabular, frame, written
 from wdro_model.loss.batched import Layout
+from wdro_model.model import Model
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.solve.certify import Solution
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem
-
-
-MANY = 2**17
-"""Losses at one radius that are summed up at once, rather than kept until someone asks."""
 
 
 @dataclass(frozen=True)
@@ -334,7 +330,7 @@ def _stage(
         nowhere = np.full(sum(v.size for v in problem.variables()), np.nan)
         return Stage(radius, None, nowhere, {}, {}, found.message)
     x = Layout(problem.variables()).join(found.decision)
-    statistics, spread = _seen(observed_by_set(model, found.everything, sets))
+    statistics, spread = _seen(model, found.everything, sets)
     return Stage(radius, found, x, statistics, spread)
 
 
@@ -348,6 +344,10 @@ class Computed(Mapping[str, Any]):
         if name not in self._known:
             self._known[name] = self._compute[name]()
         return self._known[name]
+
+    def part(self, name: str, k: int) -> Any:
+        """One part of a result that has several."""
+        return self[name][k]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._compute)
@@ -363,16 +363,25 @@ class Computed(Mapping[str, Any]):
 
 
 def _seen(
-    seen: Mapping[str, Observed],
+    model: Model, decision: Mapping[Any, np.ndarray], sets: Mapping[str, Any]
 ) -> tuple[Mapping[str, LossStatistics], Mapping[str, np.ndarray]]:
-    """Statistics and quantiles of losses; of many at once, so that they need not be kept."""
-    statistics = Computed({name: those.statistics for name, those in seen.items()})
-    spread = Computed(
-        {n: partial(quantiles, o.losses, PERCENTS, o.probabilities) for n, o in seen.items()}
-    )
-    if sum(those.losses.size for those in seen.values()) > MANY:
-        return dict(statistics), dict(spread)
-    return statistics, spread
+    """Statistics and quantiles of the losses on the samples and on each set of scenarios.
+
+    Those on the samples are computed when someone asks, unless the loss has certain parameters,
+    whose values may be others by then.
+    """
+    x = model.feasible.layout.join(decision)
+    every = {TRAINING: None, **sets}
+
+    def judged(name: str) -> tuple[LossStatistics, np.ndarray]:
+        those = observed(model, x, every[name])
+        return those.statistics(), quantiles(those.losses, PERCENTS, those.probabilities)
+
+    both = Computed({name: partial(judged, name) for name in every})
+    for name in every if model.loss_parameters() else sets:
+        both[name]
+    parts = [Computed({n: partial(both.part, n, k) for n in every}) for k in (0, 1)]
+    return parts[0], parts[1]
 
 
 def coordinate_names(problem: Problem) -> tuple[str, ...]:

@@ -205,8 +205,11 @@ class Model:
     # ------------------------------------------------------------------ what is kept
     def certain_parameters(self) -> list[cp.Parameter]:
         """Those of the loss and of the constraints, which have one value at each solve."""
-        own = () if self.expression is None else self.loss.loss.certain
-        return [*own, *self.feasible.parameters]
+        return [*self.loss_parameters(), *self.feasible.parameters]
+
+    def loss_parameters(self) -> list[cp.Parameter]:
+        """The certain parameters of the loss."""
+        return [] if self.expression is None else self.loss.loss.certain
 
     def user_leaves(self) -> list[Any]:
         """The variables and the certain parameters."""
