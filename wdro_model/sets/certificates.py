@@ -47,7 +47,7 @@ class LinearCertificate:
         there is no bound, a move of y_j by 1 + |y_j| takes its place: what is optimal among such
         points is optimal.
         """
-        self._check_feasible(y)
+        self.check_feasible(y)
         signed = duals[self._equalities :]
         if signed.size:
             np.minimum(signed, 0.0, out=signed)
@@ -65,12 +65,12 @@ class LinearCertificate:
 
     def check_bound(self, cost: Vector, y: Vector, bound: float) -> None:
         """Raise InaccurateError unless y is feasible and as good as the solver's own bound."""
-        self._check_feasible(y)
+        self.check_feasible(y)
         value = cost @ y
         if value - bound > CLEAR:
             _check_gap("HiGHS", value, bound, np.abs(cost) @ np.abs(y))
 
-    def _check_feasible(self, y: Vector) -> None:
+    def check_feasible(self, y: Vector) -> None:
         """Move y into its bounds, where the rows must hold."""
         np.maximum(y, self._lower, out=y)
         np.minimum(y, self._upper, out=y)

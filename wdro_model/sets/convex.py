@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.sets.backends import LinearOracle, Vector
 from wdro_model.sets.cone_program import ConeProgram, canonicalise, twin_of
+from wdro_model.sets.deadlines import Unproven
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 from wdro_model.sets.persistent import (
     Empty,
@@ -97,6 +98,15 @@ class ConvexSet(FeasibleSet):
         direction = np.random.default_rng(0).standard_normal(self.dimension)
         self.minimize_relaxed(direction)
         self.minimize_relaxed(-direction)
+
+    def minimize_with_slack(
+        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> tuple[Vector, float]:
+        """Where the time of a solve ends, the best integer point so far, and what it may lack."""
+        try:
+            return super().minimize_with_slack(direction, lower, upper)
+        except Unproven as left:
+            return left.point, left.slack
 
     def minimize_relaxed(self, direction: ArrayLike) -> Vector:
         """The same without integrality: a linear program in place of branch and bound."""

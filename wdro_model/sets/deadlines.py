@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 _END: ContextVar[float | None] = ContextVar("end of the time for a solve", default=None)
 
@@ -22,6 +23,17 @@ class OutOfTime(TimeoutError):
         super().__init__(
             "the time limit passed before a decision was found; give a longer time_limit, or none."
         )
+
+
+class Unproven(OutOfTime):
+    """The time has passed with a point that may not be the best one.
+
+    slack: by how much at most it costs more than the minimiser.
+    """
+
+    def __init__(self, point: Any, slack: float) -> None:
+        super().__init__()
+        self.point, self.slack = point, slack
 
 
 @contextmanager
@@ -45,8 +57,8 @@ def seconds_left() -> float | None:
     return None if end is None else end - time.perf_counter()
 
 
-def check_deadline() -> None:
-    """Raise an OutOfTime where nothing is left of the time."""
+def check_deadline(late: float = 0.0) -> None:
+    """Raise an OutOfTime where nothing is left of the time, or it is over by so many seconds."""
     left = seconds_left()
-    if left is not None and left < 0:
+    if left is not None and left < -late:
         raise OutOfTime

@@ -22,7 +22,7 @@ from wdro_model.errors import InaccurateError
 from wdro_model.sets.backends import LinearOracle, Vector
 from wdro_model.sets.certificates import MOST_ROWS, WAY_OUT, Basis, LinearCertificate, check_cones
 from wdro_model.sets.cone_program import ConeProgram
-from wdro_model.sets.deadlines import OutOfTime, seconds_left
+from wdro_model.sets.deadlines import OutOfTime, Unproven, seconds_left
 
 LEAST = 0.05
 """Seconds that a call has, however late it is."""
@@ -80,7 +80,7 @@ class PersistentHighs:
             return self._vertex.copy()
         self._basis = None
         highs.changeColsCost(self._size, self._columns, cost)
-        self._run()
+        self._run(cost)
         if highs.getModelStatus() == _OPTIMAL:
             with contextlib.suppress(InaccurateError):
                 return self._answer(cost)
@@ -148,10 +148,10 @@ class PersistentHighs:
     def _cold(self, cost: Vector) -> Any:
         self._highs.clearSolver()
         self._highs.changeColsCost(self._size, self._columns, cost)
-        self._run()
+        self._run(cost)
         return self._highs.getModelStatus()
 
-    def _run(self) -> None:
+    def _run(self, cost: Vector) -> None:
         """No longer than the solve may take."""
         left = seconds_left()
         if left is None:
@@ -161,7 +161,21 @@ class PersistentHighs:
         self._highs.run()
         self._highs.setOptionValue("time_limit", np.inf)
         if self._highs.getModelStatus() == highspy.HighsModelStatus.kTimeLimit:
-            raise OutOfTime
+            raise self._out_of_time(cost)
+
+    def _out_of_time(self, cost: Vector) -> OutOfTime:
+        """With the best integer point so far, where there is one."""
+        solution = self._highs.getSolution()
+        if self._integer is None or not solution.value_valid:
+            return OutOfTime()
+        y = np.array(solution.col_value, dtype=np.float64)
+        try:
+            self._round(y)
+            self._certificate.check_feasible(y)
+        except InaccurateError:
+            return OutOfTime()
+        _, bound = self._highs.getInfoValue("mip_dual_bound")
+        return Unproven(y, max(float(cost @ y) - bound, 0.0))
 
     def _ray(self, cost: Vector) -> Vector | None:
         """A ray of the continuous relaxation along which the cost decreases, if HiGHS has one."""
@@ -285,15 +299,21 @@ def linear_oracle(program: ConeProgram, solver: PersistentSolver) -> LinearOracl
     has_lower = outside and bool(np.isfinite(lower).any())
     has_upper = outside and bool(np.isfinite(upper).any())
 
-    def minimize(direction: Vector) -> Vector:
-        size = np.abs(direction).max()
-        scaled = direction / size if size > 0 else direction
-        x = decision.point(solver.minimize(decision.cost(scaled)))
+    def point(y: Vector) -> Vector:
+        x = decision.point(y)
         if has_lower:
             np.maximum(x, lower, out=x)
         if has_upper:
             np.minimum(x, upper, out=x)
         return x
+
+    def minimize(direction: Vector) -> Vector:
+        size = np.abs(direction).max()
+        scaled = direction / size if size > 0 else direction
+        try:
+            return point(solver.minimize(decision.cost(scaled)))
+        except Unproven as left:
+            raise Unproven(point(left.point), size * left.slack) from None
 
     return minimize
 

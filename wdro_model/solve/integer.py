@@ -13,7 +13,8 @@ from wdro_model.errors import InfeasibleError
 from wdro_model.loss.polynomial import degree
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.exact.at_choices import linear_risk, risk_at_choices
-from wdro_model.sets.feasible_set import FeasibleSet
+from wdro_model.sets.deadlines import OutOfTime
+from wdro_model.sets.feasible_set import FeasibleSet, checked_choice
 from wdro_model.sets.product import ProductSet
 from wdro_model.solve.certify import Solution, evaluations
 from wdro_model.solve.false_objectives import refuse_false_objective
@@ -104,7 +105,10 @@ def _searched(
 def _branched(
     model: Model, chosen: Plan, solver: BranchAndBound, options: Options, began: float
 ) -> Found:
-    nodes = nodes_of(model, chosen, solver)
+    try:
+        nodes = nodes_of(model, chosen, solver)
+    except OutOfTime:
+        return _some_choice(model, chosen)
     lower, upper = model.feasible.bounds()
     search = TreeSearch(nodes, solver, began)
     start = None if options.start is None else user_start(model, options.start)
@@ -126,6 +130,17 @@ def _branched(
     return Found(
         found.x, found.value, found.lower_bound, found.stop, found.nodes, name, found.trace
     )
+
+
+def _some_choice(model: Model, chosen: Plan) -> Found:
+    """A vertex, where there is no time for more: the least for the slope in the middle."""
+    if chosen.objective is None or not (model.feasible.has_oracle and model.feasible.is_binary):
+        raise OutOfTime
+    objective, oracle = chosen.objective(), model.feasible.oracle()
+    middle = np.mean(np.clip(model.feasible.bounds(), -1.0, 1.0), axis=0)
+    x = checked_choice(oracle, oracle.vertex(objective.evaluate(middle).gradient))
+    value = float(objective.evaluate(x).value)
+    return Found(x, value, -np.inf, Stop.TIME, 0, "branch and bound, 0 nodes", Trace())
 
 
 def nodes_of(model: Model, chosen: Plan, solver: BranchAndBound) -> NodeRelaxations:

@@ -83,7 +83,8 @@ class ParametricSearch:
         self.feasible, self.risk, self.calls = feasible, risk, 0
         self.best: _Vertex | None = None
         self.value = np.inf
-        self.slack = 0.0
+        self.slack = self.spread_slack = 0.0
+        """What levels may be too high by, in terms of the value: of finite t, and of t = inf."""
         self.open: list[_Chord] = []
 
     def run(self, time_limit: float | None = None) -> ParametricOutcome:
@@ -91,8 +92,8 @@ class ParametricSearch:
         stop = Stop.GAP
         with deadline(time_limit):
             first = self._ask(0.0)
-            # Every choice costs at least <c, first>.
-            bound = self.risk.of(first.cost, 0.0) - self.risk.phi(self.risk.base)
+            # Every choice costs at least <c, first>, and its spread is no less than zero.
+            bound = self.risk.of(first.cost, -self.risk.base) - self.slack
             try:
                 if np.any(self.risk.spread):
                     self._cut(first, self._ask(np.inf))
@@ -106,9 +107,12 @@ class ParametricSearch:
         return ParametricOutcome(self.best.x, self.value, bound, self.calls, stop)
 
     def _bound(self) -> float:
-        """The least of the best vertex and of what may lie below open chords."""
+        """The least of the best vertex and of what may lie below open chords.
+
+        Points moved by what levels are too high, in <c, .> and <w, .>, are above the lines.
+        """
         least = min((chord.corner for chord in self.open), default=np.inf)
-        return min(self.value, least) - self.slack
+        return min(self.value, least) - self.slack - self.spread_slack
 
     def _ask(self, t: float) -> _Vertex:
         """The vertex at <c + t w, .>, or at <w, .> for t = inf."""
@@ -118,8 +122,12 @@ class ParametricSearch:
         self.feasible.calls += 1
         x, slack = self.feasible.minimize_with_slack(direction)
         x = checked_choice(self.feasible, x)
-        self.slack = max(self.slack, slack)
         cost, spread = float(risk.costs @ x), float(risk.spread @ x)
+        if np.isinf(t):
+            least = max(spread - slack + risk.base, 0.0)
+            self.spread_slack = risk.phi(least + slack) - risk.phi(least)
+        else:
+            self.slack = max(self.slack, slack)
         found = _Vertex(x, cost, spread, t, spread if np.isinf(t) else cost + t * spread)
         value = risk.of(cost, spread)
         if value < self.value:

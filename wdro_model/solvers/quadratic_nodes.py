@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model.sets.deadlines import check_deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.branch_and_bound import Relaxed
 from wdro_model.solvers.hull_nodes import HullNodes
@@ -29,6 +30,8 @@ ROUNDS = 8
 """Cuts for a better convex objective."""
 WORTH = 0.05
 """A round that closes less than this share of the gap is the last."""
+LATE = 0.5
+"""Seconds by which the Hessian may be late: without it there is no bound."""
 NEWTON, SHRINK, CLOSE = 30, 0.1, 1e-4
 """Steps for one barrier, the next barrier, and the last one, of the gap that is left."""
 
@@ -75,6 +78,7 @@ def as_quadratic(objective: Any, size: int) -> BinaryQuadratic | None:
     rng = np.random.default_rng(0)
 
     def slope(x: Array) -> Array:
+        check_deadline(LATE)
         return np.asarray(objective.evaluate(x).gradient, dtype=float)
 
     for _ in range(2):
