@@ -1,11 +1,11 @@
-# make demo | test | lint | docs | bench | clean. Needs Python 3.11 or later and nothing else.
+# make demo | test | lint | docs | performance | bench | clean. Needs Python 3.11 or later and nothing else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint format docs docs-output bench clean
+.PHONY: demo test lint format docs docs-output performance bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,9 @@ docs: $(VENV)/.installed
 
 docs-output: $(VENV)/.installed
 	$(BIN)/python tests/pages.py
+
+performance: $(VENV)/.installed
+	$(BIN)/python benchmarks/performance.py
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/batched_loss.py

@@ -7,8 +7,8 @@ Medians after a warm-up, one BLAS thread; each line is a ratio within one run:
 - another radius and another parameter of a CVaR portfolio (N = 100), beside CVXPY's own re-solve of
   the program written by hand with parameters;
 - a path of 20 radii (the portfolio of Mohajerin Esfahani and Kuhn, m = 10, l1), beside a loop in
-  highspy that changes the costs of one compiled model and goes on from its basis: the path of a
-  problem that is declared and not compiled yet, and once more; the parts of a solve beside HiGHS;
+  highspy that changes the costs of one loaded model and goes on from its basis: both once loaded or
+  compiled, and both from nothing;
 - other data of the same size (a window that moves on by a day, folds of a cross-validation), beside
   CVXPY's re-solve of the program written by hand with the data as parameters;
 - small exact problems (N = 512, d = 4), declared and solved, beside the programs written by hand;
@@ -24,29 +24,22 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
 import highspy
 import numpy as np
+from figures import busy, medians
 
 import wdro_model as wdro
 
 
-def median(work: Callable[[], Any], rounds: int) -> float:
-    """Milliseconds of a round, after one that is not counted."""
-    work()
-    times = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - began)
-    return 1e3 * float(np.median(times))
-
-
 def line(name: str, ours: float, other: float, what: str) -> None:
-    print(f"{name:<46}{ours:10.2f} ms{other:10.2f} ms{ours / other:8.2f}x  {what}", flush=True)
+    times = f"{1e3 * ours:10.2f} ms{1e3 * other:10.2f} ms{ours / other:8.2f}x"
+    print(f"{name:<46}{times}  {what}", flush=True)
 
 
 # ------------------------------------------------------------------ again
@@ -76,7 +69,8 @@ def by_hand(data: np.ndarray) -> tuple[cp.Problem, cp.Parameter, cp.Parameter]:
     return cp.Problem(cp.Minimize(radius * price + cp.sum(s) / size), constraints), radius, most
 
 
-def again(rounds: int) -> None:
+def repeated(rounds: int) -> Iterator[tuple[str, float, float, float | None]]:
+    """Another radius, parameter, day: name, seconds here and of CVXPY's re-solve, the aim."""
     data, problem, most = portfolio(100)
     problem.solve()
     hand, radius, share = by_hand(data)
@@ -91,28 +85,50 @@ def again(rounds: int) -> None:
         most.value = next(shares)
         problem.solve()
 
-    ours = median(lambda: problem.with_radius(next(radii)).solve(), rounds)
-    other = median(lambda: set_by_hand(radius, radii), rounds)
-    line("another radius, N = 100", ours, other, "CVXPY's re-solve")
-    ours = median(set_here, rounds)
-    other = median(lambda: set_by_hand(share, shares), rounds)
-    line("another parameter, N = 100", ours, other, "CVXPY's re-solve")
+    here = partial(next, radii)
+    times = medians(
+        lambda: problem.with_radius(here()).solve(),
+        lambda: set_by_hand(radius, radii),
+        rounds=rounds,
+    )
+    yield "another radius, CVaR portfolio, N = 100", *times, 2.0
+    times = medians(set_here, lambda: set_by_hand(share, shares), rounds=rounds)
+    yield "another parameter, CVaR portfolio, N = 100", *times, 2.0
+    for size in (250, 1000):
+        yield from other_data(size, rounds // 4 + 1)
+    yield folds(200, rounds // 8 + 1)
 
 
 # ------------------------------------------------------------------ paths
-def path(size: int, rounds: int) -> None:
-    """A path from a problem that is declared and not solved yet, beside highspy's loop."""
-    data = portfolio(size)[0]
-    hand, radius, _ = by_hand(data)
+@dataclass(frozen=True)
+class PathTimes:
+    """Seconds of a path of 20 radii."""
+
+    compiled: float
+    """Of a problem that has been solved before."""
+    declared: float
+    """Of one that has to be declared and compiled."""
+    highspy: float
+    """Of a loop that changes the costs of a loaded model and goes on from its basis."""
+    built: float
+    """Of that loop and the loading of the model."""
+    error: float
+    """By how much the values differ at most."""
+
+
+def path_times(size: int, rounds: int) -> PathTimes:
+    """A path here, beside highspy's loop."""
+    hand, radius, _ = by_hand(portfolio(size)[0])
     radii = np.geomspace(1e-3, 1e-1, 20)
     costs = []
     for value in radii:
         radius.value = value
         costs.append(hand.get_problem_data(cp.HIGHS)[0]["c"])
-    model = loaded(hand.get_problem_data(cp.HIGHS)[0])
+    data = hand.get_problem_data(cp.HIGHS)[0]
+    model = loaded(data)
     columns = np.arange(len(costs[0]), dtype=np.int32)
 
-    def loop() -> list[float]:
+    def loop(model: Any = model) -> list[float]:
         model.clearSolver()
         values = []
         for cost in costs:
@@ -121,36 +137,20 @@ def path(size: int, rounds: int) -> None:
             values.append(model.getInfo().objective_function_value)
         return values
 
-    known = loop()
-    other = median(loop, rounds)
-    declared = iter([portfolio(size)[1] for _ in range(rounds + 1)])
-    cold = median(lambda: next(declared).path(radii, progress=False), rounds)
     problem = portfolio(size)[1]
-    error = float(np.abs(problem.path(radii, progress=False).values - known).max())
-    warm = median(lambda: problem.path(radii, progress=False), rounds)
-    name = f"path of 20 radii, N = {size}"
-    line(name, cold, other, f"warm highspy (values to {error:.0e})")
-    line("  once more", warm, other, "warm highspy")
-    twins = [problem.with_radius(r) for r in radii]
-    solves = median(lambda: [twin.solve() for twin in twins], rounds)
-    kept = problem._model.programs
-    solver, budget = kept.find(("auto", "None", False)).warm, kept.budget
-
-    def bare() -> None:
-        for r in radii:
-            budget.set(r)
-            solver.run()
-
-    inside = median(bare, rounds)
-    parts = [1e3 * t / len(radii) for t in (inside, solves - inside, warm - solves)]
-    print(
-        f"  a solve: {parts[0]:.0f} us in HiGHS and around it, {parts[1]:.0f} us to check it "
-        f"and report, {parts[2]:.0f} us to judge it"
+    found = problem.path(radii, progress=False).values
+    times = medians(
+        lambda: problem.path(radii, progress=False),
+        lambda: portfolio(size)[1].path(radii, progress=False),
+        loop,
+        lambda: loop(loaded(data)),
+        rounds=rounds,
     )
+    return PathTimes(*times, error=float(np.abs(found - loop()).max()))
 
 
 # ------------------------------------------------------------------ other data
-def other_data(size: int, days: int) -> None:
+def other_data(size: int, days: int) -> Iterator[tuple[str, float, float, None]]:
     """A window of the last `size` days that moves on day by day; linear, and with cones."""
     rng = np.random.default_rng(1)
     history = rng.normal(0.05, 0.1, (size + days + 2, 10))
@@ -178,11 +178,11 @@ def other_data(size: int, days: int) -> None:
             hand.solve(solver=cp.CLARABEL)
 
         problem.with_samples(history[1 : 1 + size]).solve()  # from here on it has parameters
-        times = (median(ours, days), median(other, days))
-        line(f"another day of data, {name}, N = {size}", *times, "CVXPY's re-solve")
+        times = medians(ours, other, rounds=days)
+        yield f"another day of data, CVaR, {name}, N = {size}", *times, None
 
 
-def folds(size: int, rounds: int) -> None:
+def folds(size: int, rounds: int) -> tuple[str, float, float, None]:
     """Five folds and five radii, and a last fit at the chosen one."""
     rng = np.random.default_rng(2)
     data = rng.normal(0.05, 0.1, (size, 10))
@@ -208,8 +208,8 @@ def folds(size: int, rounds: int) -> None:
     def ours() -> None:
         wdro.select_radius(problem, radii, folds=5, progress=False)
 
-    times = (median(ours, rounds), median(by_hand, rounds))
-    line(f"5 folds x 5 radii, N = {size}", *times, "CVXPY's re-solves")
+    times = medians(ours, by_hand, rounds=rounds)
+    return f"5 folds x 5 radii, CVaR, N = {size}", *times, None
 
 
 def loaded(data: dict[str, Any]) -> Any:
@@ -251,21 +251,24 @@ def logistic(x: np.ndarray, y: np.ndarray, p: float) -> wdro.Problem:
     return wdro.Problem(cp.Minimize(loss), [], wdro.WassersteinBall(0.1, cost))
 
 
-def small(rounds: int) -> None:
-    """Declared and solved, N = 512, d = 4."""
-    x, y = instance(512, 4)
-    targets = x @ np.ones(4) + np.random.default_rng(1).normal(size=512)
+Work = Callable[[], Any]
+
+
+def small_pairs(size: int) -> dict[str, tuple[Work, Work]]:
+    """Small problems in dimension 4, declared and solved here and by hand."""
+    x, y = instance(size, 4)
+    targets = x @ np.ones(4) + np.random.default_rng(1).normal(size=size)
 
     def solved(objective: Any, constraints: Any = ()) -> None:
         cp.Problem(cp.Minimize(objective), list(constraints)).solve(solver=cp.CLARABEL)
 
     def logistic_by_hand() -> None:
         w = cp.Variable(4)
-        solved(cp.sum(cp.logistic(cp.multiply(-y, x @ w))) / 512 + 0.1 * cp.norm(w, 2))
+        solved(cp.sum(cp.logistic(cp.multiply(-y, x @ w))) / size + 0.1 * cp.norm(w, 2))
 
     def squares_by_hand() -> None:
         w = cp.Variable(4)
-        solved(cp.square(cp.norm(targets - x @ w, 2) / np.sqrt(512) + 0.1 * cp.norm(w, 2)))
+        solved(cp.square(cp.norm(targets - x @ w, 2) / np.sqrt(size) + 0.1 * cp.norm(w, 2)))
 
     def squares() -> None:
         w = cp.Variable(4)
@@ -284,13 +287,11 @@ def small(rounds: int) -> None:
         xi = wdro.UncertainParameter(4, samples=x)
         wdro.Problem(cp.Minimize(-xi @ w), [cp.sum(w) == 1], wdro.WassersteinBall(0.01)).solve()
 
-    pairs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    return {
         "logistic": (lambda: logistic(x, y, 2).solve(method="exact"), logistic_by_hand),
         "least squares": (squares, squares_by_hand),
         "portfolio": (weights, portfolio_by_hand),
     }
-    for name, (ours, other) in pairs.items():
-        line(f"{name}, N = 512, d = 4", median(ours, rounds), median(other, rounds), "by hand")
 
 
 def large(sizes: list[tuple[int, int]], cones: bool) -> None:
@@ -311,22 +312,26 @@ def large(sizes: list[tuple[int, int]], cones: bool) -> None:
             print(flush=True)
 
 
-def smoothed() -> None:
+def smoothed_problems() -> dict[str, wdro.Problem]:
+    """Smoothed logistic regression on a ball and without constraints."""
     rng, d = np.random.default_rng(1), 30
     truth = rng.normal(size=d)
     x = rng.normal(size=(500, d))
     rows = x * np.sign(x @ truth + 2 * rng.normal(size=500))[:, None]
-    for name, bound in (("on a ball of radius 5", 5.0), ("without constraints", None)):
+    found = {}
+    for name, bound in (("on a ball", 5.0), ("without constraints", None)):
         w = cp.Variable(d)
         xi = wdro.UncertainParameter(d, samples=rows)
         constraints = [] if bound is None else [cp.norm(w, 2) <= bound]
-        problem = wdro.Problem(
-            cp.Minimize(cp.logistic(-xi @ w)), constraints, wdro.WassersteinBall(0.05)
-        )
-        began = time.perf_counter()
-        problem.solve(method="smoothed", solver=wdro.solvers.QuasiNewton(gap=1e-6))
-        seconds = time.perf_counter() - began
-        found = problem.solution
+        loss = cp.Minimize(cp.logistic(-xi @ w))
+        found[name] = wdro.Problem(loss, constraints, wdro.WassersteinBall(0.05))
+    return found
+
+
+def smoothed() -> None:
+    for name, problem in smoothed_problems().items():
+        solve = partial(problem.solve, "smoothed", solver=wdro.solvers.QuasiNewton(gap=1e-6))
+        seconds, found = busy(solve)[0], problem.solution
         text = f"smoothed logistic d = 30 {name}"
         print(f"{text:<46}{seconds:10.2f} s   {found.status}, gap {found.relative_gap:.0e}")
 
@@ -336,12 +341,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
     print(f"{'':<46}{'ours':>13}{'other':>13}{'ratio':>9}")
-    again(5 if quick else 40)
+    for name, ours, other, _ in repeated(4 if quick else 40):
+        line(name, ours, other, "CVXPY's re-solve")
     for size in (30, 300) if quick else (30, 300, 3000):
-        path(size, 3 if quick or size > 1000 else 15)
-    other_data(250, 5 if quick else 20)
-    folds(200, 2 if quick else 5)
-    small(3 if quick else 15)
+        found = path_times(size, 3 if quick or size > 1000 else 15)
+        text = f"path of 20 radii, N = {size}"
+        line(text, found.compiled, found.highspy, f"warm highspy (values to {found.error:.0e})")
+        line("  with declaring, compiling", found.declared, found.built, "with loading the model")
+    for size in (100, 512):
+        for name, pair in small_pairs(size).items():
+            line(
+                f"{name}, N = {size}, d = 4", *medians(*pair, rounds=3 if quick else 15), "by hand"
+            )
     large([(1000, 10)] if quick else [(1000, 100), (10_000, 10), (10_000, 100)], cones=True)
     smoothed()
 
