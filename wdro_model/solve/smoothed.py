@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ from wdro_model.solve.stages import (
     dual_share,
     left,
     run_stages,
+    unseen,
     within,
 )
 from wdro_model.solve.temperature import (
@@ -57,9 +59,9 @@ from wdro_model.solve.temperature import (
     resolve_sigma,
     robust_decision,
 )
-from wdro_model.solvers import ActiveSet, Outcome, Stop, Trace
+from wdro_model.solvers import ActiveSet, Outcome, Stop
 from wdro_model.solvers.dual_rules import Tracking
-from wdro_model.solvers.objective import Array, Point
+from wdro_model.solvers.objective import Array
 from wdro_model.solvers.outcome import tolerance
 
 UNPREPARED = (
@@ -68,6 +70,8 @@ UNPREPARED = (
 )
 CLOSER = 0.8
 """The gap on a cheaper objective, as a share of the tolerance, so that the other's is within it."""
+JUDGING = 0.2
+"""The share of the time in which a decision is judged on draws that were not used to find it."""
 HALVINGS = 6
 """How often a start is moved half of the way to the middle of the set."""
 
@@ -99,12 +103,20 @@ def run_smoothed(
         found = solver.run(objective, oracle, start, rng=rng, dual_bound=bound, **shown, **more)
         return with_thresholds(objective, found)
 
+    def judged_run(run: Callable[[], Outcome]) -> Result:
+        outcome = unseen(start, None)
+        try:
+            outcome = run()
+            return judge(recipe, solver.samples, oracle, outcome, bound)
+        except OutOfTime:
+            late = unseen(outcome.x, outcome.active_set)
+            return Result(replace(outcome, stop=Stop.TIME), late.point, np.inf, False)
+
     if solver.is_stochastic:
         more: dict[str, Any] = {}
         if bound is None:
             more["tracking"] = Tracking(first_dual(model, start), model.radius)
-        outcome = run(first, start, within(solver, began), **more)
-        result = judge(recipe, solver.samples, oracle, outcome, bound)
+        result = judged_run(partial(run, first, start, hurrying(solver, began), **more))
     elif first.integration.exact:
         result = run_exactly(
             first, solver, start, run, began, warm_active_set(model, options.start)
@@ -113,8 +125,7 @@ def run_smoothed(
         moving = first.integration.adapts
         result = run_stages(recipe, solver, start, run, began, oracle, moving)
     else:
-        outcome = run(first, start, within(solver, began))
-        result = judge(recipe, solver.samples, oracle, outcome, bound)
+        result = judged_run(partial(run, first, start, hurrying(solver, began)))
     refuse_growth_at(model, result.outcome.x)
     point = result.point
     allowed = tolerance(solver.gap, point.value, recipe.epsilon)
@@ -223,12 +234,6 @@ def run_exactly(
     return Result(after(earlier, outcome), outcome.point, outcome.gap, True)
 
 
-def unseen(x: Array, active: ActiveSet | None) -> Outcome:
-    """A decision whose evaluation took too long: there is neither a value nor a gap."""
-    nothing = Point(np.nan, np.full(len(x), np.nan))
-    return Outcome(x, nothing, np.inf, -np.inf, Stop.TIME, 0, 0.0, 0, Trace(), None, active)
-
-
 def unprepared(
     model: RobustModel, chosen: Plan, solver: FirstOrder, x: Array, began: float
 ) -> Solution:
@@ -265,6 +270,14 @@ def prepare(model: RobustModel, solver: FirstOrder, options: Options) -> Recipe:
     epsilon = options.epsilon or derived_epsilon(model, options)
     convex = model.convex_in_decision or smoothed_form_is_convex(model, epsilon, sigma)
     return Recipe(model, choice, float(epsilon), sigma, int(options.seed), convex)
+
+
+def hurrying(solver: FirstOrder, began: float) -> FirstOrder:
+    """The solver with what is left of its time, but for a share in which its answer is judged."""
+    limited = within(solver, began)
+    if limited.time_limit is None:
+        return limited
+    return replace(limited, time_limit=(1.0 - JUDGING) * limited.time_limit)
 
 
 def judge(

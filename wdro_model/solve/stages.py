@@ -228,9 +228,18 @@ def judged(
 
 
 def hurried(recipe: Recipe, x: Array, dual: float, active: ActiveSet | None) -> StageResult:
-    """A decision whose evaluation took too long: one look at the dual that is known, no gap."""
-    point = recipe.objective(FIRST_DRAWS, REPORT_STAGE).evaluate(x, dual)
+    """A decision whose evaluation took too long: one look at most, at the known dual; no gap."""
+    try:
+        point = recipe.objective(FIRST_DRAWS, REPORT_STAGE).evaluate(x, dual)
+    except OutOfTime:
+        point = unseen(x, active).point
     return StageResult(x, point, np.inf, dual, active)
+
+
+def unseen(x: Array, active: ActiveSet | None) -> Outcome:
+    """A decision whose evaluation took too long: there is neither a value nor a gap."""
+    nothing = Point(np.nan, np.full(len(x), np.nan))
+    return Outcome(x, nothing, np.inf, -np.inf, Stop.TIME, 0, 0.0, 0, Trace(), None, active)
 
 
 def audited(objective: Smoothed, x: Array, point: Point) -> Point:
