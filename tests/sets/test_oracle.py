@@ -4,6 +4,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
+import wdro_model as wdro
 from wdro_model.sets import ConvexSet, Oracle, ProductSet, check
 
 
@@ -155,3 +156,38 @@ def test_blocks_that_do_not_share_out_the_coordinates_are_refused():
         ProductSet([(first, [0, 1, 5]), (second, [2, 3])])
     with pytest.raises(ValueError, match="slice or a list of integers"):
         ProductSet([(first, [0.5, 1, 2]), (second, [3, 4])])
+
+
+# ------------------------------------------------------------------ the wrong way round
+DATA = [[1.0, 2.0, 3.0], [1.0, 1.5, 2.0]]
+
+
+@pytest.mark.parametrize("method", ["erm", "exact", "smoothed"])
+@pytest.mark.parametrize("boolean", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_function_that_maximises_is_refused(method, boolean, seed):
+    worst = wdro.sets.Oracle(lambda direction: np.eye(3)[np.argmax(direction)], 3, name="largest")
+    x, z = cp.Variable(3, boolean=boolean), wdro.UncertainParameter(3, samples=DATA)
+    problem = wdro.Problem(cp.Minimize(z @ x), [wdro.In(x, worst)], wdro.WassersteinBall(0.01))
+    with pytest.raises(wdro.InexactOracleError, match=r"Oracle\(largest.* is not exact"):
+        problem.solve(method, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_function_that_minimises_is_never_taken_for_one_that_maximises(seed):
+    rng = np.random.default_rng(seed)
+    points = rng.integers(-2, 3, size=(int(rng.integers(1, 12)), int(rng.integers(1, 6))))
+    directions = rng.choice([rng.normal(), 0.0, 1.0, 1e-9, -1e9], size=(6, points.shape[1]))
+    for direction in directions:
+        found = wdro.sets.Oracle(lambda c: points[np.argmin(points @ c)], points.shape[1])
+        least = (points @ direction).min()
+        assert direction @ found.minimize(direction) <= least + 1e-12 * np.abs(direction).max()
+
+
+def test_a_direction_that_no_solve_needs_may_fail():
+    def for_one_direction(direction):
+        if direction[0] > direction[1]:
+            raise RuntimeError("never asked for that")
+        return np.eye(2)[0]
+
+    assert wdro.sets.Oracle(for_one_direction, 2).minimize([1.0, 2.0]).tolist() == [1.0, 0.0]

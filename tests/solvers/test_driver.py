@@ -140,7 +140,8 @@ def interrupted_oracle(at):
 
 @pytest.mark.parametrize("direction", ["plain", "biconjugate", "blended_pairwise"])
 def test_ctrl_c_in_the_oracle_returns_the_last_certified_point(direction):
-    outcome = solve(feasible=interrupted_oracle(3), direction=direction, gap=0.0)
+    # Two iterations, and one look whether the function maximises.
+    outcome = solve(feasible=interrupted_oracle(4), direction=direction, gap=0.0)
     reference = solve(direction=direction, gap=0.0, max_iterations=2)
     assert outcome.stop is Stop.INTERRUPT
     assert outcome.iterations == 2

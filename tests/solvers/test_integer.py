@@ -117,7 +117,7 @@ def test_concave_functions_of_two_costs(seed):
     best = (points @ costs + 0.3 + 2.0 * (points @ spread + 0.1) ** 0.4).min()
     assert found.value == pytest.approx(best)
     assert found.lower_bound == pytest.approx(best)
-    assert found.calls == len(calls) <= 25
+    assert found.calls + 1 == len(calls) <= 25  # and one look whether it maximises
     heights = rng.uniform(size=9)
     found = BottleneckRisk(costs, 0.3, heights, 5.0).search(some)
     best = (points @ costs + 0.3 + 5.0 * (points * heights).max(axis=1)).min()

@@ -98,6 +98,7 @@ def check(set: FeasibleSet, directions: int = 50, seed: int = 0, compared: int =
             "Oracle(function, dimension)."
         )
     refuse_incomplete(set)
+    set = set.unguarded()
     tried = _directions(set, directions, np.random.default_rng(seed))
     failures: list[str] = []
     returned: list[Answered] = []

@@ -150,6 +150,10 @@ class FeasibleSet(ABC):
             return self.minimize(direction), 0.0
         return self.minimize_within(direction, lower, upper), 0.0
 
+    def unguarded(self) -> FeasibleSet:
+        """The set as one that does not look at its own answers; for `check`, which does."""
+        return self
+
     def vertex(self, direction: ArrayLike) -> Vector:
         """The answer of `minimize`, counted in `calls`; kept as a witness against later ones."""
         self.calls += 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wdro_model.errors import blaming
+from wdro_model.errors import InexactOracleError, blaming
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 from wdro_model.sets.held import as_held, check_held, priced
@@ -84,6 +85,8 @@ class Oracle(FeasibleSet):
         self.has_constraints = constraints is not None
         self.rounds = integral
         self._lmo = lmo
+        self._is_monotone = False
+        """Has it answered two directions, and these the right way round?"""
         self._cvxpy_form = constraints
         self.bounds = None if bounds is None else self._as_bounds(bounds)
 
@@ -116,6 +119,47 @@ class Oracle(FeasibleSet):
     def _asked(self, direction: Vector) -> tuple[Vector, float]:
         """The function's vertex for a direction, and its slack."""
         given = self._within_domain(direction)
+        found = self._answer(given)
+        if not self._is_monotone:
+            self._check_monotone(given, *found)
+        return found
+
+    def unguarded(self) -> Oracle:
+        twin = copy(self)
+        twin._is_monotone = True
+        return twin
+
+    def _check_monotone(self, given: Vector, vertex: Vector, slack: float) -> None:
+        """Refuse a function that maximises, by its answer to another direction of the same signs.
+
+        Of minimisers v and w for c and d, <c - d, v - w> <= 0. Where the largest entries are
+        exchanged for the smallest ones a maximiser moves as well, the other way.
+        """
+        sizes = np.abs(given)
+        some = sizes[sizes > 0]
+        other = np.sign(given) * (some.max() + some.min() - sizes) if some.size else given
+        apart = given - other
+        if not apart.any():
+            return  # nothing can be told from this direction
+        self._is_monotone = True
+        self.calls += 1
+        try:
+            there, more = self._answer(other)
+        except Exception:
+            return  # no solve has asked for this direction: perhaps none ever will
+        wrong = float(apart @ (vertex - there))
+        rounding = 1e-6 * float(np.abs(apart) @ (np.abs(vertex) + np.abs(there)))
+        if wrong > slack + more + rounding:
+            self._is_monotone = False
+            backend = "" if self.backend is None else f" with backend {self.backend!r}"
+            raise InexactOracleError(
+                f"the oracle of {self!r}{backend} is not exact: of two points that it returned, "
+                f"each costs less for the direction of the other, by {wrong:.3g} together. Does it "
+                "maximise? It must return a minimiser of <direction, x>; wdro_model.sets.check(set)"
+                " tests it."
+            )
+
+    def _answer(self, given: Vector) -> tuple[Vector, float]:
         with blaming(f"the oracle {self.name!r}"):
             answer, bound = self._lmo(given.reshape(self.shape).copy()), None
         if has_bound(answer):
