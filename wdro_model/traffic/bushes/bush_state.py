@@ -27,7 +27,7 @@ FINE = 0.05
 """Differences of costs below this part of the mean excess per trip are left for later."""
 PASSES, ROUNDS = 2, 20
 """Searches of all bushes for pairs of segments, and rounds over these after each, in a sweep."""
-SLOW = 0.3
+SLOW = 0.5
 """Where a sweep leaves more than this part of the gap, the bushes also take a step together."""
 PRODUCTS, FEWEST, AT_MOST = 400, 10, 200_000_000
 """Products with the matrix of such a step: so many, fewer where they would go through more arcs."""
