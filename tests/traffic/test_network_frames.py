@@ -206,6 +206,10 @@ def test_names_that_a_file_would_change_are_refused(tmp_path):
     ("change", "message"),
     [
         ({"links": {"capacity": [1.0, "x", 1.0]}}, "links, row 1, capacity: expected a number"),
+        (
+            {"links": {"capacity": np.array([1.0, 2j, 1.0])}},
+            "links, row 0, capacity: expected a nu",
+        ),
         ({"demand": {"origin": [1, 9]}}, "demand, row 1, origin: the node 9 is not known"),
         ({"demand": {"origin": [1, "3"]}}, r"the node '3' is not known \(there is 3, of another"),
         ({"columns": {"capazity": "c"}}, "unknown field of columns= 'capazity'.*'capacity'"),
@@ -225,6 +229,13 @@ def test_frames_that_do_not_fit_are_refused(change, message):
         )
     with pytest.raises(ValueError, match="names of columns 'tntp'"):
         next_network().to_frames("tntp")
+
+
+def test_a_column_that_is_there_twice_is_refused_by_its_name():
+    links, demand, nodes = next_network().to_frames()
+    twice = pd.concat([links, links[["capacity"]]], axis=1)
+    with pytest.raises(ValueError, match="links has more than one column 'capacity'"):
+        Network.from_frames(twice, demand, nodes)
 
 
 def test_without_pandas_the_frames_say_what_to_install(monkeypatch):

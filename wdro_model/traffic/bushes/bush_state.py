@@ -27,6 +27,14 @@ FINE = 0.05
 """Differences of costs below this part of the mean excess per trip are left for later."""
 PASSES, ROUNDS = 2, 20
 """Searches of all bushes for pairs of segments, and rounds over these after each, in a sweep."""
+SLOW = 0.5
+"""Where a sweep leaves more than this part of the gap, the bushes also take a step together."""
+PRODUCTS, FEWEST, AT_MOST = 400, 10, 200_000_000
+"""Products with the matrix of such a step: so many, fewer where they would go through more arcs."""
+DAMPING, LEAST_DAMPING = 1e-6, 1e-12
+"""Of such a step at first, as a part of the diagonal, and the least."""
+SHORT, FAR = 0.25, 0.9
+"""Steps that go less than the first part of their way are damped more, beyond the second less."""
 
 Pause = Callable[[], None]
 """Called between kernels; it may raise."""
@@ -106,6 +114,7 @@ class Bushes:
         self._x = np.zeros(roads.arcs.size)
         self._cost, self._slope = np.empty_like(self._x), np.empty_like(self._x)
         self._least = np.zeros(count)
+        self._gap_before, self._damping = np.inf, DAMPING
         self._pairs, self._path = self._notebook()
         self._evaluate()
 
@@ -238,10 +247,29 @@ class Bushes:
             for rounds in self._rounds(pause):
                 if not bush_kernels.repeat(rounds, tolerance, *state, self._pairs, self._path):
                     break
+        if gap > SLOW * self._gap_before:
+            self._balance_jointly(state)
+            pause()
+        self._gap_before = gap
+
+    def _balance_jointly(self, state: tuple[Array, ...]) -> None:
+        """One Newton step of all bushes together, damped more where the last went a short way."""
+        from wdro_model.traffic.bushes import bush_cycles
+
+        roads, noted = self.roads, (self._pairs, self._path)
+        trees = roads.demand[0], roads.heads, roads.tails, self._cost, self._arcs, self._flows
+        bush_cycles.note_cycles(*trees, self._place, roads.nodes, *noted)
+        products = min(PRODUCTS, FEWEST + AT_MOST // (1 + int(self._pairs[-1, 1])))
+        went = bush_cycles.stride(products, self._damping, *state, *noted)
+        if went < SHORT:
+            self._damping = min(10.0 * self._damping, 1.0)
+        elif went > FAR:
+            self._damping = max(0.1 * self._damping, LEAST_DAMPING)
 
     def reprice(self, costs: PowerCosts) -> None:
         """The same flows at other costs."""
         self.costs = costs.taken(self.roads.arcs)
+        self._gap_before = np.inf
         self._evaluate()
 
     # -------------------------------------------------------------- what there is

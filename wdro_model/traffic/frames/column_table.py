@@ -128,7 +128,7 @@ class ColumnTable:
                 raise self.error(row, column, "expected a number, and it is empty.")
             return default
         try:
-            number = float(value)
+            number = float(_plain(value))
         except (TypeError, ValueError, OverflowError):
             raise self.error(row, column, f"expected a number, got {_short(value)}.") from None
         if number != number:
@@ -165,6 +165,9 @@ def check_columns(columns: Mapping[str, str] | None) -> dict[str, dict[str, str]
 def table_of(data: Any, name: str, given: Mapping[str, str]) -> ColumnTable:
     """A pandas frame, or a dict of columns."""
     if hasattr(data, "columns") and hasattr(data, "index"):
+        if not data.columns.is_unique:
+            twice = _plain(data.columns[data.columns.duplicated()][0])
+            raise ValueError(f"{name} has more than one column {twice!r}; drop or rename one.")
         columns = {column: data[column].to_numpy() for column in data.columns}
         labels: Sequence[Any] = list(data.index)
     elif isinstance(data, Mapping):
@@ -193,6 +196,8 @@ def table_of(data: Any, name: str, given: Mapping[str, str]) -> ColumnTable:
 
 def _as_floats(column: Any) -> Array | None:
     """All entries at once; None if some are no numbers."""
+    if np.iscomplexobj(column):
+        return None
     try:
         return np.array(column, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
