@@ -22,7 +22,7 @@ ROUNDED = "rounding errors leave no smaller gap"
 SLOW = "the gap shrinks no further"
 FINEST = 1e-13
 """Below this relative gap, rounding errors are to blame for what does not improve."""
-PATIENCE, FINEST_PATIENCE = 60, 8
+PATIENCE, FINEST_PATIENCE = 120, 8
 """Sweeps without a gap that is 10% smaller, after which a run ends."""
 STRICTER = 0.7
 """The gap to aim at, as a part of the last, where the oracle found one above the tolerance."""

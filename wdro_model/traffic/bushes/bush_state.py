@@ -27,8 +27,9 @@ FINE = 0.05
 """Differences of costs below this part of the mean excess per trip are left for later."""
 PASSES, ROUNDS = 2, 20
 """Searches of all bushes for pairs of segments, and rounds over these after each, in a sweep."""
-SLOW = 0.5
-"""Where a sweep leaves more than this part of the gap, the bushes also take a step together."""
+SLOW, LONGEST = 0.5, 4
+"""Where a sweep leaves more than the first part of the gap, the bushes also take a step together;
+one that leaves as much is not tried again before twice as many slow sweeps, this many at most."""
 PRODUCTS, FEWEST, AT_MOST = 400, 10, 200_000_000
 """Products with the matrix of such a step: so many, fewer where they would go through more arcs."""
 DAMPING, LEAST_DAMPING = 1e-6, 1e-12
@@ -115,6 +116,7 @@ class Bushes:
         self._cost, self._slope = np.empty_like(self._x), np.empty_like(self._x)
         self._least = np.zeros(count)
         self._gap_before, self._damping = np.inf, DAMPING
+        self._slow_sweeps, self._wait, self._joined = 0, 1, False
         self._pairs, self._path = self._notebook()
         self._evaluate()
 
@@ -247,10 +249,20 @@ class Bushes:
             for rounds in self._rounds(pause):
                 if not bush_kernels.repeat(rounds, tolerance, *state, self._pairs, self._path):
                     break
-        if gap > SLOW * self._gap_before:
+        if self._is_time_to_join(gap):
             self._balance_jointly(state)
             pause()
+
+    def _is_time_to_join(self, gap: float) -> bool:
+        """Is a step of all bushes due? After one slow sweep where the last one helped."""
+        slow = gap > SLOW * self._gap_before
+        if self._joined:
+            self._wait = min(2 * self._wait, LONGEST) if slow else 1
+        self._slow_sweeps = self._slow_sweeps + 1 if slow else 0
+        self._joined = self._slow_sweeps >= self._wait
+        self._slow_sweeps = 0 if self._joined else self._slow_sweeps
         self._gap_before = gap
+        return self._joined
 
     def _balance_jointly(self, state: tuple[Array, ...]) -> None:
         """One Newton step of all bushes together, damped more where the last went a short way."""
