@@ -194,14 +194,14 @@ def test_certain_objectives_in_any_unit_beside_uncertain_constraints(unit):
 def test_the_worst_case_of_one_sample_attains_its_cvar(cost):
     x = cp.Variable(2, nonneg=True, name="x")
     xi = wdro.UncertainParameter(2, samples=[[1.0, 0.5]], support=wdro.supports.Nonnegative())
-    loss = cp.maximum(xi @ x, 1.2 - xi @ (x + [0.3, 1]))
+    more = np.array([0.3, 1.0])
+    loss = cp.maximum(xi @ x, 1.2 - xi @ (x + more))
     ball = wdro.WassersteinBall(0.05, cost)
     problem = wdro.Problem(cp.Minimize(wdro.cvar(loss, 0.8)), [cp.sum(x) == 1], ball)
     value = problem.solve()
     found = problem.worst_case()
-    losses = np.maximum(
-        found.scenarios[xi] @ x.value, 1.2 - found.scenarios[xi] @ (x.value + [0.3, 1])
-    )
+    atoms = found.scenarios[xi]
+    losses = np.maximum(atoms @ x.value, 1.2 - atoms @ (x.value + more))
     assert cvar(losses, 0.8, found.weights) == pytest.approx(value, rel=2e-6)
 
 
