@@ -66,6 +66,10 @@ UNPREPARED = (
     "the time was over before the decision of ERM was found, from which epsilon is derived: the "
     "decision is where the solve would have begun; give a longer time_limit, or epsilon=."
 )
+UNEVALUATED = (
+    "the time was over before the smoothed objective was known at one decision, that where the "
+    "solve began; give a longer time_limit, or fewer samples= of the solver."
+)
 CLOSER = 0.8
 """The gap on a cheaper objective, as a share of the tolerance, so that the other's is within it."""
 HALVINGS = 6
@@ -99,22 +103,27 @@ def run_smoothed(
         found = solver.run(objective, oracle, start, rng=rng, dual_bound=bound, **shown, **more)
         return with_thresholds(objective, found)
 
-    if solver.is_stochastic:
-        more: dict[str, Any] = {}
-        if bound is None:
-            more["tracking"] = Tracking(first_dual(model, start), model.radius)
-        outcome = run(first, start, within(solver, began), **more)
-        result = judge(recipe, solver.samples, oracle, outcome, bound)
-    elif first.integration.exact:
-        result = run_exactly(
-            first, solver, start, run, began, warm_active_set(model, options.start)
-        )
-    elif (first.integration.adapts or first.integration.refines) and bound is None:
-        moving = first.integration.adapts
-        result = run_stages(recipe, solver, start, run, began, oracle, moving)
-    else:
+    def minimised() -> Result:
+        if solver.is_stochastic:
+            more: dict[str, Any] = {}
+            if bound is None:
+                more["tracking"] = Tracking(first_dual(model, start), model.radius)
+            outcome = run(first, start, within(solver, began), **more)
+            return judge(recipe, solver.samples, oracle, outcome, bound)
+        if first.integration.exact:
+            return run_exactly(
+                first, solver, start, run, began, warm_active_set(model, options.start)
+            )
+        if (first.integration.adapts or first.integration.refines) and bound is None:
+            moving = first.integration.adapts
+            return run_stages(recipe, solver, start, run, began, oracle, moving)
         outcome = run(first, start, within(solver, began))
-        result = judge(recipe, solver.samples, oracle, outcome, bound)
+        return judge(recipe, solver.samples, oracle, outcome, bound)
+
+    try:
+        result = minimised()
+    except OutOfTime:
+        return unprepared(model, chosen, solver, start, began, UNEVALUATED)
     refuse_growth_at(model, result.outcome.x)
     point = result.point
     allowed = tolerance(solver.gap, point.value, recipe.epsilon)
@@ -230,9 +239,14 @@ def unseen(x: Array, active: ActiveSet | None) -> Outcome:
 
 
 def unprepared(
-    model: RobustModel, chosen: Plan, solver: FirstOrder, x: Array, began: float
+    model: RobustModel,
+    chosen: Plan,
+    solver: FirstOrder,
+    x: Array,
+    began: float,
+    note: str = UNPREPARED,
 ) -> Solution:
-    """A decision whose smoothed objective is not known: there was no time for its temperature."""
+    """A decision whose smoothed objective is not known: there was no time for it."""
     return Solution(
         method=chosen.method,
         status=settings.USER_LIMIT,
@@ -242,7 +256,7 @@ def unprepared(
         seconds=time.perf_counter() - began,
         stop=Stop.TIME.value,
         convex=model.convex_in_decision,
-        notes=(UNPREPARED,),
+        notes=(note,),
         **evaluations(model, x, late=True),
     )
 
