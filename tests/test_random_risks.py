@@ -231,3 +231,21 @@ def test_zero_in_large_units_is_an_optimal_value():
     problem = wdro.Problem(cp.Minimize(xi @ x + 5e3 * cp.sum(x)), [cp.sum(x) <= 3, bound], ball)
     assert problem.solve() == pytest.approx(0, abs=1e-2)
     assert problem.status == "optimal"
+
+
+def test_small_squared_radii_are_as_accurate_as_large_ones():
+    """A price of the radius in the thousands must not loosen the constraint that it is in."""
+    rng = np.random.default_rng(0)
+    data = rng.standard_t(5, size=(40, 4)) * 0.1 + np.linspace(0.02, 0.08, 4)
+    found = []
+    for unit in (1.0, 100.0):
+        x = cp.Variable(4, nonneg=True, name="x")
+        returns = wdro.UncertainParameter(4, "returns", samples=unit * data)
+        loose = wdro.cvar(-returns @ x, 0.8) <= 0.06 * unit
+        tight = wdro.probability(returns @ x >= -0.1 * unit) >= 0.9
+        ball = wdro.WassersteinBall(1e-5 * unit**2)
+        problem = wdro.Problem(cp.Maximize(returns @ x), [cp.sum(x) == 1, loose, tight], ball)
+        found.append(problem.solve() / unit)
+        assert float(loose.dual_value) == pytest.approx(0, abs=1e-4)
+        assert float(tight.dual_value) == pytest.approx(0.11553, rel=1e-3)
+    assert found[0] == pytest.approx(found[1], rel=1e-6)

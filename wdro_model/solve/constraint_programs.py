@@ -14,6 +14,7 @@ import cvxpy as cp
 from cvxpy.error import SolverError
 
 from wdro_model.errors import InfeasibleError, NoReformulationError, UnboundedError
+from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.model import Model, RobustModel, compiled
 from wdro_model.model.declared import compiled_loss
 from wdro_model.model.uncertain_constraints import (
@@ -26,8 +27,9 @@ from wdro_model.model.uncertain_constraints import (
 from wdro_model.objectives import exact
 from wdro_model.objectives.empirical import Program, empirical_program
 from wdro_model.sets.cone_program import twin_of
-from wdro_model.solve.own_units import in_units
-from wdro_model.solve.true_risk import units_of, with_thresholds_in_units
+from wdro_model.solve.own_units import Units, in_units
+from wdro_model.solve.true_risk import with_thresholds_in_units
+from wdro_model.solve.units import Scale, known_loss_unit
 from wdro_model.solvers import Conic
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs.marginal_cost import cost_on
@@ -65,8 +67,21 @@ def _worst_case(row: RobustModel, name: str) -> tuple[Program | None, float]:
             f"the constraint {name} cannot be imposed over its ball: {error.reason}",
             f"another cost or support for its parameters, or {ON_SAMPLES}",
         ) from None
-    units = with_thresholds_in_units(units_of(row, found), row)
+    units = _own_units(row) if found.writes_samples(row) else Units.of(row)
+    if found.refusal(units.model) is not None:
+        units = Units.of(row)
     return exact.program_by(found, units.model), units.loss
+
+
+def _own_units(row: RobustModel) -> Units:
+    """A row in its own units, whatever they are: it is written anew for each radius anyway.
+
+    The price of the radius is then of order one too. In the user's units it is one over the root of
+    a squared radius, and a solver's tolerance times that.
+    """
+    unit = known_loss_unit(row)
+    own = [v for v in row.feasible.layout.variables if isinstance(v, Threshold)]
+    return in_units(row, Scale(dict.fromkeys(own, unit), unit))
 
 
 def constraint_rows(model: Model) -> list[tuple[str, str]]:
