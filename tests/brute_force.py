@@ -41,9 +41,10 @@ def worst_case_risk(samples, grids, cost, radius, terms, plain=None, probabiliti
     return float(problem.solve(solver=cp.HIGHS))
 
 
-def cvar(losses, level):
+def cvar(losses, level, weights=None):
     """The mean of the worst share 1 - level of some losses, as a linear program."""
     losses = np.asarray(losses)
     tail = cp.Variable(len(losses), nonneg=True)
-    limits = [tail * (1 - level) * len(losses) <= 1, cp.sum(tail) == 1]
+    shares = 1 / len(losses) if weights is None else weights
+    limits = [tail * (1 - level) <= shares, cp.sum(tail) == 1]
     return float(cp.Problem(cp.Maximize(losses @ tail), limits).solve(solver=cp.HIGHS))

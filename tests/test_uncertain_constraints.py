@@ -594,6 +594,17 @@ def test_a_ball_that_is_too_large_is_told():
         problem.solve()
 
 
+def test_a_ball_that_is_too_large_for_integers_is_told():
+    data = np.random.default_rng(0).normal(size=(10, 3))
+    xi = wdro.UncertainParameter(3, samples=data)
+    x = cp.Variable(3, boolean=True)
+    bound = wdro.cvar(xi @ x, 0.9) <= 1.5
+    problem = wdro.Problem(cp.Minimize(cp.sum(x)), [cp.sum(x) == 2, bound], wdro.WassersteinBall(3))
+    with pytest.raises(wdro.InfeasibleError, match="of the ball of radius 3") as caught:
+        problem.solve()
+    assert "each of them can be met" not in str(caught.value)
+
+
 def refusals():
     _, _, x, returns = market(22)
     loss = -returns @ x
@@ -622,6 +633,23 @@ def refusals():
         "concave": (wdro.expectation(cp.sqrt(returns @ x + 10)) <= 2, Exception, "convex|sqrt"),
         "probability itself": (wdro.probability(loss <= 0.1), ValueError, ">= 0.9"),
     }
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        cp.Maximize,
+        lambda p: p + 0.1,
+        lambda p: 1 - p,
+        lambda p: 2 * p,
+        lambda p: cp.Variable() + p,
+        lambda p: -p,
+    ],
+)
+def test_a_probability_is_no_term(use):
+    _, _, x, returns = market(22)
+    with pytest.raises(ValueError, match="stands alone in a constraint"):
+        use(wdro.probability(returns @ x >= 0))
 
 
 @pytest.mark.parametrize("case", refusals())

@@ -32,6 +32,7 @@ from wdro_model.model.declared import (
     check_constraints,
 )
 from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
+from wdro_model.model.uncertain_constraints import refuse_unpaired
 from wdro_model.objectives.least_thresholds import risk_on
 from wdro_model.sets.deadlines import deadline, seconds_left
 from wdro_model.solve import STAGES, Options, Solution, plan
@@ -569,6 +570,8 @@ class Problem:
                 "one with UncertainParameter(..., samples=...)."
             )
         ball = None if self.ambiguity is None else self.ambiguity.unassured()
+        if rows is not None:
+            refuse_unpaired(model)
 
         def other(joint: JointSamples) -> JointSamples:
             if rows is None:

@@ -387,3 +387,53 @@ def test_without_scikit_learn_the_error_says_what_to_install():
     assert "pip install 'wdro_model[sklearn]'" in result.stderr
     with pytest.raises(AttributeError, match="no attribute 'RobustLasso'"):
         estimators.RobustLasso  # noqa: B018
+
+
+# ------------------------------------------------------------------ weights of samples
+@pytest.mark.parametrize(
+    "model",
+    [
+        RobustLogisticRegression(0.05),
+        RobustHingeClassifier(0.05, cost="squared"),
+        RobustQuantileRegressor(0.05, quantile=0.8),
+        RobustLinearRegression(0.05, labels="uncertain"),
+    ],
+)
+def test_weights_are_repeated_samples(model):
+    rng = np.random.default_rng(3)
+    X, counts = rng.normal(size=(20, 2)), rng.integers(0, 4, size=20)
+    y = X @ [1.0, -1.0] + rng.normal(size=20)
+    if is_classifier(model):
+        y = np.where(y > 0, "up", "down")
+    weighted = clone(model).fit(X, y, sample_weight=0.5 * counts)
+    repeated = clone(model).fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
+    assert weighted.promise_ == pytest.approx(repeated.promise_, rel=1e-10)
+    assert weighted.coef_ == pytest.approx(repeated.coef_, rel=1e-8)
+    assert weighted.problem_.worst_case().expected_loss == pytest.approx(
+        weighted.promise_, rel=1e-4
+    )
+
+
+def test_weights_count_in_the_folds_of_a_radius():
+    rng = np.random.default_rng(4)
+    X, counts = rng.normal(size=(24, 2)), rng.integers(0, 3, size=24)
+    y = X @ [1.0, -1.0] + rng.normal(size=24)
+    place = np.arange(24) % 3
+    found = []
+    for weights, times in ((counts, np.ones(24, dtype=int)), (None, counts)):
+        where = np.repeat(place, times)
+        folds = [(np.flatnonzero(where != k), np.flatnonzero(where == k)) for k in range(3)]
+        model = RobustLinearRegression("cv", radii=[0.01, 0.1], cv=folds)
+        model.fit(np.repeat(X, times, axis=0), np.repeat(y, times), sample_weight=weights)
+        found.append(model)
+    weighted, repeated = found
+    assert weighted.selection_.scores == pytest.approx(repeated.selection_.scores, rel=1e-5)
+    assert weighted.coef_ == pytest.approx(repeated.coef_, rel=1e-4)
+
+
+def test_bad_weights_are_refused():
+    X, y = np.eye(4), np.arange(4.0)
+    with pytest.raises(ValueError, match="zero"):
+        RobustLinearRegression().fit(X, y, sample_weight=np.zeros(4))
+    with pytest.raises(ValueError, match=r"[Nn]egative"):
+        RobustLinearRegression().fit(X, y, sample_weight=[1, 1, 1, -1])

@@ -500,3 +500,62 @@ def test_a_rate_bounds_the_risk_of_every_decision(returns):
             report
         )
         assert judged.solution.bound == bound
+
+
+# ------------------------------------------------------------------ risks and uncertain constraints
+def risky(size=20, other=20, cost=None, loss=None):
+    rng = np.random.default_rng(7)
+    x = cp.Variable(3, nonneg=True, name="x")
+    gain = wdro.UncertainParameter(3, "gain", samples=rng.normal(0.1, 0.2, size=(size, 3)))
+    load = wdro.UncertainParameter(3, "load", samples=rng.uniform(0, 1, size=(other, 3)))
+    objective = wdro.cvar(-gain @ x, 0.8) if loss is None else loss(gain, x)
+    return wdro.Problem(
+        cp.Minimize(objective),
+        [cp.sum(x) == 1, wdro.expectation(load @ x) <= 0.9],
+        wdro.WassersteinBall(0.01, cost or wdro.costs.Norm(2)),
+    )
+
+
+def test_a_confidence_speaks_of_the_risk_that_is_minimised():
+    problem = risky()
+    found = wdro.radius_for(problem, 0.5, resamples=3, radii=[0.0, 0.01, 0.3], progress=False)
+    found.problem.solve()
+    assert "promise was at least the risk on" in found.assurance.guarantee
+    assert "the risk is at most" in str(found.problem.solution)
+    assert "expected loss" not in str(found) + str(found.problem.solution)
+    assert any("nothing is said of uncertain constraints" in note for note in found.notes)
+    rate = wdro.radius_for(problem, 0.5, "rate", support=wdro.supports.Box(-2, 2))
+    assert "the risk of every decision" in rate.assurance.guarantee
+    assert any("uncertain constraints" in note for note in rate.notes)
+
+
+def test_constraints_on_the_law_of_the_objective_are_covered_by_a_rate():
+    x = cp.Variable(2, nonneg=True, name="x")
+    gain = wdro.UncertainParameter(2, samples=np.random.default_rng(0).uniform(size=(20, 2)))
+    box, ball = wdro.supports.Box(0, 1), wdro.WassersteinBall(0.1, wdro.costs.Norm(2))
+    for more, said in (({}, False), ({"ambiguity": ball}, True)):
+        bound = wdro.expectation(gain @ x, **more) <= 5
+        problem = wdro.Problem(cp.Minimize(-gain @ x), [cp.sum(x) == 1, bound], ball)
+        notes = wdro.radius_for(problem, 0.5, "rate", support=box).notes
+        assert any("uncertain constraints" in note for note in notes) == said
+
+
+def test_a_profile_refuses_uncertain_constraints():
+    problem = risky(
+        cost=wdro.costs.SquaredEuclidean(), loss=lambda gain, x: cp.square(gain @ x - 1)
+    )
+    with pytest.raises(ValueError, match=r"load @ x.* is uncertain"):
+        wdro.radius_for(problem, 0.9, "profile")
+
+
+def test_rows_of_samples_that_are_not_paired_are_refused():
+    problem = risky(size=20, other=30)
+    for use in (
+        lambda: problem.with_samples(rows=[0, 1]),
+        lambda: wdro.select_radius(problem, radii=[0, 0.1], progress=False),
+        lambda: wdro.radius_for(problem, resamples=2, progress=False),
+    ):
+        with pytest.raises(ValueError, match=r"objective has 20 samples and .* has 30"):
+            use()
+    certain = wdro.Problem(cp.Minimize(0), problem.constraints, problem.ambiguity)
+    assert certain.with_samples(rows=[0, 1]).solve() == 0

@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
+from wdro_model.objectives.empirical import Empirical
+from wdro_model.objectives.least_thresholds import LeastThresholds
 from wdro_model.objectives.smoothed_risk import Smoothed
-from wdro_model.sets.deadlines import OutOfTime
+from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.solve import certify
+from wdro_model.solvers import Stop
 
 
 def test_no_formula_is_worked_out_after_the_time_is_over(monkeypatch):
@@ -69,3 +72,53 @@ def test_a_stochastic_solve_keeps_time_to_judge_its_decision():
     assert np.isfinite(problem.value)
     assert np.isfinite(problem.solution.gap)
     assert x.value.sum() == pytest.approx(1)
+
+
+def tail_over_an_oracle():
+    rng = np.random.default_rng(0)
+    subsets = wdro.sets.Subsets(5, k=2)
+    costs = wdro.UncertainParameter(5, samples=rng.uniform(0.5, 2, size=(12, 5)))
+    x = cp.Variable(5, name="x")
+    member = wdro.In(x, wdro.sets.Oracle(subsets.minimize, 5))
+    loss = wdro.cvar(cp.maximum(costs @ x, 3 - costs @ x), 0.8)
+    return x, wdro.Problem(cp.Minimize(loss), [member], wdro.WassersteinBall(0.2))
+
+
+def test_a_run_within_a_solve_ends_with_its_time():
+    _, problem = tail_over_an_oracle()
+    model = problem.with_radius(0)._model
+    objective = Empirical(model)
+    start = model.feasible.oracle().minimize(np.ones(6))
+    with deadline(1e-9):
+        outcome = wdro.solvers.FrankWolfe(gap=1e-12).run(
+            objective, model.feasible.oracle(), start, rng=np.random.default_rng(0)
+        )
+    assert outcome.stop is Stop.TIME
+
+
+def test_a_first_evaluation_that_takes_too_long_leaves_a_decision(monkeypatch):
+    def late(*given):
+        raise OutOfTime
+
+    x, problem = tail_over_an_oracle()
+    monkeypatch.setattr(LeastThresholds, "evaluate", late)
+    problem.solve("smoothed", integration="tilted", time_limit=60)
+    assert problem.status == "user_limit"
+    assert x.value.sum() == pytest.approx(2)
+    assert any("longer time_limit" in note for note in problem.solution.notes)
+
+
+def test_the_first_guess_over_an_oracle_is_a_rough_one(monkeypatch):
+    """A loss with kinks is never minimised to the end by Frank-Wolfe: that is no guess."""
+    most = []
+    plain = wdro.solvers.FrankWolfe.run
+
+    def seen(self, objective, *given, **more):
+        if not hasattr(objective, "epsilon"):
+            most.append(self.max_iterations)
+        return plain(self, objective, *given, **more)
+
+    monkeypatch.setattr(wdro.solvers.FrankWolfe, "run", seen)
+    tail_over_an_oracle()[1].solve("smoothed")
+    assert most
+    assert max(most) <= 200

@@ -35,19 +35,23 @@ class RobustClassifier(ClassifierMixin, RobustLinearModel):
         self.cv = cv
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit to features (n_samples, n_features) and their classes (n_samples,)."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit to features (n_samples, n_features) and their classes (n_samples,).
+
+        sample_weight (n_samples,): what each sample counts, in proportion; equal by default.
+        """
         X, y = validate_data(self, X, y, dtype=np.float64, copy=True)
         check_classification_targets(y)
-        self.classes_ = np.unique(y)
+        given = self._weighed(X, y, sample_weight)
+        self.classes_ = np.unique(given.y)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{type(self).__name__} needs samples of at least 2 classes, got 1 class: "
                 f"{self.classes_[0]}."
             )
-        folds = self._folds(X, y, stratified=True)
+        folds = self._folds(X, y, given, stratified=True)
         ahead = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
-        found = [self._fitted(X, np.where(y == name, 1.0, -1.0), folds) for name in ahead]
+        found = [self._fitted(given, np.where(given.y == name, 1.0, -1.0), folds) for name in ahead]
         self.coef_ = np.array([one.coef for one in found])
         self.intercept_ = np.array([one.intercept for one in found])
         self._keep(found)

@@ -27,10 +27,14 @@ LOSSES = {"squared": cp.square, "absolute": cp.abs}
 class RobustRegressor(RegressorMixin, RobustLinearModel):
     """A linear prediction of a number."""
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit to features (n_samples, n_features) and targets (n_samples,)."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit to features (n_samples, n_features) and targets (n_samples,).
+
+        sample_weight (n_samples,): what each sample counts, in proportion; equal by default.
+        """
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, copy=True)
-        found = self._fitted(X, y.astype(np.float64), self._folds(X, y, stratified=False))
+        given = self._weighed(X, y.astype(np.float64), sample_weight)
+        found = self._fitted(given, given.y, self._folds(X, y, given, stratified=False))
         self.coef_, self.intercept_ = found.coef, found.intercept
         self._keep([found])
         return self

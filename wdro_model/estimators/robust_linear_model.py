@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from wdro_model.errors import NoReformulationError, unknown_name
 from wdro_model.evaluation import RadiusSelection, select_radius
@@ -59,6 +59,49 @@ class Fitted:
         return (solution and solution.iterations) or 0
 
 
+@dataclass(frozen=True)
+class Weighed:
+    """The samples that count, and how much."""
+
+    X: np.ndarray
+    y: np.ndarray
+    probabilities: np.ndarray | None
+    """Of each, (n,); None where they are equal."""
+    counts: np.ndarray
+    """Which of the samples that were given they are, booleans."""
+
+    @classmethod
+    def of(cls, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> Weighed:
+        """Samples of weight 0 are left out; weights count in proportion."""
+        if sample_weight is None:
+            return cls(X, y, None, np.ones(len(X), dtype=bool))
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        counts = weights > 0
+        if not counts.any():
+            raise ValueError("sample_weight is zero for all samples; some of them must count.")
+        return cls(X[counts], y[counts], weights[counts] / weights.sum(), counts)
+
+    def merged(self) -> Weighed:
+        """Repeated samples as one of their weight: to the last digit what weights would give."""
+        classes, codes = np.unique(self.y, return_inverse=True)
+        rows = np.column_stack([self.X, codes])
+        found, inverse = np.unique(rows, axis=0, return_inverse=True)
+        if self.probabilities is None and len(found) == len(rows):
+            return self
+        equal = np.full(len(rows), 1.0 / len(rows))
+        shares = np.bincount(
+            np.ravel(inverse), equal if self.probabilities is None else self.probabilities
+        )
+        return replace(
+            self, X=found[:, :-1], y=classes[found[:, -1].astype(int)], probabilities=shares
+        )
+
+    def places(self, indices: np.ndarray) -> np.ndarray:
+        """Where samples that were given are among those that count."""
+        indices = np.arange(len(self.counts))[indices]
+        return (np.cumsum(self.counts) - 1)[indices[self.counts[indices]]]
+
+
 class RobustLinearModel(BaseEstimator):
     """A linear score whose worst-case expected loss over a Wasserstein ball is least."""
 
@@ -82,9 +125,17 @@ class RobustLinearModel(BaseEstimator):
     def _costs(self) -> tuple[str, ...]:
         """The names of the costs under which its worst case is known."""
 
-    def _fitted(self, X: np.ndarray, target: np.ndarray, folds: Any) -> Fitted:
+    def _weighed(self, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> Weighed:
+        """The samples that count; folds tell repeated ones apart."""
+        given = Weighed.of(X, y, sample_weight)
+        return given if self.radius == CROSS_VALIDATION else given.merged()
+
+    def _fitted(self, given: Weighed, target: np.ndarray, folds: Any) -> Fitted:
         """The score of least worst-case loss; folds: pairs of indices, None for a given radius."""
-        features = UncertainParameter(X.shape[1], "features", samples=X)
+        X = given.X
+        features = UncertainParameter(
+            X.shape[1], "features", samples=X, probabilities=given.probabilities
+        )
         label = UncertainParameter(name="target", samples=target)
         coef, intercept = cp.Variable(X.shape[1], name="coef"), cp.Variable(name="intercept")
         score = features @ coef + (intercept if self.fit_intercept else 0.0)
@@ -139,10 +190,11 @@ class RobustLinearModel(BaseEstimator):
         return X @ self.coef_.T + self.intercept_
 
     # -------------------------------------------------------------- what is given
-    def _folds(self, X: np.ndarray, y: np.ndarray, stratified: bool) -> Any:
+    def _folds(self, X: np.ndarray, y: np.ndarray, given: Weighed, stratified: bool) -> Any:
         """Pairs of indices where the radius is chosen by cross-validation; None if it is given."""
         if isinstance(self.radius, str) and self.radius == CROSS_VALIDATION:
-            return list(check_cv(self.cv, y, classifier=stratified).split(X, y))
+            splits = check_cv(self.cv, y, classifier=stratified).split(X, y)
+            return [tuple(given.places(side) for side in split) for split in splits]
         if isinstance(self.radius, str):
             raise ValueError(
                 f"radius={self.radius!r} of {type(self).__name__} must be a number >= 0, or "

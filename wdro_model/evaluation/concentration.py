@@ -35,12 +35,14 @@ def radius_by_rate(model: RobustModel, confidence: float, support: Any) -> tuple
     refuse_unpriced(model)
     lower, upper = box_of(model.joint, support)
     radius = concentration_radius(model.cost, upper - lower, model.size, confidence)
+    of = "expected loss" if model.tails is None else "risk"
     guarantee = (
         f"for any law on the box, with probability at least {confidence:.4g} over the "
-        f"{model.size} independent samples, the law is within the radius, and the expected loss of "
-        "every decision is at most its worst-case risk"
+        f"{model.size} independent samples, the law is within the radius, and the {of} of every "
+        "decision is at most its worst-case risk"
     )
-    return radius, Assurance(confidence, "rate", guarantee, True, True, cost=model.ambiguity.cost)
+    cost = model.ambiguity.cost
+    return radius, Assurance(confidence, "rate", guarantee, True, True, of=of, cost=cost)
 
 
 def concentration_radius(cost: BoundCost, width: np.ndarray, size: int, confidence: float) -> float:

@@ -20,6 +20,7 @@ from wdro_model.evaluation.radius import OWN, check_problem, increasing_radii
 from wdro_model.evaluation.resampling import Resampling, radius_by_bootstrap
 from wdro_model.evaluation.wasserstein_profile import radius_by_profile
 from wdro_model.model import RobustModel
+from wdro_model.model.uncertain_constraints import refuse_unpaired
 from wdro_model.solve.options import Options
 from wdro_model.uncertainty.assurance import Assurance
 
@@ -199,6 +200,8 @@ def radius_for(
             f"rule={rule!r} is for samples that are equally likely, and these have probabilities; "
             "use rule='bootstrap'."
         )
+    if rule == "bootstrap":
+        refuse_unpaired(model)
     notes: tuple[str, ...] = ()
     table = None
     if rule == "rate":
@@ -216,9 +219,22 @@ def radius_for(
             progress=progress,
             arguments=arguments,
         )
+    notes = (*notes, *constraints_left_out(model, assurance))
     found = GuaranteedRadius(radius, assurance, problem, 0.0)
     seconds = time.perf_counter() - began
     return GuaranteedRadius(radius, assurance, problem.with_radius(found), seconds, table, notes)
+
+
+def constraints_left_out(model: RobustModel, assurance: Assurance) -> list[str]:
+    """A note on uncertain constraints of which the confidence says nothing."""
+    own = set(model.parameters)
+    covered = [
+        assurance.covers_law and not c.has_own_ball and set(c.parameters) == own
+        for c in model.feasible.uncertain
+    ]
+    if all(covered):
+        return []
+    return ["the confidence is that of the objective: nothing is said of uncertain constraints"]
 
 
 def check_confidence(given: Any) -> float:

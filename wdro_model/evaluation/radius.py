@@ -27,6 +27,7 @@ from wdro_model.evaluation.cross_validation import (
 from wdro_model.evaluation.parallel import Collected, check_jobs, collect
 from wdro_model.evaluation.selection import RULES, RadiusSelection
 from wdro_model.model import RobustModel
+from wdro_model.model.uncertain_constraints import refuse_unpaired
 from wdro_model.solve.options import Options
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
@@ -127,6 +128,7 @@ def select_radius(
     if test is None:
         if joint.probabilities is not None:
             refuse_plain_metric(metric)
+        refuse_unpaired(problem._model)
         splits = [*as_folds(folds, joint.size, holdout, seed)]
     given = test if test is None else problem._model.scenarios_of(joint, test)
     scenarios = check_test(joint, given, holdout)

@@ -210,10 +210,12 @@ def radius_by_bootstrap(
     if index == 0 and table.radii[0] > 0:
         notes.append("the smallest radius was chosen: a smaller one may do")
     methods = {r.methods[index] for r in results} - {FAILED}
+    plain = model.tails is None
+    happened = "mean loss" if plain else "risk"
     guarantee = (
         f"in {int(table.kept[index].sum())} of {len(results)} resamples the promise was at least "
-        "the mean loss on the samples left out: an estimate of the probability that it holds, not "
-        "a theorem"
+        f"the {happened} on the samples left out: an estimate of the probability that it holds, "
+        "not a theorem"
     )
     assurance = Assurance(
         confidence,
@@ -221,6 +223,7 @@ def radius_by_bootstrap(
         guarantee,
         proven=False,
         covers_law=False,
+        of="expected loss" if plain else "risk",
         method=methods.pop() if len(methods) == 1 else None,
         cost=model.ambiguity.cost,
     )

@@ -232,6 +232,11 @@ def refuse_rough(model: RobustModel) -> None:
             f"({', '.join(repr(p.support) for p in model.joint.parameters)}); leave it out, or use "
             "rule='bootstrap'."
         )
+    if model.feasible.uncertain:
+        raise ValueError(
+            "rule='profile' is for decisions that are feasible under every law, and here the "
+            f"constraint {model.feasible.uncertain[0].name} is uncertain; use rule='bootstrap'."
+        )
     expression = model.expression
     if expression is not None and not expression.is_smooth():
         raise ValueError(

@@ -150,6 +150,23 @@ def uncertain_in(expressions: Iterable[Any]) -> tuple[UncertainParameter, ...]:
     return tuple(found.values())
 
 
+def refuse_unpaired(model: Model) -> None:
+    """A ValueError where rows of the samples do not pair those of objective and constraints."""
+    found = [
+        ("the objective", model),
+        *((c.name, row) for c in model.feasible.uncertain for row in c.rows),
+    ]
+    counts = [(what, one.size) for what, one in found if isinstance(one, RobustModel)]
+    for what, count in counts[1:]:
+        if count != counts[0][1]:
+            raise ValueError(
+                "rows of the samples (folds, resamples) are taken of all parameters at once, but "
+                f"{counts[0][0]} has {counts[0][1]} samples and {what} has {count}; pair the "
+                "observations row by row, or give samples and scenarios by parameter (with_samples,"
+                " select_radius(..., test=...))."
+            )
+
+
 def has_measures(constraint: Any) -> bool:
     """Is it a constraint with a risk measure in it?"""
     return isinstance(constraint, Constraint) and any(

@@ -22,13 +22,17 @@ SETTLED = 1e-6
 ROUNDS = 60
 
 
-def at_quantiles(model: Model, x: Array) -> Array:
-    """The decision with the thresholds that are best for the samples themselves."""
+def at_quantiles(model: Model, x: Array, some: Array | None = None) -> Array:
+    """The decision with the thresholds that are best for the samples themselves.
+
+    some: rows of equal weight in the place of all samples.
+    """
     if model.tails is None:
         return x
     layout, joint = model.loss.layout, model.loss.joint
-    losses = model.tails.losses(layout, joint, x, model.rows)
-    return model.tails.placed(layout, x, model.tails.quantiles(losses, model.shares.probabilities))
+    rows, shares = (model.rows, model.shares.probabilities) if some is None else (some, None)
+    losses = model.tails.losses(layout, joint, x, rows)
+    return model.tails.placed(layout, x, model.tails.quantiles(losses, shares))
 
 
 def risk_on(model: Model, x: Array, rows: Array, weights: Array | None = None) -> float:

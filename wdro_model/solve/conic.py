@@ -419,7 +419,8 @@ class _Run:
         order = sorted(range(len(attempts)), key=lambda i: (feasible[i] > least, judged[i]))
         chosen, value = attempts[order[0]], judged[order[0]]
         claimed = chosen.answer.value
-        if abs(value - claimed) <= HONEST * (abs(value) + abs(claimed)):
+        slack = HONEST * (abs(value) + abs(claimed))
+        if abs(value - claimed) <= max(slack, NOISE * chosen.scale.loss):
             return chosen
         unsure = replace(chosen.answer, value=value, status=settings.OPTIMAL_INACCURATE)
         return replace(chosen, answer=unsure)

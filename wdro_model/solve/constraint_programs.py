@@ -14,6 +14,7 @@ import cvxpy as cp
 from cvxpy.error import SolverError
 
 from wdro_model.errors import InfeasibleError, NoReformulationError, UnboundedError
+from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.model import Model, RobustModel, compiled
 from wdro_model.model.declared import compiled_loss
 from wdro_model.model.uncertain_constraints import (
@@ -25,8 +26,10 @@ from wdro_model.model.uncertain_constraints import (
 )
 from wdro_model.objectives import exact
 from wdro_model.objectives.empirical import Program, empirical_program
-from wdro_model.solve.own_units import in_units
-from wdro_model.solve.true_risk import units_of, with_thresholds_in_units
+from wdro_model.sets.cone_program import twin_of
+from wdro_model.solve.own_units import Units, in_units
+from wdro_model.solve.true_risk import with_thresholds_in_units
+from wdro_model.solve.units import Scale, known_loss_unit
 from wdro_model.solvers import Conic
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs.marginal_cost import cost_on
@@ -64,8 +67,21 @@ def _worst_case(row: RobustModel, name: str) -> tuple[Program | None, float]:
             f"the constraint {name} cannot be imposed over its ball: {error.reason}",
             f"another cost or support for its parameters, or {ON_SAMPLES}",
         ) from None
-    units = with_thresholds_in_units(units_of(row, found), row)
+    units = _own_units(row) if found.writes_samples(row) else Units.of(row)
+    if found.refusal(units.model) is not None:
+        units = Units.of(row)
     return exact.program_by(found, units.model), units.loss
+
+
+def _own_units(row: RobustModel) -> Units:
+    """A row in its own units, whatever they are: it is written anew for each radius anyway.
+
+    The price of the radius is then of order one too. In the user's units it is one over the root of
+    a squared radius, and a solver's tolerance times that.
+    """
+    unit = known_loss_unit(row)
+    own = [v for v in row.feasible.layout.variables if isinstance(v, Threshold)]
+    return in_units(row, Scale(dict.fromkeys(own, unit), unit))
 
 
 def constraint_rows(model: Model) -> list[tuple[str, str]]:
@@ -122,36 +138,43 @@ def declared_model(
 def explained(model: Model, error: InfeasibleError) -> InfeasibleError:
     """Which uncertain constraint leaves no decision, and whether its ball is to blame."""
     certain = [*model.feasible.constraints, *model.feasible.set_forms()]
-    for constraint in model.feasible.uncertain:
-        least = _least_excess(constraint, certain)
-        if least is None or least <= 0:
-            continue
-        radius = constraint.rows[0].radius if constraint.robust else 0.0
-        on_samples = _least_excess(constraint.empirical(), certain) if radius else least
-        told = f"the constraint {constraint.name} cannot be met: it is exceeded by {least:.4g}"
-        if on_samples is not None and on_samples <= 0:
-            return InfeasibleError(
-                f"{told} at least, for some distribution of the ball of radius {radius:g}, though "
-                "there are decisions that meet it on the samples; take a smaller radius "
-                "(with_radius, or ambiguity= of the constraint), or a larger limit."
-            )
-        return InfeasibleError(
-            f"{told} at least, even on the samples alone (by {on_samples:.4g}); take a larger "
-            "limit, or relax other constraints."
-            if radius and on_samples is not None
-            else f"{told} at least on the samples; take a larger limit, or relax other constraints."
-        )
+    found = [(c, _least_excess(c, certain)) for c in model.feasible.uncertain]
+    for constraint, least in found:
+        if least is not None and least > 0:
+            return InfeasibleError(_cannot_be_met(constraint, least, certain))
+    these = " and ".join(constraint.name for constraint, _ in found)
+    alone = all(least is not None for _, least in found)
     return InfeasibleError(
-        f"no decision meets the {len(model.feasible.uncertain)} uncertain constraints together "
-        f"with the others, though each of them can be met; take larger limits or smaller radii. "
-        f"({error})"
+        f"no decision meets {these} together with the other constraints"
+        f"{', though each of them can be met' if alone else ''}; take larger limits or smaller "
+        f"radii. ({error})"
+    )
+
+
+def _cannot_be_met(constraint: UncertainConstraint, least: float, certain: list[object]) -> str:
+    """What is told of a constraint that is exceeded by `least` at least."""
+    radius = constraint.rows[0].radius if constraint.robust else 0.0
+    told = f"the constraint {constraint.name} cannot be met: it is exceeded by {least:.4g} at least"
+    larger = "take a larger limit, or relax other constraints."
+    if not radius:
+        return f"{told} on the samples; {larger}"
+    on_samples = _least_excess(constraint.empirical(), certain)
+    if on_samples is not None and on_samples > 0:
+        return f"{told}, even on the samples alone (by {on_samples:.4g}); {larger}"
+    though = (
+        "" if on_samples is None else ", though there are decisions that meet it on the samples"
+    )
+    return (
+        f"{told}, for some distribution of the ball of radius {radius:g}{though}; take a smaller "
+        "radius (with_radius, or ambiguity= of the constraint), or a larger limit."
     )
 
 
 def _least_excess(constraint: UncertainConstraint, certain: list[object]) -> float | None:
     """The least that a constraint is exceeded by over decisions that meet the certain ones.
 
-    None where a solver gives up.
+    Where no solver takes the integers, that of the relaxation if it is positive. None where it is
+    not known.
     """
     written = constraint.written()
     unit = max(row.unit for row in written)
@@ -162,12 +185,35 @@ def _least_excess(constraint: UncertainConstraint, certain: list[object]) -> flo
     problem = cp.Problem(cp.Minimize(objective), [*others, *rest])
     kept = [(v, v.value) for v in problem.variables()]
     try:
+        least = _least(problem)
+        if least is None and problem.is_mixed_integer():
+            least = _least(_relaxed(problem))
+            least = least if least is not None and least > 0 else None
+        return None if least is None else unit * least
+    finally:
+        for variable, value in kept:
+            variable.save_value(value)
+
+
+def _least(problem: cp.Problem) -> float | None:
+    """The value of a program; None where a solver gives up."""
+    try:
         Conic().run(problem)
-        return unit * float(problem.value)
+        return float(problem.value)
     except UnboundedError:
         return -float("inf")
     except (InfeasibleError, SolverError):
         return None
-    finally:
-        for variable, value in kept:
-            variable.save_value(value)
+
+
+def _relaxed(problem: cp.Problem) -> cp.Problem:
+    """The program without integrality, booleans being between 0 and 1."""
+    twins = {id(v): twin_of(v, relaxed=True) for v in problem.variables()}
+    bounds = [
+        bound
+        for v in problem.variables()
+        if v.attributes["boolean"]
+        for bound in (twins[id(v)] >= 0, twins[id(v)] <= 1)
+    ]
+    constraints = [c.tree_copy(twins) for c in problem.constraints]
+    return cp.Problem(cp.Minimize(problem.objective.expr.tree_copy(twins)), constraints + bounds)

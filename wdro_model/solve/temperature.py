@@ -21,6 +21,7 @@ from wdro_model.objectives.calibration import (
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.least_thresholds import at_quantiles
+from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.aggregated import run_aggregation
 from wdro_model.solve.conic import conic_attempt
@@ -100,7 +101,7 @@ def run_empirical(model: RobustModel, options: Options) -> Array:
     hull = frank_wolfe if model.feasible.is_integer else None
     chosen = plan(still, "erm", hull)
     if isinstance(chosen.solver, Simplicial):
-        chosen = replace(chosen, solver=FrankWolfe())
+        chosen = replace(chosen, solver=frank_wolfe)
     try:
         return at_quantiles(model, _decision(still, chosen, options))
     except SolverError:
@@ -120,6 +121,8 @@ def _decision(model: RobustModel, chosen: Plan, options: Options) -> Array:
         outcome = first_order_outcome(model, chosen, chosen.solver, quiet)[1]
     if outcome.stop is Stop.INTERRUPT:
         raise KeyboardInterrupt  # half a run is no decision
+    if outcome.stop is Stop.TIME:
+        raise OutOfTime
     return outcome.x
 
 

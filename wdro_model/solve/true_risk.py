@@ -18,7 +18,7 @@ from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.exact import Counterpart, Extremal
 from wdro_model.objectives.least_thresholds import at_quantiles
 from wdro_model.solve.own_units import Units, in_units
-from wdro_model.solve.units import Scale
+from wdro_model.solve.units import Scale, decision_units
 from wdro_model.solvers import Conic
 from wdro_model.solvers.objective import Array
 
@@ -51,11 +51,14 @@ def settled(model: Model, x: Array) -> Array:
     if not exact.has_counterpart(within):
         return x
     found = exact.counterpart(within)
-    units = with_thresholds_in_units(units_of(within, found), within)
+    unit = decision_units(model, x).loss
+    layout = within.feasible.layout
+    units = in_units(within, Scale(dict.fromkeys(layout.variables, unit), unit))
+    if found.refusal(units.model) is not None:
+        units = Units.of(within)
     program = exact.program_by(found, units.model)
     if program is None:
         return x
-    layout = within.feasible.layout
     with layout.holding():
         Conic().run(cp.Problem(cp.Minimize(program.expression), list(program.constraints)))
         best = {t: units.loss * np.array(t.value) for t in layout.variables}
@@ -63,9 +66,11 @@ def settled(model: Model, x: Array) -> Array:
 
 
 def in_thresholds(model: RobustModel, x: Array) -> RobustModel:
-    """The model in its thresholds alone, the decision being x."""
+    """The model in its thresholds alone: the decision is x, certain parameters are numbers."""
     assert model.tails is not None
     numbers = {id(v): cp.Constant(part) for v, part in model.loss.layout.split_own(x).items()}
+    certain = set(model.expression.parameters()) - set(model.joint.parameters)
+    numbers |= {id(p): cp.Constant(p.value) for p in certain}
     expression = model.expression.tree_copy(numbers)
     feasible = Feasible([], model.tails.thresholds)
     loss = BatchedLoss(expression, model.joint.parameters)

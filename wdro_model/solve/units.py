@@ -18,6 +18,7 @@ from wdro_model.errors import UnknownToCost
 from wdro_model.loss.expressions import declared, is_ordinary, is_scalable, power_of_two, times
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.empirical import Program
+from wdro_model.objectives.least_thresholds import at_quantiles
 from wdro_model.solvers.objective import Array
 
 Rows = Equality | Inequality | Zero
@@ -41,9 +42,13 @@ class Scale:
 
 def loss_unit(model: Model) -> float:
     """The size of the losses, as a power of two; 1 where it is of order one anyway."""
-    if not isinstance(model, RobustModel) or model.expression is None:
+    if model.expression is None:
         return 1.0
-    unit = known_loss_unit(model)
+    if isinstance(model, RobustModel):
+        unit = known_loss_unit(model)
+    else:
+        sizes = _coefficients(model.expression)
+        unit = 1.0 if sizes is None else power_of_two(float(np.max(sizes)))
     return 1.0 if is_ordinary(unit) else unit
 
 
@@ -113,11 +118,15 @@ def _look(model: RobustModel) -> list[Probe]:
 
 
 def _probe(model: RobustModel, x: Array) -> Probe | None:
-    """The size and steepness of the loss at x; None where it is zero or not defined."""
+    """The size and steepness of the loss at x; None where it is zero or not defined.
+
+    Thresholds of CVaRs are losses themselves, and stand where they are best for the samples.
+    """
     rows = next(iter(model.joint.blocks(MEASURED)))
     # Random weights: gradients that cancel in the mean do not in them.
     weights = (1.0 + np.random.default_rng(1).standard_normal(len(rows))) / len(rows)
     try:
+        x = at_quantiles(model, x, rows)
         values, pullback = model.loss(x, rows)
         losses = np.array(values)
         gradient = np.abs(pullback(weights))

@@ -21,8 +21,8 @@ from wdro_model.solvers.objective import Array
 
 NEAR = 1e-4
 """How far neighbouring thresholds are, as a share of the spread of the losses."""
-ROUNDS = 20
-REACHED = 1e-4
+ROUNDS = 40
+REACHED = 1e-6
 """The share of what the ball adds by which the mixture may fall short of the worst-case risk."""
 
 

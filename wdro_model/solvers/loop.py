@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model.sets.deadlines import seconds_left
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.certificate import Certificate, certificate, refuse_beaten
 from wdro_model.solvers.directions import ActiveSet, DirectionRule, Move
@@ -155,7 +156,8 @@ class Loop:
             for some in known:
                 refuse_beaten(self.feasible, here.certificate, state.gradient, some)
             return Stop.GAP
-        if limits.seconds is not None and state.time >= limits.seconds:
+        left = seconds_left()  # also of a solve that this run is a part of
+        if left is not None and left <= 0:
             return Stop.TIME
         return Stop.ITERATIONS if state.iteration == limits.iterations else None
 

@@ -28,13 +28,15 @@ class Assurance:
     """Is the law of the data in the ball? The worst-case risk of every decision is then a bound."""
     method: str | None = None
     """The method whose promise was found to hold, where nothing is said of other methods."""
+    of: str = "expected loss"
+    """What is bounded: "risk" where the objective has risk measures."""
     cost: Any = field(default=None, repr=False, compare=False)
     """The ground cost that the radius is measured in."""
 
     __repr__ = brief_fields
 
     def bound(self, method: str, value: float, robust_value: float | None) -> float | None:
-        """What a solve promises of the expected loss with this confidence; None if nothing.
+        """What a solve promises of the loss, or risk, with this confidence; None if nothing.
 
         robust_value: the exact worst-case risk of the decision, None where it is not known.
         """
@@ -48,10 +50,11 @@ class Assurance:
         if bound is None and self.method is None and not self.covers_law:
             return self.guarantee
         if bound is None:
-            return f"nothing is known with confidence {share} of this decision's expected loss"
-        side, what = ("least", "value") if maximise else ("most", "loss")
+            return f"nothing is known with confidence {share} of this decision's {self.of}"
+        side = "least" if maximise else "most"
+        what = self.of.replace("loss", "value") if maximise else self.of
         sense = "at least" if self.proven else "about"
         return (
-            f"with probability {sense} {share} the expected {what} is at {side} {bound:.6g} "
+            f"with probability {sense} {share} the {what} is at {side} {bound:.6g} "
             f"(radius by rule {self.rule!r})"
         )

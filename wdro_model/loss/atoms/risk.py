@@ -245,6 +245,17 @@ class Probability:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def _no_number(self, *others: Any) -> NoReturn:
+        """CVXPY asks for a number where it is given an objective or a term."""
+        raise ValueError(
+            f"probability({self.event}) is neither minimised nor maximised, and no term of a sum; "
+            "it stands alone in a constraint, probability(g <= 0) >= 0.9. For an objective take "
+            "cvar(g, 0.9), which looks at how far g is above 0."
+        )
+
+    __float__ = __neg__ = __add__ = __radd__ = __sub__ = __rsub__ = _no_number
+    __mul__ = __rmul__ = __truediv__ = _no_number
+
     def __repr__(self) -> str:
         return f"probability({self.event})"
 

@@ -38,6 +38,8 @@ SLIGHT, ASIDE = 1e-6, 1e-2
 SWEEPS, CLOSE = 100, 1e-12
 """Projections that set a move right, and how far outside it may stay."""
 TOLERANCES = ("tol_gap_abs", "tol_gap_rel", "tol_feas")
+DEEPEST = 1e6
+"""How many units a piece may be below the largest one."""
 LOOSER = (1e-8, 1e-7, 1e-5)
 """The solver's own tolerance, and what is tried after it."""
 
@@ -51,16 +53,21 @@ def reach(model: RobustModel, factor: float) -> float:
 
 
 def size_at(model: RobustModel, groups: tuple[Group, ...], x: Array) -> float:
-    """The size of the pieces at a decision: their spread over the samples, and what moves add."""
+    """The size of the pieces at a decision: their spread over the samples, and what moves add.
+
+    Pieces that are far below the others count by so much that a solver can still hold them.
+    """
     found = 0.0
     width = model.joint.width
     for group in groups:
         rows = group.rows(model)
         for cluster in group.clusters:
             numbers = cluster.numeric(model, x)
-            best = numbers.values(rows).max(axis=1)
+            values = numbers.values(rows)
+            best = values.max(axis=1)
             gains = model.cost.largest_gains(numbers.moving_slopes, model.radius, width)
-            found = max(found, float(np.ptp(best)), float(gains.max()))
+            depth = float((best - values.min(axis=1)).max())
+            found = max(found, float(np.ptp(best)), float(gains.max()), depth / DEEPEST)
     return power_of_two(found)
 
 
