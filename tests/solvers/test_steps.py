@@ -253,3 +253,21 @@ def test_a_step_that_is_no_number_names_its_rule():
             rng=np.random.default_rng(0),
             progress=False,
         )
+
+
+def test_where_values_are_noisy_slopes_decide():
+    """A parabola next to its minimum, where values are a little higher but at the start."""
+
+    def along(s):
+        far = s - 5e-7
+        return Point(far**2 + 100.0 + 1e-5 * (s > 0), np.array([2 * far]))
+
+    def search(noise):
+        line = Line(along, along(0.0), np.ones(1), 1.0, noise=noise)
+        return LineSearch().start()(0, line), len(line._samples)
+
+    blind, many = search(0.0)
+    seeing, few = search(1e-6)
+    assert blind == 0.0
+    assert seeing == pytest.approx(5e-7, rel=0.01)
+    assert few < many

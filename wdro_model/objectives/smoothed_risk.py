@@ -89,6 +89,8 @@ class Smoothed:
         self.stream = stream or Stream(seed=0)
         self.probabilities = probabilities
         """By which the samples of a batch are drawn; None where all are drawn alike."""
+        self.noise = 0.0
+        """Relative error of the values, by which those of neighbours may differ."""
         self.minimum: DualMinimum | None = None
         """Where the dual was minimised last."""
         self._last: tuple[Array, Slice, float] | None = None

@@ -23,6 +23,9 @@ REPORT_DRAWS = 1000
 REPORT_ENTRIES = 2**26
 """The final value takes up to so many draws per sample, and so many numbers in all."""
 
+COARSE = 1e-6
+"""Relative error of the values of a cheaper objective, which changes its nodes as it goes."""
+
 FirstOrder = FrankWolfe | QuasiNewton | MomentumFrankWolfe
 
 
@@ -104,6 +107,7 @@ def surrogate(objective: Smoothed) -> Smoothed | None:
         stream=objective.stream,
         probabilities=drawn,
     )
+    found.noise = COARSE if objective.convex else 0.0
     if isinstance(objective, LeastThresholds):
         return over_thresholds(found, objective.model)
     return found

@@ -9,6 +9,9 @@ import numpy as np
 
 from wdro_model.solvers.objective import Array, Point
 
+ROUNDING = 1e-12
+"""Relative error of a value below which an increase means nothing."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -32,6 +35,7 @@ class Line:
     longest: the longest step that stays in the set.
     dual_direction: e.
     suggested: a step that is thought to be good; None where nothing is known.
+    noise: an increase by less than this part of the value means nothing: slopes decide.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Line:
         longest: float = 1.0,
         dual_direction: float = 0.0,
         suggested: float | None = None,
+        noise: float = 0.0,
     ) -> None:
         self._evaluate = evaluate
         self._direction = direction
@@ -49,6 +54,8 @@ class Line:
         self._samples: dict[float, Sample] = {}
         self.longest, self.suggested = longest, suggested
         self.start = self._sample(0.0, start)
+        self.highest = start.value + max(noise, ROUNDING) * abs(start.value)
+        """Values up to this one are no higher than that of the start."""
         self.squared_length = float(direction @ direction) + dual_direction**2
 
     @property

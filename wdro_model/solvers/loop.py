@@ -180,8 +180,8 @@ class Loop:
         def evaluate(s: float) -> Point:
             return self.evaluate(x + s * move.direction, rule.step(point, s))
 
-        dual_direction = rule.direction(point)
-        line = Line(evaluate, point, move.direction, move.longest, dual_direction, move.suggested)
+        ahead = (rule.direction(point), move.suggested, getattr(self.objective, "noise", 0.0))
+        line = Line(evaluate, point, move.direction, move.longest, *ahead)
         step = checked_step(self.step_rule(here.state.iteration, line), self.rules.step)
         if step <= 0:
             return None

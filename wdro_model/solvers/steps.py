@@ -17,10 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from wdro_model.registry import Register, refuse_signature
-from wdro_model.solvers.line import Line, Sample
-
-ROUNDING = 1e-12
-"""Relative error of a value below which an increase means nothing."""
+from wdro_model.solvers.line import ROUNDING, Line, Sample
 
 SUGGESTED = 0.5
 """The tolerance of a line search whose first trial is the step of a model: Newton steps are good
@@ -187,7 +184,7 @@ class _LineSearch:
             flat = abs(here.slope) <= allowed * abs(line.slope)
             if bracket.low is here and (flat or trial == line.longest):
                 return here
-            if flat and no_higher(here, line.start):
+            if flat and no_higher(here, line):
                 return here
             trial = bracket.next()
             if not bracket.contains(trial):
@@ -243,7 +240,7 @@ class _Adaptive:
         if estimate == 0.0:
             far = line.at(line.longest)
             rise = far.slope - line.slope
-            if no_higher(far, line.start) and far.slope <= 0:
+            if no_higher(far, line) and far.slope <= 0:
                 return line.longest
             shortest = -line.slope / line.longest
             estimate = max(rise if np.isfinite(rise) else 0.0, shortest) / line.squared_length
@@ -268,7 +265,7 @@ class _Adaptive:
         s = here.step
         parabola = line.start.value + s * line.slope + 0.5 * s**2 * estimate * line.squared_length
         parabola += ROUNDING * abs(line.start.value)
-        return bool(here.value <= parabola) or (here.slope <= 0 and no_higher(here, line.start))
+        return bool(here.value <= parabola) or (here.slope <= 0 and no_higher(here, line))
 
 
 # ------------------------------------------------------------------ parts
@@ -278,9 +275,9 @@ def quadratic_step(line: Line, curvature: float) -> float:
     return min(line.longest, -line.slope / second) if second > 0 else line.longest
 
 
-def no_higher(here: Sample, start: Sample) -> bool:
-    """Is the objective there at most that of the start, up to rounding?"""
-    return bool(here.value <= start.value + ROUNDING * abs(start.value))
+def no_higher(here: Sample, line: Line) -> bool:
+    """Is the objective there at most that of the start, up to rounding and noise?"""
+    return bool(here.value <= line.highest)
 
 
 def middle(low: float, high: float) -> float:
@@ -308,7 +305,7 @@ class StepBracket:
     def add(self, here: Sample) -> None:
         """Make a trial the new low or high end."""
         width = self._width()
-        if here.slope <= 0 and no_higher(here, self.line.start):
+        if here.slope <= 0 and no_higher(here, self.line):
             self.before, self.low = self.low, here
             self._stale = min(self._stale, 0) - 1
         else:
