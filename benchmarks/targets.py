@@ -373,5 +373,25 @@ TARGETS: dict[str, Callable[[], Iterator[Figure]]] = {
 }
 """In the order of the page."""
 
-WHY: dict[str, str] = {}
+WHY: dict[str, str] = {
+    "batched_losses": "**Losses**: by hand the logarithms of 76 flows are taken once and flows of "
+    "zero are not provided for; a symmetric matrix is read once by hand and twice here, where its "
+    "gradient is asked for apart from its value.",
+    "linear_oracles": "**Linear oracles**: directions that have nothing to do with each other, and "
+    "random programs, take pivots of the simplex method from the last basis, and these are most of "
+    "the time; CVXPY 1.9 re-solves in half of the time that it took when the aim was set.",
+    "all_or_nothing": "**All-or-nothing**: the loops over arcs are bound by memory, that of "
+    "NetworkX by Python; the ratios of one build vary between runs by half of themselves here "
+    "(idle: 52 and 154 times with Numba, 7 and 31 with SciPy).",
+    "equilibria": "**Equilibria**: where a network has an equilibrium with few paths, link flows "
+    "need few iterations, and building the bushes is most of the time.",
+    "exact_programs": "**Small programs**: checks of the data, the structure of the loss and units "
+    "take 3 to 4 ms, whatever the size.",
+    "radius_paths": "**Paths of thirty samples**: HiGHS takes 0.2 ms a radius from its last basis; "
+    "checking, judging and reporting an answer takes more than that.",
+    "robust_traffic": "**Robust flows**: where an exponent reaches the end of its range the "
+    "quadrature is finer.",
+    "smoothed_trees": "**Smoothed trees**: the ratio to the sampler moves with the load of the "
+    "machine, as a solve is a few tenths of a second.",
+}
 """Why an aim of a measurement is not met, for the page."""

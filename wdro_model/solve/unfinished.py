@@ -94,8 +94,11 @@ def inside(model: Model, x: Array) -> Array | None:
 
 
 def nearest_feasible(model: Model, x: Array) -> Array | None:
-    """The point of the feasible set that is nearest to x; None where it is not found in time."""
-    if (within := inside(model, x)) is not None:
+    """The point of the feasible set that is nearest to x; None where it is not found in time.
+
+    Constraints with samples of their own are programs as large as the one that took too long.
+    """
+    if (within := inside(model, x)) is not None or model.feasible.uncertain:
         return within
     layout = model.feasible.layout
     with model.feasible.holding():
