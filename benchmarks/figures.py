@@ -80,7 +80,9 @@ def amount(value: float | None, unit: str) -> str:
 
 def times(ratio: float) -> str:
     """A ratio of ours to another, told the way round that is larger than one."""
-    return f"{ratio:.2g} x" if ratio >= 0.5 else f"1 / {1 / ratio:.3g}"
+    if ratio >= 0.5:
+        return f"{ratio:.2g} x"
+    return f"1 / {1 / ratio:.3g}" if 1 / ratio < 1000 else f"1 / {1 / ratio:,.0f}"
 
 
 # ------------------------------------------------------------------ measuring

@@ -12,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("AEQ_SHOW_PROGRESS", "FALSE")
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -117,6 +118,8 @@ def equilibria() -> Iterator[Figure]:
     networks = assignment.networks(["sioux", "anaheim", "massachusetts"])
     for network in [*networks, benchmark.grid(26, 387)]:
         calls = benchmark.contenders(network, 60.0)
+        if network.n_arcs > 1000:  # AequilibraE takes minutes
+            calls = {name: call for name, call in calls.items() if not name.startswith("Aeq")}
         runs = benchmark.measured(calls, 1 if network.n_arcs > 1000 else 3)
         spent = {name: benchmark.seconds(found)[0] for name, found in runs.items()}
         name = f"user equilibrium to 1e-6, {network.name}"
@@ -306,7 +309,7 @@ def smoothed_samples() -> Iterator[Figure]:
     before = peak()
     seconds, problem = busy(solve)
     text = "smoothed logistic, N = 1,000,000, d = 20"
-    note = f"{problem.status}, value {problem.value:.8f}"
+    note = f"{problem.status}, value {problem.value:.12f}"
     yield Figure(text, seconds, aim=60.0, note=note)
     more = f"memory beside the data ({data.nbytes / 2**20:.0f} MB)"
     yield Figure(f"{text}: {more}", peak() - before, aim=500.0, unit="MB")
@@ -320,7 +323,7 @@ def smoothed_map() -> Iterator[Figure]:
     before = peak()
     seconds, problem = busy(solve)
     text = "smoothed logistic, N = 1,000,000, from a memory map"
-    note = f"{problem.status}, value {problem.value:.8f}"
+    note = f"{problem.status}, value {problem.value:.12f}"
     yield Figure(text, seconds, aim=60.0, note=note)
     more = "more than the process held before (pages of the map count)"
     yield Figure(f"{text}: {more}", peak() - before, aim=500.0, unit="MB")
@@ -331,9 +334,12 @@ def smoothed_cluster() -> Iterator[Figure]:
     import smoothed_at_size as size
 
     _, solve = size.on_cluster(1_000_000, 20)
-    (seconds,) = medians(solve, rounds=1, warm=0)
-    text = "smoothed logistic, N = 1,000,000, on two Dask workers"
-    yield Figure(text, seconds, aim=60.0)
+    began = time.perf_counter()
+    problem = solve()
+    seconds = time.perf_counter() - began
+    text = "smoothed logistic, N = 1,000,000, on two Dask workers, by the clock"
+    note = f"{problem.status}, value {problem.value:.12f}"
+    yield Figure(text, seconds, aim=60.0, note=note)
 
 
 def quasi_newton() -> Iterator[Figure]:
