@@ -386,9 +386,9 @@ WHY: dict[str, str] = {
     "linear_oracles": "**Linear oracles**: directions that have nothing to do with each other, and "
     "random programs, take pivots of the simplex method from the last basis, and these are most of "
     "the time; CVXPY 1.9 re-solves in half of the time that it took when the aim was set.",
-    "all_or_nothing": "**All-or-nothing**: the loops over arcs are bound by memory, that of "
-    "NetworkX by Python; the ratios of one build vary between runs by half of themselves here "
-    "(idle: 52 and 154 times with Numba, 7 and 31 with SciPy).",
+    "all_or_nothing": "**All-or-nothing**: a call takes as long as when the aim was set (both "
+    "versions in one run); the loops over arcs are bound by memory and NetworkX by Python, and "
+    "their ratio varies by half between runs on these machines.",
     "equilibria": "**Equilibria**: where a network has an equilibrium with few paths, link flows "
     "need few iterations, and building the bushes is most of the time.",
     "exact_programs": "**Small programs**: checks of the data, the structure of the loss and units "
