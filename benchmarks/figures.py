@@ -71,18 +71,25 @@ def amount(value: float | None, unit: str) -> str:
     if value is None:
         return ""
     if unit == "MB":
-        return f"{value:.0f} MB"
-    for factor, name in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
-        if value * factor >= 1 or name == "µs":
-            return f"{value * factor:.3g} {name}" if value * factor < 1000 else f"{value:.0f} s"
-    raise AssertionError
+        return unbroken(f"{value:.0f} MB")
+    factor, name = next(
+        (f, n) for f, n in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")) if value * f >= 1 or n == "µs"
+    )
+    number = f"{value * factor:.3g}" if value * factor < 1000 else f"{value * factor:.0f}"
+    return unbroken(f"{number} {name}")
 
 
 def times(ratio: float) -> str:
     """A ratio of ours to another, told the way round that is larger than one."""
     if ratio >= 0.5:
-        return f"{ratio:.2g} x"
-    return f"1 / {1 / ratio:.3g}" if 1 / ratio < 1000 else f"1 / {1 / ratio:,.0f}"
+        return unbroken(f"{ratio:.2g} x")
+    faster = 1 / ratio
+    return unbroken(f"1 / {faster:.3g}" if faster < 1000 else f"1 / {faster:,.0f}")
+
+
+def unbroken(text: str) -> str:
+    """The text with spaces at which no line ends."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 # ------------------------------------------------------------------ measuring
