@@ -302,17 +302,12 @@ def exact_logistic() -> Iterator[Figure]:
 
 # ------------------------------------------------------------------ large data
 def smoothed_samples() -> Iterator[Figure]:
-    """A million samples: in memory, from a map."""
+    """A million samples in memory."""
     import smoothed_at_size as size
 
     data, solve = size.logistic(1_000_000, 20)
-    before = peak()
-    seconds, problem = busy(solve)
-    text = "smoothed logistic, N = 1,000,000, d = 20"
-    note = f"{problem.status}, value {problem.value:.12f}"
-    yield Figure(text, seconds, aim=60.0, note=note)
-    more = f"memory beside the data ({data.nbytes / 2**20:.0f} MB)"
-    yield Figure(f"{text}: {more}", peak() - before, aim=500.0, unit="MB")
+    beside = f"memory beside the data ({data.nbytes / 2**20:.0f} MB)"
+    yield from _with_memory("smoothed logistic, N = 1,000,000, d = 20", solve, beside)
 
 
 def smoothed_map() -> Iterator[Figure]:
@@ -320,13 +315,17 @@ def smoothed_map() -> Iterator[Figure]:
     import smoothed_at_size as size
 
     _, solve = size.mapped(1_000_000, 20)
+    more = "more than the process held before (pages of the map count)"
+    yield from _with_memory("smoothed logistic, N = 1,000,000, from a memory map", solve, more)
+
+
+def _with_memory(text: str, solve: Callable[[], wdro.Problem], what: str) -> Iterator[Figure]:
+    """Time and memory of one solve."""
     before = peak()
     seconds, problem = busy(solve)
-    text = "smoothed logistic, N = 1,000,000, from a memory map"
     note = f"{problem.status}, value {problem.value:.12f}"
     yield Figure(text, seconds, aim=60.0, note=note)
-    more = "more than the process held before (pages of the map count)"
-    yield Figure(f"{text}: {more}", peak() - before, aim=500.0, unit="MB")
+    yield Figure(f"{text}: {what}", peak() - before, aim=500.0, unit="MB")
 
 
 def smoothed_cluster() -> Iterator[Figure]:
