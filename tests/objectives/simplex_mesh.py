@@ -542,7 +542,7 @@ def _next(point: Value, low: Value | None, high: Value | None, wall: float) -> f
         return point.dual + min(1.5 * newton + 1e-9 * point.dual, most)
     if low is None:
         newton = _newton(high)
-        target = 0.0 if newton is None else high.dual + 1.5 * newton
+        target = 0.0 if newton is None else high.dual + 1.5 * newton - 1e-9 * high.dual
         if target > max(wall, 0.0):
             return float(target)
         if wall < 0:

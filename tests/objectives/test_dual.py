@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
-from scipy.special import logsumexp, softmax
+from scipy.special import expit, logsumexp, softmax
 
 from wdro_model.objectives.dual import DualPoint, minimise_dual
 
@@ -217,3 +217,25 @@ def test_a_minimum_where_the_function_becomes_infinite(start):
     found = minimise_dual(phi, 0.1, start)
     assert found.value == pytest.approx((0.1 - 1e-3) * edge, rel=1e-6)
     assert 0 <= found.residual <= 1e-6
+
+
+@pytest.mark.parametrize("start", [1.2, 1.269, 1.3, 2.0])
+@pytest.mark.parametrize("width", [1e-3, 1e-5, 1e-7])
+@pytest.mark.parametrize("power", [0.5, 2.0])
+@pytest.mark.parametrize("trust", [1.01, np.inf])
+def test_costs_that_jump_do_not_send_the_search_to_and_fro(start, width, power, trust):
+    """Flat on both sides of a steep fall, as where a sample moves to the edge of its support."""
+    at, high, low, radius = 1.27, 6.1, 4.05, 4.1156
+    calls = []
+
+    def phi(dual):
+        calls.append(dual)
+        share = expit(-(dual - at) / width)
+        cost = (low + (high - low) * share) * (at / dual) ** power
+        fall = (high - low) * share * (1 - share) / width * (at / dual) ** power
+        return DualPoint(0.0, -cost, fall + power * cost / dual)
+
+    found = minimise_dual(phi, radius, start, trust=trust)
+    assert len(calls) < 36  # a bisection of the digits takes as many
+    root = brentq(lambda dual: phi(dual).slope + radius, 1.0, 2.0, xtol=1e-14, rtol=1e-14)
+    assert found.dual == pytest.approx(root, rel=2e-9)

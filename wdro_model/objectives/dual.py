@@ -72,6 +72,7 @@ def minimise_dual(
     dual = min(max(dual, floor), ceiling)
     bracket = Bracket()
     before: tuple[float, float] | None = None
+    earlier = np.inf  # the residual before that
     finite: tuple[float, DualPoint] | None = None  # the least dual with a finite value
     for _ in range(rounds):
         point, here = phi(dual), dual
@@ -101,8 +102,11 @@ def minimise_dual(
                 trial = max(trial, 4 * dual)
             elif bracket.low == 0.0 and np.isinf(bracket.low_value):
                 trial = min(trial, dual / 4)
-            elif residual * before[1] > 0:
-                trial = bracket.middle()  # a stretch of equal costs: steps would creep along it
+            elif residual * before[1] > 0 or abs(residual) > 0.5 * earlier:
+                # A stretch of equal costs, along which steps would creep, or a steep fall between
+                # two of them, from one to the other of which they would jump.
+                trial = bracket.middle()
+        earlier = np.inf if before is None else abs(before[1])
         before = (dual, residual)
         if np.isfinite(trust):
             trial, trust = min(max(trial, dual / trust), dual * trust), trust * trust
