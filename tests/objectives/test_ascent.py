@@ -88,3 +88,17 @@ def test_no_bound_where_a_formula_is_known():
     problem = wdro.Problem(cp.Minimize(-xi @ x), [cp.sum(x) == 1], wdro.WassersteinBall(0.05))
     problem.solve(method="smoothed")
     assert not problem.solution.robust_value_is_bound
+
+
+def test_samples_that_the_smoothed_adversary_moved_far_are_looked_at():
+    """A loss that is flat at the sample and steep farther out: ascent from there finds nothing."""
+    x, box = cp.Variable(1), wdro.supports.Box(-1.0, 4.0)
+    point = wdro.UncertainParameter(1, samples=[[0.0]], support=box)
+    loss = cp.sum(cp.power(cp.pos(point - 2.0), 3)) + 0.0 * cp.sum(x)
+    ball = wdro.WassersteinBall(9.0)
+    problem = wdro.Problem(cp.Minimize(loss), [x == 0], ambiguity=ball)
+    model, at = problem._model, np.zeros(1)
+    assert climb(model, at, 1.0).expected_loss == 0.0
+    found = climb(model, at, 1.0, likely=np.array([[4.0]]))
+    assert found.expected_loss == pytest.approx(1.0)  # at distance 3, all that the budget allows
+    assert found.transport_cost == pytest.approx(9.0)

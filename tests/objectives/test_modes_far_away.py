@@ -108,6 +108,40 @@ def test_the_search_for_the_dual_does_not_lose_a_mode_that_vanishes_in_between()
         assert abs(inner.at(dual).value - expected) <= 2e-4 * EPSILON + 1e-6 * abs(expected), dual
 
 
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("first", "then"), [(4.0, 0.2), (0.2, 4.0), (0.8, 0.2)])
+def test_modes_of_another_temperature_lead_to_the_same_integrals(
+    seed: int, first: float, then: float
+) -> None:
+    """A far mode that is not known at the end of one solve is found by the next."""
+    built, x, capacity = problem(seed)
+    model = built._model
+    earlier = Choice("conditional", "").build(model, Scales(3 * EPSILON, 0.7, 10))
+    elsewhere = 0.8 * x
+    earlier.slice(elsewhere, np.arange(3), Stream(0)).at(first)
+    known = earlier.findings()
+    assert known is not None
+    rule = Choice("conditional", "").build(model, Scales(EPSILON, SIGMA, 10))
+    rule.begin_with(known, first)
+    inner = rule.slice(x, np.arange(3), Stream(0))
+    assert inner.guess == first
+    for dual in (first, then):
+        expected = by_quadrature(model.rows, x, capacity, dual)
+        error = abs(inner.at(dual).value - expected)
+        assert error <= 2e-4 * EPSILON + 1e-6 * abs(expected), dual
+
+
+def test_modes_of_other_samples_are_not_taken_over() -> None:
+    (built, x, _), (other, _, _) = problem(0), problem(1)
+    rules = [
+        Choice("conditional", "").build(p._model, Scales(EPSILON, SIGMA, 10))
+        for p in (built, other)
+    ]
+    rules[0].slice(x, np.arange(3), Stream(0)).at(1.0)
+    rules[1].begin_with(rules[0].findings(), 123.0)
+    assert rules[1].slice(x, np.arange(3), Stream(0)).guess != 123.0
+
+
 def test_a_mode_that_overtakes_while_the_dual_falls_is_found() -> None:
     """Sioux Falls with five samples, one of which is torn: values are those of fresh searches."""
     scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls())

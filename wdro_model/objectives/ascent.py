@@ -27,6 +27,8 @@ DOUBLINGS = 60
 MOST_DIFFERENCES = 200
 """Coordinates in which a dual norm is differentiated for the steepest move."""
 PRICES = 12
+CLOSE = 1.01
+"""Prices so near to each other are one: the budget is met by shortening moves."""
 OVERSHOOT = 1.0005
 """Guesses of a price go this much farther than they would, so that both ends of a bracket move."""
 NO_GAIN = 1e-7
@@ -46,10 +48,13 @@ class Climbed:
     """At most the radius."""
 
 
-def climb(model: RobustModel, x: Array, dual: float | None = None) -> Climbed | None:
+def climb(
+    model: RobustModel, x: Array, dual: float | None = None, likely: Array | None = None
+) -> Climbed | None:
     """The worst of the distributions met on the way up; None where ascent does not apply.
 
     dual: a first guess of the price.
+    likely: samples (N, d) that were moved by a smoothed adversary, who may have gone farther.
     """
     if not _applies(model):
         return None
@@ -64,18 +69,26 @@ def climb(model: RobustModel, x: Array, dual: float | None = None) -> Climbed | 
         return None
     low, high, rows = 0.0, np.inf, model.rows
     best = Climbed(rows, float(mean(model.loss.values(x, rows))), 0.0)
+    best = best if likely is None else _better(model, x, best, likely)
     for _ in range(PRICES):
         rows = _climbed(model, x, price, rows)
-        moved = model.cost.within_budget(model.rows, rows, model.radius, model.shares.probabilities)
-        losses, cost = model.loss.values(x, moved), _mean_cost(model, moved)
-        in_the_ball = cost <= model.radius * (1.0 + ROUNDING)
-        if in_the_ball and np.isfinite(losses).all() and mean(losses) > best.expected_loss:
-            best = Climbed(moved, float(mean(losses)), cost)
+        best = _better(model, x, best, rows)
         spent = _mean_cost(model, rows)
         low, high = (price, high) if spent > model.radius else (low, price)
-        if low > 0 and high < 1.001 * low:
+        if low > 0 and high < CLOSE * low:
             break
         price = _next_price(price, spent / model.radius, low, high)
+    return best
+
+
+def _better(model: RobustModel, x: Array, best: Climbed, rows: Array) -> Climbed:
+    """These rows, their moves shortened to what the budget allows, if they are worse than those."""
+    moved = model.cost.within_budget(model.rows, rows, model.radius, model.shares.probabilities)
+    losses, cost = model.loss.values(x, moved), _mean_cost(model, moved)
+    found = float(model.shares.total(losses))
+    in_the_ball = cost <= model.radius * (1.0 + ROUNDING)
+    if in_the_ball and np.isfinite(losses).all() and found > best.expected_loss:
+        return Climbed(moved, found, cost)
     return best
 
 
@@ -192,19 +205,17 @@ def _climbed(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
     assert model.joint.bounds is not None
     lower, upper = model.joint.bounds
     cost, origins = model.cost, model.rows
-    free = ~cost.frozen
     rows = np.array(rows)
     values = model.loss.values(x, rows) - price * cost(origins, rows)
-    length = _typical_length(model)
-    steps: Array = np.full(len(rows), np.nan)
+    steps, scale = _first_steps(model, price)
     ones = np.ones(len(rows))
     with np.errstate(all="ignore"):
         for _ in range(STEPS):
             gradient = model.loss(x, rows)[1].in_data(ones)
-            gradient = (gradient - price * cost.gradient(rows - origins)) * free
-            size = np.sqrt(np.sum(gradient**2, axis=1))
-            first = length / np.where(size > 0, size, 1.0)
-            steps = np.where(np.isnan(steps), first, steps)
+            gradient = (gradient - price * cost.gradient(rows - origins)) * scale
+            if steps is None:
+                size = np.sqrt(np.sum(gradient**2, axis=1))
+                steps = _typical_length(model) / np.where(size > 0, size, 1.0)
             tried = np.clip(rows + steps[:, None] * gradient, lower, upper)
             try:
                 gained = model.loss.values(x, tried) - price * cost(origins, tried)
@@ -218,6 +229,18 @@ def _climbed(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
                 break
             steps *= np.where(better, 1.6, 0.4)
     return rows
+
+
+def _first_steps(model: RobustModel, price: float) -> tuple[Array | None, Array]:
+    """First steps (N,), None where they depend on the slopes, and factors (d,) of the slopes.
+
+    With a weighted squared distance the first step goes to the best move for a loss that is affine.
+    """
+    free = ~model.cost.frozen
+    if not (model.cost.is_quadratic and model.cost.is_separable):
+        return None, free.astype(float)
+    weights = np.where(free, model.cost.coordinate_weights, 1.0)
+    return np.full(model.size, 0.5 / price), free / weights
 
 
 def _typical_length(model: RobustModel) -> float:

@@ -125,10 +125,18 @@ class Smoothed:
         None where that is not known: the strategy does not say, or x is not the decision that was
         evaluated last.
         """
+        return self._known("held", x)
+
+    def likely(self, x: Array) -> Array | None:
+        """Where the adversary most likely moves each sample, (N, d); None where not known."""
+        return self._known("likely", x)
+
+    def _known(self, name: str, x: Array) -> Any:
+        """What the integrals know at the last decision and its dual; None if x is another one."""
         if self._last is None or not np.array_equal(x, self._last[0]):
             return None
-        hold: Any = getattr(self._last[1], "held", None)
-        return None if hold is None else hold(self._last[2])
+        tell: Any = getattr(self._last[1], name, None)
+        return None if tell is None else tell(self._last[2])
 
     def estimate(
         self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator

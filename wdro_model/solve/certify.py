@@ -20,6 +20,7 @@ from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.least_thresholds import at_quantiles, risk_on
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.sets.feasible_set import FeasibleSet
+from wdro_model.solve.experience import NONE, Experience
 from wdro_model.solve.kept import FIRST
 from wdro_model.solve.plan import Plan
 from wdro_model.solve.true_risk import known_robust_value, refuse_disagreement, refuse_false_value
@@ -111,6 +112,8 @@ class Solution:
     trace: Trace = field(default_factory=Trace, repr=False)
     active_set: ActiveSet | None = field(default=None, repr=False)
     """Vertices whose combination is the decision; a solve that starts here goes on from them."""
+    experience: Experience = field(default=NONE, repr=False, compare=False)
+    """What a solve that starts here knows from the beginning; not kept in files."""
     thresholds: Mapping[cp.Variable, np.ndarray] = field(default_factory=dict, repr=False)
     """Of CVaRs in the objective: the library's own variables, which are not in the decision."""
 
@@ -119,6 +122,9 @@ class Solution:
         own = {v: value for v, value in every.items() if not isinstance(v, Threshold)}
         object.__setattr__(self, "decision", own)
         object.__setattr__(self, "thresholds", {v: every[v] for v in every if v not in own})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "experience": NONE}
 
     @property
     def everything(self) -> dict[cp.Variable, np.ndarray]:
@@ -311,6 +317,7 @@ def report(
     same_objective: bool,
     asked: int,
     reliable: bool = True,
+    likely: Array | None = None,
     **details: Any,
 ) -> Solution:
     """The solution of a Frank-Wolfe run.
@@ -318,6 +325,7 @@ def report(
     same_objective: the bounds of the run hold for the reported value, which was not re-estimated.
     asked: the calls of the oracle before the solve.
     reliable: the Monte Carlo error of the value is within the tolerance.
+    likely: where the smoothed adversary moves the samples.
     """
     value = point.value
     error = 0.0 if point.diagnostics is None else point.diagnostics.standard_error
@@ -325,7 +333,7 @@ def report(
     below = value - 2 * error - (point.dual_residual if point.dual_gradient is None else gap)
     below = below if reliable else -np.inf
     late = solver.time_limit is not None and time.perf_counter() - began >= solver.time_limit
-    known = evaluations(model, outcome.x, dual=point.dual, known=below, late=late)
+    known = evaluations(model, outcome.x, None, point.dual, below, likely, late)
     if chosen.counterpart is not None and not chosen.counterpart.is_proven:
         assert isinstance(model, RobustModel)
         refuse_false_value(model, outcome.x, value, chosen.counterpart)
@@ -362,6 +370,7 @@ def evaluations(
     robust: float | None = None,
     dual: float | None = None,
     known: float = -np.inf,
+    likely: Array | None = None,
     late: bool = False,
 ) -> dict[str, Any]:
     """Mean loss and worst-case risk of a decision: by a formula, or a bound where there is none.
@@ -369,6 +378,7 @@ def evaluations(
     robust: the worst-case risk, where the solve was exact and gave it.
     dual: the price of transport that a smoothed solve found.
     known: a lower bound on the worst-case risk that it gave.
+    likely: where its adversary moves the samples.
     late: there is no time left to look for more than that.
     """
     refuse_false_facts(model, x)
@@ -382,7 +392,7 @@ def evaluations(
             late = True
     if robust is not None or dual is None:
         return {"empirical_value": mean, "robust_value": robust}
-    found = None if late else climb(model, x, dual)
+    found = None if late else climb(model, x, dual, likely)
     bound = max(
         known,
         -np.inf if found is None else risk_on(model, x, found.rows, model.shares.probabilities),

@@ -20,6 +20,7 @@ from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.certify import Solution, certified, evaluations, report
+from wdro_model.solve.experience import NONE, Experience
 from wdro_model.solve.first_order import (
     display,
     first_point,
@@ -89,9 +90,11 @@ def run_smoothed(
         return unprepared(model, chosen, solver, first_point(model, None, options, rng), began)
     shown = display(options, chosen)
     first = recipe.objective(solver.samples, 0)
+    earlier = options.start.experience if isinstance(options.start, Solution) else NONE
     try:
         with deadline(left(solver, began)):
             start = place_to_begin(recipe, first, solver, options, rng)
+            start = gone_on(recipe, first, earlier, start)
     except OutOfTime:
         start = hasty_start(model, options, rng)
     start = at_quantiles(model, start)
@@ -143,12 +146,14 @@ def run_smoothed(
         same_objective=result.same_objective,
         asked=asked,
         reliable=reliable,
+        likely=first.likely(result.outcome.x),
         epsilon=recipe.epsilon,
         sigma=recipe.sigma,
         integration=first.integration.describe(),
         dual_bound=bound,
         diagnostics=point.diagnostics,
         notes=smoothing_notes(model, point, bound, recipe.sigma, result.outcome.x),
+        experience=experience(model, first, point.dual, earlier),
     )
 
 
@@ -174,6 +179,32 @@ def place_to_begin(
         first.minimum = DualMinimum(first_dual(model, good), np.nan)
         return withdrawn(first, good, middle(model))
     return first_point(model, surrogate(first) or first, options, rng)
+
+
+def gone_on(recipe: Recipe, first: Smoothed, earlier: Experience, start: Array) -> Array:
+    """Where to begin, with what an earlier solve knows of integrals, dual and directions."""
+    model = recipe.model
+    order = model.cost.order or 1.0
+    dual = earlier.expected_dual(model.radius, order)
+    if dual is None:
+        return start
+    first.integration.begin_with(earlier.integrals, dual)
+    directions: Any = model.feasible.oracle().own_direction
+    if not hasattr(directions, "begin_with"):
+        return start
+    before = None if earlier.before is None else earlier.before.directions
+    change = earlier.change(model.radius, order)
+    found = directions.begin_with(earlier.directions, before, change)
+    return start if found is None else found
+
+
+def experience(
+    model: RobustModel, first: Smoothed, dual: float | None, earlier: Experience
+) -> Experience:
+    """What a solve has learnt, for the next one."""
+    directions: Any = model.feasible.oracle().own_direction
+    learnt = directions.findings() if hasattr(directions, "findings") else None
+    return Experience(model.radius, dual, first.integration.findings(), learnt, earlier.alone())
 
 
 def hasty_start(model: RobustModel, options: Options, rng: np.random.Generator) -> Array:

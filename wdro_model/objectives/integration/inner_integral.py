@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -135,6 +135,13 @@ class Integration(ABC):
 
     def inherit(self, other: Integration) -> None:  # noqa: B027
         """Take over what another one has found out about the same model."""
+
+    def findings(self) -> Any:
+        """What helps a solve of the same model with another radius to begin; None for nothing."""
+        return None
+
+    def begin_with(self, findings: Any, dual: float) -> None:  # noqa: B027
+        """Take up the findings of another solve, of any kind, and the dual that is expected."""
 
     def support_error(self, samples: Array, shares: SampleShares) -> float:
         """Standard error of the value for the mass of the support, where that is estimated."""

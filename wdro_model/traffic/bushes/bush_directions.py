@@ -34,13 +34,40 @@ MOVED = 1e-3
 """Flows that changed by this share tell the slope of their cost anew."""
 TRUST = 4.0
 """By this factor at most: the flows of other arcs have changed as well."""
+MOST = 2.0
+"""By this factor at most costs are expected to differ from those of the last solve."""
+EXPECTED = 1e-4
+"""The relative gap of an equilibrium to begin with."""
+
+
+@dataclass
+class Lesson:
+    """What a run over a set has learnt."""
+
+    model: CostModel | None = None
+    """Of the costs that its gradients look like."""
+    bushes: Bushes | None = None
+
+    def equilibrium(self, trips: Any, model: CostModel, gap: float) -> Array:
+        """That of the costs of a model, on the bushes of the last one; up to a relative gap."""
+        if (bushes := self.bushes) is None:
+            self.bushes = bushes = Bushes(Roads(trips), model.costs())
+            bushes.plant(model.gradient, check_deadline)
+        else:
+            bushes.reprice(model.costs())
+        for _ in range(SWEEPS):
+            found = bushes.improve(check_deadline)
+            if found <= gap:
+                break
+            bushes.balance(found, check_deadline)
+        return bushes.link_flows
 
 
 class Learnt(threading.local):
-    """What the last run over a set has learnt of the slopes, for the next run of the same solve."""
+    """What the last run over a set has learnt, for the next run of the same solve."""
 
     def __init__(self) -> None:
-        self.by_set: WeakKeyDictionary[Any, _Equilibria] = WeakKeyDictionary()
+        self.by_set: WeakKeyDictionary[Any, Lesson] = WeakKeyDictionary()
 
 
 LEARNT = Learnt()
@@ -69,10 +96,31 @@ class TowardsEquilibrium:
         self.flows = flows
 
     def start(self, x: Array, gradient_at: GradientAt) -> DirectionState:
-        learnt = LEARNT.by_set.get(self.flows)
-        state = _Equilibria(self.flows, x, gradient_at, learnt)
-        LEARNT.by_set[self.flows] = state
-        return state
+        lesson = LEARNT.by_set.setdefault(self.flows, Lesson())
+        return _Equilibria(self.flows, x, gradient_at, lesson)
+
+    def findings(self) -> CostModel | None:
+        """The costs that the last run over the set ended with."""
+        lesson = LEARNT.by_set.get(self.flows)
+        return None if lesson is None else lesson.model
+
+    def begin_with(self, last: Any, before: Any, change: float) -> Array | None:
+        """Begin with the costs that the last solve ended with, and those of the one before it.
+
+        change: how far the problem is from the last one, in units of what lay between these two;
+            the costs are expected to go on changing as they did. Returned is their equilibrium, a
+            place to begin; None where too little is known for that.
+        """
+        if not self._fits(last):
+            return None
+        lesson = LEARNT.by_set[self.flows] = Lesson(last)
+        if not self._fits(before) or change <= 0.0:
+            return None
+        lesson.model = last.extrapolated(before, change)
+        return lesson.equilibrium(self.flows.trips, lesson.model, EXPECTED)
+
+    def _fits(self, model: Any) -> bool:
+        return isinstance(model, CostModel) and model.x.shape == (self.flows.dimension,)
 
     def __str__(self) -> str:
         return "equilibrium"
@@ -82,12 +130,8 @@ class TowardsEquilibrium:
 
 
 class _Equilibria:
-    def __init__(
-        self, flows: Any, x: Array, gradient_at: GradientAt, learnt: _Equilibria | None = None
-    ) -> None:
-        self.trips = flows.trips
-        self.bushes: Bushes | None = None if learnt is None else learnt.bushes
-        self.model: CostModel | None = None if learnt is None else learnt.model
+    def __init__(self, flows: Any, x: Array, gradient_at: GradientAt, lesson: Lesson) -> None:
+        self.trips, self.learnt = flows.trips, lesson
         self.last: tuple[Array, Array] | None = None
         """The flows before, and the gradient there."""
         self.conjugate = Conjugate(memory=2).start(x, gradient_at)
@@ -105,22 +149,11 @@ class _Equilibria:
         if self.misled:
             return self.conjugate.propose(x, gradient, vertex, gap)
         last, self.last = self.last, (x, gradient)
-        slopes = self._slopes(x, gradient) if self.model is None else None
-        if self.model is None and slopes is None and last is None:
+        model = self._model(x, gradient, last)
+        if model is None:
             return self.retreat(x, vertex)
-        if slopes is not None:
-            self.model = CostModel.with_slopes(x, gradient, slopes)
-        elif self.model is None:
-            assert last is not None
-            self.model = CostModel.between(*last, x, gradient)
-        elif last is None:
-            self.model = self.model.rescaled(x, gradient)
-        else:
-            self.model = self.model.moved(x, gradient)
-        spent = float(gradient @ x)
-        aim = self._equilibrium(
-            self.model.costs(), gradient, CLOSER * gap / spent if spent else 0.0
-        )
+        self.learnt.model, spent = model, float(gradient @ x)
+        aim = self.learnt.equilibrium(self.trips, model, CLOSER * gap / spent if spent else 0.0)
         if not gradient @ (aim - x) < 0.0:
             return self.retreat(x, vertex)
         return Move(aim - x, suggested=1.0)
@@ -134,25 +167,22 @@ class _Equilibria:
         self.short = self.short + 1 if step < SHORT else 0
         return None
 
+    def _model(
+        self, x: Array, gradient: Array, last: tuple[Array, Array] | None
+    ) -> CostModel | None:
+        """Costs that look like the gradient; None as long as nothing is known of their growth."""
+        if (model := self.learnt.model) is not None:
+            return model.rescaled(x, gradient) if last is None else model.moved(x, gradient)
+        if (slopes := self._slopes(x, gradient)) is not None:
+            return CostModel.with_slopes(x, gradient, slopes)
+        return None if last is None else CostModel.between(*last, x, gradient)
+
     def _slopes(self, x: Array, gradient: Array) -> Array | None:
         """How the gradient grows with each flow, the adversary held; None where that is unknown."""
         if self.held is None:
             return None
         step = DIFFERENCE * (x + (x.mean() or 1.0))
         return (self.held(x + step) - gradient) / step
-
-    def _equilibrium(self, costs: PowerCosts, gradient: Array, gap: float) -> Array:
-        if self.bushes is None:
-            self.bushes = Bushes(Roads(self.trips), costs)
-            self.bushes.plant(gradient, check_deadline)
-        else:
-            self.bushes.reprice(costs)
-        for _ in range(SWEEPS):
-            found = self.bushes.improve(check_deadline)
-            if found <= gap:
-                break
-            self.bushes.balance(found, check_deadline)
-        return self.bushes.link_flows
 
 
 @dataclass(frozen=True)
@@ -201,9 +231,20 @@ class CostModel:
 
     def rescaled(self, x: Array, gradient: Array) -> CostModel:
         """The model of another objective at x: costs that grow in the same proportion."""
-        known = (self.gradient > 0) & (gradient > 0)
-        ratio = np.where(known, gradient / np.where(known, self.gradient, 1.0), 1.0)
+        expected = self.at(x)
+        known = (expected > 0) & (gradient > 0)
+        ratio = np.where(known, gradient / np.where(known, expected, 1.0), 1.0)
         return replace(self, x=x, gradient=gradient, weight=self.weight * ratio).nonnegative()
+
+    def extrapolated(self, before: CostModel, change: float) -> CostModel:
+        """The model after as much more of a change as there was since `before`."""
+        grown = self.gradient + change * (self.gradient - before.at(self.x))
+        return self.rescaled(self.x, np.clip(grown, self.gradient / MOST, MOST * self.gradient))
+
+    def at(self, x: Array) -> Array:
+        """The costs at other flows."""
+        share, there = (self.weight * (y / self.scale) ** self.power for y in (self.x, x))
+        return self.gradient - share + there
 
     def nonnegative(self) -> CostModel:
         """The same slopes at x; where c would be negative, c = 0 and a larger p."""

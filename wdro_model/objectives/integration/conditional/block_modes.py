@@ -84,16 +84,23 @@ class BlockModes:
         _, position, counts = np.unique(self.owners, return_inverse=True, return_counts=True)
         return counts[position]
 
+    def highest(self) -> BlockModes:
+        """One of them for each sample."""
+        return self.where(self._tops())
+
+    def _tops(self) -> Array:
+        """The highest mode of each sample, in the order of the samples."""
+        best = np.lexsort((self.heights, self.owners))
+        return best[np.append(np.diff(self.owners[best]) != 0, True)]
+
     def used(self, rate: float = 0.0) -> Array:
         """BlockModes that are not too far below the highest one of their sample.
 
         rate: they count too if they may come so near while the dual variable changes by this
             multiple of epsilon.
         """
-        best = np.lexsort((self.heights, self.owners))
-        last = np.flatnonzero(np.append(np.diff(self.owners[best]) != 0, True))
-        samples, top = self.owners[best][last], best[last]
-        mine = top[np.searchsorted(samples, self.owners)]
+        top = self._tops()
+        mine = top[np.searchsorted(self.owners[top], self.owners)]
         reach = np.nan_to_num(np.abs(self.costs - self.costs[mine]))
         return self.heights >= self.heights[mine] - WINDOW - rate * reach
 
@@ -148,6 +155,16 @@ def search(target: Target, samples: Array, spread: Array) -> BlockModes:
     if len(np.unique(ends.owners)) < size:
         raise Divergence
     return bent(target, ends)
+
+
+def climbed_on(
+    target: Target, samples: Array, spread: Array, earlier: BlockModes
+) -> BlockModes | None:
+    """The modes that those of another density lead to; None where a sample has none left."""
+    refuse_growth(target, samples, spread)
+    heights, gradients = target(earlier.owners, earlier.moves)
+    found = distinct(tracked(target, replace(earlier, heights=heights), gradients))
+    return bent(target, found) if len(np.unique(found.owners)) == len(samples) else None
 
 
 def refuse_growth(target: Target, samples: Array, spread: Array) -> None:

@@ -12,8 +12,16 @@ from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.conditional.block_cells import BlockCellSlice
 from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral, Slopes
 from wdro_model.objectives.integration.conditional.lookout import Lookout
-from wdro_model.objectives.integration.conditional.marginal import evaluated, scenarios
-from wdro_model.objectives.integration.conditional.placement import TOLERATED, Placement
+from wdro_model.objectives.integration.conditional.marginal import (
+    Marginal,
+    evaluated,
+    scenarios,
+)
+from wdro_model.objectives.integration.conditional.placement import (
+    TOLERATED,
+    TRUST,
+    Placement,
+)
 from wdro_model.objectives.integration.inner_integral import Divergence, Stream
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.sample_shares import SampleShares
@@ -23,9 +31,6 @@ if TYPE_CHECKING:
 
 CHUNK_ENTRIES = 2**18
 """Scenarios evaluated at once (2 MiB): arrays that stay in the cache."""
-TRUST = 1.01
-"""The dual changes little between neighbouring decisions, and may sit where the cost jumps as a
-sample moves to the edge of its support: the slope there says nothing about the next percent."""
 ROUGH = 8.0
 """An integral that changes so many times as much with the step as a normal one is not resolved."""
 KEPT_ENTRIES = 2**26
@@ -64,7 +69,7 @@ class ConditionalSlice:
         self._stream, self._placement = stream, placement
         self.guess = placement.dual
         """Where the minimum over the dual variable may be."""
-        self.trust = TRUST if placement.settled else np.inf
+        self.trust = placement.trust
         """The factor by which a first step from there should change it at most."""
         self._known: Weighted | None = None
         self._divide()
@@ -82,8 +87,8 @@ class ConditionalSlice:
         others = self._shares.some(np.flatnonzero(hard))
         self._cells = BlockCellSlice(rule, x, left, others) if len(left) else None
         fits = Lookout.fits(rule, len(self._samples), KEPT_ENTRIES)
-        kept = rule.exact and rule.smooth and fits and len(self._samples) > 0
-        self._lookout = Lookout(rule, x, self._samples) if kept else None
+        useful = rule.exact and rule.smooth and fits and len(self._samples) > 0
+        self._lookout = self._placement.lookout(x, self._samples) if useful else None
 
     # -------------------------------------------------------------- at one decision
     def _prepare(self) -> None:
@@ -219,7 +224,7 @@ class ConditionalSlice:
                 "gradient; give the data a bounded support."
             )
         self._placement.reached(self._x, dual)
-        self._placement.settled = True
+        self._placement.trust = TRUST
         gradient = self._mean_gradient(self._x, dual)
         if self._cells is not None:
             share = 1 - self._own.mass
@@ -231,6 +236,14 @@ class ConditionalSlice:
         if self._cells is not None or not self._rule.exact:
             return None
         return lambda x: self._mean_gradient(x, dual)
+
+    def likely(self, dual: float) -> Array | None:
+        """For each sample the scenario at its highest mode, (K, d); None where cells do a part."""
+        known = self._placement.modes_at(dual)
+        if self._cells is not None or known is None:
+            return None
+        highest = known.highest()
+        return Marginal(self._rule, self._x, dual).tilted_rows(highest.owners, highest.moves)
 
     def _mean_gradient(self, x: Array, dual: float) -> Array:
         """The gradient at x under the distribution of this slice, over its own samples."""

@@ -24,7 +24,7 @@ are therefore followed, and looked for where they may come up (`lookout`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -39,8 +39,12 @@ from wdro_model.objectives.integration.conditional.affine_block import affine_bl
 from wdro_model.objectives.integration.conditional.block_cells import BlockCellSlice
 from wdro_model.objectives.integration.conditional.block_integral import AffineBlock
 from wdro_model.objectives.integration.conditional.block_nodes import COARSE, BlockNodes, Grid, fine
-from wdro_model.objectives.integration.conditional.block_slice import ConditionalSlice
-from wdro_model.objectives.integration.conditional.placement import Placement
+from wdro_model.objectives.integration.conditional.block_slice import (
+    KEPT_ENTRIES,
+    ConditionalSlice,
+)
+from wdro_model.objectives.integration.conditional.lookout import Lookout
+from wdro_model.objectives.integration.conditional.placement import KnownModes, Placement
 from wdro_model.objectives.integration.conditional.smoothness import may_have_kinks
 from wdro_model.objectives.integration.importance.frame import Frame, frame_of
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, Divergence, Given, Stream
@@ -99,6 +103,8 @@ class Conditional(Given):
     ) -> None:
         super().__init__(loss, joint, cost, epsilon=epsilon, sigma=sigma)
         self.draws, self.radius, self.grid = draws, radius, grid or fine()
+        self.is_coarse = grid is not None
+        """Does it lead the way for one on a fine grid?"""
         self.affine = affine
         self.others = tuple(p for p in joint.parameters if all(p is not a for a in affine))
         columns = np.concatenate([np.arange(joint.dimension)[joint.slices[p]] for p in affine])
@@ -123,6 +129,8 @@ class Conditional(Given):
         self._places: list[Placement] = []
         """BlockNodes of the decisions looked at last, the latest first."""
         self._easier: Conditional | None = None
+        self._known: KnownModes | None = None
+        """Modes of another radius or temperature."""
 
     def describe(self) -> str:
         names = ", ".join(p.name() for p in self.affine)
@@ -170,7 +178,21 @@ class Conditional(Given):
             grid=COARSE,
             kinked=not self.smooth,
         )
+        self._easier._known = self._known
         return self._easier
+
+    def findings(self) -> KnownModes | None:
+        return self._places[0].known() if self._places and self._looks_out() else None
+
+    def begin_with(self, findings: Any, dual: float) -> None:
+        """Take the modes of the same samples, with another radius, as a first guess."""
+        if isinstance(findings, KnownModes) and findings.data is self.rows:
+            self._known = replace(findings, dual=dual)
+
+    def _looks_out(self) -> bool:
+        """Does a lattice show modes that are not known? Otherwise all are searched for."""
+        fits = Lookout.fits(self, self.joint.size, KEPT_ENTRIES)
+        return self.exact and self.smooth and not self.adaptive and fits
 
     def forget(self) -> None:
         self.memory = CellMemory()
@@ -198,8 +220,8 @@ class Conditional(Given):
                 known = self._easier.dual if self._easier is not None else None
                 self._dual = known or self._typical_dual(x)
             return BlockCellSlice(self, x, samples, shares)
-        if not self._places and self._easier is not None and self._easier.dual is not None:
-            self.refresh(x, self._easier.dual)
+        if not self._places:
+            self._go_on(x)
         if not self._places and self.exact:
             self.refresh(x, self._typical_dual(x))
         if not self._places:
@@ -207,6 +229,14 @@ class Conditional(Given):
         if self.exact:
             self._go_to(x, samples)
         return ConditionalSlice(self, x, samples, stream, self._places[0], shares)
+
+    def _go_on(self, x: Array) -> None:
+        """Begin where the easier strategy ended, or the solve before."""
+        known = None if self._easier is None else self._easier.findings()
+        if (known := known or self._known) is not None and self._looks_out():
+            self._places = [Placement.going_on(self, known)]
+        elif self._easier is not None and self._easier.dual is not None:
+            self.refresh(x, self._easier.dual)
 
     def _go_to(self, x: Array, samples: Array) -> None:
         """Go on from the latest nodes, or from those of a decision that is much nearer."""

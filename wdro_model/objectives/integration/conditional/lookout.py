@@ -37,7 +37,7 @@ class Lookout:
     """The lattices of some samples at one decision: the loss there, for all dual variables."""
 
     def __init__(self, rule: Conditional, x: Array, samples: Array) -> None:
-        self._rule, self._samples = rule, samples
+        self._rule, self._x, self._samples = rule, x, samples
         frame, size = rule.frame, len(samples)
         self._moves = lattice(frame.bounds(samples), frame.spread, size, SIDE, FREE_SIDE)
         count, width = self._moves.shape[1], rule.block.frame.dimension
@@ -55,6 +55,12 @@ class Lookout:
         """The dual variable at which the lattice was looked at last."""
         self._tried = np.full((size, count), np.nan)
         """The dual variable at which a climb began there last."""
+
+    def is_near(self, x: Array, samples: Array, apart: float) -> bool:
+        """Is it that of these samples, and of a decision that differs by this share at most?"""
+        moved = float(np.linalg.norm(x - self._x))
+        same = np.array_equal(self._samples, samples)
+        return same and moved <= apart * float(np.linalg.norm(x))
 
     @staticmethod
     def fits(rule: Conditional, samples: int, entries: int) -> bool:

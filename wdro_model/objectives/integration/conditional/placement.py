@@ -8,7 +8,7 @@ and get nodes when they come to count; others are climbed to from where they sho
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ from wdro_model.objectives.integration.conditional.block_modes import (
     BlockModes,
     bent,
     climb,
+    climbed_on,
     distinct,
     gaussians,
     joined,
@@ -26,6 +27,7 @@ from wdro_model.objectives.integration.conditional.block_modes import (
     unknown,
 )
 from wdro_model.objectives.integration.conditional.block_nodes import BlockNodes
+from wdro_model.objectives.integration.conditional.lookout import Lookout
 from wdro_model.objectives.integration.conditional.marginal import Marginal
 from wdro_model.objectives.integration.importance.curvature import clipped
 from wdro_model.objectives.integration.importance.frame import reference_of
@@ -44,8 +46,26 @@ AT_REST = 0.4
 """A mode is where it was if an ascent would move it by less than so many deviations."""
 TOLERATED = 0.02
 """The nodes move when they fail more than this share of the samples."""
+TRUST = 1.01
+"""The dual changes little between neighbouring decisions, and may sit where the cost jumps as a
+sample moves to the edge of its support: the slope there says nothing about the next percent."""
+EXPECTED = 1.1
+"""The same where the dual is that of a solve with another radius."""
+NEARBY = 5e-3
+"""Decisions that differ by this share of their size have much the same modes."""
 AHEAD = 0.02
 """BlockModes have nodes if they may come to count while the dual variable changes by this share."""
+
+
+@dataclass(frozen=True)
+class KnownModes:
+    """The modes at one decision and dual variable, for a density that is nearly the same."""
+
+    data: Array
+    """The samples that have them, (N, d)."""
+    x: Array
+    dual: float
+    modes: BlockModes
 
 
 class Placement:
@@ -55,16 +75,34 @@ class Placement:
         self.rule, self.owners = rule, owners
         self.dual = 1.0
         """The dual variable that the nodes were placed for."""
-        self.settled = False
-        """Was a dual variable found with these nodes?"""
+        self.trust = np.inf
+        """The factor by which the first step of a search for the dual should change it at most."""
         self.unreached = 0.0
         """The share of samples that the nodes fail right after a search."""
         self.x: Array | None = None
         """The decision that the nodes are for, or will be when they are asked for."""
         self._modes: BlockModes | None = None
         """All modes that are followed, those that do not count (yet) among them."""
+        self._earlier: BlockModes | None = None
+        """Those of another density, from which they are climbed to."""
+        self._lookout: Lookout | None = None
+        """Made at this decision, or at one nearby."""
         self._nodes: tuple[Array, BlockNodes] | None = None
         self._mixture: Mixture | None = None
+
+    @classmethod
+    def going_on(cls, rule: Conditional, known: KnownModes) -> Placement:
+        """All samples' nodes, around the modes that those of another density lead to."""
+        found = cls(rule, np.arange(rule.joint.size))
+        found.place(known.x, known.dual)
+        found._earlier, found.trust = known.modes, EXPECTED
+        return found
+
+    def known(self) -> KnownModes | None:
+        """The modes, for another density; None before there are any."""
+        if self._modes is None or self.x is None or len(self.owners) < self.rule.joint.size:
+            return None
+        return KnownModes(self.rule.rows, self.x, self.dual, self._modes)
 
     def copy(self) -> Placement:
         """A placement that goes on from here."""
@@ -77,7 +115,7 @@ class Placement:
     def place(self, x: Array, dual: float) -> None:
         """Put the nodes around the modes at this decision and dual, when they are asked for."""
         self.reached(x, dual)
-        self._modes = self._mixture = self._nodes = None
+        self._modes = self._earlier = self._mixture = self._nodes = self._lookout = None
         self.unreached = 0.0
 
     def reached(self, x: Array, dual: float) -> None:
@@ -90,12 +128,19 @@ class Placement:
             return self._drawn(samples, stream)
         if self._modes is None:
             assert self.x is not None
-            target = Marginal(self.rule, self.x, self.dual)
-            self._modes = priced(target, search(target, self.owners, self.rule.frame.spread))
+            self._modes = self._found(Marginal(self.rule, self.x, self.dual))
         if self._nodes is None or not np.array_equal(self._nodes[0], samples):
             counted = self._modes.used(self._rate()) & np.isin(self._modes.owners, samples)
             self._nodes = (samples, self._around(self._modes.where(counted)).of(samples))
         return self._nodes[1]
+
+    def _found(self, target: Marginal) -> BlockModes:
+        """The modes: from those of another density where a lattice will show what is new."""
+        spread, found = self.rule.frame.spread, None
+        if self._earlier is not None:
+            found = climbed_on(target, self.owners, spread, self._earlier)
+            self._earlier = None
+        return priced(target, search(target, self.owners, spread) if found is None else found)
 
     def _rate(self) -> float:
         return AHEAD * self.dual / self.rule.epsilon
@@ -128,6 +173,8 @@ class Placement:
 
         curved: measure the curvature of the density again.
         """
+        if self._modes is None:
+            self.reached(x, dual)
         if self._modes is None or len(samples) == 0:
             return False
         target = Marginal(self.rule, x, dual)
@@ -164,6 +211,16 @@ class Placement:
         every = distinct(joined([replace(known, heights=heights), found]))
         self._modes, self._nodes = joined([priced(target, every), others]), None
         return True
+
+    def lookout(self, x: Array, samples: Array) -> Lookout:
+        """A lattice for modes that are not known.
+
+        On a coarse grid, which leads the way and promises nothing, one of a decision nearby does.
+        """
+        apart = NEARBY if self.rule.is_coarse else 0.0
+        if self._lookout is None or not self._lookout.is_near(x, samples, apart):
+            self._lookout = Lookout(self.rule, x, samples)
+        return self._lookout
 
     def modes_at(self, dual: float) -> BlockModes | None:
         """All modes that are followed, their heights for another dual; None before there are any.
