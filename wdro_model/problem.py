@@ -524,7 +524,7 @@ class Problem:
         if self.ambiguity is None:
             raise ValueError("the problem has no ambiguity set; pass ambiguity= when it is built.")
         ball = WassersteinBall(radius, self.ambiguity.cost)
-        return self._twin(self._model.with_radius(ball.radius), ball)
+        return self._twin(self._model.with_ball(ball), ball)
 
     def with_samples(
         self, samples: Any = None, *, rows: Any = None, probabilities: Any = None

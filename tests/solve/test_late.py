@@ -43,26 +43,50 @@ def small_problem():
 MOMENTUM = wdro.solvers.MomentumFrankWolfe(batch_size=5, samples=4, max_iterations=10**6)
 
 
+WAYS = {
+    "in stages": {"integration": "tilted"},
+    "on fixed draws": {"integration": "gaussian"},
+    "stochastic": {"solver": MOMENTUM},
+}
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize(
-    "options",
-    [{"integration": "tilted"}, {"integration": "gaussian"}, {"solver": MOMENTUM}],
-    ids=["in stages", "on fixed draws", "stochastic"],
+    ("error", "stop"), [(OutOfTime, "time limit"), (KeyboardInterrupt, "from the keyboard")]
 )
 def test_a_decision_that_there_was_no_time_to_evaluate_is_returned_without_a_value(
-    options, monkeypatch
+    options, error, stop, monkeypatch
 ):
     problem, x = small_problem()
 
     def late(*given, **more):
-        raise OutOfTime
+        raise error
 
     monkeypatch.setattr(Smoothed, "evaluate", late)
     monkeypatch.setattr(Smoothed, "estimate", late)
     problem.solve("smoothed", epsilon=0.1, time_limit=60, **options)
     assert problem.status == "user_limit"
     assert np.isnan(problem.value)
-    assert "time limit" in problem.solution.stop
+    assert stop in problem.solution.stop
     assert x.value.sum() == pytest.approx(1)
+
+
+def test_an_interrupt_of_the_first_exact_evaluation_leaves_a_decision(monkeypatch):
+    x = cp.Variable(2, nonneg=True)
+    xi = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    loss = cp.square(xi @ x)
+    problem = wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1], wdro.WassersteinBall(0.1))
+
+    def interrupted(*given, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Smoothed, "evaluate", interrupted)
+    start = {x: np.array([0.25, 0.75])}
+    problem.solve("smoothed", epsilon=0.1, start=start)
+    assert problem.status == "user_limit"
+    assert "keyboard" in problem.solution.stop
+    assert np.isnan(problem.value)
+    np.testing.assert_array_equal(x.value, start[x])
 
 
 def test_a_stochastic_solve_keeps_time_to_judge_its_decision():

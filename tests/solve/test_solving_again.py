@@ -1,6 +1,7 @@
 """Another radius, another parameter: the compiled program is solved again, and is the same."""
 
 import pickle
+from dataclasses import replace
 
 import cvxpy as cp
 import numpy as np
@@ -186,3 +187,24 @@ def test_a_path_compiles_once() -> None:
     said = [solution.compilation for solution in path.solutions]
     assert said[0] != AGAIN
     assert said[1:] == [AGAIN] * 3
+
+
+@pytest.mark.parametrize("sense", [cp.Minimize, cp.Maximize])
+def test_the_mean_loss_is_that_of_the_solve_whenever_it_is_asked_for(sense):
+    """Also after another solve, after a change of a parameter, and from a copy in a file."""
+    data = np.random.default_rng(0).uniform(1.0, 3.0, (7, 2))
+    fee, x = cp.Parameter(value=0.5), cp.Variable(2, nonneg=True)
+    price = wdro.UncertainParameter(2, samples=data)
+    ball = wdro.WassersteinBall(0.5, wdro.costs.Norm(1))
+    for objective in (price @ x, price @ x + fee * cp.sum(x)):
+        problem = wdro.Problem(sense(objective), [cp.sum(x) == 1], ball)
+        problem.solve("exact")
+        first, expected = problem.solution, float(problem.losses().mean())
+        again = problem.with_radius(0.01)
+        again.solve("exact")
+        copies = [first, pickle.loads(pickle.dumps(first)), replace(first, notes=("a note",))]
+        fee.value = 100.0
+        for solution in copies:
+            assert solution.empirical_value == pytest.approx(expected, rel=1e-9)
+        assert f"{expected:.8g}" in str(first)
+        fee.value = 0.5

@@ -17,10 +17,10 @@ from wdro_model.model import RobustModel
 from wdro_model.solve.certify import Solution
 from wdro_model.solve.first_order import refuse_outside, user_start
 from wdro_model.solve.options import Options, check_solver
-from wdro_model.solve.plan import METHODS, program_key
+from wdro_model.solve.plan import METHODS
 from wdro_model.solvers import MomentumFrankWolfe
 from wdro_model.solvers.outcome import Stop
-from wdro_model.uncertainty.ambiguity import WassersteinBall
+from wdro_model.uncertainty.ambiguity import nonnegative
 from wdro_model.uncertainty.scenarios import scenario_batches
 
 if TYPE_CHECKING:
@@ -102,9 +102,8 @@ def warm_arguments(
     bounded = bool(problem._model.feasible.uncertain)  # whether a start meets them takes a program
     if last is None or out.get("start") is not None or stochastic or bounded:
         return out
-    asked = (out.get("method", "auto"), check_solver(out.get("solver")), out.get("relax", False))
-    if problem._model.programs.find(program_key(*asked)) is not None:
-        return out  # a program that is solved again needs no start
+    if last.compilation is not None:
+        return out  # a conic program needs no start
     try:
         refuse_outside(problem._model, user_start(problem._model, last))
     except ValueError:
@@ -146,7 +145,8 @@ def check_radii(radii: Any) -> tuple[float, ...]:
         raise ValueError(f"{wanted}, got none.")
     for position, radius in enumerate(given):
         try:
-            given[position] = WassersteinBall(radius).radius
+            found = float(radius) if hasattr(radius, "assurance") else radius
+            given[position] = nonnegative(found, "radius")
         except ValueError:
             raise ValueError(f"{wanted}, got {radius!r} at position {position}.") from None
     return tuple(sorted(set(given)))

@@ -133,7 +133,6 @@ def rounded_solution(problem: Problem, solution: Solution) -> tuple[Solution, fl
     model = problem._current_model()
     found, vertex = rounded(model, model.feasible.layout.join(solution.everything), solution)
     values = evaluations(model, vertex)
-    promise = values["empirical_value" if solution.method == "erm" else "robust_value"]
     known = solution.assurance  # of a method's own decisions, or of all
     discrete = replace(
         solution,
@@ -149,7 +148,8 @@ def rounded_solution(problem: Problem, solution: Solution) -> tuple[Solution, fl
         notes=tuple(note for note in solution.notes if FRACTIONAL not in note),
         **values,
     )
-    return discrete, promise
+    erm = solution.method == "erm"
+    return discrete, discrete.empirical_value if erm else discrete.robust_value
 
 
 def rounded(model: Model, x: Array, solution: Solution | None) -> tuple[Rounded, Array]:

@@ -317,19 +317,25 @@ def radius_path(
         except KeyboardInterrupt:
             if last is None:
                 raise
-    stages = tuple(_stage(problem, radius, found, sets) for radius, found in solved)
+    layout = Layout(problem.variables())
+    stages = tuple(_stage(problem._model, layout, r, found, sets) for r, found in solved)
     return RadiusPath(stages, names, values, problem)
 
 
 def _stage(
-    problem: Problem, radius: float, found: Solution | Failure, sets: Mapping[str, Any]
+    model: Model,
+    layout: Layout,
+    radius: float,
+    found: Solution | Failure,
+    sets: Mapping[str, Any],
 ) -> Stage:
-    """What one solve found, judged on the samples and on each set of scenarios."""
-    model = problem._model
+    """What one solve found, judged on the samples and on each set of scenarios.
+
+    layout: that of the user's variables.
+    """
     if isinstance(found, Failure):
-        nowhere = np.full(sum(v.size for v in problem.variables()), np.nan)
-        return Stage(radius, None, nowhere, {}, {}, found.message)
-    x = Layout(problem.variables()).join(found.decision)
+        return Stage(radius, None, np.full(layout.dimension, np.nan), {}, {}, found.message)
+    x = layout.join(found.decision)
     statistics, spread = _seen(model, found.everything, sets)
     return Stage(radius, found, x, statistics, spread)
 
@@ -370,10 +376,10 @@ def _seen(
     Those on the samples are computed when someone asks, unless the loss has certain parameters,
     whose values may be others by then.
     """
-    x = model.feasible.layout.join(decision)
     every = {TRAINING: None, **sets}
 
     def judged(name: str) -> tuple[LossStatistics, np.ndarray]:
+        x = model.feasible.layout.join(decision)
         those = observed(model, x, every[name])
         return those.statistics(), quantiles(those.losses, PERCENTS, those.probabilities)
 

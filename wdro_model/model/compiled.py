@@ -192,10 +192,12 @@ class Model:
             self.memory.twins["empirical"] = self.bounded_by([u.empirical() for u in uncertain])
         return self.memory.twins["empirical"]
 
-    def with_radius(self, radius: Any) -> Self:
-        """The model with another radius of the problem's ball, in the objective and constraints."""
+    def with_ball(self, ball: WassersteinBall) -> Self:
+        """The model with another ball of the same cost, in the objective and constraints."""
         uncertain = self.feasible.uncertain
-        return self.bounded_by([u.with_radius(radius) for u in uncertain]) if uncertain else self
+        if not uncertain:
+            return self
+        return self.bounded_by([u.with_radius(ball.radius) for u in uncertain])
 
     def exchanged(self, other: Callable[[JointSamples], JointSamples]) -> Self:
         """The model on other samples, in the objective and constraints."""
@@ -324,9 +326,10 @@ class RobustModel(Model):
             memory=Memory(self.memory.forms),
         )
 
-    def with_radius(self, radius: Any) -> RobustModel:
-        ball = WassersteinBall(radius, self.ambiguity.cost)
-        return replace(super().with_radius(radius), ambiguity=ball)
+    def with_ball(self, ball: WassersteinBall) -> RobustModel:
+        twin = object.__new__(type(self))  # as `replace` does, without a look at what is the same
+        twin.__dict__.update(super().with_ball(ball).__dict__, ambiguity=ball)
+        return twin
 
     def exchanged(self, other: Callable[[JointSamples], JointSamples]) -> RobustModel:
         return super().exchanged(other).on(other(self.joint))

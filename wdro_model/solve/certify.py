@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import cvxpy as cp
 import numpy as np
@@ -33,8 +33,28 @@ from wdro_model.solvers.outcome import tolerance
 from wdro_model.solvers.trace import Trace
 from wdro_model.uncertainty.assurance import Assurance
 
+EASY = 2**16
+"""Numbers in the data of which a solution computes its mean loss when it is asked for."""
 STATIONARY = "stationary"
 """The status of a point with a small gap where convexity in the decision is not known."""
+
+
+class Later:
+    """A field that may be given as a function: it is called when its value is first asked for."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._key = f"_{name}"
+
+    def __get__(self, solution: Any, owner: type) -> Any:
+        if solution is None:
+            return None  # the default
+        value = solution.__dict__[self._key]
+        if callable(value):
+            value = solution.__dict__[self._key] = value()
+        return value
+
+    def __set__(self, solution: Any, value: Any) -> None:
+        solution.__dict__[self._key] = value
 
 
 @dataclass(frozen=True)
@@ -99,7 +119,7 @@ class Solution:
     smoothed solve without one, the best lower bound known: its value, or ascent in the data."""
     robust_value_is_bound: bool = False
     """Is `robust_value` only a lower bound (an upper one where the objective is maximised)?"""
-    empirical_value: float | None = None
+    empirical_value: float | None = cast(Any, Later())
     """The mean loss of the decision over the samples."""
     maximise: bool = False
     """Is the objective maximised, its worst case being the least expected value?"""
@@ -124,7 +144,7 @@ class Solution:
         object.__setattr__(self, "thresholds", {v: every[v] for v in every if v not in own})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "experience": NONE}
+        return {**self.__dict__, "_empirical_value": self.empirical_value, "experience": NONE}
 
     @property
     def everything(self) -> dict[cp.Variable, np.ndarray]:
@@ -382,12 +402,12 @@ def evaluations(
     late: there is no time left to look for more than that.
     """
     refuse_false_facts(model, x)
-    mean = Empirical(model).value(at_quantiles(model, x))
+    mean = mean_loss(model, x)
     if not isinstance(model, RobustModel) or not model.has_ball:
         return {"empirical_value": mean, "robust_value": robust}
     if robust is None and not late:
         try:
-            robust = mean if model.radius == 0 else known_robust_value(model, x)
+            robust = mean() if model.radius == 0 else known_robust_value(model, x)
         except OutOfTime:
             late = True
     if robust is not None or dual is None:
@@ -402,3 +422,18 @@ def evaluations(
         "robust_value": float(bound) if np.isfinite(bound) else None,
         "robust_value_is_bound": bool(np.isfinite(bound)),
     }
+
+
+def mean_loss(model: Model, x: Array) -> Callable[[], float]:
+    """The empirical value of a decision, computed now where it may be another one later.
+
+    That is so with certain parameters, which get other values. Much data is not to be kept.
+    """
+
+    def computed() -> float:
+        return Empirical(model).value(at_quantiles(model, x))
+
+    if not model.loss_parameters() and model.rows.size <= EASY:
+        return computed
+    value = computed()
+    return lambda: value

@@ -288,8 +288,7 @@ class _Run:
             found = self.afresh(kept.done, kept.scale)
         if found is None:
             return None
-        sizes = self.sizes(found.decision).values()
-        if all(is_ordinary(size) for size in sizes if size > NOISE):
+        if all(is_ordinary(size) or size <= NOISE for size in self.sizes(found.decision).values()):
             return found
         return found if self.better(found, by_loss=False) is None else None
 
@@ -305,7 +304,7 @@ class _Run:
             for row, dual in zip(kept.done.rows, duals)
         )
         answer = ConicAnswer(unit * found.value, settings.OPTIMAL, cp.HIGHS, found.iterations)
-        x = kept.layout.join(places.decision(found.x))
+        x = places.decision(found.x)
         return Attempt(
             kept.scale, answer, x, Multipliers(multipliers), False, kept.done, compilation=AGAIN
         )

@@ -8,7 +8,7 @@ are good for others of the same order.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +46,11 @@ class Kept:
     """Those of the certain parameters for which its rows were found to be of order one."""
     filling: Filling | None = None
     """The data, where it is a parameter of the program."""
+
+    @cached_property
+    def again(self) -> Any:
+        """The plan of another solve."""
+        return replace(self.plan, kept=self, compilation=AGAIN)
 
     @cached_property
     def warm(self) -> WarmHighs | None:

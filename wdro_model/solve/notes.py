@@ -41,8 +41,9 @@ def smoothing_notes(
     notes = [] if point.diagnostics is None else sampling_notes(point.diagnostics, model.radius)
     if np.isnan(point.value):
         notes.append(
-            "the time limit passed before the objective was evaluated once: the decision is the "
-            "one to begin with, and its value is not known; give a longer time_limit."
+            "the solve was stopped before the objective was evaluated once: the decision is the "
+            "one to begin with, and its value is not known; give a longer time_limit, or let it "
+            "run on."
         )
     if point.dual == 0:
         notes.append(idle_note(model, sigma))

@@ -28,7 +28,7 @@ from wdro_model.objectives.least_thresholds import EmpiricalTails
 from wdro_model.sets.ball import Ball
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.nearby import Nearby
-from wdro_model.solve.kept import AGAIN, FIRST, Kept
+from wdro_model.solve.kept import FIRST, Kept
 from wdro_model.solvers import (
     Aggregation,
     BranchAndBound,
@@ -131,7 +131,7 @@ def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) 
     kept = model.programs.find(key)
     trouble = FIRST if kept is None else kept.trouble(model)
     if kept is not None and trouble is None:
-        return replace(kept.plan, kept=kept, compilation=AGAIN)
+        return kept.again
     chosen = METHODS[method](model, solver, relax)
     return replace(chosen, key=key, compilation=trouble)
 

@@ -111,9 +111,9 @@ def run_smoothed(
         try:
             outcome = run()
             return judge(recipe, solver.samples, oracle, outcome, bound)
-        except OutOfTime:
+        except (OutOfTime, KeyboardInterrupt) as error:
             late = unseen(outcome.x, outcome.active_set)
-            return Result(replace(outcome, stop=Stop.TIME), late.point, np.inf, False)
+            return Result(replace(outcome, stop=why(error)), late.point, np.inf, False)
 
     if solver.is_stochastic:
         more: dict[str, Any] = {}
@@ -250,19 +250,24 @@ def run_exactly(
         closer = replace(within(solver, began), gap=CLOSER * solver.gap)
         try:
             rough = run(easier, start, solver=closer, active_set=active)
-        except OutOfTime:
-            rough = unseen(start, active)
+        except (OutOfTime, KeyboardInterrupt) as error:
+            rough = unseen(start, active, why(error))
         start, active, first.minimum = rough.x, rough.active_set, easier.minimum
         earlier.append(rough)
     interrupted = any(run.stop is Stop.INTERRUPT for run in earlier)
     used = sum(run.iterations for run in earlier) if not interrupted else solver.max_iterations
     try:
         outcome = run(first, start, solver=within(solver, began, used), active_set=active)
-    except OutOfTime:
-        outcome = unseen(start, active)
+    except (OutOfTime, KeyboardInterrupt) as error:
+        outcome = unseen(start, active, why(error))
     if interrupted:  # the last run has but judged the point that was reached
         outcome = replace(outcome, stop=Stop.INTERRUPT)
     return Result(after(earlier, outcome), outcome.point, outcome.gap, True)
+
+
+def why(error: OutOfTime | KeyboardInterrupt) -> Stop:
+    """Why a run has ended that was stopped before its first evaluation was done."""
+    return Stop.TIME if isinstance(error, OutOfTime) else Stop.INTERRUPT
 
 
 def unprepared(

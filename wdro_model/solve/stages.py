@@ -155,9 +155,8 @@ def run_stages(
         stop = Stop.TIME
         best = best or hurried(recipe, x, dual, active)
     except KeyboardInterrupt:
-        if best is None:
-            raise
         stop = Stop.INTERRUPT
+        best = best or StageResult(x, unseen(x, active).point, np.inf, dual, active)
     assert best is not None
     return Result(summary(best, runs, stop, began), best.point, best.gap, False)
 
@@ -236,10 +235,10 @@ def hurried(recipe: Recipe, x: Array, dual: float, active: ActiveSet | None) -> 
     return StageResult(x, point, np.inf, dual, active)
 
 
-def unseen(x: Array, active: ActiveSet | None) -> Outcome:
+def unseen(x: Array, active: ActiveSet | None, stop: Stop = Stop.TIME) -> Outcome:
     """A decision whose evaluation took too long: there is neither a value nor a gap."""
     nothing = Point(np.nan, np.full(len(x), np.nan))
-    return Outcome(x, nothing, np.inf, -np.inf, Stop.TIME, 0, 0.0, 0, Trace(), None, active)
+    return Outcome(x, nothing, np.inf, -np.inf, stop, 0, 0.0, 0, Trace(), None, active)
 
 
 def audited(objective: Smoothed, x: Array, point: Point) -> Point:

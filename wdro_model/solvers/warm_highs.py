@@ -58,20 +58,24 @@ class LinearAnswer:
 class Places:
     """Where the numbers of a user's problem stand among those of its linear program."""
 
-    variables: Mapping[cp.Variable, Array]
-    """The entries of x that are the variable, in its shape."""
-    projections: Mapping[cp.Variable, Callable[[Array], Array]]
-    """Onto the attributes of variables, as CVXPY has it; nothing for those without."""
+    dimension: int
+    """Of the decision: all the variables one after the other."""
+    targets: Array
+    """Its entries that are in the program; the others are zero."""
+    sources: Array
+    """Where they are, among those of x."""
+    projections: Sequence[tuple[slice, tuple[int, ...], Callable[[Array], Array]]]
+    """Onto the attributes of variables, as CVXPY has it: entries, shape and projection."""
     multipliers: Mapping[Any, tuple[Array, Array]]
     """By the id of a constraint: the rows that are its multipliers, and their signs."""
 
-    def decision(self, x: Array) -> dict[cp.Variable, Array]:
+    def decision(self, x: Array) -> Array:
         """The values of the variables, within their attributes."""
-        projections = self.projections
-        return {
-            v: projections[v](x[places]) if v in projections else x[places]
-            for v, places in self.variables.items()
-        }
+        found = np.zeros(self.dimension)
+        found[self.targets] = x[self.sources]
+        for where, shape, project in self.projections:
+            found[where] = np.ravel(project(found[where].reshape(shape)))
+        return found
 
     def multiplier(self, constraint: Any, y: Array) -> Array | None:
         """The value of the multiplier of a constraint; None where it has none."""
@@ -97,11 +101,15 @@ class WarmHighs:
         self._cost = costs @ self._theta
         """Those of the columns, and the constant of the objective."""
         self._moving_costs = _with_parameters(costs)
+        self._moving_columns = self._moving_costs[self._moving_costs < costs.shape[0] - 1]
+        self._moving_columns = self._moving_columns.astype(np.int32)
         self._of_costs = _Affine(costs[self._moving_costs])
         self._matrix = sp.csc_array(data[settings.A])
         self._upper = np.array(data[settings.B], dtype=float)
         self._equalities = int(data[ConicSolver.DIMS].zero)
         self._find_moving_rows(program.reduced_A)
+        self._method: int | None = None
+        """Of the simplex method, as HiGHS was told last."""
         self._highs = self._loaded()
         self._whole = True
         """Does HiGHS have the numbers that are held? Not after an interrupt on the way there."""
@@ -131,7 +139,7 @@ class WarmHighs:
     ) -> WarmHighs | None:
         """That of a problem which was compiled for a solver; None where it is no linear program.
 
-        variables: those whose values will be read.
+        variables: those whose values will be read, in the order of the decision.
         """
         data, chain, inverse = problem.get_problem_data(solver, solver_opts=dict(options))
         program, dims = data.get(settings.PARAM_PROB), data.get(ConicSolver.DIMS)
@@ -149,8 +157,10 @@ class WarmHighs:
         """The optimum at the present values of the parameters; None if it is not found in time."""
         primal = self._update() if self._whole else self._renew()
         highs = self._highs
-        if METHOD not in self._options:
-            highs.setOptionValue(METHOD, PRIMAL if primal else DUAL)
+        method = PRIMAL if primal else DUAL
+        if METHOD not in self._options and method != self._method:
+            highs.setOptionValue(METHOD, method)
+            self._method = method
         left = seconds_left()
         if left is not None:  # the clock of HiGHS runs on from solve to solve
             highs.setOptionValue("time_limit", highs.getRunTime() + max(left, 0.0))
@@ -177,7 +187,7 @@ class WarmHighs:
     def _renew(self) -> bool:
         """Give HiGHS all numbers anew."""
         self._changed_parameters()
-        self._of_costs.changed(self._cost, self._moving_costs, self._theta)
+        self._of_costs.write(self._cost, self._moving_costs, self._theta)
         self._of_entries.changed(self._matrix.data, self._entries, self._theta, -1.0)
         self._of_sides.changed(self._upper, self._sides, self._theta)
         self._highs = self._loaded()
@@ -189,10 +199,9 @@ class WarmHighs:
         if not self._changed_parameters():
             return True
         theta, highs = self._theta, self._highs
-        costs = self._moving_costs[self._of_costs.changed(self._cost, self._moving_costs, theta)]
-        costs = costs[costs < self._matrix.shape[1]].astype(np.int32)
-        if costs.size:
-            highs.changeColsCost(costs.size, costs, self._cost[costs])
+        self._of_costs.write(self._cost, self._moving_costs, theta)
+        if (columns := self._moving_columns).size:
+            highs.changeColsCost(columns.size, columns, self._cost[columns])
         if not self._moves_rows:
             return True
         entries = self._of_entries.changed(self._matrix.data, self._entries, theta, -1.0)
@@ -224,7 +233,7 @@ class WarmHighs:
         lp.a_matrix_.start_ = matrix.indptr
         lp.a_matrix_.index_ = matrix.indices
         lp.a_matrix_.value_ = matrix.data
-        highs = highspy.Highs()
+        highs, self._method = highspy.Highs(), None
         highs.setOptionValue("output_flag", False)
         highs.setOptionValue("parallel", "off")
         for name, value in self._options.items():
@@ -264,8 +273,13 @@ class _Affine:
         small = rows.shape[0] * rows.shape[1] <= SMALL
         self._rows: Any = rows.toarray() if small else rows
 
+    def write(self, held: Array, places: Array, theta: Array) -> None:
+        """Write them to their places among the numbers held."""
+        if places.size:
+            held[places] = self._rows @ theta
+
     def changed(self, held: Array, places: Array, theta: Array, sign: float = 1.0) -> Array:
-        """Write them to their places among the numbers held; which of them are not as they were."""
+        """Write them, and tell which of them are not as they were."""
         if not places.size:
             return NONE
         new = sign * (self._rows @ theta)
@@ -297,11 +311,19 @@ def places_of(
             offsets = left.var_offsets
     if offsets is None or any(i not in offsets for i in ids.values()):
         return None
-    entries = {
-        v: np.reshape(np.arange(v.size) + offsets[i], v.shape, order="F") for v, i in ids.items()
-    }
-    projections = {v: v.project for v in entries if _has_attributes(v)}
-    return Places(entries, projections, _multiplier_places(steps))
+    ends = np.cumsum([v.size for v in variables])
+    own = {v: slice(end - v.size, end) for v, end in zip(variables, ends.tolist()) if v in ids}
+    numbers = np.arange(sum(v.size for v in variables))
+    entries = [
+        np.reshape(np.arange(v.size) + offsets[ids[v]], v.shape, order="F").ravel() for v in own
+    ]
+    return Places(
+        dimension=numbers.size,
+        targets=np.concatenate([NONE, *(numbers[where] for where in own.values())]),
+        sources=np.concatenate([NONE, *entries]),
+        projections=[(own[v], v.shape, v.project) for v in own if _has_attributes(v)],
+        multipliers=_multiplier_places(steps),
+    )
 
 
 def _multiplier_places(steps: list[tuple[Any, Any]]) -> dict[Any, tuple[Array, Array]]:

@@ -55,7 +55,7 @@ class WassersteinBall:
         if isinstance(self.radius, cp.Parameter):
             _check_parameter(self.radius)
         else:
-            object.__setattr__(self, "radius", _nonnegative(self.radius, "radius"))
+            object.__setattr__(self, "radius", nonnegative(self.radius, "radius"))
         own = None if self.assurance is None else self.assurance.cost
         if self.cost is None:
             object.__setattr__(self, "cost", SquaredEuclidean() if own is None else own)
@@ -112,7 +112,7 @@ class WassersteinBall:
                 f"WassersteinBall(radius=parameter, cost=...), its value the distance to the power "
                 f"{p:g}."
             )
-        distance = _nonnegative(radius, "radius")
+        distance = nonnegative(radius, "radius")
         if cost is None and p not in _DEFAULT_COSTS:
             raise ValueError(
                 f"no default cost of order {p:g}: give cost=costs.Callable(function, order={p:g}), "
@@ -142,7 +142,7 @@ class WassersteinBall:
                 f"the radius is the parameter {self.radius.name()!r}, which has no value; set its "
                 ".value before solve()."
             )
-        return _nonnegative(float(np.reshape(self.radius.value, ())), "radius")
+        return nonnegative(float(np.reshape(self.radius.value, ())), "radius")
 
     @property
     def distance(self) -> float | None:
@@ -187,7 +187,8 @@ def _check_same_cost(given: GroundCost, own: GroundCost) -> None:
         )
 
 
-def _nonnegative(given: Any, name: str) -> float:
+def nonnegative(given: Any, name: str) -> float:
+    """A radius, or what is like one; a ValueError for anything but a finite number >= 0."""
     if isinstance(given, np.ndarray) and given.ndim == 0:
         given = given.item()
     number = isinstance(given, numbers.Real) and not isinstance(given, bool | np.bool_)
