@@ -170,16 +170,21 @@ CASES = (
 )
 
 
-def robust(case: Case, count: int = 100, gap: float = ROBUST_GAP) -> tuple[Run, wdro.Solution]:
-    """Sioux Falls as in the paper, from the scenarios to the certified flow."""
+def declared(case: Case, count: int) -> tuple[cp.Variable, wdro.Problem]:
+    """Sioux Falls as in the paper."""
     training = training_scenarios(sioux_falls())
-    parameters = training.parameters(count, seed=0)
-    began = time.process_time(), time.perf_counter()
     flows = wdro.sets.TrafficFlows(training.network)
     x = cp.Variable(flows.dimension, name="flow")
+    parameters = training.parameters(count, seed=0)
     loss = wdro.traffic.beckmann(x, training.network.capacity, *parameters) / 1e5
     ball = wdro.WassersteinBall(case.radius, wdro.costs.SquaredEuclidean(case.weights))
-    problem = wdro.Problem(cp.Minimize(loss), [wdro.In(x, flows)], ambiguity=ball)
+    return x, wdro.Problem(cp.Minimize(loss), [wdro.In(x, flows)], ambiguity=ball)
+
+
+def robust(case: Case, count: int = 100, gap: float = ROBUST_GAP) -> tuple[Run, wdro.Solution]:
+    """From the scenarios to the certified flow."""
+    began = time.process_time(), time.perf_counter()
+    x, problem = declared(case, count)
     problem.solve(method="smoothed", epsilon=case.epsilon, solver=FrankWolfe(gap=gap))
     ended = time.process_time(), time.perf_counter()
     solution = problem.solution
@@ -187,6 +192,26 @@ def robust(case: Case, count: int = 100, gap: float = ROBUST_GAP) -> tuple[Run, 
     assert solution.iterations is not None
     run = Run(x.value, solution.iterations, ended[0] - began[0], ended[1] - began[1])
     return run, solution
+
+
+def radii_apart_and_in_a_row(rounds: int = 3) -> tuple[list[float], float]:
+    """Processor seconds of eight radii in standard deviations, to 1e-4: each alone, and a path.
+
+    Medians over rounds; every problem is declared anew, which does not count.
+    """
+    radii, solver = np.geomspace(0.5, 20.0, 8), FrankWolfe(gap=GAP)
+    alone, path = np.zeros((rounds, len(radii))), np.zeros(rounds)
+    for t in range(rounds):
+        for k, radius in enumerate(radii):
+            problem = declared(Case(radius, "standardize", None), 100)[1]
+            began = time.process_time()
+            problem.solve(method="smoothed", solver=solver)
+            alone[t, k] = time.process_time() - began
+        problem = declared(Case(1.0, "standardize", None), 100)[1]
+        began = time.process_time()
+        problem.path(radii, "smoothed", solver=solver, progress=False)
+        path[t] = time.process_time() - began
+    return np.median(alone, axis=0).tolist(), float(np.median(path))
 
 
 # ------------------------------------------------------------------ measuring

@@ -209,20 +209,9 @@ class Problem:
             ...
         TypeError: unknown option 'epsilom'. Did you mean 'epsilon'? ...
         """
-        checked = Options.of(
-            {
-                "epsilon": epsilon,
-                "sigma": sigma,
-                "integration": integration,
-                "dual": dual,
-                "seed": seed,
-                "start": start,
-                "relax": relax,
-                "verbose": verbose,
-                "progress": progress,
-                **unknown,
-            }
-        )
+        if unknown:
+            Options.of(unknown)
+        checked = Options(epsilon, sigma, integration, dual, seed, start, relax, verbose, progress)
         time_limit = check_time_limit(time_limit)
         model, method = self._current_model(), checked.method(method, self.radius)
         model = model.empirical() if method == "erm" else model

@@ -49,9 +49,8 @@ def assert_same(stated: Transport, warm: WarmHighs) -> None:
     assert found is not None
     stated.problem.solve(solver=cp.CLARABEL)
     assert found.value == pytest.approx(stated.problem.value, abs=1e-6)
-    decision = warm.places.decision(found.x)
-    for variable in (stated.flow, stated.most):
-        assert np.asarray(decision[variable]) == pytest.approx(variable.value, abs=1e-5)
+    expected = np.append(stated.flow.value.ravel(), stated.most.value)
+    assert warm.places.decision(found.x) == pytest.approx(expected, abs=1e-5)
     for constraint in stated.constraints:
         multiplier = warm.places.multiplier(constraint, found.multipliers)
         assert multiplier == pytest.approx(constraint.dual_value, abs=1e-5)
@@ -104,14 +103,15 @@ def test_an_interrupt_on_the_way_to_the_solver_is_made_good(what: str, monkeypat
     stated.change(rng, "all")
     warm = WarmHighs.of(stated.problem, [stated.flow, stated.most], cp.CLARABEL, {})
     assert_same(stated, warm)
-    changed = warm_highs._Affine.changed
+    name = "write" if what == "price" else "changed"
+    noted = getattr(warm_highs._Affine, name)
 
     def interrupted(*given):
-        changed(*given)
+        noted(*given)
         raise KeyboardInterrupt
 
     stated.change(rng, what)
-    monkeypatch.setattr(warm_highs._Affine, "changed", interrupted)
+    monkeypatch.setattr(warm_highs._Affine, name, interrupted)
     with pytest.raises(KeyboardInterrupt):
         warm.run()
     monkeypatch.undo()

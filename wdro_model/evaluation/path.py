@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from wdro_model.loss.batched import Layout
 from wdro_model.model import Model
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.solve.certify import Solution
+from wdro_model.solve.kept import AGAIN
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem
@@ -299,7 +299,8 @@ def radius_path(
         try:
             for radius in values:
                 current = current.with_radius(radius)
-                arguments = warm_arguments(current, {**options, "method": method}, last)
+                if last is None or last.compilation != AGAIN:  # else there is a program to go on
+                    arguments = warm_arguments(current, {**options, "method": method}, last)
                 found = attempt(current, arguments)
                 bar.set_postfix_str(reached(radius, found), refresh=False)
                 bar.update()
@@ -336,58 +337,61 @@ def _stage(
     if isinstance(found, Failure):
         return Stage(radius, None, np.full(layout.dimension, np.nan), {}, {}, found.message)
     x = layout.join(found.decision)
-    statistics, spread = _seen(model, found.everything, sets)
-    return Stage(radius, found, x, statistics, spread)
+    judged = Judged(model, found.everything, sets)
+    return Stage(radius, found, x, Computed(judged, 0), Computed(judged, 1))
+
+
+class Judged:
+    """Statistics and quantiles of the losses on the samples and on each set of scenarios.
+
+    Those on the samples are computed when someone asks, unless the loss has certain parameters,
+    whose values may be others by then.
+    """
+
+    def __init__(
+        self, model: Model, decision: Mapping[Any, np.ndarray], sets: Mapping[str, Any]
+    ) -> None:
+        self._model, self._decision, self._sets = model, decision, sets
+        self._known: dict[str, tuple[LossStatistics, np.ndarray]] = {}
+        for name in self.names() if model.loss_parameters() else sets:
+            self.on(name)
+
+    def names(self) -> Iterator[str]:
+        """Of the samples and the sets."""
+        return iter((TRAINING, *self._sets))
+
+    def on(self, name: str) -> tuple[LossStatistics, np.ndarray]:
+        """Both on one of them."""
+        if name not in self._known:
+            if name != TRAINING and name not in self._sets:
+                raise KeyError(name)
+            x = self._model.feasible.layout.join(self._decision)
+            those = observed(self._model, x, self._sets.get(name))
+            spread = quantiles(those.losses, PERCENTS, those.probabilities)
+            self._known[name] = those.statistics(), spread
+        return self._known[name]
 
 
 class Computed(Mapping[str, Any]):
-    """Results by name, each computed when it is first asked for."""
+    """The statistics or the quantiles by name, each computed when it is first asked for."""
 
-    def __init__(self, compute: Mapping[str, Callable[[], Any]]) -> None:
-        self._compute, self._known = compute, dict[str, Any]()
+    def __init__(self, judged: Judged, part: int) -> None:
+        self._judged, self._part = judged, part
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._known:
-            self._known[name] = self._compute[name]()
-        return self._known[name]
-
-    def part(self, name: str, k: int) -> Any:
-        """One part of a result that has several."""
-        return self[name][k]
+        return self._judged.on(name)[self._part]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._compute)
+        return self._judged.names()
 
     def __len__(self) -> int:
-        return len(self._compute)
+        return sum(1 for _ in self)
 
     def __repr__(self) -> str:
         return repr(dict(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)
-
-
-def _seen(
-    model: Model, decision: Mapping[Any, np.ndarray], sets: Mapping[str, Any]
-) -> tuple[Mapping[str, LossStatistics], Mapping[str, np.ndarray]]:
-    """Statistics and quantiles of the losses on the samples and on each set of scenarios.
-
-    Those on the samples are computed when someone asks, unless the loss has certain parameters,
-    whose values may be others by then.
-    """
-    every = {TRAINING: None, **sets}
-
-    def judged(name: str) -> tuple[LossStatistics, np.ndarray]:
-        x = model.feasible.layout.join(decision)
-        those = observed(model, x, every[name])
-        return those.statistics(), quantiles(those.losses, PERCENTS, those.probabilities)
-
-    both = Computed({name: partial(judged, name) for name in every})
-    for name in every if model.loss_parameters() else sets:
-        both[name]
-    parts = [Computed({n: partial(both.part, n, k) for n in every}) for k in (0, 1)]
-    return parts[0], parts[1]
 
 
 def coordinate_names(problem: Problem) -> tuple[str, ...]:

@@ -28,6 +28,8 @@ ENTRIES = 2**20
 """Numbers of moved data that exist at once."""
 DISTANCES = 2.0 ** (np.arange(-8, 33) / 4)
 """How far the samples look, in distances of the ball: few may move where others stay."""
+AT_ONCE = 2**17
+"""Numbers that are moved to several distances at once, which takes less time than one by one."""
 HALVINGS = 60
 
 
@@ -89,16 +91,25 @@ def looked(model: RobustModel, x: Array, rows: Array, moves: Array) -> tuple[Arr
     """Gains and costs (K, J) of moves at all distances; (0, 0) where there is nothing to gain."""
     here = model.loss.values(x, rows)
     gains, costs = np.zeros((2, len(rows), len(DISTANCES)))
-    for j, distance in enumerate(DISTANCES):
-        there = moved(model, rows, distance * moves)
+    several = max(1, AT_ONCE // rows.size)
+    groups = [np.arange(len(DISTANCES))[j : j + several] for j in range(0, len(DISTANCES), several)]
+    while groups:
+        some = groups.pop(0)
+        steps = DISTANCES[some][:, None, None] * moves
+        origins = np.broadcast_to(rows, steps.shape).reshape(-1, rows.shape[1])
+        there = moved(model, origins, steps.reshape(origins.shape))
         try:
             with np.errstate(all="ignore"):
-                gain = model.loss.values(x, there) - here
+                gain = model.loss.values(x, there) - np.tile(here, len(some))
         except (ArithmeticError, ValueError):
-            break  # beyond the domain of the loss
-        cost = model.cost(rows, there)
+            if len(some) == 1:
+                break  # beyond the domain of the loss
+            groups = [*some[:, None], *groups]
+            continue
+        cost = model.cost(origins, there)
         better = (gain > 0) & (cost > 0) & np.isfinite(cost) & model.joint.contains(there)
-        gains[:, j], costs[:, j] = np.where(better, gain, 0.0), np.where(better, cost, 0.0)
+        for found, values in ((gains, gain), (costs, cost)):
+            found[:, some] = np.where(better, values, 0.0).reshape(len(some), -1).T
     return gains, costs
 
 

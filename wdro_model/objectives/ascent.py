@@ -27,6 +27,8 @@ DOUBLINGS = 60
 MOST_DIFFERENCES = 200
 """Coordinates in which a dual norm is differentiated for the steepest move."""
 PRICES = 12
+LITTLE, STALE = 1e-5, 3
+"""After so many prices in a row that gain less than this share of the loss, no more are tried."""
 CLOSE = 1.01
 """Prices so near to each other are one: the budget is met by shortening moves."""
 OVERSHOOT = 1.0005
@@ -70,9 +72,14 @@ def climb(
     low, high, rows = 0.0, np.inf, model.rows
     best = Climbed(rows, float(mean(model.loss.values(x, rows))), 0.0)
     best = best if likely is None else _better(model, x, best, likely)
+    stale = 0
     for _ in range(PRICES):
         rows = _climbed(model, x, price, rows)
-        best = _better(model, x, best, rows)
+        last, best = best, _better(model, x, best, rows)
+        little = LITTLE * abs(best.expected_loss)
+        stale = 0 if best.expected_loss > last.expected_loss + little else stale + 1
+        if stale == STALE:
+            break
         spent = _mean_cost(model, rows)
         low, high = (price, high) if spent > model.radius else (low, price)
         if low > 0 and high < CLOSE * low:

@@ -138,6 +138,8 @@ class Solution:
     """Of CVaRs in the objective: the library's own variables, which are not in the decision."""
 
     def __post_init__(self) -> None:
+        if not any(isinstance(v, Threshold) for v in self.decision):
+            return
         every = {**self.thresholds, **self.decision}
         own = {v: value for v, value in every.items() if not isinstance(v, Threshold)}
         object.__setattr__(self, "decision", own)
@@ -433,7 +435,8 @@ def mean_loss(model: Model, x: Array) -> Callable[[], float]:
     def computed() -> float:
         return Empirical(model).value(at_quantiles(model, x))
 
-    if not model.loss_parameters() and model.rows.size <= EASY:
+    entries = model.joint.size * model.joint.dimension if isinstance(model, RobustModel) else 0
+    if not model.loss_parameters() and entries <= EASY:
         return computed
     value = computed()
     return lambda: value

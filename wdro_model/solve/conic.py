@@ -394,9 +394,9 @@ class _Run:
 
     def sizes(self, x: Array) -> dict[Any, float]:
         """The largest entries of those variables that can be measured in other units."""
-        places = self.model.feasible.scalable.items()
-        found = {v: float(np.abs(x[where]).max(initial=0.0)) for v, where in places}
-        return {v: size if np.isfinite(size) else 0.0 for v, size in found.items()}
+        size, places = np.abs(x), self.model.feasible.scalable.items()
+        found = {v: float(size[where].max(initial=0.0)) for v, where in places}
+        return {v: largest if largest < np.inf else 0.0 for v, largest in found.items()}
 
     def settled(self, x: Array, small: set[Any]) -> Array:
         """The decision with small values replaced by zero, where that is as good."""

@@ -62,12 +62,12 @@ class Kept:
 
     def trouble(self, model: Model) -> str | None:
         """Why the program does not stand for the model; None if it does."""
-        robust = self.plan.key[0] != "erm"
-        if robust and (self.radius == 0) != (model.radius == 0):
+        robust, radius = self.plan.key[0] != "erm", model.radius
+        if robust and (self.radius == 0) != (radius == 0):
             return "compiled: a radius of 0 is another problem"
-        if not self.any_radius and model.radius != self.radius:
+        if not self.any_radius and radius != self.radius:
             return "compiled: the radius is a number in the program"
-        if robust and self.radius > 0 and not is_ordinary(math.sqrt(model.radius / self.radius)):
+        if robust and self.radius > 0 and not is_ordinary(math.sqrt(radius / self.radius)):
             return "compiled: the radius is of another order, and so are the units"
         if self.worked_in != model.worked_in():
             return "compiled: a changed parameter stands beside uncertain ones in a term"

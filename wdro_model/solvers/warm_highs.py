@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -321,7 +322,7 @@ def places_of(
         dimension=numbers.size,
         targets=np.concatenate([NONE, *(numbers[where] for where in own.values())]),
         sources=np.concatenate([NONE, *entries]),
-        projections=[(own[v], v.shape, v.project) for v in own if _has_attributes(v)],
+        projections=[(own[v], v.shape, _projection(v)) for v in own if _attributes(v)],
         multipliers=_multiplier_places(steps),
     )
 
@@ -342,5 +343,15 @@ def _multiplier_places(steps: list[tuple[Any, Any]]) -> dict[Any, tuple[Array, A
     return {key: (np.abs(place) - 1, np.sign(place)) for key, place in places.items()}
 
 
-def _has_attributes(variable: cp.Variable) -> bool:
-    return any(value is not None and value is not False for value in variable.attributes.values())
+def _attributes(variable: cp.Variable) -> list[str]:
+    """The names of the attributes that a variable has."""
+    values = variable.attributes.items()
+    return [name for name, value in values if value is not None and value is not False]
+
+
+def _projection(variable: cp.Variable) -> Callable[[Array], Array]:
+    """Onto the attributes of a variable, as CVXPY has it."""
+    if _attributes(variable) == ["nonneg"]:
+        return partial(np.maximum, 0.0)
+    project: Callable[[Array], Array] = variable.project
+    return project
