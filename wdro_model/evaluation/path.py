@@ -337,11 +337,11 @@ def _stage(
     if isinstance(found, Failure):
         return Stage(radius, None, np.full(layout.dimension, np.nan), {}, {}, found.message)
     x = layout.join(found.decision)
-    judged = Judged(model, found.everything, sets)
+    judged = StageJudgement(model, found.everything, sets)
     return Stage(radius, found, x, Computed(judged, 0), Computed(judged, 1))
 
 
-class Judged:
+class StageJudgement:
     """Statistics and quantiles of the losses on the samples and on each set of scenarios.
 
     Those on the samples are computed when someone asks, unless the loss has certain parameters,
@@ -375,7 +375,7 @@ class Judged:
 class Computed(Mapping[str, Any]):
     """The statistics or the quantiles by name, each computed when it is first asked for."""
 
-    def __init__(self, judged: Judged, part: int) -> None:
+    def __init__(self, judged: StageJudgement, part: int) -> None:
         self._judged, self._part = judged, part
 
     def __getitem__(self, name: str) -> Any:

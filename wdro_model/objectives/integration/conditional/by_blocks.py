@@ -186,7 +186,7 @@ class Conditional(Given):
 
     def begin_with(self, findings: Any, dual: float) -> None:
         """Take the modes of the same samples, with another radius, as a first guess."""
-        if isinstance(findings, KnownModes) and findings.data is self.rows:
+        if isinstance(findings, KnownModes) and findings.data() is self.rows:
             self._known = replace(findings, dual=dual)
 
     def _looks_out(self) -> bool:

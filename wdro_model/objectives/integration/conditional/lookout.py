@@ -37,7 +37,7 @@ class Lookout:
     """The lattices of some samples at one decision: the loss there, for all dual variables."""
 
     def __init__(self, rule: Conditional, x: Array, samples: Array) -> None:
-        self._rule, self._x, self._samples = rule, x, samples
+        self._rule, self._x, self._samples = rule, np.array(x), samples
         frame, size = rule.frame, len(samples)
         self._moves = lattice(frame.bounds(samples), frame.spread, size, SIDE, FREE_SIDE)
         count, width = self._moves.shape[1], rule.block.frame.dimension

@@ -10,6 +10,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -61,8 +62,8 @@ AHEAD = 0.02
 class KnownModes:
     """The modes at one decision and dual variable, for a density that is nearly the same."""
 
-    data: Array
-    """The samples that have them, (N, d)."""
+    data: ReferenceType[Array]
+    """The samples that have them, (N, d); those who keep the modes do not keep these."""
     x: Array
     dual: float
     modes: BlockModes
@@ -102,15 +103,15 @@ class Placement:
         """The modes, for another density; None before there are any."""
         if self._modes is None or self.x is None or len(self.owners) < self.rule.joint.size:
             return None
-        return KnownModes(self.rule.rows, self.x, self.dual, self._modes)
+        return KnownModes(ref(self.rule.rows), self.x, self.dual, self._modes)
 
     def copy(self) -> Placement:
         """A placement that goes on from here."""
         return copy(self)
 
     def forget_nodes(self) -> None:
-        """Keep the modes alone: the nodes are made again when they are asked for."""
-        self._nodes = None
+        """Keep the modes alone: all else is made again when it is asked for."""
+        self._nodes = self._lookout = None
 
     def place(self, x: Array, dual: float) -> None:
         """Put the nodes around the modes at this decision and dual, when they are asked for."""
