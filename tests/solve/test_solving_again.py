@@ -6,6 +6,7 @@ from dataclasses import replace
 import cvxpy as cp
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 
 import wdro_model as wdro
 from wdro_model.solve.kept import AGAIN
@@ -208,3 +209,42 @@ def test_the_mean_loss_is_that_of_the_solve_whenever_it_is_asked_for(sense):
             assert solution.empirical_value == pytest.approx(expected, rel=1e-9)
         assert f"{expected:.8g}" in str(first)
         fee.value = 0.5
+
+
+def test_the_bound_on_the_worst_case_is_that_of_the_solve_whenever_it_is_asked_for():
+    """Also after the parameter that is the radius, or one of the loss, has another value."""
+    data = np.random.default_rng(0).uniform(0.5, 1.5, (6, 2))
+    x, shift = cp.Variable(2, nonneg=True), cp.Parameter(value=0.0)
+    xi = wdro.UncertainParameter(2, samples=data, support=wdro.supports.Box(0.0, 3.0))
+    curved = cp.sum(cp.power(cp.multiply(xi, x) + 1.0, 3))
+    radius = cp.Parameter(nonneg=True, value=0.1)
+    found = {}
+    for name, loss, size in (
+        ("numbers", curved, 0.1),
+        ("a parameter as radius", curved, radius),
+        ("a parameter in the loss", curved + shift * cp.sum(x), 0.1),
+    ):
+        ball = wdro.WassersteinBall(size)
+        problem = wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1], ball, assume_convex=True)
+        problem.solve("smoothed", epsilon=0.05)
+        found[name] = problem.solution
+        assert problem.solution.robust_value_is_bound
+    radius.value, shift.value = 2.0, 100.0
+    stored = pickle.loads(pickle.dumps(found["numbers"]))
+    values = [solution.robust_value for solution in (*found.values(), stored)]
+    assert values == pytest.approx([values[0]] * 4, rel=1e-4)
+    assert values[0] >= found["numbers"].value
+    assert values[0] == pytest.approx(worst_on_a_mesh(data, found["numbers"].decision[x]), rel=1e-3)
+
+
+def worst_on_a_mesh(data: np.ndarray, x: np.ndarray) -> float:
+    """min over l of 0.1 l + mean_k max_z f(x, z) - l |z - xi_k|^2, z on a mesh of the box."""
+    line = np.linspace(0.0, 3.0, 301)
+    mesh = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
+    losses = ((mesh * x + 1.0) ** 3).sum(axis=1)
+    costs = ((mesh - data[:, None]) ** 2).sum(axis=2)
+
+    def dual(price: float) -> float:
+        return float(0.1 * price + (losses - price * costs).max(axis=1).mean())
+
+    return float(minimize_scalar(dual, bounds=(0.1, 100.0), method="bounded").fun)

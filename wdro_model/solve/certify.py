@@ -114,7 +114,7 @@ class Solution:
     """How the inner integral was computed."""
     diagnostics: Diagnostics | None = None
     """Effective sample size and Monte Carlo error of the reported value."""
-    robust_value: float | None = None
+    robust_value: float | None = cast(Any, Later())
     """The exact worst-case risk of the decision over the ball, where a formula is known; after a
     smoothed solve without one, the best lower bound known: its value, or ascent in the data."""
     robust_value_is_bound: bool = False
@@ -146,7 +146,8 @@ class Solution:
         object.__setattr__(self, "thresholds", {v: every[v] for v in every if v not in own})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_empirical_value": self.empirical_value, "experience": NONE}
+        known = {"_robust_value": self.robust_value, "_empirical_value": self.empirical_value}
+        return {**self.__dict__, **known, "experience": NONE}
 
     @property
     def everything(self) -> dict[cp.Variable, np.ndarray]:
@@ -414,29 +415,40 @@ def evaluations(
             late = True
     if robust is not None or dual is None:
         return {"empirical_value": mean, "robust_value": robust}
-    found = None if late else climb(model, x, dual, likely)
-    bound = max(
-        known,
-        -np.inf if found is None else risk_on(model, x, found.rows, model.shares.probabilities),
-    )
+
+    def bound() -> float | None:
+        found = None if late else climb(model, x, dual, likely)
+        reached = -np.inf
+        if found is not None:
+            reached = risk_on(model, x, found.rows, model.shares.probabilities)
+        best = max(known, reached)
+        return float(best) if np.isfinite(best) else None
+
+    lasting = is_lasting(model) and not isinstance(model.ambiguity.radius, cp.Parameter)
+    later = bound if lasting and np.isfinite(known) else bound()
     return {
         "empirical_value": mean,
-        "robust_value": float(bound) if np.isfinite(bound) else None,
-        "robust_value_is_bound": bool(np.isfinite(bound)),
+        "robust_value": later,
+        "robust_value_is_bound": later is not None,
     }
 
 
 def mean_loss(model: Model, x: Array) -> Callable[[], float]:
-    """The empirical value of a decision, computed now where it may be another one later.
-
-    That is so with certain parameters, which get other values. Much data is not to be kept.
-    """
+    """The empirical value of a decision, computed now where it may be another one later."""
 
     def computed() -> float:
         return Empirical(model).value(at_quantiles(model, x))
 
-    entries = model.joint.size * model.joint.dimension if isinstance(model, RobustModel) else 0
-    if not model.loss_parameters() and entries <= EASY:
+    if is_lasting(model):
         return computed
     value = computed()
     return lambda: value
+
+
+def is_lasting(model: Model) -> bool:
+    """May a solution compute later what it is asked for?
+
+    Certain parameters of the loss may have other values then, and much data is not to be kept.
+    """
+    entries = model.joint.size * model.joint.dimension if isinstance(model, RobustModel) else 0
+    return not model.loss_parameters() and entries <= EASY
