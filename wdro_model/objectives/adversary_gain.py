@@ -107,7 +107,9 @@ def looked(model: RobustModel, x: Array, rows: Array, moves: Array) -> tuple[Arr
             groups = [*some[:, None], *groups]
             continue
         cost = model.cost(origins, there)
-        better = (gain > 0) & (cost > 0) & np.isfinite(cost) & model.joint.contains(there)
+        better = (gain > 0) & (cost > 0) & np.isfinite(cost)
+        if model.joint.bounds is None:
+            better &= model.joint.contains(there)
         for found, values in ((gains, gain), (costs, cost)):
             found[:, some] = np.where(better, values, 0.0).reshape(len(some), -1).T
     return gains, costs

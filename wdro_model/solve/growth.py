@@ -9,6 +9,9 @@ samples, before anything is optimised.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
 
 from wdro_model.errors import UnboundedError
@@ -21,6 +24,8 @@ STRIDES = 2.0 ** np.arange(-4, 31)
 """Distances along a ray, in units of the data."""
 FASTER = 1.005
 """Growth of f/c over a doubling of the distance that counts as faster than the cost."""
+AT_ONCE = 2**17
+"""Numbers of moved data that exist at once."""
 GROWTH, DOMAIN = "growth", "domain"
 BOX = "for instance support=wdro.supports.Box(lower, upper)"
 
@@ -58,13 +63,10 @@ def trouble(model: RobustModel, x: Array) -> str | None:
         return None
     names = ", ".join(repr(p.name()) for p in model.joint.parameters)
     for origin in model.joint.matrix[:: max(1, model.joint.size // SAMPLES)][:SAMPLES]:
-        for direction in rays(model, x, origin):
-            found = along(model, x, origin, direction)
-            if found is None:
-                continue
+        for found in along(model, x, origin, rays(model, x, origin)):
             if found == GROWTH:
                 return outgrown(model)
-            if model.structure.curvature_in_data != "concave":
+            if found == DOMAIN and model.structure.curvature_in_data != "concave":
                 return (
                     f"the smoothed objective is infinite: the loss is not defined for all values "
                     f"that the data ({names}) may take, or infinite at some, and the reference "
@@ -98,7 +100,7 @@ def risk_is_infinite(model: RobustModel, x: Array) -> bool:
     if is_tame(model):
         return False
     origin = model.joint.matrix[0]
-    return any(along(model, x, origin, ray) == GROWTH for ray in rays(model, x, origin))
+    return GROWTH in along(model, x, origin, rays(model, x, origin))
 
 
 def rays(model: RobustModel, x: Array, origin: Array) -> list[Array]:
@@ -119,44 +121,69 @@ def rays(model: RobustModel, x: Array, origin: Array) -> list[Array]:
     return [direction for direction in kept if direction.any()]
 
 
-def along(model: RobustModel, x: Array, origin: Array, direction: Array) -> str | None:
-    """GROWTH, DOMAIN or None for one ray."""
+def along(
+    model: RobustModel, x: Array, origin: Array, directions: list[Array]
+) -> Iterator[str | None]:
+    """GROWTH, DOMAIN or None for each ray; several are looked along at once."""
+    several = max(1, AT_ONCE // (len(STRIDES) * len(origin)))
+    for first in range(0, len(directions), several):
+        some = [way(model, origin, ray) for ray in directions[first : first + several]]
+        pulls = model.cost(*np.broadcast_arrays(origin, np.concatenate([w.rows for w in some])))
+        ends = np.cumsum([len(w.rows) for w in some])[:-1]
+        for one, values, pull in zip(some, raw_values(model, x, some), np.split(pulls, ends)):
+            yield None if values is None else judged(model, one, values, pull)
+
+
+class Way(NamedTuple):
+    """A ray, as far as the support goes."""
+
+    rows: Array
+    """Scenarios (L, d), the sample itself first."""
+    unbounded: bool
+    """Does it leave every bounded set?"""
+
+
+def way(model: RobustModel, origin: Array, direction: Array) -> Way:
+    """The part of a ray that lies in the support."""
     rows = origin + STRIDES[:, None] * direction
     if model.joint.bounds is not None:
         rows = np.clip(rows, *model.joint.bounds)
-    unbounded = bool(np.any(rows[-1] != rows[-2]))
-    inside = model.joint.contains(rows)
-    rows = rows[: int(np.argmin(inside)) if not inside.all() else len(rows)]
-    if not len(rows):
+    elif not (inside := model.joint.contains(rows)).all():
+        rows = rows[: int(np.argmin(inside))]
+    unbounded = len(rows) == len(STRIDES) and bool(np.any(rows[-1] != rows[-2]))
+    return Way(np.concatenate([origin[None], rows]), unbounded)
+
+
+def judged(model: RobustModel, way: Way, values: Array, pull: Array) -> str | None:
+    """GROWTH, DOMAIN or None for the losses along a ray and the costs of going there."""
+    if len(values) == 1 or not np.isfinite(values[0]):
         return None
-    values = raw_values(model, x, np.concatenate([origin[None], rows]))
-    if values is None or not np.isfinite(values[0]):
-        return None
-    rise = values[1:] - values[0]
-    pull = model.cost(np.broadcast_to(origin, rows.shape), rows)
+    rise, pull = values[1:] - values[0], pull[1:]
     known = len(rise) if np.isfinite(rise).all() else int(np.argmin(np.isfinite(rise)))
     ended = known < len(rise)
-    if len(rows) < len(STRIDES) and not ended:
+    if len(rise) < len(STRIDES) and not ended:
         return None  # the support ends first
     with np.errstate(invalid="ignore", divide="ignore"):  # a cost of zero, or without end
         last = rise[max(0, known - 3) : known] / pull[max(0, known - 3) : known]
     growing = len(last) == 3 and last[0] > 0 and bool(np.all(last[1:] > FASTER * last[:-1]))
     overflows = ended and (np.isposinf(rise[known]) or model.expression is None)
-    if growing and unbounded and (overflows or not ended):
+    if growing and way.unbounded and (overflows or not ended):
         return GROWTH
     return DOMAIN if ended else None
 
 
-def raw_values(model: RobustModel, x: Array, rows: Array) -> Array | None:
-    """The loss at the rows, whatever it is there; None if it cannot be evaluated."""
+def raw_values(model: RobustModel, x: Array, some: list[Way]) -> list[Array | None]:
+    """The loss along some rays, whatever it is there; None where it cannot be evaluated."""
+    rows = np.concatenate([way.rows for way in some])
     try:
         with np.errstate(all="ignore"):
             values, _ = model.loss.loss(model.loss.layout.split(x), model.joint.split(rows))
-    except ArithmeticError:
-        return None
-    except ValueError:
-        return one_by_one(model, x, rows)
-    return np.asarray(values, dtype=float)
+    except (ArithmeticError, ValueError) as error:
+        if len(some) > 1:
+            return [raw_values(model, x, [way])[0] for way in some]
+        return [None if isinstance(error, ArithmeticError) else one_by_one(model, x, rows)]
+    ends = np.cumsum([len(way.rows) for way in some])[:-1]
+    return list(np.split(np.asarray(values, dtype=float), ends))
 
 
 def one_by_one(model: RobustModel, x: Array, rows: Array) -> Array | None:

@@ -33,7 +33,8 @@ def choose_integration(model: RobustModel, solver: FirstOrder, options: Options)
     """How the inner integral is computed; the paper's algorithm keeps the paper's estimator."""
     if options.integration is None and solver.is_stochastic:
         return Choice("gaussian", "the paper's estimator goes with the paper's algorithm")
-    return integration.choose(model, options.integration)
+    asked = options.integration
+    return model.remember(f"integration {asked}", lambda: integration.choose(model, asked))
 
 
 def dual_rule(solver: FirstOrder, options: Options) -> str:

@@ -96,7 +96,7 @@ class Probe:
 
 def probes(model: RobustModel) -> list[Probe]:
     """The loss at a few decisions of order one, generic ones among them."""
-    return model.remember(f"probes of the loss: {model.radius!r}", lambda: _look(model))
+    return model.remember("probes of the loss", lambda: _look(model))
 
 
 def _look(model: RobustModel) -> list[Probe]:

@@ -18,7 +18,11 @@ from wdro_model.objectives.integration.conditional.block_modes import (
     lattice,
     lattice_peaks,
 )
-from wdro_model.objectives.integration.conditional.marginal import Marginal, scenarios
+from wdro_model.objectives.integration.conditional.marginal import (
+    CHUNK_ENTRIES,
+    Marginal,
+    scenarios,
+)
 from wdro_model.objectives.integration.importance.targets import blocks
 from wdro_model.solvers.objective import Array
 
@@ -41,16 +45,15 @@ class Lookout:
         frame, size = rule.frame, len(samples)
         self._moves = lattice(frame.bounds(samples), frame.spread, size, SIDE, FREE_SIDE)
         count, width = self._moves.shape[1], rule.block.frame.dimension
-        values, slopes = np.empty((size, count)), np.empty((size, count, width))
+        self._parts = blocks(size, count * rule.joint.dimension, CHUNK_ENTRIES)
+        self._values, self._slopes = np.empty((size, count)), []
         target = Marginal(rule, x, 1.0)
-        for some in blocks(size, count * rule.joint.dimension):
-            rows = scenarios(rule, samples[some], self._moves[some])
-            found = target.look(rows, rule.affine, rule.in_block)
-            values[some], slopes[some] = (
-                found[0].reshape(-1, count),
-                found[1].reshape(-1, count, width),
-            )
-        self._values, self._slopes = values, rule.block.slopes(samples, slopes)
+        for part in self._parts:
+            rows = scenarios(rule, samples[part], self._moves[part])
+            values, slopes = target.look(rows, rule.affine, rule.in_block)
+            self._values[part] = values.reshape(-1, count)
+            slopes = slopes.reshape(-1, count, width)
+            self._slopes.append(rule.block.slopes(samples[part], slopes))
         self._looked = -1.0
         """The dual variable at which the lattice was looked at last."""
         self._tried = np.full((size, count), np.nan)
@@ -94,7 +97,9 @@ class Lookout:
         assert rule.frame.weights is not None
         precision = 1 / rule.frame.spread + 2 * dual * rule.frame.weights / rule.epsilon
         h = self._values / rule.epsilon - 0.5 * (self._moves**2 @ precision)
-        return h + rule.block.integrate(self._slopes, dual).log_value
+        for part, slopes in zip(self._parts, self._slopes):
+            h[part] += rule.block.integrate(slopes, dual).log_value
+        return h
 
     def _beside(self, known: BlockModes) -> Array:
         """The height of the highest known mode in or next to each cell of the lattice, (K, L)."""

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from wdro_model.objectives.integration.conditional.by_blocks import Columns, Conditional
 
 
+CHUNK_ENTRIES = 2**17
+"""Scenarios evaluated at once (1 MiB): arrays that stay in the cache."""
+
+
 def scenarios(rule: Conditional, owners: Array, moves: Array) -> Array:
     """Rows (P S, d): the samples `owners` (P,), with moves (P, S, r) of the block C."""
     repeated = np.repeat(owners, moves.shape[1])
@@ -97,7 +101,7 @@ class Marginal:
     def _tilted(self, rows: Array, inner: BlockIntegral, steep: Array) -> Array:
         """The rows (changed in place) with block A at its tilted mean."""
         block = self.rule.block
-        rows[:, block.frame.moving] += block.moves(inner, steep)[:, 0]
+        rows[:, block.frame.columns] += block.moves(inner, steep)[:, 0]
         return rows
 
     def _evaluate(self, owners: Array, moves: Array, slopes: bool) -> tuple[Array, Array]:

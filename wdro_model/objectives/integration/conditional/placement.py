@@ -154,10 +154,9 @@ class Placement:
         """
         rule = self.rule
         scores, log_rule = rule.grid.scores(rule.frame.dimension)
-        count, size = len(scores), len(modes.owners)
+        size = len(modes.owners)
         wide = gaussians(modes, rule.frame.bounds(modes.owners), rule.grid.wider)
-        rows, points = np.repeat(np.arange(size), count), np.tile(scores, (size, 1))
-        moves = wide.transport(rows, points).reshape(size, count, rule.frame.dimension)
+        moves = wide.transport(slice(None), scores[None])
         density = wide.log_density(moves)
         number, first = modes.count(), np.searchsorted(modes.owners, modes.owners)
         for shift in range(1, int(number.max(initial=1))):

@@ -54,6 +54,13 @@ class Frame:
         return len(self.moving)
 
     @cached_property
+    def columns(self) -> Array | slice:
+        """The coordinates that move, as a slice where they are side by side: views, no copies."""
+        first = int(self.moving[0]) if len(self.moving) else 0
+        beside = np.array_equal(self.moving, np.arange(first, first + len(self.moving)))
+        return slice(first, first + len(self.moving)) if beside else self.moving
+
+    @cached_property
     def bounded(self) -> bool:
         """Does a box truncate some coordinate?"""
         return bool(np.isfinite(self.lower).any() or np.isfinite(self.upper).any())
@@ -62,25 +69,20 @@ class Frame:
         """Bounds (B, r) on the moves of these samples; None on R^d."""
         if not self.bounded:
             return None
-        origins = self.joint.matrix[owners][:, self.moving]
+        origins = self.joint.matrix[owners][:, self.columns]
         return np.minimum(self.lower - origins, 0.0), np.maximum(self.upper - origins, 0.0)
 
     def rows(self, owners: Array, moves: Array) -> Array:
-        """Scenarios (B, d) of the moves (B, r)."""
+        """Scenarios (B, d) of the moves (B, r) of the samples with these indices (B,)."""
         rows = self.joint.matrix[owners]
-        step = moves if self.rotation is None else moves @ self.rotation.T
-        if self.dimension == rows.shape[1]:
-            rows = rows + step
-        else:
-            rows = np.array(rows)
-            rows[:, self.moving] += step
+        rows[:, self.columns] += moves if self.rotation is None else moves @ self.rotation.T
         if self.bounded:
-            rows[:, self.moving] = np.clip(rows[:, self.moving], self.lower, self.upper)
+            rows[:, self.columns] = np.clip(rows[:, self.columns], self.lower, self.upper)
         return rows
 
     def pulled(self, gradients: Array) -> Array:
         """Gradients in y (B, r) from gradients in the scenarios (B, d)."""
-        moving = gradients[:, self.moving]
+        moving = gradients[:, self.columns]
         return moving if self.rotation is None else moving @ self.rotation
 
     @cached_property

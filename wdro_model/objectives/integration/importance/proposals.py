@@ -71,39 +71,44 @@ class Component:
             square += np.einsum("ksj,kj->ks", along**2, part(self.scales) ** -2.0 - 1.0)
         return part(self.log_norm)[:, None] - 0.5 * square
 
-    def transport(self, owners: Array, noise: Array, along: Array | None = None) -> Array:
+    def transport(self, owners: Array | slice, noise: Array, along: Array | None = None) -> Array:
         """Moves (M, r) from standard normal noise (M, r); owners (M,) index the K samples.
 
-        along: standard normal numbers that replace the noise in the first direction.
+        Several for each owner from noise (M, S, r), or from that of one for all, (1, S, r).
+        along: standard normal numbers (M,) that replace the noise in the first direction.
         """
+        if noise.ndim == 2:
+            line = None if along is None else along[:, None]
+            return self._transported(owners, noise[:, None], line)[:, 0]
+        return self._transported(owners, noise, along)
 
+    def _transported(self, owners: Array | slice, noise: Array, along: Array | None) -> Array:
         def part(array: Array) -> Array:
             return array if len(array) == 1 else array[owners]
 
-        center, deviation = part(self.center), part(self.deviation)
+        center, deviation = part(self.center)[:, None], part(self.deviation)[:, None]
         given = noise
         if self.basis is not None and self.scales is not None:
-            basis, factors = part(self.basis), part(self.scales) - 1.0
-            inner = np.einsum("mr,mjr->mj", noise, basis)
+            basis, factors = part(self.basis), part(self.scales)[:, None] - 1.0
+            inner = noise @ np.swapaxes(basis, 1, 2)
             extra = inner * factors
             if along is not None:
-                has = np.einsum("mr,mr->m", basis[:, 0], basis[:, 0]) > 0.5
-                extra[:, 0] = np.where(has, along * (1 + factors[:, 0]) - inner[:, 0], 0.0)
-            noise = noise + np.einsum("mj,mjr->mr", extra, basis)
+                has = np.einsum("mr,mr->m", basis[:, 0], basis[:, 0])[:, None] > 0.5
+                first = along * (1 + factors[..., 0]) - inner[..., 0]
+                extra[..., 0] = np.where(has, first, 0.0)
+            noise = noise + extra @ basis
         moves = center + deviation * noise
         if self.bounds is None:
             return moves
-        lower, upper = (np.broadcast_to(part(side), moves.shape) for side in self.bounds)
+        sides = [part(side)[:, None] for side in self.bounds]
         if self.truncated is not None:
-            where = np.broadcast_to(part(self.truncated), moves.shape)
-            law = Truncation(
-                np.broadcast_to(center, moves.shape)[where],
-                np.broadcast_to(deviation, moves.shape)[where],
-                lower[where],
-                upper[where],
-            )
-            moves[where] = inverse_cdf(law, ndtr(given[where]))
-        return np.clip(moves, lower, upper)
+            count, ends = moves.shape[1], (len(moves), 1, moves.shape[2])
+            k, i = np.nonzero(np.broadcast_to(part(self.truncated), (len(moves), moves.shape[2])))
+            laws = (np.broadcast_to(a, ends)[k, 0, i] for a in (center, deviation, *sides))
+            uniform = ndtr(np.broadcast_to(given, moves.shape)[k, :, i])
+            law = Truncation(*(np.repeat(a, count) for a in laws))
+            moves[k, :, i] = inverse_cdf(law, uniform.ravel()).reshape(uniform.shape)
+        return np.clip(moves, *sides)
 
     def rows(self, owners: Array) -> Component:
         """Those of some of the samples."""

@@ -217,7 +217,7 @@ def probe(loss: FlatLoss, x: Array, rows: Array, good: Array, slopes: bool) -> t
     return values, gradients
 
 
-def blocks(size: int, width: int) -> list[slice]:
+def blocks(size: int, width: int, entries: int = PROBED_ENTRIES) -> list[slice]:
     """Slices of rows of bounded size."""
-    step = max(1, PROBED_ENTRIES // max(1, width))
+    step = max(1, entries // max(1, width))
     return [slice(start, start + step) for start in range(0, size, step)]
