@@ -12,6 +12,7 @@ from wdro_model.datasets import sioux_falls, training_scenarios
 from wdro_model.model.compiled import RobustModel
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.integration import Choice, Scales, Stream
+from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.solvers import FrankWolfe
 from wdro_model.solvers.directions.projected_newton import OracleQuadratic, _Projected
 from wdro_model.solvers.directions.secant_pairs import SecantPairs
@@ -106,6 +107,33 @@ def test_gradients_with_the_adversary_held_begin_with_the_gradient() -> None:
     other = rule.slice(ahead, np.arange(model.joint.size), Stream(0))
     other.at(dual)
     assert (other.gradient(dual) - held(ahead)) @ away >= -1e-9 * abs(gradient @ away)
+
+
+@pytest.mark.parametrize("radius", [0.3, 2.0, 6.0, 15.0])
+def test_the_reply_to_a_step_is_the_change_of_the_gradient(radius: float) -> None:
+    """Against the gradients of evaluations that move nodes and search for the dual themselves."""
+    model = flow_problem(10, radius)._model
+    rule = Choice("conditional", "").build(model, Scales(0.05, 0.05, 10))
+    objective = Smoothed(rule, size=10, radius=radius, epsilon=0.05, sigma=0.05, convex=True)
+    flows = model.feasible.oracle()
+    x = 0.5 * (flows.minimize(np.ones(76)) + flows.minimize(np.arange(1.0, 77.0)))
+    for _ in range(3):
+        x = 0.8 * x + 0.2 * flows.minimize(objective.evaluate(x).gradient)
+    away = flows.minimize(np.linspace(2.0, 1.0, 76)) - x
+    step = 1e-7
+    up, down = (objective.evaluate(x + s * away).gradient for s in (step, -step))
+    gradient = objective.evaluate(x).gradient
+    replied, held = objective.replied(x), objective.held(x)
+    assert replied is not None
+    assert held is not None
+    np.testing.assert_allclose(replied(x), gradient, rtol=1e-9)
+    change = (replied(x + 0.1 * step * away) - gradient) / (0.1 * step)
+    expected = (up - down) / (2 * step)
+    np.testing.assert_allclose(change, expected, atol=2e-3 * np.abs(expected).max())
+    # The adversary replies to its own advantage: the risk bends more than the loss does.
+    alone = (held(x + step * away) - gradient) / step
+    assert change @ away >= (1 - 1e-6) * (alone @ away)
+    assert objective.replied(x + away) is None  # not the decision that was evaluated last
 
 
 def test_of_the_mean_loss_nothing_is_held() -> None:

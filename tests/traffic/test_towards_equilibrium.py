@@ -199,10 +199,21 @@ def test_costs_that_change_once_more_are_extrapolated(scenarios):
 
     flows.reset()
     known = [model(k, equilibrium(k)) for k in (0, 1)]
-    third = rule.begin_with(known[1], known[0], 1.0)
+    third = rule.begin_with([(known[1], 2.0), (known[0], -1.0)])
     expected, last = equilibrium(2), known[1].x
     assert np.linalg.norm(third - expected) < 0.1 * np.linalg.norm(last - expected)
-    assert rule.begin_with(known[1], None, 1.0) is None  # nothing is known of the change
-    assert rule.begin_with("another solve", known[0], 1.0) is None
+    assert rule.begin_with([(known[1], 1.0)]) is None  # nothing is known of the change
+    assert rule.begin_with([(known[1], 2.0), (None, -1.0)]) is None
+    assert rule.begin_with([("another solve", 2.0), (known[0], -1.0)]) is None
     flows.reset()
     assert rule.findings() is None
+
+
+@pytest.mark.parametrize("radius", [0.5, 2.0, 5.0, 12.0, 20.0])
+def test_few_steps_lead_to_robust_flows(scenarios, radius):
+    """Newton's method: the adversary's reply to a step is known, also where it is torn."""
+    flows = TrafficFlows(scenarios.network, "numba")
+    _, problem = robust(scenarios, flows, 20, radius)
+    problem.solve("smoothed", solver=FrankWolfe(gap=1e-6))
+    assert problem.status == "optimal"
+    assert problem.solution.iterations <= 8

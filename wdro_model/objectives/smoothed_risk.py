@@ -127,6 +127,10 @@ class Smoothed:
         """
         return self._known("held", x)
 
+    def replied(self, x: Array) -> Callable[[Array], Array] | None:
+        """Gradients at decisions close to x, to which adversary and dual reply; None as above."""
+        return self._known("replied", x)
+
     def likely(self, x: Array) -> Array | None:
         """Where the adversary most likely moves each sample, (N, d); None where not known."""
         return self._known("likely", x)

@@ -192,9 +192,8 @@ def gone_on(recipe: Recipe, first: Smoothed, earlier: Experience, start: Array) 
     directions: Any = model.feasible.oracle().own_direction
     if not hasattr(directions, "begin_with"):
         return start
-    before = None if earlier.before is None else earlier.before.directions
-    change = earlier.change(model.radius, order)
-    found = directions.begin_with(earlier.directions, before, change)
+    known = earlier.going_on(model.radius, order)
+    found = directions.begin_with([(solve.directions, weight) for solve, weight in known])
     return start if found is None else found
 
 
@@ -204,7 +203,7 @@ def experience(
     """What a solve has learnt, for the next one."""
     directions: Any = model.feasible.oracle().own_direction
     learnt = directions.findings() if hasattr(directions, "findings") else None
-    return Experience(model.radius, dual, first.integration.findings(), learnt, earlier.alone())
+    return Experience(model.radius, dual, first.integration.findings(), learnt, earlier.shortened())
 
 
 def hasty_start(model: RobustModel, options: Options, rng: np.random.Generator) -> Array:

@@ -164,9 +164,10 @@ class Loop:
     def stride(self, here: Look) -> Stride | None:
         """The rules' step, else a plain one; None if neither improves the objective."""
         state = here.state
-        if hasattr(self.direction, "held"):
-            hold = getattr(self.objective, "held", None)
-            self.direction.held = None if hold is None else hold(self.clipped(self.x))
+        for name in ("held", "replied"):  # what the objective knows of decisions around this one
+            if hasattr(self.direction, name):
+                tell = getattr(self.objective, name, None)
+                setattr(self.direction, name, tell and tell(self.clipped(self.x)))
         move = self.direction.propose(self.x, state.gradient, state.vertex, here.certificate.slope)
         stride = self.along(move, here)
         if stride is None and not move.is_plain:

@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from scipy.optimize import brentq
 
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.directions import Conjugate, DirectionState, Move
@@ -28,8 +29,12 @@ STEEPEST = 30.0
 SHORT, SHORT_STEPS = 0.05, 3
 """After so many steps in a row that go less than this part of the way, conjugate directions take
 over."""
-DIFFERENCE = 1e-5
-"""The share of a flow over which gradients are compared."""
+REPLIES, ENOUGH = 4, 0.05
+"""Equilibria on the way to that with the adversary's reply: at most so many, and none that promises
+less than this part of what the first did."""
+DIFFERENCE, CLOSE_BY = 1e-5, 1e-8
+"""The share of a flow over which gradients are compared; the adversary's reply to more than the
+second may be far from linear, where a sample is torn between two modes."""
 MOVED = 1e-3
 """Flows that changed by this share tell the slope of their cost anew."""
 TRUST = 4.0
@@ -104,19 +109,19 @@ class TowardsEquilibrium:
         lesson = LEARNT.by_set.get(self.flows)
         return None if lesson is None else lesson.model
 
-    def begin_with(self, last: Any, before: Any, change: float) -> Array | None:
-        """Begin with the costs that the last solve ended with, and those of the one before it.
+    def begin_with(self, known: list[tuple[Any, float]]) -> Array | None:
+        """Begin with the costs that other solves ended with, the last one first.
 
-        change: how far the problem is from the last one, in units of what lay between these two;
-            the costs are expected to go on changing as they did. Returned is their equilibrium, a
-            place to begin; None where too little is known for that.
+        known: their findings, and their weights in what is expected now. Returned is the
+            equilibrium of these costs, a place to begin; None where too little is known for that.
         """
+        last = known[0][0]
         if not self._fits(last):
             return None
         lesson = LEARNT.by_set[self.flows] = Lesson(last)
-        if not self._fits(before) or change <= 0.0:
+        if len(known) == 1 or not all(self._fits(model) for model, _ in known):
             return None
-        lesson.model = last.extrapolated(before, change)
+        lesson.model = last.expected([(model.at(last.x), weight) for model, weight in known])
         return lesson.equilibrium(self.flows.trips, lesson.model, EXPECTED)
 
     def _fits(self, model: Any) -> bool:
@@ -139,6 +144,8 @@ class _Equilibria:
         """Steps in a row that were short."""
         self.held: GradientAt | None = None
         """Gradients at other flows, the adversary being that of x; None where not known."""
+        self.replied: GradientAt | None = None
+        """Gradients at flows close to x, to which the adversary replies; None where not known."""
 
     @property
     def misled(self) -> bool:
@@ -153,10 +160,37 @@ class _Equilibria:
         if model is None:
             return self.retreat(x, vertex)
         self.learnt.model, spent = model, float(gradient @ x)
-        aim = self.learnt.equilibrium(self.trips, model, CLOSER * gap / spent if spent else 0.0)
+        aim = self._aim(model, CLOSER * gap / spent if spent else 0.0)
         if not gradient @ (aim - x) < 0.0:
             return self.retreat(x, vertex)
         return Move(aim - x, suggested=1.0)
+
+    def _aim(self, model: CostModel, gap: float) -> Array:
+        """The equilibrium of the model, and of the adversary's reply to first order where known.
+
+        The reply adds R (X - x) to the costs, R being positive and not diagonal: the equilibrium
+        is approached by those of separable costs, each with a search along the line.
+        """
+        found, reply, first = model, np.zeros(model.x.shape), 0.0
+        for _ in range(REPLIES):
+            move = self.learnt.equilibrium(self.trips, found, gap) - found.x
+            if self.replied is None:
+                return found.x + move
+            promised = -float(found.gradient @ move)
+            if not promised > ENOUGH * first:
+                break
+            more = self._reply(model, move)
+            step = least_along(model, found.x, move, reply, more)
+            y, reply, first = found.x + step * move, reply + step * more, first or promised
+            found = CostModel.with_slopes(y, model.at(y) + reply, model.slopes(y))
+        return found.x
+
+    def _reply(self, model: CostModel, move: Array) -> Array:
+        """How a move changes costs through the adversary alone."""
+        assert self.replied is not None
+        step = CLOSE_BY * float(np.linalg.norm(model.x)) / float(np.linalg.norm(move))
+        there = np.maximum(model.x + step * move, 0.0)
+        return (self.replied(there) - model.at(there)) / step
 
     def retreat(self, x: Array, vertex: Array) -> Move:
         return self.conjugate.retreat(x, vertex)
@@ -171,10 +205,10 @@ class _Equilibria:
         self, x: Array, gradient: Array, last: tuple[Array, Array] | None
     ) -> CostModel | None:
         """Costs that look like the gradient; None as long as nothing is known of their growth."""
-        if (model := self.learnt.model) is not None:
-            return model.rescaled(x, gradient) if last is None else model.moved(x, gradient)
         if (slopes := self._slopes(x, gradient)) is not None:
             return CostModel.with_slopes(x, gradient, slopes)
+        if (model := self.learnt.model) is not None:
+            return model.rescaled(x, gradient) if last is None else model.moved(x, gradient)
         return None if last is None else CostModel.between(*last, x, gradient)
 
     def _slopes(self, x: Array, gradient: Array) -> Array | None:
@@ -183,6 +217,15 @@ class _Equilibria:
             return None
         step = DIFFERENCE * (x + (x.mean() or 1.0))
         return (self.held(x + step) - gradient) / step
+
+
+def least_along(model: CostModel, y: Array, move: Array, reply: Array, more: Array) -> float:
+    """The best part of a move from y: reply and more are added to the costs at y and on the way."""
+
+    def slope(step: float) -> float:
+        return float((model.at(y + step * move) + reply + step * more) @ move)
+
+    return 1.0 if slope(1.0) <= 0.0 else float(brentq(slope, 0.0, 1.0, xtol=1e-3))
 
 
 @dataclass(frozen=True)
@@ -223,7 +266,7 @@ class CostModel:
         apart = x - self.x
         far = np.abs(apart) > MOVED * np.maximum(x, self.x)
         middle = 0.5 * (x + self.x)
-        slope = self.power * self.weight / self.scale * (middle / self.scale) ** (self.power - 1.0)
+        slope = self.slopes(middle)
         change = (gradient - self.gradient) / np.where(far, apart, 1.0)
         ratio = np.where(far & (slope > 0), change / np.where(slope > 0, slope, 1.0), 1.0)
         weight = self.weight * np.clip(ratio, 1.0 / TRUST, TRUST)
@@ -236,10 +279,14 @@ class CostModel:
         ratio = np.where(known, gradient / np.where(known, expected, 1.0), 1.0)
         return replace(self, x=x, gradient=gradient, weight=self.weight * ratio).nonnegative()
 
-    def extrapolated(self, before: CostModel, change: float) -> CostModel:
-        """The model after as much more of a change as there was since `before`."""
-        grown = self.gradient + change * (self.gradient - before.at(self.x))
-        return self.rescaled(self.x, np.clip(grown, self.gradient / MOST, MOST * self.gradient))
+    def expected(self, known: list[tuple[Array, float]]) -> CostModel:
+        """The model of costs that are a sum of others with weights, as far as they are near."""
+        costs = sum(weight * gradient for gradient, weight in known)
+        return self.rescaled(self.x, np.clip(costs, self.gradient / MOST, MOST * self.gradient))
+
+    def slopes(self, x: Array) -> Array:
+        """How the costs grow at other flows."""
+        return self.power * self.weight / self.scale * (x / self.scale) ** (self.power - 1.0)
 
     def at(self, x: Array) -> Array:
         """The costs at other flows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from wdro_model.objectives.integration.conditional.block_cells import BlockCellS
 from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral, Slopes
 from wdro_model.objectives.integration.conditional.lookout import Lookout
 from wdro_model.objectives.integration.conditional.marginal import (
+    CHUNK_ENTRIES,
     Marginal,
     evaluated,
     scenarios,
@@ -22,6 +24,7 @@ from wdro_model.objectives.integration.conditional.placement import (
     TRUST,
     Placement,
 )
+from wdro_model.objectives.integration.importance.targets import blocks
 from wdro_model.objectives.integration.inner_integral import Divergence, Stream
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.sample_shares import SampleShares
@@ -29,10 +32,10 @@ from wdro_model.uncertainty.sample_shares import SampleShares
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.conditional.by_blocks import Conditional
 
-CHUNK_ENTRIES = 2**18
-"""Scenarios evaluated at once (2 MiB): arrays that stay in the cache."""
 ROUGH = 8.0
 """An integral that changes so many times as much with the step as a normal one is not resolved."""
+AHEAD, CHORDS = 1e-7, 3
+"""The share of the dual over which slopes are compared, and steps of its search close by."""
 KEPT_ENTRIES = 2**26
 """Slopes B kept for the dual variable (512 MiB); beyond, the loss is evaluated again for each."""
 
@@ -93,14 +96,16 @@ class ConditionalSlice:
     # -------------------------------------------------------------- at one decision
     def _prepare(self) -> None:
         """Evaluate the loss on the nodes."""
-        rule = self._rule
-        self._nodes = nodes = self._placement.nodes(self._samples, self._stream)
+        self._nodes = self._placement.nodes(self._samples, self._stream)
+        self._look()
+
+    def _look(self) -> None:
+        rule, nodes = self._rule, self._nodes
         new = np.diff(nodes.owners, prepend=-1) != 0
         self._first, self._sample = np.flatnonzero(new), np.cumsum(new) - 1
         size, count = nodes.log_weights.shape
         kept = size * count * max(1, rule.block.frame.dimension) <= KEPT_ENTRIES
-        step = max(1, CHUNK_ENTRIES // (count * rule.joint.dimension))
-        self._parts = [slice(i, i + step) for i in range(0, size, step)]
+        self._parts = blocks(size, count * rule.joint.dimension, CHUNK_ENTRIES)
         assert rule.frame.weights is not None
         self._costs = nodes.moves**2 @ rule.frame.weights
         self._values = np.empty((size, count))
@@ -225,7 +230,7 @@ class ConditionalSlice:
             )
         self._placement.reached(self._x, dual)
         self._placement.trust = TRUST
-        gradient = self._mean_gradient(self._x, dual)
+        gradient = self._mean_gradient(self._x, self._adapted(dual))
         if self._cells is not None:
             share = 1 - self._own.mass
             gradient += share * self._cells.gradient(dual)
@@ -235,7 +240,29 @@ class ConditionalSlice:
         """Gradients at other decisions, nodes and weights staying; None where cells do a part."""
         if self._cells is not None or not self._rule.exact:
             return None
-        return lambda x: self._mean_gradient(x, dual)
+        return lambda x: self._mean_gradient(x, self._adapted(dual))
+
+    def replied(self, dual: float) -> Callable[[Array], Array] | None:
+        """Gradients at decisions close by: nodes stay, their weights and the dual change.
+
+        None where cells do a part.
+        """
+        if self._cells is not None or not self._rule.exact or not dual > 0:
+            return None
+        here = self._adapted(dual).point
+        ahead = (1 + AHEAD) * dual
+        curvature = (self._integrated(ahead).point.slope - here.slope) / (ahead - dual)
+
+        def gradient(x: Array) -> Array:
+            there = copy(self)
+            there._x = x
+            there._look()
+            at = dual
+            for _ in range(CHORDS):
+                at -= (there._integrated(at).point.slope - here.slope) / curvature
+            return there._mean_gradient(x, there._integrated(at))
+
+        return gradient if curvature > 0 else None
 
     def likely(self, dual: float) -> Array | None:
         """For each sample the scenario at its highest mode, (K, d); None where cells do a part."""
@@ -245,16 +272,16 @@ class ConditionalSlice:
         highest = known.highest()
         return Marginal(self._rule, self._x, dual).tilted_rows(highest.owners, highest.moves)
 
-    def _mean_gradient(self, x: Array, dual: float) -> Array:
-        """The gradient at x under the distribution of this slice, over its own samples."""
-        rule, found = self._rule, self._adapted(dual)
+    def _mean_gradient(self, x: Array, found: Weighted) -> Array:
+        """The gradient at x under a distribution on the nodes, over the slice's own samples."""
+        rule = self._rule
         gradient = np.zeros(rule.loss.dimension)
         # Backwards: what the loss computed for the last part may still be known to it.
         for k in reversed(range(len(self._parts))):
             part = self._parts[k]
             rows = self._rows(part)
             moves = rule.block.moves(found.inner[k], self._steep(k))
-            rows[:, rule.block.frame.moving] += moves.reshape(len(rows), -1)
+            rows[:, rule.block.frame.columns] += moves.reshape(len(rows), -1)
             weights = self._own.some(self._sample[part]).times(found.weights[part]).ravel()
             gradient += rule.loss(x, rows)[1](weights)
         return gradient
