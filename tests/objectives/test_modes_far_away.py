@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from scipy.special import log_ndtr, logsumexp
 
 import wdro_model as wdro
 from wdro_model.objectives.integration import Choice, Scales, Stream
+from wdro_model.objectives.integration.conditional.block_modes import bent, tracked
+from wdro_model.objectives.integration.conditional.marginal import Marginal
 
 ARCS = 4
 EPSILON, SIGMA, RADIUS = 0.5, 1.0, 1.0
@@ -129,6 +133,44 @@ def test_modes_of_another_temperature_lead_to_the_same_integrals(
         expected = by_quadrature(model.rows, x, capacity, dual)
         error = abs(inner.at(dual).value - expected)
         assert error <= 2e-4 * EPSILON + 1e-6 * abs(expected), dual
+
+
+@pytest.mark.parametrize("then", [8.0, 12.0, 30.0])
+def test_modes_are_expected_farther_away_where_the_dual_is_less(then: float) -> None:
+    """Nearer to those of the other dual, and where a bound holds one it stays."""
+    built, x, _ = problem(0)
+    known = []
+    for dual in (16.0, then):
+        rule = Choice("conditional", "").build(built._model, Scales(EPSILON, SIGMA, 10))
+        rule.refresh(x, dual)
+        rule.nodes(np.arange(3), Stream(0))
+        known.append(rule.findings())
+    guess = known[0].at(then, rule.frame)
+    assert guess.dual == then
+    unmoved, expected, found = (k.modes.moves for k in (known[0], guess, known[1]))
+    assert np.linalg.norm(expected - found) < 0.4 * np.linalg.norm(unmoved - found)
+    far = known[0].at(0.1, rule.frame)
+    lower, upper = rule.frame.bounds(far.modes.owners)
+    assert np.all((far.modes.moves >= lower) & (far.modes.moves <= upper))
+    held = far.modes.moves == upper
+    assert held.any()
+    np.testing.assert_array_equal(far.at(50.0, rule.frame).modes.moves[held], upper[held])
+
+
+def test_modes_that_newton_steps_fail_get_a_curvature_that_fits() -> None:
+    """One that is far too flat would send every step too far, at every dual again."""
+    built, x, _ = problem(0)
+    rule = Choice("conditional", "").build(built._model, Scales(EPSILON, SIGMA, 10))
+    rule.refresh(x, 16.0)
+    rule.nodes(np.arange(3), Stream(0))
+    modes = rule.findings().modes
+    target = Marginal(rule, x, 12.0)
+    stale = replace(modes, scales=np.full(modes.scales.shape, 3.5))
+    heights, gradients = target(stale.owners, stale.moves)
+    found = tracked(target, replace(stale, heights=heights), gradients)
+    expected = bent(target, found)
+    np.testing.assert_allclose(found.scales, expected.scales, rtol=1e-6)
+    assert found.scales.max() < 2.0
 
 
 def test_modes_of_other_samples_are_not_taken_over() -> None:

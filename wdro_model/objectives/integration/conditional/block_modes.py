@@ -163,7 +163,10 @@ def climbed_on(
     """The modes that those of another density lead to; None where a sample has none left."""
     refuse_growth(target, samples, spread)
     heights, gradients = target(earlier.owners, earlier.moves)
-    found = distinct(tracked(target, replace(earlier, heights=heights), gradients))
+    deviation = np.sqrt(target.variance(earlier.owners, earlier.moves))
+    deviation = np.broadcast_to(deviation, earlier.moves.shape)
+    earlier = replace(earlier, heights=heights, deviation=deviation)
+    found = distinct(tracked(target, earlier, gradients))
     return bent(target, found) if len(np.unique(found.owners)) == len(samples) else None
 
 
@@ -198,7 +201,7 @@ def tracked(target: Target, modes: BlockModes, gradients: Array) -> BlockModes:
     """The modes after the density has changed, by Newton steps with the curvature that they had.
 
     Heights and gradients (P, r) are those of the new density at the old modes. What does not
-    settle in a few steps, or would fall, goes on by ascent.
+    settle in a few steps, or would fall, goes on by ascent, and has its curvature measured anew.
     """
     moves, heights = modes.moves.copy(), modes.heights.copy()
     gradients, active = gradients.copy(), np.arange(len(moves))
@@ -227,7 +230,12 @@ def tracked(target: Target, modes: BlockModes, gradients: Array) -> BlockModes:
         moves[again], heights[again], gradients[again] = ascend(
             target, modes.owners[again], moves[again]
         )
-    return _modes(target, modes.owners, (moves, heights, gradients), modes.basis, modes.scales)
+    found = _modes(target, modes.owners, (moves, heights, gradients), modes.basis, modes.scales)
+    if len(again):
+        basis, scales = found.basis.copy(), found.scales.copy()
+        basis[again], scales[again] = curvature(target, found.where(again))
+        found = replace(found, basis=basis, scales=scales)
+    return found
 
 
 def _modes(

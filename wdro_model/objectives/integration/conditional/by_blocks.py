@@ -24,7 +24,7 @@ are therefore followed, and looked for where they may come up (`lookout`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -187,7 +187,7 @@ class Conditional(Given):
     def begin_with(self, findings: Any, dual: float) -> None:
         """Take the modes of the same samples, with another radius, as a first guess."""
         if isinstance(findings, KnownModes) and findings.data() is self.rows:
-            self._known = replace(findings, dual=dual)
+            self._known = findings.at(dual, self.frame)
 
     def _looks_out(self) -> bool:
         """Does a lattice show modes that are not known? Otherwise all are searched for."""

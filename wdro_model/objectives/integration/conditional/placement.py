@@ -31,7 +31,7 @@ from wdro_model.objectives.integration.conditional.block_nodes import BlockNodes
 from wdro_model.objectives.integration.conditional.lookout import Lookout
 from wdro_model.objectives.integration.conditional.marginal import Marginal
 from wdro_model.objectives.integration.importance.curvature import clipped
-from wdro_model.objectives.integration.importance.frame import reference_of
+from wdro_model.objectives.integration.importance.frame import Frame, reference_of
 from wdro_model.objectives.integration.importance.modes import cover
 from wdro_model.objectives.integration.importance.noise import noise
 from wdro_model.objectives.integration.importance.proposals import Mixture, defended
@@ -67,6 +67,15 @@ class KnownModes:
     x: Array
     dual: float
     modes: BlockModes
+
+    def at(self, dual: float, frame: Frame) -> KnownModes:
+        """A guess for another dual: those that no bound holds are farther away where it is less."""
+        moves, bounds = self.modes.moves, frame.bounds(self.modes.owners)
+        farther = moves * (self.dual / dual)
+        if bounds is not None:
+            held = (moves <= bounds[0]) | (moves >= bounds[1])
+            farther = np.where(held, moves, np.clip(farther, *bounds))
+        return replace(self, dual=dual, modes=replace(self.modes, moves=farther))
 
 
 class Placement:
