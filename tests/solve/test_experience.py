@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from wdro_model.solve.experience import MOST_CHANGE, MOST_KNOWN, Experience
 
 
-def chain(radii: list[float], duals: list[float] | None = None) -> Experience:
-    """The experience of solves at these radii, one after the other."""
+def chain(distances: list[float], steepness: list[float] | None = None) -> Experience:
+    """The experience of solves at these distances, one after the other; they know their own."""
     found = Experience()
-    for k, radius in enumerate(radii):
-        dual = None if duals is None else duals[k]
-        found = Experience(radius, dual, None, None, found.shortened())
+    for k, distance in enumerate(distances):
+        slope = None if steepness is None else steepness[k]
+        found = Experience(distance, slope, None, distance, found.shortened())
     return found
 
 
@@ -23,32 +23,31 @@ def chain(radii: list[float], duals: list[float] | None = None) -> Experience:
 @given(
     first=st.floats(0.01, 100.0),
     gaps=st.lists(st.floats(0.5, 1.9), min_size=3, max_size=3),
-    order=st.sampled_from([1.0, 2.0]),
     down=st.booleans(),
     curve=st.tuples(*[st.floats(-3, 3)] * 3),
 )
-def test_a_polynomial_of_the_distance_is_continued(first, gaps, order, down, curve):
+def test_a_polynomial_of_the_distance_is_continued(first, gaps, down, curve):
     distances = first * np.cumsum([1.0, *gaps])
-    radii = (distances[::-1] if down else distances) ** order
-    known = chain(list(radii[:3])).going_on(radii[3], order)
-    assert [solve.radius for solve, _ in known] == list(radii[2::-1])
-    unit = distances.max()
+    distances = distances[::-1] if down else distances
+    known = chain(list(distances[:3])).going_on(distances[3], "directions")
+    assert [distance for distance, _ in known] == list(distances[2::-1])
 
-    def at(radius: float) -> float:
-        return float(np.polyval(curve, radius ** (1 / order) / unit))
+    def at(distance: float) -> float:
+        return float(np.polyval(curve, distance / distances.max()))
 
-    expected = sum(weight * at(solve.radius) for solve, weight in known)
+    expected = sum(weight * at(distance) for distance, weight in known)
     size = sum(abs(weight) for _, weight in known)
-    assert expected == pytest.approx(at(radii[3]), abs=1e-8 * size)
+    assert expected == pytest.approx(at(distances[3]), abs=1e-8 * size)
 
 
 @pytest.mark.parametrize(
-    ("radii", "next_", "count"),
+    ("distances", "next_", "count"),
     [
         ([1.0], 2.0, 1),
         ([1.0, 2.0], 3.0, 2),
+        ([0.0, 2.0], 3.0, 2),  # from ERM
         ([1.0, 2.0], 1.5, 1),  # turns back
-        ([1.0, 2.0], 60.0, 1),  # too far
+        ([1.0, 2.0], 7.0, 1),  # too far
         ([2.0, 1.0, 2.0], 3.0, 2),  # turned back once
         ([1.0, 1.0], 2.0, 1),
         ([2.0, 2.0, 1.0], 0.5, 2),
@@ -58,33 +57,27 @@ def test_a_polynomial_of_the_distance_is_continued(first, gaps, order, down, cur
         ([1.0, 2.0], 2.0, 1),  # the same radius again
     ],
 )
-def test_solves_that_do_not_lead_on_are_left_out(radii, next_, count):
-    known = chain(radii).going_on(next_, 2.0)
+def test_solves_that_do_not_lead_on_are_left_out(distances, next_, count):
+    known = chain(distances).going_on(next_, "directions")
     assert len(known) == count
     assert sum(weight for _, weight in known) == pytest.approx(1.0)
 
 
 def test_nothing_is_expected_of_nothing():
-    assert Experience().expected_dual(1.0, 2.0) is None
-    assert chain([1.0]).expected_dual(2.0, 2.0) is None
+    assert Experience().expected_steepness(1.0) is None
+    assert chain([1.0]).expected_steepness(2.0) is None
 
 
-@pytest.mark.parametrize("order", [1.0, 2.0])
-def test_the_dual_is_the_slope_of_a_risk_that_is_a_polynomial_of_the_distance(order):
-    risk = np.polynomial.Polynomial([3.0, 2.0, -0.1, 0.02])
-
-    def dual(radius: float) -> float:
-        distance = radius ** (1 / order)
-        return float(risk.deriv()(distance)) / (order * distance ** (order - 1))
-
-    radii = [1.0, 2.0, 3.0, 4.5]
-    known = chain(radii[:3], [dual(radius) for radius in radii[:3]])
-    assert known.expected_dual(radii[3], order) == pytest.approx(dual(radii[3]))
-    last = chain([1.0], [3.0]).expected_dual(4.0, order)  # the slope in the distance stays
-    assert last == pytest.approx(3.0 / 4.0 ** (1 - 1 / order))
+def test_the_steepness_goes_on_as_it_did():
+    slope = np.polynomial.Polynomial([2.0, -0.2, 0.06])
+    distances = [1.0, 2.0, 3.0, 4.5]
+    known = chain(distances[:3], [float(slope(d)) for d in distances[:3]])
+    assert known.expected_steepness(4.5) == pytest.approx(slope(4.5))
+    assert chain([1.0], [3.0]).expected_steepness(4.0) == 3.0
+    unknown = Experience(2.0, 3.0, before=Experience(1.0, None, directions="known"))
+    assert unknown.expected_steepness(3.0) == 3.0  # ERM has none
 
 
-def test_a_wild_guess_at_the_dual_stays_near_the_last():
+def test_a_wild_guess_stays_near_the_last():
     known = chain([1.0, 2.0, 3.0], [1.0, 5.0, 1.0])
-    expected = known.expected_dual(6.0, 1.0)
-    assert expected == pytest.approx(1 / MOST_CHANGE)
+    assert known.expected_steepness(6.0) == pytest.approx(1 / MOST_CHANGE)

@@ -219,9 +219,16 @@ class Model:
 
     def remember(self, name: str, compute: Callable[[], Any]) -> Any:
         """A result computed once for the current values of the certain parameters."""
+        return self.memory.find(name, self._stamp(), compute)
+
+    def recall(self, name: str) -> Any:
+        """A result that is remembered for these values; None if there is none."""
+        return self.memory.results.get(name) if self.memory.values == self._stamp() else None
+
+    def _stamp(self) -> tuple[Any, ...]:
         known = [p.value for p in self.certain_parameters()]
         values = tuple(np.asarray(value).tobytes() for value in known if value is not None)
-        return self.memory.find(name, (*values, *self.feasible.stamp()), compute)
+        return (*values, *self.feasible.stamp())
 
     @property
     def programs(self) -> Programs:

@@ -14,6 +14,7 @@ from cvxpy import settings
 from wdro_model.model import RobustModel
 from wdro_model.objectives.convexity import smoothed_form_is_convex
 from wdro_model.objectives.dual import DualMinimum
+from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, ROBUST
 from wdro_model.objectives.least_thresholds import at_quantiles
 from wdro_model.objectives.smoothed_risk import Smoothed
@@ -51,6 +52,7 @@ from wdro_model.solve.stages import (
     within,
 )
 from wdro_model.solve.temperature import (
+    EMPIRICAL_DECISION,
     ENOUGH,
     derived_epsilon,
     dual_bound,
@@ -184,26 +186,38 @@ def place_to_begin(
 def gone_on(recipe: Recipe, first: Smoothed, earlier: Experience, start: Array) -> Array:
     """Where to begin, with what an earlier solve knows of integrals, dual and directions."""
     model = recipe.model
-    order = model.cost.order or 1.0
-    dual = earlier.expected_dual(model.radius, order)
-    if dual is None:
+    order, distance = distance_of(model)
+    steepness = earlier.expected_steepness(distance)
+    if steepness is None:
         return start
-    first.integration.begin_with(earlier.integrals, dual)
+    first.integration.begin_with(earlier.integrals, steepness / distance ** (order - 1))
     directions: Any = model.feasible.oracle().own_direction
     if not hasattr(directions, "begin_with"):
         return start
-    known = earlier.going_on(model.radius, order)
-    found = directions.begin_with([(solve.directions, weight) for solve, weight in known])
+    found = directions.begin_with(earlier.going_on(distance, "directions"))
     return start if found is None else found
+
+
+def distance_of(model: RobustModel) -> tuple[float, float]:
+    """The order of the cost and the distance of the ball: that to this power is the radius."""
+    order = float(model.cost.order or 1.0)
+    return order, model.radius ** (1 / order)
 
 
 def experience(
     model: RobustModel, first: Smoothed, dual: float | None, earlier: Experience
 ) -> Experience:
-    """What a solve has learnt, for the next one."""
+    """What a solve has learnt, for the next one; before a first one comes that of ERM."""
+    order, distance = distance_of(model)
+    steepness = None if dual is None else dual * distance ** (order - 1)
     directions: Any = model.feasible.oracle().own_direction
-    learnt = directions.findings() if hasattr(directions, "findings") else None
-    return Experience(model.radius, dual, first.integration.findings(), learnt, earlier.shortened())
+    found, before = None, earlier.shortened()
+    if hasattr(directions, "findings"):
+        found, x = directions.findings(), model.recall(EMPIRICAL_DECISION)
+        if earlier is NONE and x is not None:
+            costs = directions.costs_at(x, Empirical(model).held(x))
+            before = Experience(0.0, None, None, costs)
+    return Experience(distance, steepness, first.integration.findings(), found, before)
 
 
 def hasty_start(model: RobustModel, options: Options, rng: np.random.Generator) -> Array:

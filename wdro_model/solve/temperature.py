@@ -41,6 +41,7 @@ ROUGH, ROUGH_STEPS = 1e-4, 200
 """Gap and iterations to which Frank-Wolfe solves the exact counterpart for a place to begin."""
 ENOUGH = 1000
 """Samples that a first decision is made of, at most."""
+EMPIRICAL_DECISION = "ERM decision"
 CALIBRATION_STAGE = 2**62
 """A stream of random numbers that no iteration uses."""
 
@@ -89,7 +90,7 @@ def empirical_decision(model: RobustModel, options: Options) -> Array:
 
     It sets a scale and a place to begin, for which a program over all samples is too much.
     """
-    return model.remember("ERM decision", lambda: run_empirical(model, options))
+    return model.remember(EMPIRICAL_DECISION, lambda: run_empirical(model, options))
 
 
 def run_empirical(model: RobustModel, options: Options) -> Array:

@@ -109,6 +109,11 @@ class TowardsEquilibrium:
         lesson = LEARNT.by_set.get(self.flows)
         return None if lesson is None else lesson.model
 
+    def costs_at(self, x: Array, gradient_at: GradientAt) -> CostModel:
+        """The costs of an objective that is a sum over the arcs, at flows x."""
+        gradient = gradient_at(x)
+        return CostModel.with_slopes(x, gradient, slopes_at(x, gradient, gradient_at))
+
     def begin_with(self, known: list[tuple[Any, float]]) -> Array | None:
         """Begin with the costs that other solves ended with, the last one first.
 
@@ -213,10 +218,13 @@ class _Equilibria:
 
     def _slopes(self, x: Array, gradient: Array) -> Array | None:
         """How the gradient grows with each flow, the adversary held; None where that is unknown."""
-        if self.held is None:
-            return None
-        step = DIFFERENCE * (x + (x.mean() or 1.0))
-        return (self.held(x + step) - gradient) / step
+        return None if self.held is None else slopes_at(x, gradient, self.held)
+
+
+def slopes_at(x: Array, gradient: Array, gradient_at: GradientAt) -> Array:
+    """How the gradient grows with each flow, the others staying, for a sum over the arcs."""
+    step = DIFFERENCE * (x + (x.mean() or 1.0))
+    return (gradient_at(x + step) - gradient) / step
 
 
 def least_along(model: CostModel, y: Array, move: Array, reply: Array, more: Array) -> float:
