@@ -271,3 +271,17 @@ def test_where_values_are_noisy_slopes_decide():
     assert blind == 0.0
     assert seeing == pytest.approx(5e-7, rel=0.01)
     assert few < many
+
+
+@pytest.mark.parametrize("best", [0.02, 0.4, 1.0, 3.0])
+def test_a_start_that_was_valued_too_low_is_left_all_the_same(best):
+    """A convex function that falls beyond the start and lies above it: the start is at fault."""
+
+    def along(s):
+        far = s - best
+        return Point(far**2 + 100.0 + 50.0 * (s > 0), np.array([2 * far]))
+
+    line = Line(along, along(0.0), np.ones(1), 1.0, noise=1e-9)
+    found = LineSearch().start()(0, line)
+    assert found == pytest.approx(min(best, 1.0), rel=0.1)
+    assert len(line._samples) < 12

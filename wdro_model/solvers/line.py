@@ -35,7 +35,8 @@ class Line:
     longest: the longest step that stays in the set.
     dual_direction: e.
     suggested: a step that is thought to be good; None where nothing is known.
-    noise: an increase by less than this part of the value means nothing: slopes decide.
+    noise: an increase by less than this part of the value means nothing: slopes decide. Where there
+        is some, the function is convex.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Line:
         self._direction = direction
         self._dual_direction = dual_direction
         self._samples: dict[float, Sample] = {}
+        self._noisy = noise > 0
         self.longest, self.suggested = longest, suggested
         self.start = self._sample(0.0, start)
         self.highest = start.value + max(noise, ROUNDING) * abs(start.value)
@@ -66,7 +68,10 @@ class Line:
     def at(self, step: float) -> Sample:
         """phi and phi' at a step, from memory where it was evaluated before."""
         if step not in self._samples:
-            self._samples[step] = self._sample(step, self._evaluate(step))
+            found = self._samples[step] = self._sample(step, self._evaluate(step))
+            if self._noisy and found.slope <= 0:
+                # A convex function that falls here has come from above: the start was too low.
+                self.highest = max(self.highest, found.value)
         return self._samples[step]
 
     def point(self, step: float) -> Point | None:
