@@ -217,3 +217,24 @@ def test_few_steps_lead_to_robust_flows(scenarios, radius):
     problem.solve("smoothed", solver=FrankWolfe(gap=1e-6))
     assert problem.status == "optimal"
     assert problem.solution.iterations <= 8
+
+
+@pytest.mark.parametrize("method", ["erm", "smoothed"])
+def test_a_loss_that_couples_the_arcs_is_left_to_what_steps_tell(scenarios, method):
+    """Slopes of a sum over the arcs would mislead; the answer is that of conjugate directions."""
+    flows = TrafficFlows(scenarios.network, "numba")
+    mixed = np.random.default_rng(0).random((10, flows.dimension)) / flows.dimension
+    found = []
+    for direction in (None, "biconjugate"):
+        x = cp.Variable(flows.dimension)
+        time = scenarios.parameters(5, seed=0)
+        loss = wdro.traffic.beckmann(x, scenarios.network.capacity, *time) / 1e5
+        loss = loss + 3 * cp.sum_squares(mixed @ x / 1e3)
+        ball = wdro.WassersteinBall(1.0, wdro.costs.SquaredEuclidean("standardize"))
+        problem = wdro.Problem(cp.Minimize(loss), [wdro.In(x, flows)], ball)
+        given = {} if direction is None else {"direction": direction}
+        problem.solve(method, solver=FrankWolfe(gap=1e-4, **given))
+        assert problem.status == "optimal"
+        found.append(problem.solution)
+    assert found[0].value == pytest.approx(found[1].value, rel=2e-4)
+    assert found[0].iterations <= 25

@@ -13,6 +13,7 @@ from scipy.optimize import brentq
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.directions import Conjugate, DirectionState, Move
 from wdro_model.solvers.directions.plain import GradientAt
+from wdro_model.solvers.directions.projected_newton import SEPARATE
 from wdro_model.traffic.bushes.bush_state import Bushes, Roads
 from wdro_model.traffic.bushes.power_costs import PowerCosts
 
@@ -151,6 +152,8 @@ class _Equilibria:
         """Gradients at other flows, the adversary being that of x; None where not known."""
         self.replied: GradientAt | None = None
         """Gradients at flows close to x, to which the adversary replies; None where not known."""
+        self.separate: bool | None = None
+        """Is the objective a sum over the arcs, the adversary held?"""
 
     @property
     def misled(self) -> bool:
@@ -179,12 +182,14 @@ class _Equilibria:
         found, reply, first = model, np.zeros(model.x.shape), 0.0
         for _ in range(REPLIES):
             move = self.learnt.equilibrium(self.trips, found, gap) - found.x
-            if self.replied is None:
+            if self.replied is None or not self.separate:
                 return found.x + move
             promised = -float(found.gradient @ move)
             if not promised > ENOUGH * first:
                 break
             more = self._reply(model, move)
+            if not np.isfinite(more).all():
+                return found.x + move
             step = least_along(model, found.x, move, reply, more)
             y, reply, first = found.x + step * move, reply + step * more, first or promised
             found = CostModel.with_slopes(y, model.at(y) + reply, model.slopes(y))
@@ -210,20 +215,28 @@ class _Equilibria:
         self, x: Array, gradient: Array, last: tuple[Array, Array] | None
     ) -> CostModel | None:
         """Costs that look like the gradient; None as long as nothing is known of their growth."""
-        if (slopes := self._slopes(x, gradient)) is not None:
-            return CostModel.with_slopes(x, gradient, slopes)
-        if (model := self.learnt.model) is not None:
+        model = self.learnt.model
+        if self.held is not None and (self._is_separate(x, gradient, self.held) or model is None):
+            return CostModel.with_slopes(x, gradient, slopes_at(x, gradient, self.held))
+        if model is not None:
             return model.rescaled(x, gradient) if last is None else model.moved(x, gradient)
         return None if last is None else CostModel.between(*last, x, gradient)
 
-    def _slopes(self, x: Array, gradient: Array) -> Array | None:
-        """How the gradient grows with each flow, the adversary held; None where that is unknown."""
-        return None if self.held is None else slopes_at(x, gradient, self.held)
+    def _is_separate(self, x: Array, gradient: Array, held: GradientAt) -> bool:
+        """Is the objective a sum over the arcs? Then other steps tell the same slopes."""
+        if self.separate is None:
+            parts = np.where(np.arange(x.size) % 2, 0.5, 1.5)
+            found = slopes_at(x, gradient, held)
+            apart = np.abs(slopes_at(x, gradient, held, parts) - found)
+            self.separate = bool(apart.max() <= SEPARATE * np.abs(found).max())
+        return self.separate
 
 
-def slopes_at(x: Array, gradient: Array, gradient_at: GradientAt) -> Array:
+def slopes_at(
+    x: Array, gradient: Array, gradient_at: GradientAt, parts: Array | float = 1.0
+) -> Array:
     """How the gradient grows with each flow, the others staying, for a sum over the arcs."""
-    step = DIFFERENCE * (x + (x.mean() or 1.0))
+    step = parts * DIFFERENCE * (x + (x.mean() or 1.0))
     return (gradient_at(x + step) - gradient) / step
 
 
