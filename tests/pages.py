@@ -11,7 +11,7 @@ the page says otherwise:
 
 Without --check the outputs of the pages (all of them, if none is named) are brought up to date:
 those that still hold are left as they are (unless with --all), others are replaced by what was
-printed, with seconds and iterations left out.
+printed, with seconds, iterations and the gap at which a solve stopped left out.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Page:
 
 
 def lasting(printed: str) -> str:
-    """What was printed, without what changes from run to run: seconds and iterations."""
+    """What was printed, without what changes from run to run, or from one processor to another."""
     lines, columns = [], []
     for line in map(str.rstrip, printed.strip("\n").splitlines()):
         header = [word.end() for word in re.finditer(r"(?<=  )(seconds|iterations)\b", line)]
@@ -142,6 +142,7 @@ def lasting(printed: str) -> str:
             if number and len(line[:end]) == end:
                 dots = "...".rjust(end - number.start())
                 line = line[: number.start()] + dots + line[end:]
+        line = re.sub(r"^(gap\s+)\S+ \(relative (?!0\))\S+\)$", r"\1...", line)
         lines.append(re.sub(r"^(seconds|iterations)(\s+)\S+.*", r"\1\2...", line))
     return "\n".join(lines) + "\n"
 
