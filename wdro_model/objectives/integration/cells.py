@@ -65,7 +65,7 @@ class CellIntegrand(Protocol):
         ...
 
     def exponents(self, looked: tuple[Array, ...], owner: Array, dual: float) -> Array:
-        """g (B,)"""
+        """g (K, S) at S points of the samples owner (K,), seen as arrays (K, S, ...)."""
         ...
 
 
@@ -159,11 +159,12 @@ class CellIntegral:
             max(16, MOST_NODES // (self._rule.size * max(1, len(samples)))),
         )
         points = region.scan(samples)
-        self._scan_owner = np.repeat(samples, points.shape[1])
+        owner = np.repeat(samples, points.shape[1])
         flat = points.reshape(-1, region.dimension)
-        self._scan_points = points
-        self._scan_inside = region.inside(self._scan_owner, flat)
-        self._scanned = _defined(integrand.look(self._scan_owner, flat * deviation))
+        self._scan_points, shape = points, points.shape[:2]
+        self._scan_inside = region.inside(owner, flat).reshape(shape)
+        looked = _defined(integrand.look(owner, flat * deviation))
+        self._scanned = tuple(part.reshape(*shape, *part.shape[1:]) for part in looked)
         known = known or {}
         self._reach = np.array([known[int(k)][0] if int(k) in known else 0.0 for k in samples])
         self._position = np.zeros(0, dtype=int)
@@ -290,10 +291,7 @@ class CellIntegral:
         return Cuts(axes, creased, lines[lines.found])
 
     def _exponents(self, dual: float) -> Array:
-        shape = self._jacobian.shape
-        flat = tuple(part.reshape(-1, *part.shape[2:]) for part in self._looked)
-        owner = np.repeat(self.owners, shape[1])
-        return self.integrand.exponents(flat, owner, dual).reshape(shape)
+        return self.integrand.exponents(self._looked, self.owners, dual)
 
     def _refuse_undefined(self, lively: Array) -> None:
         if (self._undefined & lively).any():
@@ -307,8 +305,8 @@ class CellIntegral:
     def _needed(self, dual: float) -> Array:
         """How far the cells of each sample must reach, (K,); infinite where g rises without end."""
         points, size = self._scan_points, len(self.samples)
-        g = self.integrand.exponents(self._scanned, self._scan_owner, dual)
-        g = np.where(self._scan_inside, g, -np.inf).reshape(size, -1)
+        g = self.integrand.exponents(self._scanned, self.samples, dual)
+        g = np.where(self._scan_inside, g, -np.inf)
         away = np.abs(points).max(axis=2)
         near = np.where(g > g.max(axis=1, keepdims=True) - CUT, away, 0.0).max(axis=1)
         needed = np.maximum(LEAST_REACH, 2.0 * near)
@@ -345,7 +343,7 @@ class CellIntegral:
             self._cells, self._jacobian = empty, np.zeros((0, self._rule.size))
             self._holes = self._undefined = np.zeros(0, dtype=bool)
             self._looked = tuple(
-                np.zeros((0, self._rule.size, *part.shape[1:])) for part in self._scanned
+                np.zeros((0, self._rule.size, *part.shape[2:])) for part in self._scanned
             )
         keep = ~np.isin(self._position, which)
         self._join(np.flatnonzero(keep), position, new)

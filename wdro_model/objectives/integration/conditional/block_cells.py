@@ -18,7 +18,7 @@ import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.cells import CellIntegral, Resolved, cell_diagnostics
-from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral
+from wdro_model.objectives.integration.conditional.block_integral import Slopes
 from wdro_model.objectives.integration.conditional.marginal import Marginal
 from wdro_model.objectives.integration.importance.targets import blocks
 from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
@@ -44,6 +44,8 @@ class BlockTilt:
 
     def __init__(self, rule: Conditional, x: Array) -> None:
         self._rule, self._target = rule, Marginal(rule, x, 0.0)
+        self._known: list[tuple[Array, list[tuple[slice, Slopes]]]] = []
+        """Slopes seen last, and what the integrals over block A need of them at any dual."""
 
     def look(self, owner: Array, moves: Array) -> tuple[Array, ...]:
         """f/eps - |t|^2/2, c_C, and the slopes of f in block A."""
@@ -61,8 +63,8 @@ class BlockTilt:
     def exponents(self, looked: tuple[Array, ...], owner: Array, dual: float) -> Array:
         fixed, costs, slopes = looked
         found = fixed - (dual / self._rule.epsilon) * costs
-        for some in blocks(len(fixed), slopes.shape[1]):
-            found[some] += self._inner(slopes[some], owner[some], dual).log_value[:, 0]
+        for some, part in self._parts(slopes, owner):
+            found[some] += self._rule.block.integrate(part, dual).log_value
         return found
 
     def cost_moments(
@@ -70,17 +72,26 @@ class BlockTilt:
     ) -> tuple[Array, Array]:
         """The mean over block A of the transport cost, and its variance: NaN near a bound."""
         _, costs, slopes = looked
-        mean, variance = costs.copy(), np.full(len(costs), np.nan)
-        for some in blocks(len(costs), slopes.shape[1]):
-            inner = self._inner(slopes[some], owner[some], dual)
-            mean[some] += inner.cost[:, 0]
+        mean, variance = costs.copy(), np.full(costs.shape, np.nan)
+        for some, part in self._parts(slopes, owner):
+            inner = self._rule.block.integrate(part, dual)
+            mean[some] += inner.cost
             if inner.cost_variance is not None:
-                variance[some] = inner.cost_variance[:, 0]
+                variance[some] = inner.cost_variance
         return mean, variance
 
-    def _inner(self, slopes: Array, owner: Array, dual: float) -> BlockIntegral:
-        block = self._rule.block
-        return block.integrate(block.slopes(owner, slopes[:, None]), dual)
+    def _parts(self, slopes: Array, owner: Array) -> list[tuple[slice, Slopes]]:
+        """What is needed of slopes (K, S, r), kept for the next dual: of a scan, and of cells."""
+        for known, parts in self._known:
+            if known is slopes:
+                return parts
+        width = slopes.shape[1] * slopes.shape[2]
+        parts = [
+            (some, self._rule.block.slopes(owner[some], slopes[some]))
+            for some in blocks(len(slopes), width)
+        ]
+        self._known = [(slopes, parts), *self._known[:1]]
+        return parts
 
 
 @dataclass(frozen=True)
@@ -144,12 +155,8 @@ class BlockCellSlice:
         for integral, found, shares in self._parts(dual):
             if found.diverges:
                 return Measured(dual, DualPoint(np.inf, -np.inf, np.nan), np.zeros(0), 0)
-            shape, position = found.weights.shape, integral.position
-            owner = np.repeat(integral.owners, shape[1])
-            flat = tuple(part.reshape(-1, *part.shape[2:]) for part in integral.looked)
-            costs, spread = (
-                part.reshape(shape) for part in self._tilt.cost_moments(flat, owner, dual)
-            )
+            position = integral.position
+            costs, spread = self._tilt.cost_moments(integral.looked, integral.owners, dual)
             mean = np.bincount(position, np.vecdot(found.weights, costs), len(integral.samples))
             spread = spread + (costs - mean[position, None]) ** 2
             logs = found.log_mass - rule.reference[integral.samples]
