@@ -198,15 +198,35 @@ def test_costs_that_change_once_more_are_extrapolated(scenarios):
         return x
 
     flows.reset()
-    known = [model(k, equilibrium(k)) for k in (0, 1)]
+    known = [Lesson(model(k, equilibrium(k))) for k in (0, 1)]
     third = rule.begin_with([(known[1], 2.0), (known[0], -1.0)])
-    expected, last = equilibrium(2), known[1].x
+    expected, last = equilibrium(2), known[1].model.x
     assert np.linalg.norm(third - expected) < 0.1 * np.linalg.norm(last - expected)
     assert rule.begin_with([(known[1], 1.0)]) is None  # nothing is known of the change
     assert rule.begin_with([(known[1], 2.0), (None, -1.0)]) is None
     assert rule.begin_with([("another solve", 2.0), (known[0], -1.0)]) is None
     flows.reset()
     assert rule.findings() is None
+
+
+def test_what_goes_on_from_a_solve_leaves_its_bushes_as_they_were(scenarios):
+    """They serve as a start for other costs, whose equilibrium is that of new ones."""
+    flows = TrafficFlows(scenarios.network, "numba")
+    fixed, capacity = scenarios.network.free_flow_time, scenarios.network.capacity
+    x = flows.minimize(fixed)
+    grown = fixed / capacity**4
+    models = [
+        CostModel.with_slopes(x, fixed + k * grown * x**4, 4 * k * grown * x**3) for k in (0.1, 0.2)
+    ]
+    lesson = Lesson(models[0])
+    before = lesson.equilibrium(flows.trips, models[0], 1e-8)
+    later = lesson.continued(flows.trips)
+    found = later.equilibrium(flows.trips, models[1], 1e-8)
+    np.testing.assert_array_equal(lesson.bushes.link_flows, before)
+    expected = Lesson().equilibrium(flows.trips, models[1], 1e-8)
+    assert np.linalg.norm(found - expected) < 1e-3 * np.linalg.norm(before - expected)
+    other = TrafficFlows(scenarios.network, "numba")
+    assert lesson.continued(other.trips).bushes is None  # they may be other trips
 
 
 @pytest.mark.parametrize("radius", [0.5, 2.0, 5.0, 12.0, 20.0])

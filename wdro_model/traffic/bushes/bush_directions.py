@@ -44,6 +44,8 @@ MOST = 2.0
 """By this factor at most costs are expected to differ from those of the last solve."""
 EXPECTED = 1e-4
 """The relative gap of an equilibrium to begin with."""
+MOST_KEPT = 2**20
+"""Bushes with more entries (12 MB) are not kept from one solve to the next."""
 
 
 @dataclass
@@ -53,6 +55,14 @@ class Lesson:
     model: CostModel | None = None
     """Of the costs that its gradients look like."""
     bushes: Bushes | None = None
+    """Those of the last equilibrium; None before there is one."""
+    separate: bool | None = None
+    """Is the objective a sum over the arcs, the adversary held? None before that was looked at."""
+
+    def continued(self, trips: Any) -> Lesson:
+        """For a run that goes on from here: its bushes, if they are of these trips, are its own."""
+        known = self.bushes is not None and self.bushes.roads.trips is trips
+        return replace(self, bushes=self.bushes.copy() if known and self.bushes else None)
 
     def equilibrium(self, trips: Any, model: CostModel, gap: float) -> Array:
         """That of the costs of a model, on the bushes of the last one; up to a relative gap."""
@@ -105,15 +115,18 @@ class TowardsEquilibrium:
         lesson = LEARNT.by_set.setdefault(self.flows, Lesson())
         return _Equilibria(self.flows, x, gradient_at, lesson)
 
-    def findings(self) -> CostModel | None:
-        """The costs that the last run over the set ended with."""
+    def findings(self) -> Lesson | None:
+        """What the last run over the set has learnt."""
         lesson = LEARNT.by_set.get(self.flows)
-        return None if lesson is None else lesson.model
+        if lesson is None or lesson.model is None:
+            return None
+        many = lesson.bushes is not None and lesson.bushes.entries_held > MOST_KEPT
+        return replace(lesson, bushes=None) if many else lesson
 
-    def costs_at(self, x: Array, gradient_at: GradientAt) -> CostModel:
+    def costs_at(self, x: Array, gradient_at: GradientAt) -> Lesson:
         """The costs of an objective that is a sum over the arcs, at flows x."""
         gradient = gradient_at(x)
-        return CostModel.with_slopes(x, gradient, slopes_at(x, gradient, gradient_at))
+        return Lesson(CostModel.with_slopes(x, gradient, slopes_at(x, gradient, gradient_at)))
 
     def begin_with(self, known: list[tuple[Any, float]]) -> Array | None:
         """Begin with the costs that other solves ended with, the last one first.
@@ -121,17 +134,21 @@ class TowardsEquilibrium:
         known: their findings, and their weights in what is expected now. Returned is the
             equilibrium of these costs, a place to begin; None where too little is known for that.
         """
-        last = known[0][0]
-        if not self._fits(last):
+        models = [(self._model(lesson), weight) for lesson, weight in known]
+        last = models[0][0]
+        if last is None:
             return None
-        lesson = LEARNT.by_set[self.flows] = Lesson(last)
-        if len(known) == 1 or not all(self._fits(model) for model, _ in known):
+        lesson = LEARNT.by_set[self.flows] = known[0][0].continued(self.flows.trips)
+        costs = [(model.at(last.x), weight) for model, weight in models if model is not None]
+        if len(costs) == 1 or len(costs) < len(known):
             return None
-        lesson.model = last.expected([(model.at(last.x), weight) for model, weight in known])
+        lesson.model = last.expected(costs)
         return lesson.equilibrium(self.flows.trips, lesson.model, EXPECTED)
 
-    def _fits(self, model: Any) -> bool:
-        return isinstance(model, CostModel) and model.x.shape == (self.flows.dimension,)
+    def _model(self, lesson: Any) -> CostModel | None:
+        """The costs of a lesson about such flows; None for another."""
+        model = lesson.model if isinstance(lesson, Lesson) else None
+        return model if model is not None and model.x.shape == (self.flows.dimension,) else None
 
     def __str__(self) -> str:
         return "equilibrium"
@@ -152,8 +169,6 @@ class _Equilibria:
         """Gradients at other flows, the adversary being that of x; None where not known."""
         self.replied: GradientAt | None = None
         """Gradients at flows close to x, to which the adversary replies; None where not known."""
-        self.separate: bool | None = None
-        """Is the objective a sum over the arcs, the adversary held?"""
 
     @property
     def misled(self) -> bool:
@@ -182,7 +197,7 @@ class _Equilibria:
         found, reply, first = model, np.zeros(model.x.shape), 0.0
         for _ in range(REPLIES):
             move = self.learnt.equilibrium(self.trips, found, gap) - found.x
-            if self.replied is None or not self.separate:
+            if self.replied is None or not self.learnt.separate:
                 return found.x + move
             promised = -float(found.gradient @ move)
             if not promised > ENOUGH * first:
@@ -224,12 +239,12 @@ class _Equilibria:
 
     def _is_separate(self, x: Array, gradient: Array, held: GradientAt) -> bool:
         """Is the objective a sum over the arcs? Then other steps tell the same slopes."""
-        if self.separate is None:
+        if self.learnt.separate is None:
             parts = np.where(np.arange(x.size) % 2, 0.5, 1.5)
             found = slopes_at(x, gradient, held)
             apart = np.abs(slopes_at(x, gradient, held, parts) - found)
-            self.separate = bool(apart.max() <= SEPARATE * np.abs(found).max())
-        return self.separate
+            self.learnt.separate = bool(apart.max() <= SEPARATE * np.abs(found).max())
+        return self.learnt.separate
 
 
 def slopes_at(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -135,6 +136,18 @@ class Bushes:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._pairs, self._path = self._notebook()
+
+    def copy(self) -> Bushes:
+        """The same flows on bushes of their own."""
+        twin = copy(self)
+        for name in ("_place", "_arcs", "_flows", "_x", "_cost", "_slope", "_least"):
+            setattr(twin, name, getattr(twin, name).copy())
+        return twin
+
+    @property
+    def entries_held(self) -> int:
+        """The arcs of all bushes together."""
+        return int(self._place[:-1, 1].sum())
 
     @property
     def count(self) -> int:
