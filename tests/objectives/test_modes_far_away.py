@@ -173,6 +173,26 @@ def test_modes_that_newton_steps_fail_get_a_curvature_that_fits() -> None:
     assert found.scales.max() < 2.0
 
 
+@pytest.mark.parametrize(("sample", "counts"), [(0, False), (2, True)])
+def test_modes_that_are_found_get_nodes_where_they_count(sample: int, counts: bool) -> None:
+    """A mode far below the others is followed, and nothing is evaluated around it."""
+    built, x, _ = problem(0)
+    rule = Choice("conditional", "").build(built._model, Scales(0.05, SIGMA, 10))
+    rule.refresh(x, 4.0)
+    placement, samples = rule._places[0], np.arange(3)
+    placement.nodes(samples, Stream(0))
+    every = placement._modes
+    lower = np.flatnonzero(every.owners == sample)[1]
+    assert every.used(placement._rate())[lower] == counts
+    rest = every.where(np.arange(len(every.owners)) != lower)
+    placement._modes, placement._nodes = rest, None
+    nodes = placement.nodes(samples, Stream(0))
+    start = every.where(np.array([lower]))
+    assert placement.climb_from(x, 4.0, start.owners, start.moves) == counts
+    np.testing.assert_allclose(placement._modes.moves, every.moves, atol=1e-3)
+    assert (placement.nodes(samples, Stream(0)) is nodes) == (not counts)
+
+
 def test_modes_of_other_samples_are_not_taken_over() -> None:
     (built, x, _), (other, _, _) = problem(0), problem(1)
     rules = [

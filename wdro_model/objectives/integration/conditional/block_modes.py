@@ -158,16 +158,21 @@ def search(target: Target, samples: Array, spread: Array) -> BlockModes:
 
 
 def climbed_on(
-    target: Target, samples: Array, spread: Array, earlier: BlockModes
+    target: Target, samples: Array, spread: Array, earlier: BlockModes, rate: float
 ) -> BlockModes | None:
-    """The modes that those of another density lead to; None where a sample has none left."""
+    """The modes that those of another density lead to; None where a sample has none left.
+
+    rate: that of `used`; modes that do not count stay where they were until they do.
+    """
     refuse_growth(target, samples, spread)
     heights, gradients = target(earlier.owners, earlier.moves)
     deviation = np.sqrt(target.variance(earlier.owners, earlier.moves))
     deviation = np.broadcast_to(deviation, earlier.moves.shape)
     earlier = replace(earlier, heights=heights, deviation=deviation)
-    found = distinct(tracked(target, earlier, gradients))
-    return bent(target, found) if len(np.unique(found.owners)) == len(samples) else None
+    counted = earlier.used(rate)
+    found = tracked(target, earlier.where(counted), gradients[counted])
+    found = distinct(joined([bent(target, found), earlier.where(~counted)]))
+    return found if len(np.unique(found.owners)) == len(samples) else None
 
 
 def refuse_growth(target: Target, samples: Array, spread: Array) -> None:

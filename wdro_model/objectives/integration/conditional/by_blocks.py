@@ -118,9 +118,9 @@ class Conditional(Given):
         self.adaptive &= self.frame.dimension > 0
         """Are the integrals over C taken by cells, not on a grid around the modes?"""
         self.falls_back = grid is None and self.exact
+        """Are samples left to cells that a grid does not resolve?"""
         self.smooth = not kinked
         """Has the density peaks that a lattice tells apart? Kinks have one each."""
-        """Are samples left to cells that a grid does not resolve?"""
         self.unresolved = np.zeros(joint.size, dtype=bool)
         """The samples for which that was seen."""
         self._dual: float | None = None

@@ -43,7 +43,9 @@ class Lookout:
     def __init__(self, rule: Conditional, x: Array, samples: Array) -> None:
         self._rule, self._x, self._samples = rule, np.array(x), samples
         frame, size = rule.frame, len(samples)
-        self._moves = lattice(frame.bounds(samples), frame.spread, size, SIDE, FREE_SIDE)
+        some = slice(1, None, 2) if rule.is_coarse else slice(None)
+        sides = SIDE[some], FREE_SIDE[some]
+        self._moves = lattice(frame.bounds(samples), frame.spread, size, *sides)
         count, width = self._moves.shape[1], rule.block.frame.dimension
         self._parts = blocks(size, count * rule.joint.dimension, CHUNK_ENTRIES)
         self._values, self._slopes = np.empty((size, count)), []

@@ -47,10 +47,11 @@ AT_REST = 0.4
 """A mode is where it was if an ascent would move it by less than so many deviations."""
 TOLERATED = 0.02
 """The nodes move when they fail more than this share of the samples."""
-TRUST = 1.01
+TRUST = 1.002
 """The dual changes little between neighbouring decisions, and may sit where the cost jumps as a
-sample moves to the edge of its support: the slope there says nothing about the next percent."""
-EXPECTED = 1.1
+sample moves to the edge of its support: the slope there says nothing about the next percent. Nodes
+stay where they are for short steps; long ones move them, there and back."""
+EXPECTED = 1.02
 """The same where the dual is that of a solve with another radius."""
 NEARBY = 5e-3
 """Decisions that differ by this share of their size have much the same modes."""
@@ -148,7 +149,7 @@ class Placement:
         """The modes: from those of another density where a lattice will show what is new."""
         spread, found = self.rule.frame.spread, None
         if self._earlier is not None:
-            found = climbed_on(target, self.owners, spread, self._earlier)
+            found = climbed_on(target, self.owners, spread, self._earlier, self._rate())
             self._earlier = None
         return priced(target, search(target, self.owners, spread) if found is None else found)
 
@@ -193,7 +194,7 @@ class Placement:
         ahead = clipped(old.moves + variance * gradients, target.bounds(old.owners))
         restless = np.linalg.norm((ahead - old.moves) / np.sqrt(variance), axis=1) > AT_REST
         counted, old = old.used(self._rate()), replace(old, heights=heights)
-        rest = restless.mean() <= TOLERATED and not np.any(old.used() & ~counted)
+        rest = restless[counted].mean() <= TOLERATED and not np.any(old.used() & ~counted)
         if rest and not curved:
             return False
         moving = np.full(len(restless), True) if curved else restless
@@ -204,7 +205,7 @@ class Placement:
         return True
 
     def climb_from(self, x: Array, dual: float, owners: Array, starts: Array) -> bool:
-        """Climb from points (P, r) of some samples; True if modes were found that are not known.
+        """Climb from points (P, r) of some samples; True if modes were found that get nodes.
 
         A loss that grows fast has modes at the far end of its support, which come up while decision
         and dual change, and are gone where the dual is large.
@@ -218,7 +219,12 @@ class Placement:
             return False
         heights = target.values(known.owners, known.moves)
         every = distinct(joined([replace(known, heights=heights), found]))
-        self._modes, self._nodes = joined([priced(target, every), others]), None
+        every = priced(target, every)
+        before, now = (some.where(some.used(self._rate())) for some in (known, every))
+        self._modes = joined([every, others])
+        if np.array_equal(before.moves, now.moves):
+            return False
+        self._nodes = None
         return True
 
     def lookout(self, x: Array, samples: Array) -> Lookout:
