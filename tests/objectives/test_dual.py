@@ -8,6 +8,8 @@ from scipy.optimize import brentq
 from scipy.special import expit, logsumexp, softmax
 
 from wdro_model.objectives.dual import DualPoint, minimise_dual
+from wdro_model.objectives.integration.conditional.mode_costs import ModeCosts
+from wdro_model.uncertainty.sample_shares import SampleShares
 
 
 class SoftMaximum:
@@ -239,3 +241,105 @@ def test_costs_that_jump_do_not_send_the_search_to_and_fro(start, width, power, 
     assert len(calls) < 36  # a bisection of the digits takes as many
     root = brentq(lambda dual: phi(dual).slope + radius, 1.0, 2.0, xtol=1e-14, rtol=1e-14)
     assert found.dual == pytest.approx(root, rel=2e-9)
+
+
+class TornSamples:
+    """phi of samples with two modes each, whose costs are gamma laws; and what is expected of it.
+
+    misleading: a factor on the dual at which costs are expected.
+    """
+
+    def __init__(self, seed, epsilon, misleading=1.0):
+        rng = np.random.default_rng(seed)
+        size = 12
+        self.epsilon, self.misleading = epsilon, misleading
+        far = rng.uniform(20, 40, size)
+        self.heights = np.stack([np.zeros(size), rng.uniform(0.8, 1.4, size) * far / epsilon], 1)
+        self.means = np.stack([rng.uniform(5, 50, size), far], axis=1)
+        self.shapes = np.stack([rng.uniform(1, 20, size), rng.uniform(2e3, 9e3, size)], axis=1)
+        self.calls = []
+
+    def laws(self, dual):
+        """Log masses and mean costs of the modes; those at dual 0 are given."""
+        growth = 1 + dual / self.epsilon * self.means / self.shapes
+        return self.heights - self.shapes * np.log(growth), self.means / growth
+
+    def cost(self, dual):
+        logs, means = self.laws(dual)
+        return (softmax(logs, axis=1) * means).sum(axis=1).mean()
+
+    def __call__(self, dual):
+        self.calls.append(dual)
+        logs, means = self.laws(dual)
+        value = self.epsilon * logsumexp(logs, axis=1).mean()
+        step = 1e-6 * dual
+        curvature = (self.cost(dual - step) - self.cost(dual + step)) / (2 * step)
+        shares = SampleShares.of(len(means))
+
+        def expected():
+            return ModeCosts(
+                self.misleading * dual,
+                self.epsilon,
+                shares,
+                np.repeat(np.arange(len(means)), 2),
+                logs.ravel(),
+                means.ravel(),
+                (means**2 / self.shapes).ravel(),
+            )
+
+        return DualPoint(value, -self.cost(dual), max(curvature, 1e-300), expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    epsilon=st.sampled_from([0.05, 0.1]),
+    root=st.floats(0.9, 1.3),
+    start=st.floats(0.8, 1.5),
+)
+def test_costs_of_torn_samples_are_expected(seed, epsilon, root, start):
+    """Gamma laws are what the model takes: the first step arrives, wherever samples jump."""
+    phi = TornSamples(seed, epsilon)
+    radius = phi.cost(root)
+    found = minimise_dual(phi, radius, start)
+    assert phi.cost(found.dual) == pytest.approx(radius, rel=1e-7)
+    assert len(phi.calls) <= 5
+    assert phi(start).expected()(root) == pytest.approx(radius, rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    root=st.floats(0.9, 1.3),
+    start=st.sampled_from([1e-3, 0.8, 1.0, 1.5, 1e3]),
+    misleading=st.sampled_from([0.5, 0.9, 0.99, 1.01, 1.1, 2.0]),
+)
+def test_costs_that_are_expected_wrongly_do_not_mislead_the_search(seed, root, start, misleading):
+    phi = TornSamples(seed, 0.1, misleading)
+    radius = phi.cost(root)
+    found = minimise_dual(phi, radius, start)
+    assert phi.cost(found.dual) == pytest.approx(radius, rel=1e-6)
+    assert len(phi.calls) < 90
+
+
+def test_integrals_that_change_with_the_dual_do_not_trap_the_search():
+    """What was seen on other nodes is left where the nodes of today expect the contrary."""
+    phi, calls = TornSamples(3, 0.1), []
+    radius = phi.cost(1.1)
+
+    def shifting(dual):
+        """From the third look on costs are 1% higher."""
+        calls.append(dual)
+        point = phi(dual)
+        rise = 1.01 if len(calls) > 2 else 1.0
+        costs = point.expected()
+        return DualPoint(
+            point.value, rise * point.slope, point.curvature, lambda: lambda at: rise * costs(at)
+        )
+
+    for start in (1.0, 1.2):
+        calls.clear()
+        found = minimise_dual(shifting, radius, start, tolerance=1e-12)
+        if len(calls) > 3:
+            assert 1.01 * phi.cost(found.dual) == pytest.approx(radius, rel=1e-7)
+        assert len(calls) < 10

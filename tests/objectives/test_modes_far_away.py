@@ -193,6 +193,27 @@ def test_modes_that_are_found_get_nodes_where_they_count(sample: int, counts: bo
     assert (placement.nodes(samples, Stream(0)) is nodes) == (not counts)
 
 
+@pytest.mark.parametrize("dual", [8.0, 4.0, 3.0, 2.0])
+@pytest.mark.parametrize("change", [0.97, 0.99, 1.01, 1.03])
+def test_costs_at_other_duals_are_expected_by_the_modes(dual: float, change: float) -> None:
+    """Also at 3.1, where a sample changes over to its far mode and the cost falls by a third."""
+    rng = np.random.default_rng(0)
+    x, wide = cp.Variable(ARCS, nonneg=True), wdro.supports.Box(-50, 50)
+    time = wdro.UncertainParameter(ARCS, samples=rng.uniform(0.2, 0.6, (3, ARCS)), support=wide)
+    alpha = wdro.UncertainParameter(
+        samples=rng.uniform(0.1, 0.3, 3), support=wdro.supports.Box(0, 1.5)
+    )
+    beta = wdro.UncertainParameter(samples=[2.0, 2.5, 3.5], support=wdro.supports.Box(1, 7))
+    loss = wdro.traffic.beckmann(x, np.full(ARCS, 0.8), time, alpha, beta)
+    built = wdro.Problem(cp.Minimize(loss), [x <= 2], ambiguity=wdro.WassersteinBall(RADIUS))
+    rule = Choice("conditional", "").build(built._model, Scales(0.05, SIGMA, 10))
+    inner = rule.slice(np.full(ARCS, 1.4), np.arange(3), Stream(0))
+    expected = inner.at(dual).expected()
+    assert expected(dual) == pytest.approx(-inner.at(dual).slope, rel=1e-12)
+    there = inner.at(change * dual)
+    assert expected(change * dual) == pytest.approx(-there.slope, rel=5e-3)
+
+
 def test_modes_of_other_samples_are_not_taken_over() -> None:
     (built, x, _), (other, _, _) = problem(0), problem(1)
     rules = [

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import brentq
 
 COARSE = 1e-6
 """Relative error of the root of the transport cost that secants have to reach."""
@@ -17,8 +18,17 @@ COARSE = 1e-6
 FAR_AWAY = 1e30
 """Duals so many times the first guess (or one) are taken for infinite."""
 
+NEARBY, CLOSE = 1.5, 1.01
+"""Factors of the dual up to which expected transport costs are asked for; as good as seen."""
+LONGEST = 4
+"""Costs are no longer asked for after so many roots that were expected where there are none."""
+
 SLOW = 0.1
 """A Newton step leaves less than this share of the residual."""
+
+
+Expected = Callable[[float], float]
+"""Transport costs by duals."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,9 @@ class DualPoint:
     value: float
     slope: float
     curvature: float
+    expected: Callable[[], Expected | None] = lambda: None
+    """Makes what is expected of the transport cost at duals nearby, exact at this one, when it is
+    asked for; None where the curvature tells as much."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,7 @@ def minimise_dual(
     bracket = Bracket()
     before: tuple[float, float] | None = None
     earlier = np.inf  # the residual before that
+    misses, trusted = 0, False  # of expected roots, and whether the last point was one
     finite: tuple[float, DualPoint] | None = None  # the least dual with a finite value
     for _ in range(rounds):
         point, here = phi(dual), dual
@@ -89,27 +103,36 @@ def minimise_dual(
         enough = tolerance if point.curvature > 0 else max(tolerance, COARSE)
         if abs(residual) <= enough or bracket.is_closed(tolerance):
             break
-        slope = 0.5 * (1.0 + residual) * point.curvature / cost if cost > 0 else np.nan
-        # A Newton step that gained little had a curvature that is not the function's: draws that
-        # move with the dual have one of their own.
-        slow = before is not None and SLOW * abs(before[1]) < abs(residual) < 1
-        if (slow or not slope > 0) and dual > 0:
-            slope = secant_slope(dual, residual, before)
-        trial = bracket.next(dual, residual, slope)
-        if before is not None and abs(residual) > 0.5 * abs(before[1]):
-            # Still on the same side of the root and little nearer: look further.
-            if np.isinf(bracket.high):
-                trial = max(trial, 4 * dual)
-            elif bracket.low == 0.0 and np.isinf(bracket.low_value):
-                trial = min(trial, dual / 4)
-            elif residual * before[1] > 0 or abs(residual) > 0.5 * earlier:
-                # A stretch of equal costs, along which steps would creep, or a steep fall between
-                # two of them, from one to the other of which they would jump.
-                trial = bracket.middle()
+        lingers = before is not None and abs(residual) > 0.5 * abs(before[1])
+        misses += lingers and trusted
+        trial = None
+        costs = point.expected() if misses < LONGEST else None
+        if costs is not None:
+            bracket = bracket.agreeing(costs, radius, dual)
+            trial = expected_root(costs, radius, dual, bracket)
+        trusted = trial is not None
+        if trial is None:
+            slope = 0.5 * (1.0 + residual) * point.curvature / cost if cost > 0 else np.nan
+            # A Newton step that gained little had a curvature that is not the function's: draws
+            # that move with the dual have one of their own.
+            slow = before is not None and SLOW * abs(before[1]) < abs(residual) < 1
+            if (slow or not slope > 0) and dual > 0:
+                slope = secant_slope(dual, residual, before)
+            trial = bracket.next(dual, residual, slope)
+            if before is not None and lingers:
+                # Still on the same side of the root and little nearer: look further.
+                if np.isinf(bracket.high):
+                    trial = max(trial, 4 * dual)
+                elif bracket.low == 0.0 and np.isinf(bracket.low_value):
+                    trial = min(trial, dual / 4)
+                elif residual * before[1] > 0 or abs(residual) > 0.5 * earlier:
+                    # A stretch of equal costs, along which steps would creep, or a steep fall
+                    # between two of them, from one to the other of which they would jump.
+                    trial = bracket.middle()
+            if np.isfinite(trust):
+                trial, trust = min(max(trial, dual / trust), dual * trust), trust * trust
         earlier = np.inf if before is None else abs(before[1])
         before = (dual, residual)
-        if np.isfinite(trust):
-            trial, trust = min(max(trial, dual / trust), dual * trust), trust * trust
         dual = min(max(trial, floor), ceiling)
     if not np.isfinite(point.value) and finite is not None:
         here, point = finite  # the minimum sits where the function becomes infinite
@@ -120,6 +143,19 @@ def minimise_dual(
     reach = here - low if rise > 0 else high - here
     excess = abs(rise) * reach if rise != 0 else 0.0
     return DualMinimum(float(here), float(here * radius + point.value), float(excess))
+
+
+def expected_root(costs: Expected, radius: float, dual: float, bracket: Bracket) -> float | None:
+    """Where expected costs equal the radius, or as far towards it as they are asked for.
+
+    None where that is not inside the bracket.
+    """
+    rises = costs(dual) > radius  # the root is at a larger dual
+    far = min(bracket.high, NEARBY * dual) if rises else max(bracket.low, dual / NEARBY)
+    if (costs(far) > radius) == rises:
+        return far if bracket.low < far < bracket.high else None
+    ends = sorted((dual, far))
+    return float(brentq(lambda at: costs(at) - radius, *ends, xtol=1e-15 * dual, rtol=1e-15))
 
 
 def secant_slope(dual: float, value: float, before: tuple[float, float] | None) -> float:
@@ -147,6 +183,17 @@ class Bracket:
             return Bracket(dual, value, self.high, self.high_value, self.zero_after)
         zero_after = self.zero_after if np.isfinite(self.high) else 1e-2 * dual
         return Bracket(self.low, self.low_value, dual, value, zero_after)
+
+    def agreeing(self, costs: Expected, radius: float, dual: float) -> Bracket:
+        """Without an end close to the dual that the expected costs contradict.
+
+        Integrals that follow the dual were others when that end was seen.
+        """
+        if dual / CLOSE < self.low < dual and costs(self.low) <= radius:
+            return Bracket(0.0, -np.inf, self.high, self.high_value, self.zero_after)
+        if dual < self.high < dual * CLOSE and costs(self.high) >= radius:
+            return Bracket(self.low, self.low_value, zero_after=self.zero_after)
+        return self
 
     def is_closed(self, tolerance: float) -> bool:
         return bool(np.isfinite(self.high)) and self.high - self.low <= tolerance * self.high

@@ -97,7 +97,8 @@ def is_tame(model: RobustModel) -> bool:
 
 def risk_is_infinite(model: RobustModel, x: Array) -> bool:
     """Does the loss of a decision outgrow the cost, so that its worst-case risk is infinite?"""
-    if is_tame(model):
+    bounds = model.joint.bounds
+    if is_tame(model) or (bounds is not None and np.isfinite(bounds).all()):
         return False
     origin = model.joint.matrix[0]
     return GROWTH in along(model, x, origin, rays(model, x, origin))

@@ -98,7 +98,8 @@ class SliceOverWorkers:
         self._rule, self._x, self._chosen = rule, np.array(x), chosen
 
     def at(self, dual: float) -> DualPoint:
-        return DualPoint(*map(float, self._mean("at", dual)))
+        value, slope, curvature = map(float, self._mean("at", dual))
+        return DualPoint(value, slope, curvature)
 
     def gradient(self, dual: float) -> Array:
         return self._mean("gradient", dual)

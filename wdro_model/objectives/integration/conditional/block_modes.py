@@ -71,7 +71,7 @@ class BlockModes:
     scales: Array
     """Factors of the deviation along them, (P, r)."""
 
-    def where(self, which: Array) -> BlockModes:
+    def where(self, which: Array | slice) -> BlockModes:
         """Some of the modes."""
         return BlockModes(*(a[which] for a in self.arrays()))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.conditional.block_cells import BlockCellSlice
 from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral, Slopes
+from wdro_model.objectives.integration.conditional.block_modes import BlockModes
 from wdro_model.objectives.integration.conditional.lookout import Lookout
 from wdro_model.objectives.integration.conditional.marginal import (
     CHUNK_ENTRIES,
@@ -19,6 +21,7 @@ from wdro_model.objectives.integration.conditional.marginal import (
     evaluated,
     scenarios,
 )
+from wdro_model.objectives.integration.conditional.mode_costs import ModeCosts
 from wdro_model.objectives.integration.conditional.placement import (
     TOLERATED,
     TRUST,
@@ -75,6 +78,8 @@ class ConditionalSlice:
         self.trust = placement.trust
         """The factor by which a first step from there should change it at most."""
         self._known: Weighted | None = None
+        self._evaluated: tuple[float, int, BlockModes] | None = None
+        """A dual, the number of modes that have nodes, and all modes with their heights there."""
         self._divide()
         try:
             self._prepare()
@@ -113,7 +118,7 @@ class ConditionalSlice:
         for part in self._parts:
             self._values[part], slopes = self._evaluate(part)
             self._slopes.append(rule.block.slopes(nodes.owners[part], slopes, kept))
-        self._known = None
+        self._known = self._evaluated = None
 
     def _rows(self, part: slice) -> Array:
         """Scenarios at the nodes of some of the modes, the block A at its samples."""
@@ -209,17 +214,66 @@ class ConditionalSlice:
         total = np.add.reduceat(weights.sum(axis=1), first)
         weights /= total[sample, None]
         mean = np.add.reduceat(np.vecdot(weights, cost), first)
-        spread += (cost - mean[sample, None]) ** 2
         alone = self._own.alone()
+        spread += (cost - mean[sample, None]) ** 2
         counted = alone.some(sample).multiple(weights)
         point = DualPoint(
             float(epsilon * alone.total(top + np.log(total))),
             float(-alone.total(mean)),
             float(np.vdot(counted, spread)) / (epsilon * len(first)),
+            partial(self._mode_costs, dual, weights, cost, spread),
         )
         if not self._rule.exact:
             return Weighted(dual, exponent, weights, integrals, point)
         return Weighted(dual, exponent, weights, integrals, point, self._uncovered(weights))
+
+    def _mode_costs(
+        self, dual: float, weights: Array, cost: Array, spread: Array
+    ) -> ModeCosts | None:
+        """What is expected of the costs by modes; None where their laws are not known.
+
+        Modes that have no nodes are below the heaviest one of their sample by their heights.
+        spread: mean squared distances from the mean cost of the sample, at its nodes.
+        """
+        if self._cells is not None or not self._rule.exact or len(self._first) == 0:
+            return None
+        masses = np.maximum(weights.sum(axis=1), 1e-300)
+        spent = np.vecdot(weights, cost)
+        means = np.maximum(spent / masses, 1e-300)
+        mean = np.add.reduceat(spent, self._first)[self._sample]
+        variances = np.vecdot(weights, spread) / masses - (means - mean) ** 2
+        if np.isnan(variances).any():  # a bound is near
+            return None
+        variances = np.maximum(variances, 0.0)
+        heights, others = self._heights(dual)
+        heaviest = np.lexsort((masses, self._sample))[np.append(self._first[1:], len(masses)) - 1]
+        place = np.searchsorted(self._samples, others.owners)
+        logs = np.log(masses)
+        above = (logs - heights)[heaviest]
+        samples = np.concatenate([self._sample, place])
+        parts = (
+            (logs, above[place] + others.heights),
+            (means, others.costs),
+            (variances, np.zeros(len(place))),
+        )
+        order = np.argsort(samples, kind="stable")
+        laws = [np.concatenate(part)[order] for part in parts]
+        shares = self._own.alone()
+        return ModeCosts(dual, self._rule.epsilon, shares, samples[order], *laws)
+
+    def _heights(self, dual: float) -> tuple[Array, BlockModes]:
+        """Those of the modes that have nodes, (P,), and the modes that have none with theirs.
+
+        They are evaluated once for the nodes that there are, and fall with the dual by their costs.
+        """
+        if self._evaluated is None:
+            placed, others = self._placement.modes_with_nodes(self._samples)
+            every = BlockModes(*map(np.concatenate, zip(placed.arrays(), others.arrays())))
+            found = Marginal(self._rule, self._x, dual).values(every.owners, every.moves)
+            self._evaluated = dual, len(placed.owners), replace(every, heights=found)
+        at, count, every = self._evaluated
+        fallen = every.heights - (dual - at) / self._rule.epsilon * every.costs
+        return fallen[:count], replace(every, heights=fallen).where(slice(count, None))
 
     def gradient(self, dual: float) -> Array:
         """That of f at the tilted mean of the block, node by node: f is affine in it."""

@@ -99,6 +99,8 @@ class Placement:
         self._lookout: Lookout | None = None
         """Made at this decision, or at one nearby."""
         self._nodes: tuple[Array, BlockNodes] | None = None
+        self._placed: BlockModes | None = None
+        """The modes that these are around."""
         self._mixture: Mixture | None = None
 
     @classmethod
@@ -142,7 +144,8 @@ class Placement:
             self._modes = self._found(Marginal(self.rule, self.x, self.dual))
         if self._nodes is None or not np.array_equal(self._nodes[0], samples):
             counted = self._modes.used(self._rate()) & np.isin(self._modes.owners, samples)
-            self._nodes = (samples, self._around(self._modes.where(counted)).of(samples))
+            self._placed = self._modes.where(counted)
+            self._nodes = (samples, self._around(self._placed).of(samples))
         return self._nodes[1]
 
     def _found(self, target: Marginal) -> BlockModes:
@@ -246,6 +249,13 @@ class Placement:
             return None
         fallen = (dual - self.dual) / self.rule.epsilon * self._modes.costs
         return replace(self._modes, heights=self._modes.heights - fallen)
+
+    def modes_with_nodes(self, samples: Array) -> tuple[BlockModes, BlockModes]:
+        """The modes of these samples that the last nodes are around, in their order, and others."""
+        assert self._placed is not None
+        mine, _ = self._divided(samples)
+        placed = self._placed.where(np.isin(self._placed.owners, samples))
+        return placed, unknown(mine, placed)
 
     def _divided(self, samples: Array) -> tuple[BlockModes, BlockModes]:
         """The modes of these samples, and of all others."""
