@@ -404,7 +404,7 @@ WHY: dict[str, str] = {
     "choosing and writing the counterpart.",
     "radius_paths": "**Paths of thirty samples**: HiGHS takes 0.1 to 0.2 ms a radius from its last "
     "basis; checking and reporting an answer takes as much again, and both vary from run to run.",
-    "traffic_path": "**Paths of robust flows**: small radii take 0.2 s on their own. Half of what "
+    "traffic_path": "**Paths of robust flows**: small radii take 0.09 s on their own. Half of what "
     "a radius takes in a path is its certificate and what depends on the radius alone, and a "
     "single solve takes as much: the faster those are, the fewer of them a path is worth.",
     "robust_traffic": "**Robust flows**: AequilibraE's time for one scenario was 1.1 to 4.5 s in "
