@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, logsumexp, softmax
 
 from wdro_model.objectives.dual import DualPoint, minimise_dual
-from wdro_model.objectives.integration.conditional.mode_costs import ModeCosts
+from wdro_model.objectives.integration.conditional.mode_costs import ModeCosts, ModeLaws
 from wdro_model.uncertainty.sample_shares import SampleShares
 
 
@@ -277,15 +277,11 @@ class TornSamples:
         shares = SampleShares.of(len(means))
 
         def expected():
-            return ModeCosts(
-                self.misleading * dual,
-                self.epsilon,
-                shares,
-                np.repeat(np.arange(len(means)), 2),
-                logs.ravel(),
-                means.ravel(),
-                (means**2 / self.shapes).ravel(),
-            )
+            samples = np.repeat(np.arange(len(means)), 2)
+            variances = means**2 / self.shapes
+            parts = (part.ravel() for part in (logs, logs, means, variances))
+            laws = ModeLaws(samples, *parts)
+            return ModeCosts(self.misleading * dual, self.epsilon, shares, laws)
 
         return DualPoint(value, -self.cost(dual), max(curvature, 1e-300), expected)
 

@@ -60,9 +60,10 @@ class Lesson:
     """Is the objective a sum over the arcs, the adversary held? None before that was looked at."""
 
     def continued(self, trips: Any) -> Lesson:
-        """For a run that goes on from here: its bushes, if they are of these trips, are its own."""
-        known = self.bushes is not None and self.bushes.roads.trips is trips
-        return replace(self, bushes=self.bushes.copy() if known and self.bushes else None)
+        """For a solve that goes on from here: with its own bushes, if these are of its trips."""
+        if self.bushes is None or self.bushes.roads.trips is not trips:
+            return Lesson(self.model)
+        return Lesson(self.model, self.bushes.copy())
 
     def equilibrium(self, trips: Any, model: CostModel, gap: float) -> Array:
         """That of the costs of a model, on the bushes of the last one; up to a relative gap."""

@@ -21,7 +21,7 @@ from wdro_model.objectives.integration.conditional.marginal import (
     evaluated,
     scenarios,
 )
-from wdro_model.objectives.integration.conditional.mode_costs import ModeCosts
+from wdro_model.objectives.integration.conditional.mode_costs import ModeCosts, ModeLaws
 from wdro_model.objectives.integration.conditional.placement import (
     TOLERATED,
     TRUST,
@@ -55,6 +55,9 @@ class Weighted:
     inner: list[BlockIntegral]
     """One for each part of the modes."""
     point: DualPoint
+    laws: tuple[Array, Array] | None = None
+    """Costs at the nodes, and mean squared distances from the mean cost of the sample, (P, S);
+    None where these are draws, or nothing is known."""
     uncovered: Array = field(default_factory=lambda: np.zeros(0, dtype=int))
     """Positions of the samples whose density the nodes resolve badly or cut off."""
 
@@ -134,9 +137,10 @@ class ConditionalSlice:
 
     # -------------------------------------------------------------- at one dual variable
     def at(self, dual: float) -> DualPoint:
-        point = self._adapted(dual).point
+        found = self._adapted(dual)
+        point = found.point
         if self._cells is None:
-            return point
+            return replace(point, expected=partial(self._mode_costs, found))
         other, share = self._cells.at(dual), self._own.mass
         if share == 0.0:
             return other
@@ -214,52 +218,28 @@ class ConditionalSlice:
         total = np.add.reduceat(weights.sum(axis=1), first)
         weights /= total[sample, None]
         mean = np.add.reduceat(np.vecdot(weights, cost), first)
-        alone = self._own.alone()
         spread += (cost - mean[sample, None]) ** 2
+        alone = self._own.alone()
         counted = alone.some(sample).multiple(weights)
         point = DualPoint(
             float(epsilon * alone.total(top + np.log(total))),
             float(-alone.total(mean)),
             float(np.vdot(counted, spread)) / (epsilon * len(first)),
-            partial(self._mode_costs, dual, weights, cost, spread),
         )
         if not self._rule.exact:
             return Weighted(dual, exponent, weights, integrals, point)
-        return Weighted(dual, exponent, weights, integrals, point, self._uncovered(weights))
+        laws = cost, spread
+        return Weighted(dual, exponent, weights, integrals, point, laws, self._uncovered(weights))
 
-    def _mode_costs(
-        self, dual: float, weights: Array, cost: Array, spread: Array
-    ) -> ModeCosts | None:
-        """What is expected of the costs by modes; None where their laws are not known.
-
-        Modes that have no nodes are below the heaviest one of their sample by their heights.
-        spread: mean squared distances from the mean cost of the sample, at its nodes.
-        """
-        if self._cells is not None or not self._rule.exact or len(self._first) == 0:
+    def _mode_costs(self, found: Weighted) -> ModeCosts | None:
+        """What is expected of the costs at other duals; None where it is not known by modes."""
+        if found.laws is None or np.isnan(found.point.curvature):
             return None
-        masses = np.maximum(weights.sum(axis=1), 1e-300)
-        spent = np.vecdot(weights, cost)
-        means = np.maximum(spent / masses, 1e-300)
-        mean = np.add.reduceat(spent, self._first)[self._sample]
-        variances = np.vecdot(weights, spread) / masses - (means - mean) ** 2
-        if np.isnan(variances).any():  # a bound is near
-            return None
-        variances = np.maximum(variances, 0.0)
-        heights, others = self._heights(dual)
-        heaviest = np.lexsort((masses, self._sample))[np.append(self._first[1:], len(masses)) - 1]
+        heights, others = self._heights(found.dual)
         place = np.searchsorted(self._samples, others.owners)
-        logs = np.log(masses)
-        above = (logs - heights)[heaviest]
-        samples = np.concatenate([self._sample, place])
-        parts = (
-            (logs, above[place] + others.heights),
-            (means, others.costs),
-            (variances, np.zeros(len(place))),
-        )
-        order = np.argsort(samples, kind="stable")
-        laws = [np.concatenate(part)[order] for part in parts]
-        shares = self._own.alone()
-        return ModeCosts(dual, self._rule.epsilon, shares, samples[order], *laws)
+        laws = ModeLaws.at_nodes(self._sample, heights, found.weights, *found.laws)
+        every = laws.joined(place, others.heights, others.costs)
+        return ModeCosts(found.dual, self._rule.epsilon, self._own.alone(), every)
 
     def _heights(self, dual: float) -> tuple[Array, BlockModes]:
         """Those of the modes that have nodes, (P,), and the modes that have none with theirs.
