@@ -13,6 +13,7 @@ import wdro_model as wdro
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.integration.conditional.block_modes import bent, tracked
 from wdro_model.objectives.integration.conditional.marginal import Marginal
+from wdro_model.objectives.integration.inner_integral import Slice
 
 ARCS = 4
 EPSILON, SIGMA, RADIUS = 0.5, 1.0, 1.0
@@ -193,10 +194,8 @@ def test_modes_that_are_found_get_nodes_where_they_count(sample: int, counts: bo
     assert (placement.nodes(samples, Stream(0)) is nodes) == (not counts)
 
 
-@pytest.mark.parametrize("dual", [8.0, 4.0, 3.0, 2.0])
-@pytest.mark.parametrize("change", [0.97, 0.99, 1.01, 1.03])
-def test_costs_at_other_duals_are_expected_by_the_modes(dual: float, change: float) -> None:
-    """Also at 3.1, where a sample changes over to its far mode and the cost falls by a third."""
+def torn() -> Slice:
+    """Integrals of samples that change over to far modes while the dual falls from 4 to 3."""
     rng = np.random.default_rng(0)
     x, wide = cp.Variable(ARCS, nonneg=True), wdro.supports.Box(-50, 50)
     time = wdro.UncertainParameter(ARCS, samples=rng.uniform(0.2, 0.6, (3, ARCS)), support=wide)
@@ -207,11 +206,25 @@ def test_costs_at_other_duals_are_expected_by_the_modes(dual: float, change: flo
     loss = wdro.traffic.beckmann(x, np.full(ARCS, 0.8), time, alpha, beta)
     built = wdro.Problem(cp.Minimize(loss), [x <= 2], ambiguity=wdro.WassersteinBall(RADIUS))
     rule = Choice("conditional", "").build(built._model, Scales(0.05, SIGMA, 10))
-    inner = rule.slice(np.full(ARCS, 1.4), np.arange(3), Stream(0))
+    return rule.slice(np.full(ARCS, 1.4), np.arange(3), Stream(0))
+
+
+@pytest.mark.parametrize("dual", [8.0, 4.0, 3.0, 2.0])
+@pytest.mark.parametrize("change", [0.97, 0.99, 1.01, 1.03])
+def test_costs_at_other_duals_are_expected_by_the_modes(dual: float, change: float) -> None:
+    """Also at 3.1, where a sample changes over to its far mode and the cost falls by a third."""
+    inner = torn()
     expected = inner.at(dual).expected()
     assert expected(dual) == pytest.approx(-inner.at(dual).slope, rel=1e-12)
-    there = inner.at(change * dual)
-    assert expected(change * dual) == pytest.approx(-there.slope, rel=5e-3)
+    assert expected(change * dual) == pytest.approx(-inner.at(change * dual).slope, rel=5e-3)
+
+
+@pytest.mark.parametrize(("dual", "change"), [(3.3, 0.9), (3.8, 0.9), (3.8, 0.93)])
+def test_modes_without_nodes_are_expected_to_come_to_count(dual: float, change: float) -> None:
+    """By those that have nodes alone the cost would be a third to a half less."""
+    inner = torn()
+    expected = inner.at(dual).expected()
+    assert expected(change * dual) == pytest.approx(-inner.at(change * dual).slope, rel=0.06)
 
 
 def test_modes_of_other_samples_are_not_taken_over() -> None:

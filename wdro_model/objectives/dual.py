@@ -75,6 +75,8 @@ def minimise_dual(
     where phi gives a curvature, by secants where it does not. A step that leaves the bracket of the
     root is replaced by the geometric mean of the bracket; an earlier minimiser as `start` saves
     most of the work. The first step changes it by a factor `trust` at most, squared for the next.
+    Where phi says what costs it expects nearby, the next point is where these equal the radius, as
+    long as that comes true.
     """
     ceiling = min(bound, FAR_AWAY * max(1.0, start or 0.0))
     if start == 0.0 and floor == 0.0:
@@ -119,7 +121,7 @@ def minimise_dual(
             if (slow or not slope > 0) and dual > 0:
                 slope = secant_slope(dual, residual, before)
             trial = bracket.next(dual, residual, slope)
-            if before is not None and lingers:
+            if lingers and before is not None:
                 # Still on the same side of the root and little nearer: look further.
                 if np.isinf(bracket.high):
                     trial = max(trial, 4 * dual)
