@@ -13,6 +13,7 @@ from tests.objectives.quadrature import brute_force
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration import Scales
 from wdro_model.objectives.integration.conditional.affine_block import affine_block
+from wdro_model.objectives.integration.conditional.block_table import Tables
 from wdro_model.objectives.integration.conditional.by_blocks import (
     Conditional,
     build_conditional,
@@ -60,6 +61,13 @@ def conditional(model, epsilon, sigma, draws=20) -> Conditional:
 
 def everything(model):
     return np.arange(model.joint.size)
+
+
+@pytest.fixture(params=["tables", "nodes"], autouse=True)
+def evaluated_by(request, monkeypatch):
+    """Integrals read the loss off tables, or evaluate it at every node."""
+    if request.param == "nodes":
+        monkeypatch.setattr(Tables, "at", lambda self, x: None)
 
 
 def at_point(rule, model, x, dual, seed=0):
@@ -480,9 +488,8 @@ def test_chunks_and_slopes_that_are_not_kept_change_nothing(monkeypatch):
     model = traffic(links=3, count=5)
     x, dual = np.array([0.5, 1.5, 2.0]), 1.5
     whole = at_point(conditional(model, 0.1, 0.2), model, x, dual)
-    monkeypatch.setattr(
-        "wdro_model.objectives.integration.conditional.block_slice.CHUNK_ENTRIES", 3000
-    )
+    for name in ("CHUNK_ENTRIES", "TABLE_ENTRIES"):
+        monkeypatch.setattr(f"wdro_model.objectives.integration.conditional.by_blocks.{name}", 3000)
     monkeypatch.setattr("wdro_model.objectives.integration.conditional.block_slice.KEPT_ENTRIES", 0)
     parts = at_point(conditional(model, 0.1, 0.2), model, x, dual)
     assert len(parts._parts) > 1

@@ -19,6 +19,7 @@ import numpy as np
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.cells import CellIntegral, Resolved, cell_diagnostics
 from wdro_model.objectives.integration.conditional.block_integral import Slopes
+from wdro_model.objectives.integration.conditional.block_loss import looked
 from wdro_model.objectives.integration.conditional.marginal import Marginal
 from wdro_model.objectives.integration.importance.targets import blocks
 from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
@@ -43,7 +44,7 @@ class BlockTilt:
     """The exponent of block C at one decision."""
 
     def __init__(self, rule: Conditional, x: Array) -> None:
-        self._rule, self._target = rule, Marginal(rule, x, 0.0)
+        self._rule, self._x = rule, x
         self._known: list[tuple[Array, list[tuple[slice, Slopes]]]] = []
         """Slopes seen last, and what the integrals over block A need of them at any dual."""
 
@@ -54,24 +55,24 @@ class BlockTilt:
         slopes = np.empty((len(moves), rule.block.frame.dimension))
         for some in blocks(len(moves), rule.joint.dimension):
             rows = frame.rows(owner[some], moves[some])
-            values, slopes[some] = self._target.look(rows, rule.affine, rule.in_block)
+            values, slopes[some] = looked(rule, self._x, rows, rule.affine, rule.in_block)
             fixed[some] = np.where(np.isneginf(values), np.nan, values) / rule.epsilon
         assert frame.weights is not None
         fixed -= 0.5 * (moves**2 / frame.spread).sum(axis=1)
         return fixed, moves**2 @ frame.weights, slopes
 
-    def exponents(self, looked: tuple[Array, ...], owner: Array, dual: float) -> Array:
-        fixed, costs, slopes = looked
+    def exponents(self, seen: tuple[Array, ...], owner: Array, dual: float) -> Array:
+        fixed, costs, slopes = seen
         found = fixed - (dual / self._rule.epsilon) * costs
         for some, part in self._parts(slopes, owner):
             found[some] += self._rule.block.integrate(part, dual).log_value
         return found
 
     def cost_moments(
-        self, looked: tuple[Array, ...], owner: Array, dual: float
+        self, seen: tuple[Array, ...], owner: Array, dual: float
     ) -> tuple[Array, Array]:
         """The mean over block A of the transport cost, and its variance: NaN near a bound."""
-        _, costs, slopes = looked
+        _, costs, slopes = seen
         mean, variance = costs.copy(), np.full(costs.shape, np.nan)
         for some, part in self._parts(slopes, owner):
             inner = self._rule.block.integrate(part, dual)

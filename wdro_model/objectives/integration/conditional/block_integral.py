@@ -13,6 +13,7 @@ for the samples and coordinates that come near a bound at one node at least.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,9 +26,31 @@ from wdro_model.solvers.objective import Array
 
 VISIBLE = 6.5
 """A bound this many deviations away takes a mass of 4e-11."""
+ALL = 9.0
+"""A bound so many deviations away takes less than rounding."""
 LEVELS = 8
 """At most so many values of w_i sigma_i^2 are told apart by sums of their own."""
 BLOCK_ENTRIES = 2**20
+
+
+Pairs = tuple[Array, Array]
+"""Positions of samples, in order, and coordinates of each, (P,) both."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """How far moves go, and how far around them a bound is seen, at one dual variable."""
+
+    dual: float
+    factor: Array
+    """Of the slopes in the moves, v/eps, (r,)."""
+    reach: Array
+    """(r,)"""
+
+    def lacks_room(self, least: Array, most: Array, lower: Array, upper: Array) -> Array:
+        """Where slopes between two values lead so near to bounds of the moves, (K, r)."""
+        low, high = least * self.factor - self.reach, most * self.factor + self.reach
+        return (low < lower) | (high > upper)
 
 
 @dataclass(frozen=True)
@@ -38,12 +61,10 @@ class Slopes:
     """(K,)"""
     squares: Array
     """Sums of sigma_i^2 B_i^2 over the coordinates of each level, (K, S, levels)."""
-    values: Array | None
-    """B, (K, S, r); None where they are too many to keep."""
-    bounds: Bounds | None
-    """Bounds (K, r) of the moves; None on R^d."""
-    extremes: tuple[Array, Array] | None
-    """The least and the largest slopes over the nodes, (K, r); None on R^d."""
+    near: Callable[[Sight], Pairs]
+    """Samples and coordinates that a bound can be seen from, at one node at least."""
+    entries: Callable[[Array, Array], Array]
+    """Positions of samples and coordinates, (P,) each -> B there at all nodes, (P, S)."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +77,8 @@ class Near:
     """(P,)"""
     means: Array
     """(P, S)"""
+    beyond: Array
+    """How far these are from the means on R^d, (P, S)."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +91,8 @@ class BlockIntegral:
     """E[c_A], (K, S)."""
     cost_variance: Array | None
     """Var(c_A), (K, S); None where a bound is near."""
+    shrinkage: Array
+    """q of each level, (levels,)."""
     variance: Array
     """Variances v of the tilted distribution on R^d, (r,)."""
     near: Near | None
@@ -81,21 +106,29 @@ class AffineBlock:
         self.frame, self.epsilon = frame, epsilon
         self.weights: Array = frame.weights
         self.levels, self._level, self._count = levels_of(frame.weights * frame.spread)
-        self._fold: Array | None = None
+        self.fold: Array | None = None
+        """Adds up sigma_i^2 B_i^2 by levels, (r, levels); None where each is a level of its own."""
         if len(self.levels) <= LEVELS:
-            self._fold = np.zeros((frame.dimension, len(self.levels)))
-            self._fold[np.arange(frame.dimension), self._level] = frame.spread
+            self.fold = np.zeros((frame.dimension, len(self.levels)))
+            self.fold[np.arange(frame.dimension), self._level] = frame.spread
 
-    def slopes(self, owners: Array, values: Array, keep: bool = True) -> Slopes:
-        """What the integrals need of the slopes B (K, S, r) of the samples `owners` (K,)."""
-        bounds = self.frame.bounds(owners)
-        extremes = None if bounds is None else (values.min(axis=1), values.max(axis=1))
+    def slopes(
+        self,
+        owners: Array,
+        values: Array,
+        entries: Callable[[Array, Array], Array] | None = None,
+    ) -> Slopes:
+        """What the integrals need of the slopes B (K, S, r) of the samples `owners` (K,).
+
+        entries: that of the slopes, where the values are not to be kept for it.
+        """
         squares = values**2
-        squares = squares * self.frame.spread if self._fold is None else squares @ self._fold
-        return Slopes(owners, squares, values if keep else None, bounds, extremes)
+        squares = squares * self.frame.spread if self.fold is None else squares @ self.fold
+        near = seen_from(self.frame.bounds(owners), values)
+        return Slopes(owners, squares, near, entries or entries_of(values))
 
-    def integrate(self, slopes: Slopes, dual: float, values: Array | None = None) -> BlockIntegral:
-        """The integral at a dual variable; values: B, where the slopes do not keep it."""
+    def integrate(self, slopes: Slopes, dual: float) -> BlockIntegral:
+        """The integral at a dual variable."""
         level, epsilon = self.levels, self.epsilon
         q = 1.0 / (1.0 + 2 * dual * level / epsilon)
         factors = np.stack([0.5 * q, level * q**2, 4 * level**2 * q**3], axis=1) / epsilon**2
@@ -104,23 +137,14 @@ class AffineBlock:
         cost = sums[..., 1] + self._count @ (level * q)
         cost_variance = sums[..., 2] + 2 * self._count @ (level * q) ** 2
         variance = self.frame.spread * q[self._level]
-        if slopes.bounds is None:
-            return BlockIntegral(log_value, cost, cost_variance, variance, None)
+        if not self.frame.bounded:
+            return BlockIntegral(log_value, cost, cost_variance, q, variance, None)
         log_value -= self.reference_log_mass[slopes.owners, None]
-        where = self._near(slopes, variance)
+        where = slopes.near(Sight(dual, variance / epsilon, VISIBLE * np.sqrt(variance)))
         if len(where[0]) == 0:
-            return BlockIntegral(log_value, cost, cost_variance, variance, None)
-        values = slopes.values if values is None else values
-        assert values is not None
-        near = self._truncate(slopes.bounds, values, variance, where, log_value, cost)
-        return BlockIntegral(log_value, cost, None, variance, near)
-
-    def needs_values(self, slopes: Slopes, dual: float) -> bool:
-        """Does the integral at this dual variable look at the slopes themselves?"""
-        if slopes.values is not None or slopes.bounds is None:
-            return False
-        q = 1.0 / (1.0 + 2 * dual * self.levels / self.epsilon)
-        return len(self._near(slopes, self.frame.spread * q[self._level])[0]) > 0
+            return BlockIntegral(log_value, cost, cost_variance, q, variance, None)
+        near = self._truncate(slopes, variance, where, log_value, cost)
+        return BlockIntegral(log_value, cost, None, q, variance, near)
 
     def moves(self, integral: BlockIntegral, values: Array) -> Array:
         """E[zeta_A - xi_A] under the tilted distribution, (K, S, r), for slopes B."""
@@ -130,32 +154,16 @@ class AffineBlock:
             moves[near.samples, :, near.coordinates] = near.means
         return moves
 
-    def _near(self, slopes: Slopes, variance: Array) -> tuple[Array, Array]:
-        """Samples and coordinates that a bound can be seen from, at one node at least."""
-        assert slopes.bounds is not None
-        assert slopes.extremes is not None
-        (lower, upper), (least, most) = slopes.bounds, slopes.extremes
-        reach, factor = VISIBLE * np.sqrt(variance), variance / self.epsilon
-        samples, coordinates = np.nonzero(
-            (least * factor - lower < reach) | (upper - most * factor < reach)
-        )
-        return samples, coordinates
-
     def _truncate(
-        self,
-        bounds: Bounds,
-        values: Array,
-        variance: Array,
-        where: tuple[Array, Array],
-        log_value: Array,
-        cost: Array,
+        self, slopes: Slopes, variance: Array, where: Pairs, log_value: Array, cost: Array
     ) -> Near:
         """Correct log value and cost (in place) for the mass and moments inside the bounds."""
         samples, coordinates = where
         v = variance[coordinates, None]
         deviation = np.sqrt(v)
-        lower, upper = (side[samples, coordinates][:, None] for side in bounds)
-        move = values[samples, :, coordinates] * (v / self.epsilon)
+        sides = self.frame.bounds_of(slopes.owners[samples], coordinates)
+        lower, upper = (side[:, None] for side in sides)
+        move = slopes.entries(*where) * (v / self.epsilon)
         low, high = (lower - move) / deviation, (upper - move) / deviation
         seen = (low > -VISIBLE) | (high < VISIBLE)
         law = one_or_two_sided(low[seen], high[seen])
@@ -165,7 +173,7 @@ class AffineBlock:
         )
         end = np.where(law.from_lower, lower, upper)
         inward = np.where(law.from_lower, deviation, -deviation)
-        log_mass, change, mean = np.zeros(seen.shape), np.zeros(seen.shape), move
+        log_mass, change, mean = np.zeros(seen.shape), np.zeros(seen.shape), move.copy()
         log_mass[seen] = law.log_mass
         square = end**2 + 2 * end * inward * law.depth + inward**2 * law.depth_square
         change[seen] = square - (move[seen] ** 2 + deviation**2)
@@ -174,7 +182,7 @@ class AffineBlock:
         log_value[samples[first]] += np.add.reduceat(log_mass, first, axis=0)
         change *= self.weights[coordinates, None]
         cost[samples[first]] += np.add.reduceat(change, first, axis=0)
-        return Near(samples, coordinates, mean)
+        return Near(samples, coordinates, mean, mean - move)
 
     @cached_property
     def reference_log_mass(self) -> Array:
@@ -188,11 +196,30 @@ class AffineBlock:
             if bounds is None:
                 break
             low, high = bounds[0] / deviation, bounds[1] / deviation
-            finite = (low > -np.inf) | (high < np.inf)
+            seen = (low > -ALL) | (high < ALL)
             masses = np.zeros(low.shape)
-            masses[finite] = truncated_normal(low[finite], high[finite]).log_mass
+            masses[seen] = truncated_normal(low[seen], high[seen]).log_mass
             found[some] = masses.sum(axis=1)
         return found
+
+
+def seen_from(bounds: Bounds | None, values: Array) -> Callable[[Sight], Pairs]:
+    """The bounds (K, r) of moves that are seen from nodes with these slopes (K, S, r)."""
+    if bounds is None:
+        nothing = np.empty(0, dtype=int)
+        return lambda sight: (nothing, nothing)
+    least, most = values.min(axis=1), values.max(axis=1)
+
+    def seen(sight: Sight) -> Pairs:
+        samples, coordinates = np.nonzero(sight.lacks_room(least, most, *bounds))
+        return samples, coordinates
+
+    return seen
+
+
+def entries_of(values: Array) -> Callable[[Array, Array], Array]:
+    """Those of slopes (K, S, r) that are at hand."""
+    return lambda samples, coordinates: values[samples, :, coordinates]
 
 
 def levels_of(products: Array) -> tuple[Array, Array, Array]:

@@ -12,22 +12,17 @@ import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.conditional.block_cells import BlockCellSlice
-from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral, Slopes
+from wdro_model.objectives.integration.conditional.block_integral import BlockIntegral
+from wdro_model.objectives.integration.conditional.block_loss import BlockLoss
 from wdro_model.objectives.integration.conditional.block_modes import BlockModes
 from wdro_model.objectives.integration.conditional.lookout import Lookout
-from wdro_model.objectives.integration.conditional.marginal import (
-    CHUNK_ENTRIES,
-    Marginal,
-    evaluated,
-    scenarios,
-)
+from wdro_model.objectives.integration.conditional.marginal import Marginal
 from wdro_model.objectives.integration.conditional.mode_costs import ModeCosts, ModeLaws
 from wdro_model.objectives.integration.conditional.placement import (
     TOLERATED,
     TRUST,
     Placement,
 )
-from wdro_model.objectives.integration.importance.targets import blocks
 from wdro_model.objectives.integration.inner_integral import Divergence, Stream
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.sample_shares import SampleShares
@@ -113,27 +108,16 @@ class ConditionalSlice:
         self._first, self._sample = np.flatnonzero(new), np.cumsum(new) - 1
         size, count = nodes.log_weights.shape
         kept = size * count * max(1, rule.block.frame.dimension) <= KEPT_ENTRIES
-        self._parts = blocks(size, count * rule.joint.dimension, CHUNK_ENTRIES)
+        self._parts = rule.blocks(self._x, size, count)
         assert rule.frame.weights is not None
         self._costs = nodes.moves**2 @ rule.frame.weights
         self._values = np.empty((size, count))
-        self._slopes: list[Slopes] = []
+        self._losses: list[BlockLoss] = []
         for part in self._parts:
-            self._values[part], slopes = self._evaluate(part)
-            self._slopes.append(rule.block.slopes(nodes.owners[part], slopes, kept))
+            loss = rule.looked(self._x, nodes.owners[part], nodes.moves[part], keep=kept)
+            self._values[part] = loss.values
+            self._losses.append(loss)
         self._known = self._evaluated = None
-
-    def _rows(self, part: slice) -> Array:
-        """Scenarios at the nodes of some of the modes, the block A at its samples."""
-        return scenarios(self._rule, self._nodes.owners[part], self._nodes.moves[part])
-
-    def _evaluate(self, part: slice) -> tuple[Array, Array]:
-        return evaluated(self._rule, self._x, self._rows(part), self._values[part].shape)
-
-    def _steep(self, k: int) -> Array:
-        """B at the nodes of a part, evaluated again where it was not kept."""
-        kept = self._slopes[k].values
-        return self._evaluate(self._parts[k])[1] if kept is None else kept
 
     # -------------------------------------------------------------- at one dual variable
     def at(self, dual: float) -> DualPoint:
@@ -203,9 +187,8 @@ class ConditionalSlice:
         exponent = (self._values - dual * self._costs) / epsilon + self._nodes.log_weights
         cost, spread = self._costs.copy(), np.zeros(exponent.shape)
         integrals = []
-        for k, part in enumerate(self._parts):
-            steep = self._steep(k) if block.needs_values(self._slopes[k], dual) else None
-            inner = block.integrate(self._slopes[k], dual, steep)
+        for part, loss in zip(self._parts, self._losses):
+            inner = block.integrate(loss.slopes, dual)
             exponent[part] += inner.log_value
             cost[part] += inner.cost
             spread[part] = np.nan if inner.cost_variance is None else inner.cost_variance
@@ -308,16 +291,11 @@ class ConditionalSlice:
 
     def _mean_gradient(self, x: Array, found: Weighted) -> Array:
         """The gradient at x under a distribution on the nodes, over the slice's own samples."""
-        rule = self._rule
-        gradient = np.zeros(rule.loss.dimension)
+        gradient = np.zeros(self._rule.loss.dimension)
         # Backwards: what the loss computed for the last part may still be known to it.
-        for k in reversed(range(len(self._parts))):
-            part = self._parts[k]
-            rows = self._rows(part)
-            moves = rule.block.moves(found.inner[k], self._steep(k))
-            rows[:, rule.block.frame.columns] += moves.reshape(len(rows), -1)
-            weights = self._own.some(self._sample[part]).times(found.weights[part]).ravel()
-            gradient += rule.loss(x, rows)[1](weights)
+        for part, loss, inner in reversed([*zip(self._parts, self._losses, found.inner)]):
+            weights = self._own.some(self._sample[part]).times(found.weights[part])
+            gradient += loss.gradient(x, inner, weights)
         return gradient
 
     # -------------------------------------------------------------- can it be trusted?

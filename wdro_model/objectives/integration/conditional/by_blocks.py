@@ -11,6 +11,9 @@ nodes are the points of a trapezoidal rule in normal scores around each mode of 
 zeta_C (`block_modes`, `block_nodes`), and samples whose density they fail to resolve are left to
 cells. In more coordinates they are draws.
 
+Where f is smooth in block C, it is one pair of functions of s for all samples: a table of them at a
+few hundred points takes the place of evaluations at the nodes (`block_table`).
+
 On a grid the dual variable needs no further evaluation of the loss, unless it moves so far that the
 nodes no longer cover the density: they then follow the modes (`placement`), which changes the
 values by no more than their accuracy. The gradient in x is that of f at the tilted mean of zeta_A,
@@ -38,21 +41,27 @@ from wdro_model.objectives.integration.cells import CellMemory, normal_log_masse
 from wdro_model.objectives.integration.conditional.affine_block import affine_block
 from wdro_model.objectives.integration.conditional.block_cells import BlockCellSlice
 from wdro_model.objectives.integration.conditional.block_integral import AffineBlock
+from wdro_model.objectives.integration.conditional.block_loss import BlockLoss, LossAtNodes
 from wdro_model.objectives.integration.conditional.block_nodes import COARSE, BlockNodes, Grid, fine
 from wdro_model.objectives.integration.conditional.block_slice import (
     KEPT_ENTRIES,
     ConditionalSlice,
 )
+from wdro_model.objectives.integration.conditional.block_table import TableLoss, Tables
 from wdro_model.objectives.integration.conditional.lookout import Lookout
 from wdro_model.objectives.integration.conditional.placement import KnownModes, Placement
 from wdro_model.objectives.integration.conditional.smoothness import may_have_kinks
 from wdro_model.objectives.integration.importance.frame import Frame, frame_of
+from wdro_model.objectives.integration.importance.targets import blocks
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, Divergence, Given, Stream
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.sample_shares import SampleShares
 
+CHUNK_ENTRIES, TABLE_ENTRIES = 2**17, 2**20
+"""Numbers of scenarios that are evaluated at once (1 MiB: arrays that stay in the cache), and of
+polynomials at nodes."""
 DUAL_SAMPLES = 32
 """Samples that look for the dual variable before the first refresh."""
 REMEMBERED = 4
@@ -86,6 +95,8 @@ class Conditional(Given):
     name = "conditional"
     begins = EMPIRICAL
     """Vertices may be so bad that the density of the data has modes all over its support."""
+    block: AffineBlock
+    _tables: Tables
 
     def __init__(
         self,
@@ -100,6 +111,7 @@ class Conditional(Given):
         radius: float | None = None,
         grid: Grid | None = None,
         kinked: bool = True,
+        whole: Conditional | None = None,
     ) -> None:
         super().__init__(loss, joint, cost, epsilon=epsilon, sigma=sigma)
         self.draws, self.radius, self.grid = draws, radius, grid or fine()
@@ -109,7 +121,11 @@ class Conditional(Given):
         self.others = tuple(p for p in joint.parameters if all(p is not a for a in affine))
         columns = np.concatenate([np.arange(joint.dimension)[joint.slices[p]] for p in affine])
         rest = np.setdiff1d(np.arange(joint.dimension), columns)
-        self.block = AffineBlock(frame_of(joint, cost, sigma, columns), epsilon)
+        self.block = (
+            AffineBlock(frame_of(joint, cost, sigma, columns), epsilon)
+            if whole is None
+            else whole.block
+        )
         self.frame = frame_of(joint, cost, sigma, rest)
         self.in_block = Columns.within(joint, affine, self.block.frame)
         self.in_others = Columns.within(joint, self.others, self.frame)
@@ -126,6 +142,7 @@ class Conditional(Given):
         self._dual: float | None = None
         """The dual variable that cells were last asked for."""
         self.memory = CellMemory()
+        self._tables = Tables(self) if whole is None else whole._tables
         self._places: list[Placement] = []
         """BlockNodes of the decisions looked at last, the latest first."""
         self._easier: Conditional | None = None
@@ -162,6 +179,22 @@ class Conditional(Given):
             return self._dual
         return self._places[0].dual if self._places else None
 
+    def looked(
+        self, x: Array, owners: Array, moves: Array, *, keep: bool = True, lenient: bool = False
+    ) -> BlockLoss:
+        """What the integrals need of the loss at moves (K, S, r) of block C; see `LossAtNodes`."""
+        table = self._tables.at(x)
+        if table is not None and table.covers(owners, moves):
+            return TableLoss(table, owners, moves)
+        return LossAtNodes(self, x, owners, moves, keep=keep, lenient=lenient)
+
+    def blocks(self, x: Array, size: int, count: int = 1) -> list[slice]:
+        """Parts of so many samples with so many nodes each, to be looked at one after the other."""
+        table = self._tables.at(x)
+        if table is not None:
+            return blocks(size, count * sum(table.kept), TABLE_ENTRIES)
+        return blocks(size, count * self.joint.dimension, CHUNK_ENTRIES)
+
     def surrogate(self) -> Conditional | None:
         """The same on fewer nodes, to begin with; None where the nodes are few or drawn."""
         if not self.exact or self.frame.dimension == 0 or self._easier is not None:
@@ -177,6 +210,7 @@ class Conditional(Given):
             radius=self.radius,
             grid=COARSE,
             kinked=not self.smooth,
+            whole=self,
         )
         self._easier._known = self._known
         return self._easier

@@ -18,12 +18,6 @@ from wdro_model.objectives.integration.conditional.block_modes import (
     lattice,
     lattice_peaks,
 )
-from wdro_model.objectives.integration.conditional.marginal import (
-    CHUNK_ENTRIES,
-    Marginal,
-    scenarios,
-)
-from wdro_model.objectives.integration.importance.targets import blocks
 from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:
@@ -46,16 +40,13 @@ class Lookout:
         some = slice(1, None, 2) if rule.is_coarse else slice(None)
         sides = SIDE[some], FREE_SIDE[some]
         self._moves = lattice(frame.bounds(samples), frame.spread, size, *sides)
-        count, width = self._moves.shape[1], rule.block.frame.dimension
-        self._parts = blocks(size, count * rule.joint.dimension, CHUNK_ENTRIES)
+        count = self._moves.shape[1]
+        self._parts = rule.blocks(x, size, count)
         self._values, self._slopes = np.empty((size, count)), []
-        target = Marginal(rule, x, 1.0)
         for part in self._parts:
-            rows = scenarios(rule, samples[part], self._moves[part])
-            values, slopes = target.look(rows, rule.affine, rule.in_block)
-            self._values[part] = values.reshape(-1, count)
-            slopes = slopes.reshape(-1, count, width)
-            self._slopes.append(rule.block.slopes(samples[part], slopes))
+            loss = rule.looked(x, samples[part], self._moves[part], lenient=True)
+            self._values[part] = loss.values
+            self._slopes.append(loss.slopes)
         self._looked = -1.0
         """The dual variable at which the lattice was looked at last."""
         self._tried = np.full((size, count), np.nan)

@@ -61,6 +61,11 @@ class Frame:
         return slice(first, first + len(self.moving)) if beside else self.moving
 
     @cached_property
+    def origins(self) -> Array:
+        """The samples in these coordinates, (N, r)."""
+        return self.joint.matrix[:, self.columns]
+
+    @cached_property
     def bounded(self) -> bool:
         """Does a box truncate some coordinate?"""
         return bool(np.isfinite(self.lower).any() or np.isfinite(self.upper).any())
@@ -69,8 +74,14 @@ class Frame:
         """Bounds (B, r) on the moves of these samples; None on R^d."""
         if not self.bounded:
             return None
-        origins = self.joint.matrix[owners][:, self.columns]
+        origins = self.origins[owners]
         return np.minimum(self.lower - origins, 0.0), np.maximum(self.upper - origins, 0.0)
+
+    def bounds_of(self, owners: Array, coordinates: Array) -> tuple[Array, Array]:
+        """Bounds (P,) on single coordinates of the moves."""
+        origins = self.origins[owners, coordinates]
+        lower, upper = self.lower[coordinates], self.upper[coordinates]
+        return np.minimum(lower - origins, 0.0), np.maximum(upper - origins, 0.0)
 
     def rows(self, owners: Array, moves: Array) -> Array:
         """Scenarios (B, d) of the moves (B, r) of the samples with these indices (B,)."""

@@ -1,0 +1,390 @@
+"""The loss over the block C as polynomials, the same ones for all samples.
+
+With zeta = (zeta_A, s) and f affine in zeta_A given s,
+
+    f(x, (zeta_A, s)) = a(x, s) + <B(x, s), zeta_A>:
+
+a and B do not depend on the sample. Where they are smooth in the one or two coordinates of s, a few
+hundred evaluations at Chebyshev points s_j tell them everywhere, and all that the integrals of all
+samples need of the loss at their nodes are values of polynomials in s,
+
+    f_k(s) = a + <B, xi_k>   and   Q(s) = sum_i sigma_i^2 B_i^2   (by levels of w_i sigma_i^2),
+
+whatever the number of coordinates in block A. Sums of gradients in x over the nodes are the
+interpolation the other way round: with weights W_kj = sum_s w_ks L_j(s), L_j the polynomial that is
+1 at s_j and 0 at the other points,
+
+    sum_ks w_ks grad f(x, (xi_k + v B(s)/eps, s))
+        = sum_j (W_j - 1) grad f(x, (m, s_j)) + grad f(x, (m + D_j + W_j v B(s_j)/eps, s_j)),
+
+m being some point of block A, W_j = sum_k W_kj and D_j = sum_k W_kj (xi_k - m).
+
+Polynomials are taken where their last coefficients, and their values at some of the samples, say
+that the exponents of the integrals are right to `RESOLVED`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wdro_model.objectives.integration.conditional.block_integral import (
+    BlockIntegral,
+    Pairs,
+    Sight,
+    Slopes,
+)
+from wdro_model.objectives.integration.conditional.block_modes import FREE_SIDE
+from wdro_model.objectives.integration.conditional.slope_ranges import SlopeRanges
+from wdro_model.objectives.integration.importance.frame import Frame
+from wdro_model.objectives.integration.kernel.chebyshev import (
+    chebyshev,
+    derivatives,
+    extremal_points,
+    transform,
+)
+from wdro_model.solvers.objective import Array
+
+if TYPE_CHECKING:
+    from wdro_model.objectives.integration.conditional.by_blocks import Conditional
+
+Sizes = tuple[int, int]
+"""Points, or coefficients, along both coordinates; one along a coordinate that there is not."""
+
+SIZES = (1, 5, 9, 17, 25, 33, 49, 65)
+"""Points along a coordinate."""
+RESOLVED = 1e-7
+"""Errors of the exponents that are allowed."""
+TRIMMED = 1e-4
+"""Coefficients below this share of it are left out."""
+ROUNDING = 1e-15
+"""The same for slopes, as a share of the largest one."""
+LAST = 2
+"""Coefficients along a coordinate that have to be negligible."""
+COMPARED = 16
+"""Samples at which polynomials are compared with the loss."""
+MOST_ENTRIES = 2**24
+"""Coefficients of a table (128 MiB), at most."""
+REMEMBERED = 4
+"""Decisions whose tables are kept."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """The box of scenarios of block C over which polynomials are taken."""
+
+    low: Array
+    """(r,)"""
+    high: Array
+    is_support: bool
+
+    @classmethod
+    def of(cls, frame: Frame) -> Region:
+        """The support; where it has no end, what a lattice around the samples looks at."""
+        reach = FREE_SIDE[-1] * np.sqrt(frame.spread)
+        ends = np.isfinite(frame.lower), np.isfinite(frame.upper)
+        low = np.where(ends[0], frame.lower, frame.origins.min(axis=0) - reach)
+        high = np.where(ends[1], frame.upper, frame.origins.max(axis=0) + reach)
+        return cls(low, high, bool(np.all(ends)))
+
+    def points(self, sizes: Sizes) -> Array:
+        """s_j, (J, r), those along the second coordinate side by side."""
+        mesh = np.meshgrid(*map(extremal_points, sizes), indexing="ij")
+        u = np.stack(mesh, axis=-1).reshape(-1, 2)[:, -len(self.low) :]
+        return 0.5 * (self.low + self.high) + self.half * u
+
+    @property
+    def half(self) -> Array:
+        """Half of its width, (r,)."""
+        return 0.5 * (self.high - self.low)
+
+    def relative(self, places: Array) -> Array:
+        """Places (..., r) in [-1, 1]^2; with one coordinate, the first is 0."""
+        u = (places - 0.5 * (self.low + self.high)) / self.half
+        return u if len(self.low) == 2 else np.concatenate([np.zeros(u.shape), u], axis=-1)
+
+
+class Tables:
+    """Polynomials of the loss at the decisions looked at last; none where they would not do."""
+
+    def __init__(self, rule: Conditional) -> None:
+        self._rule = rule
+        self._known: list[tuple[Array, BlockTable | None]] = []
+        self._sizes: Sizes | None = None
+        """Those that the last table needed."""
+
+    @cached_property
+    def _region(self) -> Region | None:
+        """None if the loss is not one smooth function of one or two coordinates for all samples."""
+        rule, frame = self._rule, self._rule.frame
+        if not (rule.smooth and frame.dimension in (1, 2)) or rule.block.fold is None:
+            return None
+        still = np.setdiff1d(columns_of(rule, rule.others), frame.moving)
+        alike = np.all(rule.rows[:, still] == rule.rows[:1, still])
+        return Region.of(frame) if alike else None
+
+    def at(self, x: Array) -> BlockTable | None:
+        """The table of a decision; None where the loss is to be evaluated at the nodes."""
+        if self._region is None:
+            return None
+        for i, (known, table) in enumerate(self._known):
+            if np.array_equal(known, x):
+                self._known.insert(0, self._known.pop(i))
+                return table
+        table = self._made(x, self._region)
+        self._known = [(np.array(x), table), *self._known[: REMEMBERED - 1]]
+        return table
+
+    def _made(self, x: Array, region: Region) -> BlockTable | None:
+        """The smallest table that resolves the loss, from the size of the last one on."""
+        rule = self._rule
+        sizes = self._sizes or (SIZES[rule.frame.dimension - 1], SIZES[2])
+        while len(rule.rows) * sizes[0] * sizes[1] <= MOST_ENTRIES:
+            try:
+                with np.errstate(all="ignore"):
+                    table = BlockTable(rule, region, x, sizes)
+            except (FloatingPointError, ValueError):  # it reaches beyond the domain of the loss
+                return None
+            larger = table.sufficient_sizes()
+            if larger == sizes:
+                self._sizes = sizes
+                return table if table.is_true() else None
+            if larger is None:
+                return None
+            sizes = larger
+        return None
+
+
+class BlockTable:
+    """f and its slopes over the block C at one decision x, from sizes[0] x sizes[1] points."""
+
+    def __init__(self, rule: Conditional, region: Region, x: Array, sizes: Sizes) -> None:
+        self.rule, self.region, self._sizes = rule, region, sizes
+        self._affine = columns_of(rule, rule.affine)
+        rows, points = rule.rows, region.points(sizes)
+        self._scenarios = np.tile(rows[0], (len(points), 1))
+        """(m, s_j), (J, d); m is the mean of the samples."""
+        self._scenarios[:, self._affine] = rows[:, self._affine].mean(axis=0)
+        self._scenarios[:, rule.frame.columns] = points
+        self._compared = np.arange(len(rows))[:: -(-len(rows) // COMPARED)]
+        every = np.concatenate([self._scenarios, rows[self._compared]])
+        values, pullback = rule.loss(x, every)
+        slopes = pullback.in_data(np.ones(len(every)), rule.affine)
+        count = len(points)
+        steep = rule.in_block.of(slopes)
+        self._truth = values[count:].copy(), self._squared(steep[count:])
+        """f_k and Q at the samples that are compared."""
+        self._slopes = steep[:count].copy()
+        """B at the points, (J, r_A)."""
+        self._shifts = rows[:, self._affine] - self._scenarios[0, self._affine]
+        """xi_k - m, (N, d_A)."""
+        own = values[:count] + self._shifts @ slopes[:count].T
+        self._own = self._coefficients(own)
+        """Those of f_k, (N, n0, n1)."""
+        self._squares = self._coefficients(self._squared(self._slopes).T)
+        """Those of Q, (levels, n0, n1)."""
+
+    # -------------------------------------------------------------- coefficients
+    def _squared(self, slopes: Array) -> Array:
+        """Q of slopes (B, r_A), (B, levels)."""
+        assert self.rule.block.fold is not None
+        return slopes**2 @ self.rule.block.fold
+
+    def _coefficients(self, values: Array) -> Array:
+        """Of polynomials with values (..., J) at the points, (..., n0, n1)."""
+        shaped = values.reshape(*values.shape[:-1], *self._sizes)
+        return transform(self._sizes[0]) @ shaped @ transform(self._sizes[1]).T
+
+    def _exponents(self) -> Iterator[tuple[Array, float]]:
+        """The coefficients of f_k and Q, and what makes exponents of them (at a dual of 0)."""
+        epsilon = self.rule.epsilon
+        yield self._own, 1.0 / epsilon
+        yield self._squares, 0.5 / epsilon**2
+
+    def sufficient_sizes(self) -> Sizes | None:
+        """Its sizes if they resolve the loss, else the next ones; None if none will."""
+        sizes = list(self._sizes)
+        for part, factor in self._exponents():
+            largest = factor * np.abs(part).max()
+            if not np.finfo(float).eps * largest <= RESOLVED:
+                return None
+            for axis, size in enumerate(self._sizes):
+                last = np.moveaxis(part, 1 + axis, 0)[-LAST:]
+                if size > 1 and factor * np.abs(last).max() > RESOLVED:
+                    sizes[axis] = size + 1
+        if max(sizes) > SIZES[-1]:
+            return None
+        first, second = (next(size for size in SIZES if size >= asked) for asked in sizes)
+        return first, second
+
+    def is_true(self) -> bool:
+        """Do the polynomials have the values of the loss at some samples?"""
+        still = np.zeros((len(self._compared), 1, self.rule.frame.dimension))
+        there = TableLoss(self, self._compared, still)
+        found = there.values[:, 0], there.slopes.squares[:, 0]
+        factors = (factor for _, factor in self._exponents())
+        apart = (f * np.abs(a - b).max() for f, a, b in zip(factors, found, self._truth))
+        return all(error <= 10.0 * RESOLVED for error in apart)
+
+    @cached_property
+    def kept(self) -> Sizes:
+        """How many coefficients along both coordinates are not negligible."""
+        needs = [needed(factor * part, TRIMMED * RESOLVED) for part, factor in self._exponents()]
+        return max(n for n, _ in needs), max(n for _, n in needs)
+
+    @cached_property
+    def _kept_own(self) -> Array:
+        return np.ascontiguousarray(self._own[:, : self.kept[0], : self.kept[1]])
+
+    @cached_property
+    def _kept_squares(self) -> Array:
+        return np.ascontiguousarray(self._squares[:, : self.kept[0], : self.kept[1]])
+
+    @cached_property
+    def _kept_slopes(self) -> Array:
+        """Those of B, (r_A, n0, n1)."""
+        found = self._coefficients(self._slopes.T)[:, : self.kept[0], : self.kept[1]]
+        n0, n1 = needed(found, ROUNDING * float(np.abs(found).max(initial=0.0)))
+        return np.ascontiguousarray(found[:, :n0, :n1])
+
+    # -------------------------------------------------------------- at nodes
+    def covers(self, owners: Array, moves: Array) -> bool:
+        """Do nodes lie where the polynomials are taken?"""
+        if self.region.is_support:
+            return True
+        places = self._places(owners, moves)
+        return bool(np.all((places >= self.region.low) & (places <= self.region.high)))
+
+    def _places(self, owners: Array, moves: Array) -> Array:
+        """The scenarios of block C at moves (K, S, r) of the samples (K,)."""
+        frame = self.rule.frame
+        places = frame.origins[owners][:, None] + moves
+        return np.clip(places, frame.lower, frame.upper) if frame.bounded else places
+
+    def relative(self, owners: Array, moves: Array) -> Array:
+        """The same in [-1, 1]^2, (K, S, 2)."""
+        return self.region.relative(self._places(owners, moves))
+
+    def own(self, owners: Array, first: Array, second: Array) -> Array:
+        """f_k (K, S), from polynomials (n0, K, S) and (n1, K, S) in the coordinates."""
+        along = self._kept_own[owners] @ second.transpose(1, 0, 2)
+        return np.einsum("kas,aks->ks", along, first)
+
+    def squares(self, first: Array, second: Array) -> Array:
+        """Q, (K, S, levels)."""
+        along = np.tensordot(self._kept_squares, second, axes=1)
+        return np.einsum("laks,aks->ksl", along, first)
+
+    def entries(self, first: Array, second: Array, coordinates: Array) -> Array:
+        """B in one coordinate (P,) each for polynomials (n0, P, S) and (n1, P, S), (P, S)."""
+        n0, n1 = self._kept_slopes.shape[1:]
+        along = self._kept_slopes[coordinates] @ second[:n1].transpose(1, 0, 2)
+        return np.einsum("pas,aps->ps", along, first[:n0])
+
+    def _slopes_at(self, u: Array) -> Array:
+        """B at places in [-1, 1]^2, (..., r_A) for (..., 2)."""
+        n0, n1 = self._kept_slopes.shape[1:]
+        both = chebyshev(u[..., 0], n0)[:, None] * chebyshev(u[..., 1], n1)
+        return np.tensordot(both, self._kept_slopes, axes=((0, 1), (1, 2)))
+
+    @cached_property
+    def ranges(self) -> SlopeRanges:
+        """Of the slopes."""
+        slopes = self._slopes.reshape(*self._sizes, -1)
+        return SlopeRanges(self.rule.block.frame, slopes, self._slopes_at)
+
+    # -------------------------------------------------------------- the other way round
+    def _at_points(self, moments: Array) -> Array:
+        """Weights (..., J) of the points from sums of weighted polynomials, (..., n0, n1)."""
+        left, right = (transform(n)[:k] for n, k in zip(self._sizes, self.kept))
+        return (left.T @ moments @ right).reshape(*moments.shape[:-2], -1)
+
+    def gradient(
+        self,
+        x: Array,
+        inner: BlockIntegral,
+        owners: Array,
+        moments: Array,
+        beyond: tuple[Array, Array] | None,
+    ) -> Array:
+        """The sum of gradients at a decision x.
+
+        moments: sums of weighted polynomials over the nodes of K entries, (K, n0, n1).
+        beyond: coordinates (P,) near a bound, and sums (P, n0, n1) of polynomials weighted by how
+            far their tilted means are from those on R^d.
+        """
+        rule, count = self.rule, len(self._scenarios)
+        weights = self._at_points(moments)
+        total = weights.sum(axis=0)
+        moved = total[:, None] * (self._slopes * (inner.variance / rule.epsilon))
+        if beyond is not None:
+            np.add.at(moved.T, beyond[0], self._at_points(beyond[1]))
+        rows = np.concatenate([self._scenarios, self._scenarios])
+        rows[count:, self._affine] += weights.T @ self._shifts[owners]
+        rows[count:, rule.block.frame.columns] += moved
+        return rule.loss(x, rows)[1](np.concatenate([total - 1.0, np.ones(count)]))
+
+
+class TableLoss:
+    """The loss at nodes, read off a table."""
+
+    def __init__(self, table: BlockTable, owners: Array, moves: Array) -> None:
+        self._table, self._owners = table, owners
+        self._u = table.relative(owners, moves)
+        self._first, self._second = (chebyshev(self._u[..., i], table.kept[i]) for i in (0, 1))
+        self.values = table.own(owners, self._first, self._second)
+        squares = table.squares(self._first, self._second)
+        self.slopes = Slopes(owners, squares, self._near, self._entries)
+
+    def _near(self, sight: Sight) -> Pairs:
+        return self._table.ranges.near(self._owners, self._u, sight)
+
+    def _entries(self, samples: Array, coordinates: Array) -> Array:
+        return self._table.entries(self._first[:, samples], self._second[:, samples], coordinates)
+
+    def outward(self, inner: BlockIntegral) -> Array:
+        table, near = self._table, inner.near
+        rising = [
+            derivatives(self._u[..., i], p) for i, p in enumerate((self._first, self._second))
+        ]
+        found = []
+        for first, second in ((rising[0], self._second), (self._first, rising[1])):
+            slope = table.own(self._owners, first, second)
+            slope += 0.5 / table.rule.epsilon * table.squares(first, second) @ inner.shrinkage
+            if near is not None:
+                some = near.samples
+                steep = table.entries(first[:, some], second[:, some], near.coordinates)
+                np.add.at(slope, some, near.beyond * steep)
+            found.append(slope)
+        half = table.region.half
+        return np.stack(found[-len(half) :], axis=-1) / half
+
+    def gradient(self, x: Array, inner: BlockIntegral, weights: Array) -> Array:
+        near, beyond = inner.near, None
+        if near is not None:
+            far = weights[near.samples] * near.beyond
+            beyond = near.coordinates, self._moments(near.samples, far)
+        moments = self._moments(slice(None), weights)
+        return self._table.gradient(x, inner, self._owners, moments, beyond)
+
+    def _moments(self, some: Array | slice, weights: Array) -> Array:
+        """Sums of products of polynomials over the nodes, weighted by (P, S): (P, n0, n1)."""
+        first, second = self._first[:, some] * weights, self._second[:, some]
+        return first.transpose(1, 0, 2) @ second.transpose(1, 2, 0)
+
+
+def columns_of(rule: Conditional, parameters: tuple[Any, ...]) -> Array:
+    """The columns of some parameters in the samples, side by side."""
+    every = np.arange(rule.joint.dimension)
+    return np.concatenate([every[rule.joint.slices[p]] for p in parameters])
+
+
+def needed(coefficients: Array, allowed: float) -> Sizes:
+    """How many coefficients (..., n0, n1) along both coordinates are larger than allowed."""
+    large = (np.abs(coefficients) > allowed).reshape(-1, *coefficients.shape[-2:]).any(axis=0)
+    first, second = (np.flatnonzero(large.any(axis=axis)) for axis in (1, 0))
+    return 1 + int(first.max(initial=0)), 1 + int(second.max(initial=0))
