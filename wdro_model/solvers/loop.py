@@ -95,7 +95,7 @@ class Loop:
     ) -> None:
         self.objective, self.feasible, self.rules, self.limits = objective, feasible, rules, limits
         self.began = time.perf_counter()
-        self.x = x
+        self.x = self.clipped(x)
         self.dual = rules.dual.start()
         self.trace = Trace()
         self.bound = -np.inf
