@@ -33,7 +33,7 @@ from wdro_model.solvers.outcome import tolerance
 from wdro_model.solvers.trace import Trace
 from wdro_model.uncertainty.assurance import Assurance
 
-EASY = 2**16
+EASY = 2**20
 """Numbers in the data of which a solution computes its mean loss when it is asked for."""
 STATIONARY = "stationary"
 """The status of a point with a small gap where convexity in the decision is not known."""
