@@ -35,7 +35,8 @@ ROUGH = 8.0
 AHEAD, CHORDS = 1e-7, 3
 """The share of the dual over which slopes are compared, and steps of its search close by."""
 KEPT_ENTRIES = 2**26
-"""Slopes B kept for the dual variable (512 MiB); beyond, the loss is evaluated again for each."""
+"""Slopes B, or polynomials, that are kept (512 MiB); beyond, they are computed again when asked
+for."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class ConditionalSlice:
         new = np.diff(nodes.owners, prepend=-1) != 0
         self._first, self._sample = np.flatnonzero(new), np.cumsum(new) - 1
         size, count = nodes.log_weights.shape
-        kept = size * count * max(1, rule.block.frame.dimension) <= KEPT_ENTRIES
+        kept = size * count * rule.width(self._x) <= KEPT_ENTRIES
         self._parts = rule.blocks(self._x, size, count)
         assert rule.frame.weights is not None
         self._costs = nodes.moves**2 @ rule.frame.weights

@@ -330,29 +330,43 @@ class BlockTable:
 
 
 class TableLoss:
-    """The loss at nodes, read off a table."""
+    """The loss at nodes, read off a table; keep: are polynomials kept, or computed when asked for?
 
-    def __init__(self, table: BlockTable, owners: Array, moves: Array) -> None:
+    The other parameters are those of `LossAtNodes`.
+    """
+
+    _kept: tuple[Array, Array] | None = None
+
+    def __init__(
+        self, table: BlockTable, owners: Array, moves: Array, *, keep: bool = True
+    ) -> None:
         self._table, self._owners = table, owners
         self._u = table.relative(owners, moves)
-        self._first, self._second = (chebyshev(self._u[..., i], table.kept[i]) for i in (0, 1))
-        self.values = table.own(owners, self._first, self._second)
-        squares = table.squares(self._first, self._second)
-        self.slopes = Slopes(owners, squares, self._near, self._entries)
+        basis = self._basis()
+        self.values = table.own(owners, *basis)
+        self.slopes = Slopes(owners, table.squares(*basis), self._near, self._entries)
+        if keep:
+            self._kept = basis
+
+    def _basis(self) -> tuple[Array, Array]:
+        """The polynomials in both coordinates at the nodes, (n0, K, S) and (n1, K, S)."""
+        if self._kept is not None:
+            return self._kept
+        n0, n1 = self._table.kept
+        return chebyshev(self._u[..., 0], n0), chebyshev(self._u[..., 1], n1)
 
     def _near(self, sight: Sight) -> Pairs:
         return self._table.ranges.near(self._owners, self._u, sight)
 
     def _entries(self, samples: Array, coordinates: Array) -> Array:
-        return self._table.entries(self._first[:, samples], self._second[:, samples], coordinates)
+        first, second = self._basis()
+        return self._table.entries(first[:, samples], second[:, samples], coordinates)
 
     def outward(self, inner: BlockIntegral) -> Array:
-        table, near = self._table, inner.near
-        rising = [
-            derivatives(self._u[..., i], p) for i, p in enumerate((self._first, self._second))
-        ]
+        table, near, flat = self._table, inner.near, self._basis()
+        rising = [derivatives(self._u[..., i], flat[i]) for i in (0, 1)]
         found = []
-        for first, second in ((rising[0], self._second), (self._first, rising[1])):
+        for first, second in ((rising[0], flat[1]), (flat[0], rising[1])):
             slope = table.own(self._owners, first, second)
             slope += 0.5 / table.rule.epsilon * table.squares(first, second) @ inner.shrinkage
             if near is not None:
@@ -364,17 +378,21 @@ class TableLoss:
         return np.stack(found[-len(half) :], axis=-1) / half
 
     def gradient(self, x: Array, inner: BlockIntegral, weights: Array) -> Array:
-        near, beyond = inner.near, None
+        (first, second), near, beyond = self._basis(), inner.near, None
         if near is not None:
-            far = weights[near.samples] * near.beyond
-            beyond = near.coordinates, self._moments(near.samples, far)
-        moments = self._moments(slice(None), weights)
+            some = near.samples
+            far = moments_of(first[:, some], second[:, some], weights[some] * near.beyond)
+            beyond = near.coordinates, far
+        moments = moments_of(first, second, weights)
         return self._table.gradient(x, inner, self._owners, moments, beyond)
 
-    def _moments(self, some: Array | slice, weights: Array) -> Array:
-        """Sums of products of polynomials over the nodes, weighted by (P, S): (P, n0, n1)."""
-        first, second = self._first[:, some] * weights, self._second[:, some]
-        return first.transpose(1, 0, 2) @ second.transpose(1, 2, 0)
+
+def moments_of(first: Array, second: Array, weights: Array) -> Array:
+    """Sums over nodes of products of polynomials, (n0, P, S) and (n1, P, S), weighted by (P, S).
+
+    (P, n0, n1)
+    """
+    return (first * weights).transpose(1, 0, 2) @ second.transpose(1, 2, 0)
 
 
 def columns_of(rule: Conditional, parameters: tuple[Any, ...]) -> Array:

@@ -185,15 +185,18 @@ class Conditional(Given):
         """What the integrals need of the loss at moves (K, S, r) of block C; see `LossAtNodes`."""
         table = self._tables.at(x)
         if table is not None and table.covers(owners, moves):
-            return TableLoss(table, owners, moves)
+            return TableLoss(table, owners, moves, keep=keep)
         return LossAtNodes(self, x, owners, moves, keep=keep, lenient=lenient)
 
     def blocks(self, x: Array, size: int, count: int = 1) -> list[slice]:
         """Parts of so many samples with so many nodes each, to be looked at one after the other."""
+        entries = CHUNK_ENTRIES if self._tables.at(x) is None else TABLE_ENTRIES
+        return blocks(size, count * self.width(x), entries)
+
+    def width(self, x: Array) -> int:
+        """Numbers that are computed for a node."""
         table = self._tables.at(x)
-        if table is not None:
-            return blocks(size, count * sum(table.kept), TABLE_ENTRIES)
-        return blocks(size, count * self.joint.dimension, CHUNK_ENTRIES)
+        return self.joint.dimension if table is None else sum(table.kept)
 
     def surrogate(self) -> Conditional | None:
         """The same on fewer nodes, to begin with; None where the nodes are few or drawn."""
