@@ -170,6 +170,15 @@ def test_what_polynomials_do_not_resolve_has_no_table(loss, why):
     assert rule._tables.at(rng.uniform(0.1, 1.5, ARCS)) is None, why
 
 
+def test_where_there_is_no_table_it_is_not_tried_again_and_again():
+    rule, rng = rule_of(lambda x, t, a, b: (t @ x) * cp.exp(cp.square(40 * b - 80)) + a, 2)
+    calls = []
+    for at in rng.uniform(0.1, 1.5, (6, ARCS)):
+        assert rule._tables.at(at) is None
+        calls.append(rule.loss.calls)
+    assert calls[0] < calls[1] < calls[2] == calls[-1]
+
+
 def test_a_loss_that_only_looks_like_a_polynomial_at_the_points_is_found_out():
     # T_64 is 1 at every point of the first table, which takes it for a constant.
     def wave(x, time, alpha, beta):

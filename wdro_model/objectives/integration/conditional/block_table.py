@@ -69,7 +69,9 @@ COMPARED = 16
 """Samples at which polynomials are compared with the loss."""
 MOST_ENTRIES = 2**24
 """Coefficients of a table (128 MiB), at most."""
-REMEMBERED = 4
+TRIES = 3
+"""Decisions after which no table is tried any more, if none was found."""
+REMEMBERED = 2
 """Decisions whose tables are kept."""
 
 
@@ -108,6 +110,26 @@ class Region:
         return u if len(self.low) == 2 else np.concatenate([np.zeros(u.shape), u], axis=-1)
 
 
+@dataclass(frozen=True)
+class SharedParts:
+    """What tables of all decisions share."""
+
+    region: Region
+    affine: Array
+    """The columns of block A in the samples, (d_A,)."""
+    mean: Array
+    """m, (d_A,): that of the samples."""
+    shifts: Array
+    """xi_k - m, (N, d_A)."""
+
+    @classmethod
+    def of(cls, rule: Conditional) -> SharedParts:
+        affine = columns_of(rule, rule.affine)
+        samples = rule.rows[:, affine]
+        mean = samples.mean(axis=0)
+        return cls(Region.of(rule.frame), affine, mean, samples - mean)
+
+
 class Tables:
     """Polynomials of the loss at the decisions looked at last; none where they would not do."""
 
@@ -116,42 +138,50 @@ class Tables:
         self._known: list[tuple[Array, BlockTable | None]] = []
         self._sizes: Sizes | None = None
         """Those that the last table needed."""
+        self._tries = TRIES
+        """How many decisions may still be without a table before there was one."""
 
     @cached_property
-    def _region(self) -> Region | None:
-        """None if the loss is not one smooth function of one or two coordinates for all samples."""
+    def _fits(self) -> bool:
+        """Is the loss one smooth function of one or two coordinates for all samples?"""
         rule, frame = self._rule, self._rule.frame
         if not (rule.smooth and frame.dimension in (1, 2)) or rule.block.fold is None:
-            return None
+            return False
         still = np.setdiff1d(columns_of(rule, rule.others), frame.moving)
         alike = np.all(rule.rows[:, still] == rule.rows[:1, still])
-        return Region.of(frame) if alike else None
+        return bool(alike)
+
+    @cached_property
+    def _shared(self) -> SharedParts:
+        return SharedParts.of(self._rule)
 
     def at(self, x: Array) -> BlockTable | None:
         """The table of a decision; None where the loss is to be evaluated at the nodes."""
-        if self._region is None:
+        if not self._fits or (self._sizes is None and self._tries == 0):
             return None
         for i, (known, table) in enumerate(self._known):
             if np.array_equal(known, x):
                 self._known.insert(0, self._known.pop(i))
                 return table
-        table = self._made(x, self._region)
+        table = self._made(x)
+        self._tries -= 1
         self._known = [(np.array(x), table), *self._known[: REMEMBERED - 1]]
         return table
 
-    def _made(self, x: Array, region: Region) -> BlockTable | None:
+    def _made(self, x: Array) -> BlockTable | None:
         """The smallest table that resolves the loss, from the size of the last one on."""
         rule = self._rule
         sizes = self._sizes or (SIZES[rule.frame.dimension - 1], SIZES[2])
         while len(rule.rows) * sizes[0] * sizes[1] <= MOST_ENTRIES:
             try:
                 with np.errstate(all="ignore"):
-                    table = BlockTable(rule, region, x, sizes)
+                    table = BlockTable(rule, self._shared, x, sizes)
             except (FloatingPointError, ValueError):  # it reaches beyond the domain of the loss
                 return None
             larger = table.sufficient_sizes()
             if larger == sizes:
                 self._sizes = sizes
+                table.trim()
                 return table if table.is_true() else None
             if larger is None:
                 return None
@@ -162,13 +192,12 @@ class Tables:
 class BlockTable:
     """f and its slopes over the block C at one decision x, from sizes[0] x sizes[1] points."""
 
-    def __init__(self, rule: Conditional, region: Region, x: Array, sizes: Sizes) -> None:
-        self.rule, self.region, self._sizes = rule, region, sizes
-        self._affine = columns_of(rule, rule.affine)
-        rows, points = rule.rows, region.points(sizes)
+    def __init__(self, rule: Conditional, shared: SharedParts, x: Array, sizes: Sizes) -> None:
+        self.rule, self.region, self._shared, self._sizes = rule, shared.region, shared, sizes
+        rows, points = rule.rows, shared.region.points(sizes)
         self._scenarios = np.tile(rows[0], (len(points), 1))
-        """(m, s_j), (J, d); m is the mean of the samples."""
-        self._scenarios[:, self._affine] = rows[:, self._affine].mean(axis=0)
+        """(m, s_j), (J, d)."""
+        self._scenarios[:, shared.affine] = shared.mean
         self._scenarios[:, rule.frame.columns] = points
         self._compared = np.arange(len(rows))[:: -(-len(rows) // COMPARED)]
         every = np.concatenate([self._scenarios, rows[self._compared]])
@@ -180,13 +209,13 @@ class BlockTable:
         """f_k and Q at the samples that are compared."""
         self._slopes = steep[:count].copy()
         """B at the points, (J, r_A)."""
-        self._shifts = rows[:, self._affine] - self._scenarios[0, self._affine]
-        """xi_k - m, (N, d_A)."""
-        own = values[:count] + self._shifts @ slopes[:count].T
+        own = values[:count] + shared.shifts @ slopes[:count].T
         self._own = self._coefficients(own)
         """Those of f_k, (N, n0, n1)."""
         self._squares = self._coefficients(self._squared(self._slopes).T)
         """Those of Q, (levels, n0, n1)."""
+        self.kept = sizes
+        """How many coefficients along both coordinates count."""
 
     # -------------------------------------------------------------- coefficients
     def _squared(self, slopes: Array) -> Array:
@@ -230,23 +259,16 @@ class BlockTable:
         apart = (f * np.abs(a - b).max() for f, a, b in zip(factors, found, self._truth))
         return all(error <= 10.0 * RESOLVED for error in apart)
 
-    @cached_property
-    def kept(self) -> Sizes:
-        """How many coefficients along both coordinates are not negligible."""
+    def trim(self) -> None:
+        """Leave out the last coefficients, where they are negligible."""
         needs = [needed(factor * part, TRIMMED * RESOLVED) for part, factor in self._exponents()]
-        return max(n for n, _ in needs), max(n for _, n in needs)
+        n0, n1 = self.kept = max(n for n, _ in needs), max(n for _, n in needs)
+        self._own = np.ascontiguousarray(self._own[:, :n0, :n1])
+        self._squares = np.ascontiguousarray(self._squares[:, :n0, :n1])
 
     @cached_property
-    def _kept_own(self) -> Array:
-        return np.ascontiguousarray(self._own[:, : self.kept[0], : self.kept[1]])
-
-    @cached_property
-    def _kept_squares(self) -> Array:
-        return np.ascontiguousarray(self._squares[:, : self.kept[0], : self.kept[1]])
-
-    @cached_property
-    def _kept_slopes(self) -> Array:
-        """Those of B, (r_A, n0, n1)."""
+    def _steep(self) -> Array:
+        """Coefficients of B, (r_A, n0, n1)."""
         found = self._coefficients(self._slopes.T)[:, : self.kept[0], : self.kept[1]]
         n0, n1 = needed(found, ROUNDING * float(np.abs(found).max(initial=0.0)))
         return np.ascontiguousarray(found[:, :n0, :n1])
@@ -271,25 +293,25 @@ class BlockTable:
 
     def own(self, owners: Array, first: Array, second: Array) -> Array:
         """f_k (K, S), from polynomials (n0, K, S) and (n1, K, S) in the coordinates."""
-        along = self._kept_own[owners] @ second.transpose(1, 0, 2)
+        along = self._own[owners] @ second.transpose(1, 0, 2)
         return np.einsum("kas,aks->ks", along, first)
 
     def squares(self, first: Array, second: Array) -> Array:
         """Q, (K, S, levels)."""
-        along = np.tensordot(self._kept_squares, second, axes=1)
+        along = np.tensordot(self._squares, second, axes=1)
         return np.einsum("laks,aks->ksl", along, first)
 
     def entries(self, first: Array, second: Array, coordinates: Array) -> Array:
         """B in one coordinate (P,) each for polynomials (n0, P, S) and (n1, P, S), (P, S)."""
-        n0, n1 = self._kept_slopes.shape[1:]
-        along = self._kept_slopes[coordinates] @ second[:n1].transpose(1, 0, 2)
+        n0, n1 = self._steep.shape[1:]
+        along = self._steep[coordinates] @ second[:n1].transpose(1, 0, 2)
         return np.einsum("pas,aps->ps", along, first[:n0])
 
     def _slopes_at(self, u: Array) -> Array:
         """B at places in [-1, 1]^2, (..., r_A) for (..., 2)."""
-        n0, n1 = self._kept_slopes.shape[1:]
+        n0, n1 = self._steep.shape[1:]
         both = chebyshev(u[..., 0], n0)[:, None] * chebyshev(u[..., 1], n1)
-        return np.tensordot(both, self._kept_slopes, axes=((0, 1), (1, 2)))
+        return np.tensordot(both, self._steep, axes=((0, 1), (1, 2)))
 
     @cached_property
     def ranges(self) -> SlopeRanges:
@@ -324,7 +346,7 @@ class BlockTable:
         if beyond is not None:
             np.add.at(moved.T, beyond[0], self._at_points(beyond[1]))
         rows = np.concatenate([self._scenarios, self._scenarios])
-        rows[count:, self._affine] += weights.T @ self._shifts[owners]
+        rows[count:, self._shared.affine] += weights.T @ self._shared.shifts[owners]
         rows[count:, rule.block.frame.columns] += moved
         return rule.loss(x, rows)[1](np.concatenate([total - 1.0, np.ones(count)]))
 
