@@ -20,7 +20,7 @@ from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.cells import CellIntegral, Resolved, cell_diagnostics
 from wdro_model.objectives.integration.conditional.block_integral import Slopes
 from wdro_model.objectives.integration.conditional.block_loss import looked
-from wdro_model.objectives.integration.conditional.marginal import Marginal
+from wdro_model.objectives.integration.conditional.block_table import TableLoss
 from wdro_model.objectives.integration.importance.targets import blocks
 from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array, Diagnostics
@@ -44,27 +44,43 @@ class BlockTilt:
     """The exponent of block C at one decision."""
 
     def __init__(self, rule: Conditional, x: Array) -> None:
-        self._rule, self._x = rule, x
+        self._rule, self._x, self._table = rule, x, rule.table(x)
         self._known: list[tuple[Array, list[tuple[slice, Slopes]]]] = []
-        """Slopes seen last, and what the integrals over block A need of them at any dual."""
+        """What was seen last, and what the integrals over block A need of it at any dual."""
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """How many numbers tell the slopes at a node: themselves, or Q and the place in a table."""
+        block = self._rule.block
+        return (block.frame.dimension,) if self._table is None else (len(block.levels), 2)
 
     def look(self, owner: Array, moves: Array) -> tuple[Array, ...]:
-        """f/eps - |t|^2/2, c_C, and the slopes of f in block A."""
+        """f/eps - |t|^2/2, c_C, and what tells the slopes of f in block A."""
         rule, frame = self._rule, self._rule.frame
-        fixed = np.empty(len(moves))
-        slopes = np.empty((len(moves), rule.block.frame.dimension))
-        for some in blocks(len(moves), rule.joint.dimension):
-            rows = frame.rows(owner[some], moves[some])
-            values, slopes[some] = looked(rule, self._x, rows, rule.affine, rule.in_block)
-            fixed[some] = np.where(np.isneginf(values), np.nan, values) / rule.epsilon
+        values = np.empty(len(moves))
+        seen = [np.empty((len(moves), width)) for width in self.widths]
+        for some in rule.blocks(self._x, len(moves)):
+            parts = self._seen(owner[some], moves[some])
+            for array, part in zip((values, *seen), parts):
+                array[some] = part
         assert frame.weights is not None
+        fixed = np.where(np.isneginf(values), np.nan, values) / rule.epsilon
         fixed -= 0.5 * (moves**2 / frame.spread).sum(axis=1)
-        return fixed, moves**2 @ frame.weights, slopes
+        return fixed, moves**2 @ frame.weights, *seen
+
+    def _seen(self, owner: Array, moves: Array) -> tuple[Array, ...]:
+        """f, and its slopes (B, r_A), or in place of them Q and the places in a table."""
+        rule, table = self._rule, self._table
+        if table is None:
+            rows = rule.frame.rows(owner, moves)
+            return looked(rule, self._x, rows, rule.affine, rule.in_block)
+        there = TableLoss(table, owner, moves[:, None])
+        return there.values[:, 0], there.slopes.squares[:, 0], there.places[:, 0]
 
     def exponents(self, seen: tuple[Array, ...], owner: Array, dual: float) -> Array:
-        fixed, costs, slopes = seen
+        fixed, costs, *others = seen
         found = fixed - (dual / self._rule.epsilon) * costs
-        for some, part in self._parts(slopes, owner):
+        for some, part in self._parts(others, owner):
             found[some] += self._rule.block.integrate(part, dual).log_value
         return found
 
@@ -72,26 +88,29 @@ class BlockTilt:
         self, seen: tuple[Array, ...], owner: Array, dual: float
     ) -> tuple[Array, Array]:
         """The mean over block A of the transport cost, and its variance: NaN near a bound."""
-        _, costs, slopes = seen
+        _, costs, *others = seen
         mean, variance = costs.copy(), np.full(costs.shape, np.nan)
-        for some, part in self._parts(slopes, owner):
+        for some, part in self._parts(others, owner):
             inner = self._rule.block.integrate(part, dual)
             mean[some] += inner.cost
             if inner.cost_variance is not None:
                 variance[some] = inner.cost_variance
         return mean, variance
 
-    def _parts(self, slopes: Array, owner: Array) -> list[tuple[slice, Slopes]]:
-        """What is needed of slopes (K, S, r), kept for the next dual: of a scan, and of cells."""
+    def _parts(self, seen: list[Array], owner: Array) -> list[tuple[slice, Slopes]]:
+        """Slopes at nodes seen as (K, S, ...), kept for the next dual: of a scan, and of cells."""
+        first = seen[0]
         for known, parts in self._known:
-            if known is slopes:
+            if known is first:
                 return parts
-        width = slopes.shape[1] * slopes.shape[2]
-        parts = [
-            (some, self._rule.block.slopes(owner[some], slopes[some]))
-            for some in blocks(len(slopes), width)
-        ]
-        self._known = [(slopes, parts), *self._known[:1]]
+        parts = []
+        for some in blocks(len(first), first.shape[1] * sum(self.widths)):
+            if self._table is None:
+                slopes = self._rule.block.slopes(owner[some], first[some])
+            else:
+                slopes = self._table.slopes(owner[some], seen[1][some], first[some])
+            parts.append((some, slopes))
+        self._known = [(first, parts), *self._known[:1]]
         return parts
 
 
@@ -117,7 +136,7 @@ class BlockCellSlice:
         r = rule.frame.dimension
         self._tolerance = TOLERANCE[r]
         self._tilt = BlockTilt(rule, x)
-        numbers = EXPECTED[r] * (4 + rule.block.frame.dimension)
+        numbers = EXPECTED[r] * (4 + sum(self._tilt.widths))
         self._keeps = len(samples) * numbers <= KEPT_NUMBERS
         step = len(samples) if self._keeps else max(1, CHUNK_NUMBERS // numbers)
         starts = range(0, len(samples), max(1, step))
@@ -179,16 +198,17 @@ class BlockCellSlice:
                 "gradient; give the data a bounded support."
             )
         rule.reached(dual)
-        target, gradient = Marginal(rule, self._x, dual), np.zeros(rule.loss.dimension)
+        x, gradient = self._x, np.zeros(rule.loss.dimension)
         for integral, found, shares in self._parts(dual):
             rule.memory.keep(integral.kept(), integral.anew)
             cell, node = np.nonzero(found.weights > LIVELY)
             counted = shares.some(integral.position).multiple(found.weights)
             weights = counted[cell, node] / size
             moves, owners = integral.moves()[cell, node], integral.owners[cell]
-            for some in blocks(len(weights), rule.joint.dimension):
-                rows = target.tilted_rows(owners[some], moves[some])
-                gradient += rule.loss(self._x, rows)[1](weights[some])
+            for some in rule.blocks(x, len(weights)):
+                loss = rule.looked(x, owners[some], moves[some, None], lenient=True)
+                inner = rule.block.integrate(loss.slopes, dual)
+                gradient += loss.gradient(x, inner, weights[some, None])
         return gradient
 
     def diagnostics(self, dual: float) -> Diagnostics | None:

@@ -27,15 +27,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wdro_model.objectives.integration.conditional.block_integral import (
     BlockIntegral,
-    Pairs,
-    Sight,
     Slopes,
 )
 from wdro_model.objectives.integration.conditional.block_modes import FREE_SIDE
@@ -291,6 +289,18 @@ class BlockTable:
         """The same in [-1, 1]^2, (K, S, 2)."""
         return self.region.relative(self._places(owners, moves))
 
+    def basis(self, places: Array) -> tuple[Array, Array]:
+        """The polynomials in both coordinates, (n0, K, S) and (n1, K, S)."""
+        return chebyshev(places[..., 0], self.kept[0]), chebyshev(places[..., 1], self.kept[1])
+
+    def slopes(self, owners: Array, places: Array, squares: Array) -> Slopes:
+        """Those at places (K, S, 2) with known Q (K, S, levels)."""
+
+        def entries(samples: Array, coordinates: Array) -> Array:
+            return self.entries(*self.basis(places[samples]), coordinates)
+
+        return Slopes(owners, squares, partial(self.ranges.near, owners, places), entries)
+
     def own(self, owners: Array, first: Array, second: Array) -> Array:
         """f_k (K, S), from polynomials (n0, K, S) and (n1, K, S) in the coordinates."""
         along = self._own[owners] @ second.transpose(1, 0, 2)
@@ -340,13 +350,16 @@ class BlockTable:
             far their tilted means are from those on R^d.
         """
         rule, count = self.rule, len(self._scenarios)
-        weights = self._at_points(moments)
-        total = weights.sum(axis=0)
+        total = self._at_points(moments.sum(axis=0))
+        shifts = self._shared.shifts[owners].T @ moments.reshape(len(moments), -1)
         moved = total[:, None] * (self._slopes * (inner.variance / rule.epsilon))
         if beyond is not None:
-            np.add.at(moved.T, beyond[0], self._at_points(beyond[1]))
+            coordinates, far = beyond
+            sums = np.zeros((moved.shape[1], *self.kept))
+            np.add.at(sums, coordinates, far)
+            moved += self._at_points(sums).T
         rows = np.concatenate([self._scenarios, self._scenarios])
-        rows[count:, self._shared.affine] += weights.T @ self._shared.shifts[owners]
+        rows[count:, self._shared.affine] += self._at_points(shifts.reshape(-1, *self.kept)).T
         rows[count:, rule.block.frame.columns] += moved
         return rule.loss(x, rows)[1](np.concatenate([total - 1.0, np.ones(count)]))
 
@@ -357,36 +370,23 @@ class TableLoss:
     The other parameters are those of `LossAtNodes`.
     """
 
-    _kept: tuple[Array, Array] | None = None
-
     def __init__(
         self, table: BlockTable, owners: Array, moves: Array, *, keep: bool = True
     ) -> None:
         self._table, self._owners = table, owners
-        self._u = table.relative(owners, moves)
-        basis = self._basis()
+        self.places = table.relative(owners, moves)
+        """The nodes in [-1, 1]^2, (K, S, 2)."""
+        basis = table.basis(self.places)
         self.values = table.own(owners, *basis)
-        self.slopes = Slopes(owners, table.squares(*basis), self._near, self._entries)
-        if keep:
-            self._kept = basis
+        self._kept = basis if keep else None
+        self.slopes = table.slopes(owners, self.places, table.squares(*basis))
 
     def _basis(self) -> tuple[Array, Array]:
-        """The polynomials in both coordinates at the nodes, (n0, K, S) and (n1, K, S)."""
-        if self._kept is not None:
-            return self._kept
-        n0, n1 = self._table.kept
-        return chebyshev(self._u[..., 0], n0), chebyshev(self._u[..., 1], n1)
-
-    def _near(self, sight: Sight) -> Pairs:
-        return self._table.ranges.near(self._owners, self._u, sight)
-
-    def _entries(self, samples: Array, coordinates: Array) -> Array:
-        first, second = self._basis()
-        return self._table.entries(first[:, samples], second[:, samples], coordinates)
+        return self._table.basis(self.places) if self._kept is None else self._kept
 
     def outward(self, inner: BlockIntegral) -> Array:
         table, near, flat = self._table, inner.near, self._basis()
-        rising = [derivatives(self._u[..., i], flat[i]) for i in (0, 1)]
+        rising = [derivatives(self.places[..., i], flat[i]) for i in (0, 1)]
         found = []
         for first, second in ((rising[0], flat[1]), (flat[0], rising[1])):
             slope = table.own(self._owners, first, second)

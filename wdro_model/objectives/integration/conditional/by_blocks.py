@@ -47,7 +47,11 @@ from wdro_model.objectives.integration.conditional.block_slice import (
     KEPT_ENTRIES,
     ConditionalSlice,
 )
-from wdro_model.objectives.integration.conditional.block_table import TableLoss, Tables
+from wdro_model.objectives.integration.conditional.block_table import (
+    BlockTable,
+    TableLoss,
+    Tables,
+)
 from wdro_model.objectives.integration.conditional.lookout import Lookout
 from wdro_model.objectives.integration.conditional.placement import KnownModes, Placement
 from wdro_model.objectives.integration.conditional.smoothness import may_have_kinks
@@ -192,6 +196,11 @@ class Conditional(Given):
         """Parts of so many samples with so many nodes each, to be looked at one after the other."""
         entries = CHUNK_ENTRIES if self._tables.at(x) is None else TABLE_ENTRIES
         return blocks(size, count * self.width(x), entries)
+
+    def table(self, x: Array) -> BlockTable | None:
+        """The table of a decision, if it holds wherever the moves of block C may go."""
+        table = self._tables.at(x)
+        return table if table is not None and table.region.is_support else None
 
     def width(self, x: Array) -> int:
         """Numbers that are computed for a node."""
