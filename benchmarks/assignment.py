@@ -170,21 +170,26 @@ CASES = (
 )
 
 
-def declared(case: Case, count: int) -> tuple[cp.Variable, wdro.Problem]:
-    """Sioux Falls as in the paper."""
-    training = training_scenarios(sioux_falls())
+def declared(
+    case: Case, count: int, network: Network | None = None
+) -> tuple[cp.Variable, wdro.Problem]:
+    """Sioux Falls as in the paper, or another network with the same scenarios."""
+    unit = 1e5 if network is None else float(network.total_demand)
+    training = training_scenarios(network or sioux_falls())
     flows = wdro.sets.TrafficFlows(training.network)
     x = cp.Variable(flows.dimension, name="flow")
     parameters = training.parameters(count, seed=0)
-    loss = wdro.traffic.beckmann(x, training.network.capacity, *parameters) / 1e5
+    loss = wdro.traffic.beckmann(x, training.network.capacity, *parameters) / unit
     ball = wdro.WassersteinBall(case.radius, wdro.costs.SquaredEuclidean(case.weights))
     return x, wdro.Problem(cp.Minimize(loss), [wdro.In(x, flows)], ambiguity=ball)
 
 
-def robust(case: Case, count: int = 100, gap: float = ROBUST_GAP) -> tuple[Run, wdro.Solution]:
+def robust(
+    case: Case, count: int = 100, gap: float = ROBUST_GAP, network: Network | None = None
+) -> tuple[Run, wdro.Solution]:
     """From the scenarios to the certified flow."""
     began = time.process_time(), time.perf_counter()
-    x, problem = declared(case, count)
+    x, problem = declared(case, count, network)
     problem.solve(method="smoothed", epsilon=case.epsilon, solver=FrankWolfe(gap=gap))
     ended = time.process_time(), time.perf_counter()
     solution = problem.solution
