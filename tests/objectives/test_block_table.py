@@ -13,7 +13,7 @@ import wdro_model as wdro
 from wdro_model.objectives.integration import Scales
 from wdro_model.objectives.integration.conditional.block_integral import Sight
 from wdro_model.objectives.integration.conditional.block_loss import LossAtNodes
-from wdro_model.objectives.integration.conditional.block_table import TableLoss
+from wdro_model.objectives.integration.conditional.block_table import TableLoss, Tables
 from wdro_model.objectives.integration.conditional.by_blocks import build_conditional
 from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.integration.kernel.chebyshev import (
@@ -221,3 +221,25 @@ def test_interpolation_at_extremal_points(size):
     )
     slopes = np.polynomial.chebyshev.chebval(u, np.polynomial.chebyshev.chebder(wanted))
     np.testing.assert_allclose(wanted @ derivatives(u, basis), slopes, atol=1e-10 * size**2)
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize("tight", [False, True])
+def test_cells_read_the_same_off_a_table(loss, tight, monkeypatch):
+    """All samples are left to cells: values, costs and gradients, with bounds near and far."""
+
+    def found():
+        rule, rng = rule_of(loss, 5, tight=tight)
+        x = rng.uniform(0.1, 1.5, ARCS)
+        rule.refresh(x, 2.0)
+        rule.unresolved[:] = True
+        inner = rule.slice(x, np.arange(SAMPLES), Stream(0))
+        return inner.at(2.0), inner.gradient(2.0), rule._tables.at(x)
+
+    point, gradient, table = found()
+    assert table is not None
+    monkeypatch.setattr(Tables, "at", lambda self, x: None)
+    truth, wanted, _ = found()
+    assert point.value == pytest.approx(truth.value, rel=1e-8)
+    assert point.slope == pytest.approx(truth.slope, rel=1e-7)
+    np.testing.assert_allclose(gradient, wanted, rtol=1e-7)

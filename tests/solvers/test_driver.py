@@ -218,12 +218,14 @@ def test_a_start_of_another_size_is_refused():
         FrankWolfe().run(quadratic(MATRIX, LINEAR), simplex(8), None, rng=np.random.default_rng(0))
 
 
-def test_iterates_respect_the_bounds_exactly():
+@pytest.mark.parametrize("first", [0.1, -1e-13, 1 + 1e-13])
+def test_iterates_respect_the_bounds_exactly(first):
+    """The start as well, which rounding may have left."""
     points = []
     solve(
         quadratic(MATRIX, LINEAR),
         feasible=box(8),
-        start=np.full(8, 0.1),
+        start=np.append(first, np.full(7, 0.1)),
         callbacks=[lambda state: points.append(state.x) and None],
         gap=1e-9,
     )
