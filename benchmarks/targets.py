@@ -422,7 +422,7 @@ WHY: dict[str, str] = {
     "traffic_path": "**Paths of robust flows**: half of what a radius takes in a path is its "
     "certificate and what depends on the radius alone, and a single solve takes as much: the "
     "faster those are, the fewer of them a path is worth. In other runs, and on other radii, a "
-    "path took 2.8 to 3.9 times the mean of its radii, 1.9 to 2.8 times the dearest.",
+    "path took 2.9 to 3.9 times the mean of its radii, 2.1 to 2.8 times the dearest.",
     "robust_traffic": "**Robust flows**: AequilibraE's time for one scenario was 1.1 to 4.5 s in "
     "different runs.",
 }
