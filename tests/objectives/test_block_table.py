@@ -13,8 +13,9 @@ import wdro_model as wdro
 from wdro_model.objectives.integration import Scales
 from wdro_model.objectives.integration.conditional.block_integral import Sight
 from wdro_model.objectives.integration.conditional.block_loss import LossAtNodes
-from wdro_model.objectives.integration.conditional.block_table import TableLoss, Tables
+from wdro_model.objectives.integration.conditional.block_table import TableLoss
 from wdro_model.objectives.integration.conditional.by_blocks import build_conditional
+from wdro_model.objectives.integration.conditional.loss_tables import Tables
 from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.integration.kernel.chebyshev import (
     chebyshev,

@@ -13,12 +13,12 @@ from tests.objectives.quadrature import brute_force
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration import Scales
 from wdro_model.objectives.integration.conditional.affine_block import affine_block
-from wdro_model.objectives.integration.conditional.block_table import Tables
 from wdro_model.objectives.integration.conditional.by_blocks import (
     Conditional,
     build_conditional,
     conditional_refusal,
 )
+from wdro_model.objectives.integration.conditional.loss_tables import Tables
 from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.integration.tilted import build_tilted
 from wdro_model.uncertainty.costs import Norm, SquaredEuclidean

@@ -47,12 +47,9 @@ from wdro_model.objectives.integration.conditional.block_slice import (
     KEPT_ENTRIES,
     ConditionalSlice,
 )
-from wdro_model.objectives.integration.conditional.block_table import (
-    BlockTable,
-    TableLoss,
-    Tables,
-)
+from wdro_model.objectives.integration.conditional.block_table import BlockTable, TableLoss
 from wdro_model.objectives.integration.conditional.lookout import Lookout
+from wdro_model.objectives.integration.conditional.loss_tables import Tables
 from wdro_model.objectives.integration.conditional.placement import KnownModes, Placement
 from wdro_model.objectives.integration.conditional.smoothness import may_have_kinks
 from wdro_model.objectives.integration.importance.frame import Frame, frame_of
