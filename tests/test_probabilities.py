@@ -207,8 +207,6 @@ WAYS = {
     "low rank 4, drawn": (lambda: coupled(d=5, r=4), "low_rank"),
     "low rank, pieces": (lambda: pieces(COSTS_3["squared"]), "low_rank"),
     "norms, one form": (lambda: pieces(COSTS_3["norm2"]), "norms"),
-    "norms, one form, largest": (lambda: pieces(COSTS_3["norminf"]), "norms"),
-    "norms, on a box": (lambda: pieces(COSTS_3["norm2"], BOX), "norms"),
     "norms, terms": (lambda: separate(COSTS_3["norm2"]), "norms"),
     "norms, mixture": (lambda: coupled(cost=COSTS_3["norm2"]), "norms"),
     "norms, mixture, affine": (lambda: linear(cost=COSTS_3["norm2"]), "norms"),

@@ -61,7 +61,7 @@ def test_strategy_follows_the_structure(rng):
     for name, loss in losses.items():
         problem = wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1], ball, assume_convex=True)
         assert chosen(problem) == name
-    for p, name in ((1, "separable"), (2, "norms"), ("inf", "norms"), (3, "tilted")):
+    for p, name in ((1, "separable"), (2, "norms"), ("inf", "tilted"), (3, "tilted")):
         norm = wdro.WassersteinBall(0.01, wdro.costs.Norm(p))
         assert chosen(wdro.Problem(cp.Minimize(free @ x), [cp.sum(x) == 1], norm)) == name
 

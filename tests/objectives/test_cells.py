@@ -437,7 +437,7 @@ def test_the_plane_of_the_data_is_taken_before_two_forms_and_mixtures():
     assert chosen(two, 400).name == "low_rank"
     assert chosen(one, 5, wdro.costs.Norm(2)).name == "cells"
     assert chosen(one, 100, wdro.costs.Norm(2)).name == "norms"
-    assert chosen(lambda z: z @ x, 5, wdro.costs.Norm(2)).name == "norms"
+    assert chosen(lambda z: z @ x, 5, wdro.costs.Norm(2)).name == "cells"
 
 
 def test_too_few_cells_are_admitted(monkeypatch):

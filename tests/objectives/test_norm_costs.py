@@ -7,7 +7,6 @@ from itertools import product
 import cvxpy as cp
 import numpy as np
 import pytest
-from scipy.special import logsumexp
 from scipy.stats import norm
 
 import wdro_model as wdro
@@ -90,9 +89,9 @@ def fixed(
 
 def check(case: FixedDecision, strategy: str) -> None:
     problem, sigma = case.problem(), 0.4 * case.radius
-    problem.solve(method="smoothed", epsilon=case.epsilon, sigma=sigma, progress=False)
+    options = {"integration": strategy, "sigma": sigma}
+    problem.solve(method="smoothed", epsilon=case.epsilon, progress=False, **options)
     found = problem.solution
-    assert strategy in problem.explain(method="smoothed")
     assert found.diagnostics is None
     assert problem.status == "optimal"
     value, dual = case.reference(found.epsilon, sigma).minimum()
@@ -133,10 +132,10 @@ def test_a_small_temperature_keeps_the_sum_of_distances_exact():
 
 
 @pytest.mark.parametrize("boxed", [False, True])
-@pytest.mark.parametrize("p", [2, np.inf])
+@pytest.mark.parametrize("loss", ["affine", "newsvendor", "distances"])
 @pytest.mark.parametrize("seed", [0, 3])
-def test_an_affine_loss_with_a_norm_that_couples_the_coordinates(seed, p, boxed):
-    check(fixed(seed, "affine", p, boxed, weighted=seed == 0, d=2), "norms")
+def test_terms_with_the_euclidean_norm(seed, loss, boxed):
+    check(fixed(seed, loss, 2, boxed, weighted=seed == 0, d=2), "norms")
 
 
 @pytest.mark.parametrize("loss", ["hinge", "pieces", "logistic"])
@@ -144,24 +143,11 @@ def test_losses_through_one_form_with_the_euclidean_norm(loss):
     check(fixed(8, loss, 2, boxed=False, weighted=True, d=2), "norms")
 
 
-@pytest.mark.parametrize("p", [1, np.inf])
-@pytest.mark.parametrize("loss", ["hinge", "pieces"])
-def test_maxima_along_one_direction_with_norms_that_are_not_round(loss, p):
-    check(fixed(8, loss, p, boxed=False, weighted=True, d=2), "norms")
-
-
-@pytest.mark.parametrize("p", [2, np.inf])
-@pytest.mark.parametrize("loss", ["hinge", "pieces"])
-@pytest.mark.parametrize("seed", [0, 3, 8, 9])
-def test_maxima_along_one_direction_on_a_box(seed, loss, p):
-    check(fixed(seed, loss, p, boxed=True, weighted=seed in (0, 8), d=2), "norms")
-
-
 @pytest.mark.parametrize("boxed", [False, True])
-@pytest.mark.parametrize("p", [2, np.inf])
-@pytest.mark.parametrize("seed", [0, 3])
-def test_newsvendors_with_a_norm_that_couples_the_coordinates(seed, p, boxed):
-    check(fixed(seed, "newsvendor", p, boxed, weighted=seed == 0, d=2), "norms")
+@pytest.mark.parametrize("p", [1, np.inf])
+@pytest.mark.parametrize("loss", ["affine", "hinge", "pieces", "newsvendor"])
+def test_norms_that_are_not_round_are_integrated_over_the_plane(loss, p, boxed):
+    check(fixed(8, loss, p, boxed, weighted=True, d=2), "cells")
 
 
 TEN = {
@@ -184,8 +170,8 @@ TEN = {
     ("loss", "boxed", "p"),
     [
         (name, boxed, p)
-        for name, boxed, p in product(TEN, (False, True), (1, 2, np.inf))
-        if p != 1 or not boxed or name == "newsvendor"
+        for name, boxed, p in product(TEN, (False, True), (1, 2))
+        if name == "newsvendor" or (p == 2 and not boxed)
     ],
 )
 def test_ten_coordinates_agree_with_long_plain_monte_carlo(loss, boxed, p):
@@ -219,39 +205,14 @@ def test_ten_coordinates_agree_with_long_plain_monte_carlo(loss, boxed, p):
     assert -point.slope == pytest.approx(np.mean(costs), rel=1e-2)
 
 
-def test_a_maximum_along_one_direction_in_three_coordinates():
-    """The largest move of three coordinates, summed over a fine grid of all moves."""
-    data, decision = np.array([[0.3, -0.2, 0.1]]), np.array([0.7, 0.0, -1.1])
-    epsilon, sigma, dual = 0.3, np.array([0.5, 0.3, 0.4]), 0.9
-    x = cp.Variable(3)
-    z = wdro.UncertainParameter(3, samples=data)
-    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(np.inf))
-    loss = cp.maximum(z @ x, 0.1 - 2 * (z @ x))
-    model = wdro.Problem(cp.Minimize(loss), [x >= -2, x <= 2], ball)._model
-    rule = choose(model, None).build(model, Scales(epsilon, sigma, 1))
-    axis = np.linspace(-9, 9, 151)
-    y = np.stack(np.meshgrid(*[axis] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
-    form = (data[0] + sigma * y) @ decision
-    logs = np.maximum(form, 0.1 - 2 * form) - dual * np.abs(sigma * y).max(1)
-    logs = logs / epsilon - 0.5 * (y**2).sum(1)
-    log_mass = logsumexp(logs) + 3 * np.log((axis[1] - axis[0]) / np.sqrt(2 * np.pi))
-    point = rule.slice(decision, np.arange(1), Stream(0)).at(dual)
-    assert point.value == pytest.approx(epsilon * log_mass, abs=5e-4 * epsilon)
-
-
-def test_separate_terms_on_a_box_with_the_euclidean_norm():
-    check(fixed(3, "distances", 2, boxed=True, weighted=True, d=2), "norms")
-
-
-@pytest.mark.parametrize("p", [2, np.inf])
 @pytest.mark.parametrize("boxed", [False, True])
-def test_a_small_temperature_approaches_the_exact_worst_case(p, boxed):
+def test_a_small_temperature_approaches_the_exact_worst_case(boxed):
     rng = np.random.default_rng(1)
     data, decision = rng.uniform(-0.5, 0.5, (4, 3)), np.array([0.8, -1.3, 0.4])
     x = cp.Variable(3)
     support = wdro.supports.Box(-1.0, 1.0) if boxed else None
     z = wdro.UncertainParameter(3, samples=data, support=support)
-    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(p))
+    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(2))
     problem = wdro.Problem(cp.Minimize(z @ x), [x == decision], ball)
     problem.solve(method="exact", progress=False)
     exact = problem.value
@@ -314,26 +275,21 @@ def test_what_the_mixtures_refuse_and_why():
         return wdro.Problem(cp.Minimize(loss), [x >= 0, x <= 1], ball)._model
 
     assert refusal(model(z @ x, 2)) is None
-    assert refusal(model(z @ x, np.inf)) is None
     assert refusal(model(cp.pos(z @ x), 2)) is None
-    assert "p = 2 or inf" in refusal(model(z @ x, 3))
-    assert refusal(model(cp.pos(z @ x), 1)) is None
-    assert refusal(model(cp.pos(z @ x), np.inf)) is None
-    assert refusal(model(cp.sum(cp.abs(z - x)), np.inf)) is None
-    assert "not affine" in refusal(model(cp.logistic(z @ x), np.inf))
-    assert "draws" in refusal(model(cp.log_sum_exp(cp.multiply(z, 1 + x)), 2))
+    for p in (1, 3, np.inf):
+        assert "not a Euclidean norm" in refusal(model(z @ x, p))
+    assert "not affine" in refusal(model(cp.log_sum_exp(cp.multiply(z, 1 + x)), 2))
 
 
-@pytest.mark.parametrize("p", [2, np.inf])
-def test_integrals_do_not_depend_on_the_decisions_before(p):
+def test_integrals_do_not_depend_on_the_decisions_before():
     """Narrow peaks of far moves come up and vanish as the decision moves: none is missed."""
     rng = np.random.default_rng(0)
     d, size, epsilon = 10, 8, 3e-4
     data = 0.3 * np.clip(rng.standard_normal((size, d)), -2, 2) + 0.2
     x = cp.Variable(d)
-    z = wdro.UncertainParameter(d, samples=data, support=wdro.supports.Box(-0.85, 0.85))
+    z = wdro.UncertainParameter(d, samples=data)
     loss = cp.maximum(-z @ x, 0.2 - 2 * (z @ x), 0.5 * (z @ x) - 0.1)
-    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(p))
+    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(2))
     model = wdro.Problem(cp.Minimize(loss), [x >= 0, cp.sum(x) == 1], ball)._model
     scales, samples = Scales(epsilon, 0.02, 1), np.arange(size)
     used = choose(model, None).build(model, scales)

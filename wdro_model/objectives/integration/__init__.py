@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from wdro_model.model import RobustModel
-from wdro_model.objectives.integration.boxed_form import boxed_form_refusal, build_boxed_form
 from wdro_model.objectives.integration.by_cells import build_cells, cells_refusal
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.conditional.by_blocks import (
@@ -28,9 +27,7 @@ from wdro_model.objectives.integration.low_rank.through_forms import (
     drawn_refusal,
     low_rank_refusal,
 )
-from wdro_model.objectives.integration.norm_terms import build_norm_terms, norm_terms_refusal
 from wdro_model.objectives.integration.norms import EuclideanMixture, squared_twin
-from wdro_model.objectives.integration.one_form import build_one_form, one_form_refusal
 from wdro_model.objectives.integration.separable.by_terms import (
     build_separable,
     separable_refusal,
@@ -90,44 +87,27 @@ def build_closed_form(model: RobustModel, scales: Scales) -> ClosedForm:
 
 
 def norms_refusal(model: RobustModel) -> str | None:
-    """Why no transform of one form and no mixture applies; None if one does."""
-    if _written_out(model) is not None:
-        return None
-    if model.cost.exponent == np.inf:
-        return boxed_form_refusal(model)
+    """Why no mixture of squared costs integrates the model; None if one does."""
     if model.cost.exponent != 2.0:
-        return "the ground cost is not a norm with p = 2 or inf"
-    reasons = [f"{name}: {refused}" for name, refused in _mixable(model) if refused is not None]
-    if len(reasons) == len(MIXABLE):
-        return f"with squared costs it is not {'; not '.join(reasons)}"
+        return "the ground cost is not a Euclidean norm"
+    refused = _squared_refusals(model)
+    if all(reason is not None for reason in refused.values()):
+        reasons = "; not ".join(f"{name}: {reason}" for name, reason in refused.items())
+        return f"with squared costs it is not {reasons}"
     return None
 
 
-def _written_out(model: RobustModel) -> Callable[[RobustModel, Scales], Integration] | None:
-    """What integrates a maximum of affine pieces, or sums of such; None if nothing."""
-    if model.affine_in_data:
-        largest = model.cost.exponent == np.inf and boxed_form_refusal(model) is None
-        return build_boxed_form if largest else None
-    if one_form_refusal(model) is None:
-        return build_one_form
-    if boxed_form_refusal(model) is None:
-        return build_boxed_form
-    return build_norm_terms if norm_terms_refusal(model) is None else None
-
-
-def _mixable(model: RobustModel) -> list[tuple[str, str | None]]:
-    """Why strategies for squared costs refuse a model with the square of its cost."""
+def _squared_refusals(model: RobustModel) -> dict[str, str | None]:
+    """Why each strategy in `MIXABLE` refuses the model with the square of its cost."""
     twin = squared_twin(model)
     refused = {name: STRATEGIES[name].refusal(twin) for name in MIXABLE}
     if refused["low_rank"] is None:
         refused["low_rank"] = drawn_refusal(twin)
-    return list(refused.items())
+    return refused
 
 
-def build_norms(model: RobustModel, scales: Scales) -> Integration:
-    if (build := _written_out(model)) is not None:
-        return build(model, scales)
-    name = next(name for name, refused in _mixable(model) if refused is None)
+def build_norms(model: RobustModel, scales: Scales) -> EuclideanMixture:
+    name = next(name for name, reason in _squared_refusals(model).items() if reason is None)
     inner = STRATEGIES[name].build(squared_twin(model), scales)
     return EuclideanMixture(model, inner, epsilon=scales.epsilon, sigma=scales.sigma)
 
@@ -150,8 +130,6 @@ def norms_detour(model: RobustModel) -> str | None:
     """Few samples in the plane: cells are faster than a mixture of quadratures."""
     if cells_refusal(model) is not None or model.size > FEW_SAMPLES:
         return None
-    if model.structure is not None and model.structure.pieces is not None:
-        return None  # affine pieces have closed forms
     return "for a few samples in a plane a mixture is a detour"
 
 

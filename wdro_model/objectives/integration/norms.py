@@ -1,4 +1,4 @@
-"""Norm costs as mixtures of costs that strategies without draws can integrate.
+"""The Euclidean norm as a mixture of squared costs, which strategies without draws can integrate.
 
 With a = l/eps and r the Euclidean length of a (weighted) move,
 
@@ -10,8 +10,7 @@ mixture is analytic; where some sample has a narrow peak its panels are halved. 
 
     E r = E [2 u/a E_u r^2],   E r^2 = E [E_u r^2],
 
-and the gradient in x is the average of the inner ones. The largest weighted move is a mixture over
-boxes (`norm_components`).
+and the gradient in x is the average of the inner ones.
 """
 
 from __future__ import annotations
