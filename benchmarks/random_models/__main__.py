@@ -24,6 +24,7 @@ from trial import (
     BARE,
     FAILURES,
     NO_REFERENCE,
+    OFF,
     OK,
     OVER_TIME,
     REFUSED,
@@ -34,7 +35,7 @@ from trial import (
     classify_error,
 )
 
-KINDS = (OK, UNFINISHED, REFUSED, WRONG, OVER_TIME, BARE, NO_REFERENCE)
+KINDS = (OK, UNFINISHED, OFF, REFUSED, WRONG, OVER_TIME, BARE, NO_REFERENCE)
 FAMILY_NUMBERS = {name: k for k, name in enumerate(FAMILIES)}
 
 
@@ -78,7 +79,8 @@ def run_model(family: str, seed: int, limit: float) -> Outcome:
             return Outcome(family, seed, NO_REFERENCE, seconds, text, reason)
     if wrong:
         reason = f"status {answer.status}: " + "; ".join(wrong)
-        return Outcome(family, seed, WRONG, seconds, text, reason)
+        claimed = any(one.is_optimal for one in answer.more.get("answers", [answer]))
+        return Outcome(family, seed, WRONG if claimed else OFF, seconds, text, reason)
     if not answer.is_optimal:
         return Outcome(family, seed, UNFINISHED, seconds, text, f"status {answer.status}")
     return Outcome(family, seed, OK, seconds, text)
@@ -146,7 +148,7 @@ def main() -> int:
     with ThreadPoolExecutor(asked.jobs) as pool:
         for one in pool.map(lambda task: run_apart(*task, asked.time_limit), tasks):
             outcomes.append(one)
-            if one.kind in FAILURES or not asked.only_bad:
+            if one.kind in (*FAILURES, OFF) or not asked.only_bad:
                 print(one, flush=True)
     print_table(outcomes)
     return int(any(one.kind in FAILURES for one in outcomes))

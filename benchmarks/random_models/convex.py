@@ -488,7 +488,8 @@ def draw_again(rng: np.random.Generator) -> Trial:
         return replace(last, more={"answers": answers})
 
     def judge(answer: Answer) -> list[str]:
-        wrong, at, ball = [], 0.0, setting.ball
+        wrong: dict[bool, list[str]] = {True: [], False: []}
+        at, ball = 0.0, setting.ball
         history: list[tuple[str, Any]] = [("first", None), *steps]
         for (kind, what), one in zip(history, answer.more["answers"]):
             if kind == "radius":
@@ -513,8 +514,9 @@ def draw_again(rng: np.random.Generator) -> Trial:
                 if one.lower_bound is None
                 else one.lower_bound - loss * height * at,
             )
-            wrong += [f"after {kind}: {w}" for w in reference.judge(shifted)]
-        return wrong
+            for complaint in reference.judge(shifted):
+                wrong[one.is_optimal].append(f"after {kind} ({one.status}): {complaint}")
+        return wrong[True] or wrong[False]
 
     text = f"{term.kind}{'' if level is None else f' cvar {level}'}"
     chain = ", ".join(kind for kind, _ in steps)

@@ -12,9 +12,10 @@ import numpy as np
 
 import wdro_model as wdro
 
-OK, UNFINISHED, REFUSED = "optimal", "unfinished", "refused"
+OK, UNFINISHED, OFF, REFUSED = "optimal", "unfinished", "off", "refused"
 WRONG, OVER_TIME, BARE, NO_REFERENCE = "wrong", "over time", "bare", "no reference"
 FAILURES = (WRONG, OVER_TIME, BARE)
+"""`off` is an answer that is wrong and does not claim to be optimal: listed, and no failure."""
 
 BARE_ERRORS = (
     IndexError,
