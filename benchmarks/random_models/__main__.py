@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from families import FAMILIES
-from trial import (
+from random_models.families import FAMILIES
+from random_models.trial import (
     BARE,
     FAILURES,
     NO_REFERENCE,
@@ -52,18 +52,19 @@ def run_model(family: str, seed: int, limit: float) -> Outcome:
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        text, expected = "the model is not even stated", None
+        text, expected, refused = "the model is not even stated", None, False
         try:
             trial = FAMILIES[family](rng)
             text, expected = trial.text, trial.expected_error
+            refused = trial.must_be_refused
             began = time.perf_counter()
             answer = trial.solve(limit)
         except NoReferenceError as error:
             return Outcome(family, seed, NO_REFERENCE, 0.0, text, str(error))
         except Exception as error:
             seconds = time.perf_counter() - began
-            kind, reason = classify_error(error, expected)
-            if time_is_over(seconds, limit * (1 if text else 1)) and kind != BARE:
+            kind, reason = classify_error(error, expected, refused)
+            if time_is_over(seconds, limit) and kind != BARE:
                 kind = OVER_TIME
             return Outcome(family, seed, kind, seconds, text, reason)
         seconds = time.perf_counter() - began
@@ -113,7 +114,7 @@ def run_apart(family: str, seed: int, limit: float) -> Outcome:
         return Outcome(family, seed, BARE, seconds, "?", reason)
     finally:
         if child.is_alive():
-            child.kill() if not receiver.closed else None
+            child.kill()
         child.join()
         receiver.close()
 

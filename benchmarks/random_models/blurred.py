@@ -6,16 +6,24 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from references import Ball, Cost, Pieces, affine, attained_by_moves, maximum, worst_case_at
-from smoothing import (
+
+import wdro_model as wdro
+from random_models.references import (
+    Ball,
+    Cost,
+    Pieces,
+    affine,
+    attained_by_moves,
+    maximum,
+    worst_case_at,
+)
+from random_models.smoothing import (
     Smoothing,
     least_over_price,
     least_over_threshold,
     smoothed_by_quadrature,
 )
-from trial import Answer, NoReferenceError, Trial, read_answer
-
-import wdro_model as wdro
+from random_models.trial import Answer, NoReferenceError, Trial, read_answer
 
 RELATIVE = 2e-4
 """How far a smoothed value may be from the judge's, beside its standard error and gap; the solver's
@@ -73,7 +81,7 @@ def read_smoothing(
 ) -> Smoothing | None:
     """The smoothing that the library says it used; None where sigma is no single number."""
     epsilon, sigma = problem.solution.epsilon, problem.solution.sigma
-    if epsilon is None or sigma is None or np.ndim(sigma) > 0 and np.ptp(sigma) > 1e-12:
+    if epsilon is None or sigma is None or (np.ndim(sigma) > 0 and np.ptp(sigma) > 1e-12):
         return None
     N = len(samples)
     return Smoothing(
@@ -106,9 +114,7 @@ class Bracketed:
                 a, b = self.pieces.at(np.append(x, t))
                 first = max(float(np.linalg.norm(b, axis=1).max()), 1e-9)
                 first /= np.sqrt(smoothing.radius)
-                return least_over_price(
-                    lambda price: smoothing.bracket(a, b, price)[side], first
-                )
+                return least_over_price(lambda price: smoothing.bracket(a, b, price)[side], first)
 
             sides.append(least_over_threshold(value, *spread))
         return sides[0], sides[1]
@@ -278,7 +284,9 @@ def draw_far(rng: np.random.Generator) -> Trial:
     judge = Bracketed(pieces, ball_of(samples, radius, low, high), d, tried)
     text = f"far piece {slope:.3g}*(z0 - {far:.3g}), d={d} N={N} {support} radius {radius:.3g} "
     text += ("x fixed " if fixed else "x free ") + str(options)
-    return Trial(text, solve_smoothed(problem, x, samples, radius, low, high, **options), judge.judge)
+    return Trial(
+        text, solve_smoothed(problem, x, samples, radius, low, high, **options), judge.judge
+    )
 
 
 def draw_few(rng: np.random.Generator) -> Trial:

@@ -8,11 +8,11 @@ from typing import Any
 import cvxpy as cp
 import networkx as nx
 import numpy as np
-from drawing import write_cost
-from references import Cost
-from trial import Answer, NoReferenceError, Trial, read_answer
 
 import wdro_model as wdro
+from random_models.drawing import write_cost
+from random_models.references import Cost
+from random_models.trial import Answer, NoReferenceError, Trial, read_answer
 
 RELATIVE = 1e-5
 
@@ -32,7 +32,9 @@ def edge_vectors(graph: Any, chosen: list[list[Any]]) -> np.ndarray:
 def draw_set(rng: np.random.Generator) -> tuple[Any, np.ndarray, str]:
     """A library set, all its points, and its name."""
     kind = str(
-        rng.choice(["path", "directed path", "tree", "assignment", "knapsack", "subsets", "matching"])
+        rng.choice(
+            ["path", "directed path", "tree", "assignment", "knapsack", "subsets", "matching"]
+        )
     )
     number = int(rng.integers(1 << 30))
     if kind == "path":
@@ -65,7 +67,9 @@ def draw_set(rng: np.random.Generator) -> tuple[Any, np.ndarray, str]:
             table = np.zeros((rows, columns))
             table[range(rows), columns_of] = 1.0
             points.append(table.ravel())
-        chosen = wdro.sets.Assignment(rows, columns) if columns > rows else wdro.sets.Assignment(rows)
+        chosen = (
+            wdro.sets.Assignment(rows, columns) if columns > rows else wdro.sets.Assignment(rows)
+        )
         return chosen, np.array(points), kind
     if kind == "matching":
         graph = nx.gnm_random_graph(6, 9, seed=number)
@@ -147,9 +151,7 @@ def draw_integers(rng: np.random.Generator) -> Trial:
             length = cp.norm(cp.multiply(1 / weights, x), cost.dual_p)
         else:
             length = cp.norm(cp.multiply(1 / np.sqrt(weights), x), 2)
-        program = cp.Problem(
-            cp.Minimize(certain @ x + mean + steep * length), [cp.sum(share) == 1]
-        )
+        program = cp.Problem(cp.Minimize(certain @ x + mean + steep * length), [cp.sum(share) == 1])
         program.solve(solver="CLARABEL")
         if program.status != "optimal":
             raise NoReferenceError(str(program.status))

@@ -7,7 +7,9 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from drawing import (
+
+import wdro_model as wdro
+from random_models.drawing import (
     Setting,
     Term,
     Units,
@@ -16,10 +18,9 @@ from drawing import (
     draw_setting,
     draw_term,
     violation,
-    write_cost,
     zero_piece,
 )
-from references import (
+from random_models.references import (
     Bound,
     Cost,
     Pieces,
@@ -31,9 +32,7 @@ from references import (
     with_radius,
     worst_case_at,
 )
-from trial import Answer, NoReferenceError, Trial, compare_values, read_answer
-
-import wdro_model as wdro
+from random_models.trial import Answer, NoReferenceError, Trial, compare_values, read_answer
 
 RELATIVE = 1e-5
 """How far an exact value may be from the judge's, relative to the model's scale."""
@@ -99,17 +98,10 @@ class Reference:
             else:
                 raise NoReferenceError(f"W(x) {attained:.9g}, by moves {moved:.9g}")
         for bound in self.bounds:
-            reached, _ = worst_case_at(
-                replace_free(bound.pieces), self.setting.ball, answer.decision
-            )
+            reached, _ = worst_case_at(bound.pieces, self.setting.ball, answer.decision)
             if reached > bound.limit + 10 * FEASIBLE * max(1.0, abs(bound.limit)):
                 wrong.append(f"a constraint reaches {reached:.8g}, limit {bound.limit:.8g}")
         return wrong
-
-
-def replace_free(pieces: Pieces) -> Pieces:
-    """The same pieces; thresholds are the last numbers of the decision and stay free."""
-    return pieces
 
 
 def read_decision(x: Any, setting: Setting) -> np.ndarray | None:
@@ -133,7 +125,9 @@ def newsvendor(rng: np.random.Generator, d: int) -> tuple[Pieces, Any]:
     for i in range(d):
         unit = np.zeros(d)
         unit[i] = 1.0
-        first = Pieces(np.zeros(1), over[i] * unit[None], -over[i] * unit[None], np.zeros((1, d, d)))
+        first = Pieces(
+            np.zeros(1), over[i] * unit[None], -over[i] * unit[None], np.zeros((1, d, d))
+        )
         second = Pieces(
             np.zeros(1), -under[i] * unit[None], under[i] * unit[None], np.zeros((1, d, d))
         )
@@ -186,11 +180,7 @@ def draw_smooth_exact(rng: np.random.Generator) -> Trial:
         kind = str(rng.choice(["logistic", "huber"]))
     else:
         kind = "least squares"
-        if ball.cost.covariance is None:
-            raise AssertionError
-    if kind == "logistic":
-        setting = replace(setting, units=Units(data=units.data))
-    elif kind == "huber":
+    if kind == "logistic" or kind == "huber":
         setting = replace(setting, units=Units(data=units.data))
     else:
         setting = replace(setting, units=Units(data=units.data, loss=units.loss))
@@ -345,9 +335,7 @@ def draw_constrained(rng: np.random.Generator) -> Trial:
         problem.solve(time_limit=allowed)
         return read_answer(problem, read_decision(x, setting))
 
-    reference = Reference(
-        goal.pieces.extended(1), setting, constraints, n, (Bound(pieces, limit),)
-    )
+    reference = Reference(goal.pieces.extended(1), setting, constraints, n, (Bound(pieces, limit),))
     name = "expectation" if level is None else f"cvar {level}"
     state = f"{'in' if infeasible else ''}feasible by {margin:.2g}"
     text = f"min {goal.kind}, {name} of {term.kind} <= b, {state}, n={n} in {where}"
@@ -665,8 +653,13 @@ def draw_adversary(rng: np.random.Generator) -> Trial:
         reached = float(weights @ term.pieces.values(answer.decision, scenarios))
         true = confirmed_worst_case(term.pieces, ball, answer.decision, 1e-5)
         said = answer.more["expected"] / units.loss
-        scale = max(1.0, abs(true), abs(true - float(ball.probabilities @ term.pieces.values(
-            answer.decision, ball.samples))))
+        scale = max(
+            1.0,
+            abs(true),
+            abs(
+                true - float(ball.probabilities @ term.pieces.values(answer.decision, ball.samples))
+            ),
+        )
         wrong += compare_values("expected loss said", said, reached, 1e-4 * scale)
         spent = transport_cost(ball.cost, ball.samples, ball.probabilities, scenarios, weights)
         if spent > ball.radius * (1 + 1e-4) + 1e-6:
@@ -676,8 +669,3 @@ def draw_adversary(rng: np.random.Generator) -> Trial:
         return wrong
 
     return Trial(f"{term.kind}, n={n} in {where}, {setting.text}", solve, judge)
-
-
-def unused() -> Any:
-    """The writer of costs, for families elsewhere."""
-    return write_cost

@@ -13,9 +13,9 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from references import Ball, Constraints, Cost, Pieces, affine, maximum
 
 import wdro_model as wdro
+from random_models.references import Ball, Constraints, Cost, Pieces, affine, maximum
 
 
 @dataclass(frozen=True)

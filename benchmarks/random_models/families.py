@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import blurred
-import choices
-import convex
 import numpy as np
-from trial import Trial
+
+from random_models import blurred, choices, convex, domains, frames, learners, sharing
+from random_models.trial import Trial
 
 FAMILIES: dict[str, Callable[[np.random.Generator], Trial]] = {
     "exact": convex.draw_exact,
@@ -18,8 +17,12 @@ FAMILIES: dict[str, Callable[[np.random.Generator], Trial]] = {
     "integers": choices.draw_integers,
     "again": convex.draw_again,
     "aggregation": convex.draw_aggregated,
+    "learners": learners.draw_learner,
     "smoothed": blurred.draw_smoothed,
     "far pieces": blurred.draw_far,
     "few samples": blurred.draw_few,
+    "threads": sharing.draw_threads,
+    "frames": frames.draw_frames,
+    "domains": domains.draw_domain,
     "worst case": convex.draw_adversary,
 }

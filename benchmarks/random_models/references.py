@@ -18,7 +18,8 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from trial import NoReferenceError
+
+from random_models.trial import NoReferenceError
 
 Constraints = Callable[[Any], list[Any]]
 
@@ -154,8 +155,8 @@ class Ball:
 def worst_case_rows(f: Pieces, y: Any, ball: Ball) -> tuple[Any, list[Any]]:
     """An expression whose least value is W(y), and the constraints that go with it."""
     N, d = ball.samples.shape
-    # For squared costs the price is measured in 1 / sqrt(radius), which keeps small balls in units of
-    # order one: with l = m / sqrt(r), the conjugate |b|^2 / 4l is sqrt(r) times |b|^2 / 4m.
+    # For squared costs the price is measured in 1 / sqrt(radius), which keeps small balls in units
+    # of order one: with l = m / sqrt(r), the conjugate |b|^2 / 4l is sqrt(r) times |b|^2 / 4m.
     unit = ball.radius if ball.cost.is_norm else float(np.sqrt(ball.radius))
     price, s = cp.Variable(nonneg=True), cp.Variable(N)
     rows: list[Any] = []
@@ -224,7 +225,7 @@ def least_worst_case(
         expression, more = worst_case_rows(bound.pieces, y, ball)
         rows += [*more, expression <= bound.limit]
     if fixed is not None:
-        rows = [*rows, y[:own] == fixed] if not bounds else [*rows, y[:own] == fixed]
+        rows = [*rows, y[:own] == fixed]
     program = cp.Problem(cp.Minimize(objective), rows)
     status = solve_program(program)
     if status in ("infeasible", "infeasible_inaccurate"):
@@ -234,14 +235,14 @@ def least_worst_case(
     return float(program.value), np.array(y.value)
 
 
-def free(_: Any) -> list[Any]:
+def no_constraints(_: Any) -> list[Any]:
     """No constraints."""
     return []
 
 
 def worst_case_at(f: Pieces, ball: Ball, x: np.ndarray) -> tuple[float, np.ndarray]:
     """W at a decision, minimised over the thresholds that follow it in y."""
-    found = least_worst_case(f, ball, free, own=len(x), fixed=np.asarray(x, dtype=float))
+    found = least_worst_case(f, ball, no_constraints, own=len(x), fixed=np.asarray(x, dtype=float))
     if found is None:
         raise NoReferenceError("the worst case at a decision came out infeasible")
     return found
@@ -314,5 +315,5 @@ def transport_cost(
 
 
 def with_radius(ball: Ball, radius: float) -> Ball:
-    """The ball of another radius."""
+    """Copy a ball with another radius."""
     return replace(ball, radius=radius)

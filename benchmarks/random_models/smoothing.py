@@ -1,10 +1,10 @@
 """Smoothed objectives by closed forms and quadrature.
 
-    F(l) = l r + eps * sum_k p_k log E_{z ~ N(xi_k, sigma^2 I) on the support} exp((f(z) - l c(xi_k, z)) / eps)
+    F(l) = l r + eps * sum_k p_k log E exp((f(z) - l c(xi_k, z)) / eps),
 
-For squared costs and pieces a_j + <b_j, z> on R^d or a box, each piece alone is a product of
-(truncated) Gaussian integrals. A maximum of J pieces lies between the largest of these integrals and
-their sum, so that F is known within eps log J; on a line, and for two pieces on R^d, it is known
+z ~ N(xi_k, sigma^2 I) on the support. For squared costs and pieces a_j + <b_j, z> on R^d or a box,
+each piece alone is a product of (truncated) Gaussian integrals. A maximum of J pieces lies between
+the largest of these integrals and their sum, so that F is known within eps log J; on a line, and for two pieces on R^d, it is known
 exactly. Other losses are integrated over at most two numbers by panels of Gauss-Legendre nodes.
 """
 
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_ndtr, logsumexp
-from trial import NoReferenceError
+
+from random_models.trial import NoReferenceError
 
 
 def log_interval(low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -97,13 +98,16 @@ class Smoothing:
         return logsumexp(parts, axis=0)
 
     def log_on_a_line(self, a: np.ndarray, b: np.ndarray, price: float) -> np.ndarray:
-        """log E exp(max of pieces) for one number: each piece on the interval where it is largest."""
+        """log E exp(max of pieces) on a line: each piece where it is the largest."""
         v = 1.0 / (2 * price / self.epsilon + 1 / self.sigma**2)
         root, slopes = np.sqrt(v), b[:, 0]
         xi = self.samples[:, 0]
         order = np.lexsort((a, slopes))
-        keep = [j for k, j in enumerate(order) if k + 1 == len(order)
-                or slopes[order[k + 1]] > slopes[j]]
+        keep = [
+            j
+            for k, j in enumerate(order)
+            if k + 1 == len(order) or slopes[order[k + 1]] > slopes[j]
+        ]
         parts = []
         for j in keep:
             low, high = float(self.low[0]), float(self.high[0])
@@ -150,9 +154,7 @@ def least_over_price(value: Callable[[float], float], first: float) -> float:
     return best
 
 
-def least_over_threshold(
-    value: Callable[[float], float], low: float, high: float
-) -> float:
+def least_over_threshold(value: Callable[[float], float], low: float, high: float) -> float:
     """The minimum of a convex function of a threshold between two numbers."""
     found = minimize_scalar(
         value, bounds=(low, high), method="bounded", options={"xatol": 1e-8 * (high - low)}

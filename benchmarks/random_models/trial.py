@@ -76,14 +76,15 @@ class Trial:
     """One random model: how the library solves it, and how its answer is judged.
 
     `judge` returns the list of all that is wrong with an answer; `expected_error` is the class of
-    the error that is the right answer, for models that are infeasible or unbounded; `may_refuse` is
-    True where a refusal of any kind is a right answer and an answer is judged as well.
+    the error that is the right answer, for models that are infeasible; `must_be_refused` is True
+    where any refusal with a way out is right.
     """
 
     text: str
     solve: Callable[[float], Answer]
     judge: Callable[[Answer], list[str]]
     expected_error: type[Exception] | None = None
+    must_be_refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,9 @@ class Outcome:
         return f"{line}\n    {self.reason}" if self.reason else line
 
 
-def classify_error(error: BaseException, expected: type[Exception] | None) -> tuple[str, str]:
+def classify_error(
+    error: BaseException, expected: type[Exception] | None = None, must_be_refused: bool = False
+) -> tuple[str, str]:
     """The outcome of a solve that raised `error`, and the reason in words."""
     said = " ".join(str(error).split())
     shown = f"{type(error).__name__}: {said[:300]}"
@@ -110,7 +113,9 @@ def classify_error(error: BaseException, expected: type[Exception] | None) -> tu
     where = frames[-1].filename if frames else ""
     if isinstance(error, BARE_ERRORS):
         return BARE, f"{shown} ({Path(where).name}:{frames[-1].lineno})"
-    if expected is not None:
+    if must_be_refused:
+        pass
+    elif expected is not None:
         if isinstance(error, expected):
             return OK, ""
         if isinstance(error, (wdro.errors.InfeasibleError, wdro.errors.UnboundedError)):
@@ -123,7 +128,7 @@ def classify_error(error: BaseException, expected: type[Exception] | None) -> tu
         return BARE, f"{shown} ({Path(where).name}:{frames[-1].lineno})"
     if len(said.split()) < LEAST_WORDS:
         return BARE, f"no way out in the message: {shown}"
-    return REFUSED, shown
+    return (OK, "") if must_be_refused else (REFUSED, shown)
 
 
 def compare_values(what: str, found: float, true: float, tolerance: float) -> list[str]:
