@@ -322,7 +322,7 @@ def draw_few(rng: np.random.Generator) -> Trial:
     return Trial(text, solve_smoothed(problem, x, samples, radius, low, high), judge.judge)
 
 
-# --- small integrals -------------------------------------------------------------------------------
+# --- small integrals -----------------------------------------------------------------------------
 
 
 def draw_integral(rng: np.random.Generator) -> Trial:

@@ -95,7 +95,7 @@ def draw_set(rng: np.random.Generator) -> tuple[Any, np.ndarray, str]:
 
 
 def draw_integers(rng: np.random.Generator) -> Trial:
-    """One choice, or a mixture of choices, by its worst case: enumeration, or a program of weights."""
+    """One choice, by enumeration of all; or a mixture of choices, by a program of its shares."""
     chosen, points, where = draw_set(rng)
     m = points.shape[1]
     N = int(rng.integers(1, 12))

@@ -115,7 +115,7 @@ def draw_size(rng: np.random.Generator) -> tuple[int, int]:
     return n, n if rng.random() < 0.5 else int(rng.integers(1, 4))
 
 
-# --- exact -----------------------------------------------------------------------------------------
+# --- exact ---------------------------------------------------------------------------------------
 
 
 def newsvendor(rng: np.random.Generator, d: int) -> tuple[Pieces, Any]:
@@ -177,13 +177,10 @@ def draw_smooth_exact(rng: np.random.Generator) -> Trial:
     setting = draw_setting(rng, d, supports=("R^d",))
     ball, units = setting.ball, setting.units
     if ball.cost.is_norm:
-        kind = str(rng.choice(["logistic", "huber"]))
+        kind, units = str(rng.choice(["logistic", "huber"])), Units(data=units.data)
     else:
-        kind = "least squares"
-    if kind == "logistic" or kind == "huber":
-        setting = replace(setting, units=Units(data=units.data))
-    else:
-        setting = replace(setting, units=Units(data=units.data, loss=units.loss))
+        kind, units = "least squares", Units(data=units.data, loss=units.loss)
+    setting = replace(setting, units=units)
     units = setting.units
     form = draw_affine(rng, n, d)
     constraints, where = draw_constraints(rng, n)
@@ -254,7 +251,7 @@ def draw_smooth_exact(rng: np.random.Generator) -> Trial:
     return Trial(f"{kind}, n={n} in {where}, {setting.text}", solve, judge)
 
 
-# --- risk ------------------------------------------------------------------------------------------
+# --- risk ----------------------------------------------------------------------------------------
 
 
 def draw_risk(rng: np.random.Generator) -> Trial:
@@ -294,7 +291,7 @@ def draw_risk(rng: np.random.Generator) -> Trial:
     return Trial(f"{text}, n={n} in {where}, {setting.text}", solve, reference.judge)
 
 
-# --- uncertain constraints -------------------------------------------------------------------------
+# --- uncertain constraints -----------------------------------------------------------------------
 
 
 def draw_bound(
@@ -343,7 +340,7 @@ def draw_constrained(rng: np.random.Generator) -> Trial:
     return Trial(f"{text}, {setting.text}", solve, reference.judge, expected)
 
 
-# --- probabilities ---------------------------------------------------------------------------------
+# --- probabilities -------------------------------------------------------------------------------
 
 
 def worst_probability(g: Pieces, setting: Setting, x: np.ndarray) -> float:
@@ -424,7 +421,7 @@ def draw_probability(rng: np.random.Generator) -> Trial:
     return Trial(f"{text}, {setting.text}", solve, judge)
 
 
-# --- solving again ---------------------------------------------------------------------------------
+# --- solving again -------------------------------------------------------------------------------
 
 
 def draw_again(rng: np.random.Generator) -> Trial:
@@ -511,7 +508,7 @@ def draw_again(rng: np.random.Generator) -> Trial:
     return Trial(f"{text} then {chain}, n={n} in {where}, {setting.text}", solve, judge)
 
 
-# --- aggregation -----------------------------------------------------------------------------------
+# --- aggregation ---------------------------------------------------------------------------------
 
 
 def draw_aggregated(rng: np.random.Generator) -> Trial:
@@ -606,7 +603,7 @@ def draw_aggregated(rng: np.random.Generator) -> Trial:
     return Trial(text + (", Aggregation" if asked else ""), solve, judge)
 
 
-# --- the adversary's distribution ------------------------------------------------------------------
+# --- the adversary's distribution ----------------------------------------------------------------
 
 
 def draw_adversary(rng: np.random.Generator) -> Trial:

@@ -1,8 +1,8 @@
 """Random models: data, supports, costs, losses and constraints, and how the library is told them.
 
-A model is drawn in units of order one, in which the judge computes, and told to the library in other
-units: data times `data`, losses times `loss`, decisions times `decision`. Worst cases are then
-multiplied by `loss` exactly.
+A model is drawn in units of order one, in which the judge computes, and told to the library in
+other units: data times `data`, losses times `loss`, decisions times `decision`. Worst cases are
+then multiplied by `loss` exactly.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def draw_frames(rng: np.random.Generator) -> Trial:
         judged_samples = samples + 0.3 * rng.normal(size=samples.shape)
     ball = Ball(judged_samples, p, cost, radius, C, h)
 
-    def write() -> tuple[Any, Any]:
+    def write() -> Any:
         support: Any = wdro.supports.Everywhere()
         if kind == "bounds":
             lower = pd.Series(low, index=names)[shuffled]
@@ -106,10 +106,10 @@ def draw_frames(rng: np.random.Generator) -> Trial:
         if kind == "scenarios":
             moved = pd.DataFrame(judged_samples, columns=names)[shuffled]
             problem = problem.with_samples(moved)
-        return problem, z
+        return problem
 
     def solve(limit: float) -> Answer:
-        problem, z = write()
+        problem = write()
         problem.solve(time_limit=limit)
         losses = problem.losses({"z": frame[shuffled]}) if kind == "scenarios" else None
         return read_answer(problem, x.value, losses=losses)

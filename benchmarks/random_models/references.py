@@ -55,8 +55,7 @@ class Pieces:
 
     def extended(self, count: int) -> Pieces:
         """The same function of a decision with `count` more numbers, that it does not see."""
-        J, n = self.A.shape
-        d = self.b0.shape[1]
+        J, d = self.b0.shape
         return Pieces(
             self.a0,
             np.hstack([self.A, np.zeros((J, count))]),
@@ -66,8 +65,7 @@ class Pieces:
 
     def tail(self, position: int, level: float) -> Pieces:
         """t + (f - t)_+ / (1 - level), where t is the decision's number at `position`."""
-        J, n = self.A.shape
-        d = self.b0.shape[1]
+        n, d = self.A.shape[1], self.b0.shape[1]
         share = 1.0 / (1.0 - level)
         A = share * self.A.copy()
         A[:, position] += 1.0 - share

@@ -4,8 +4,9 @@
 
 z ~ N(xi_k, sigma^2 I) on the support. For squared costs and pieces a_j + <b_j, z> on R^d or a box,
 each piece alone is a product of (truncated) Gaussian integrals. A maximum of J pieces lies between
-the largest of these integrals and their sum, so that F is known within eps log J; on a line, and for two pieces on R^d, it is known
-exactly. Other losses are integrated over at most two numbers by panels of Gauss-Legendre nodes.
+the largest of these integrals and their sum: F is known within eps log J, and exactly on a line and
+for two pieces on R^d. Other losses are integrated over at most two numbers by panels of
+Gauss-Legendre nodes.
 """
 
 from __future__ import annotations
@@ -145,19 +146,19 @@ def least_over_price(value: Callable[[float], float], first: float) -> float:
         raise NoReferenceError("the price has no end")
     best = value(0.0)
     low, high = 0.0, top
-    for _ in range(3):
+    for _ in range(2):
         found = minimize_scalar(
-            value, bounds=(low, high), method="bounded", options={"xatol": 1e-9 * high}
+            value, bounds=(low, high), method="bounded", options={"xatol": 1e-5 * (high - low)}
         )
         best = min(best, float(found.fun))
-        low, high = max(0.0, found.x - 0.05 * (high - low)), found.x + 0.05 * (high - low)
+        low, high = max(0.0, found.x - 1e-3 * top), found.x + 1e-3 * top
     return best
 
 
 def least_over_threshold(value: Callable[[float], float], low: float, high: float) -> float:
     """The minimum of a convex function of a threshold between two numbers."""
     found = minimize_scalar(
-        value, bounds=(low, high), method="bounded", options={"xatol": 1e-8 * (high - low)}
+        value, bounds=(low, high), method="bounded", options={"xatol": 1e-6 * (high - low)}
     )
     return float(found.fun)
 
@@ -180,8 +181,8 @@ def log_integral(
 ) -> float:
     """log of the integral of exp(log_value) over a box in one or two dimensions."""
     d = len(low)
-    scan, fine = (4001, 2000) if d == 1 else (301, 100)
-    for _ in range(3):
+    scan, fine = (4001, 1000) if d == 1 else (201, 60)
+    for _ in range(2):
         axes = [np.linspace(low[i], high[i], scan) for i in range(d)]
         grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
         logs = log_value(grid.reshape(-1, d)).reshape(grid.shape[:-1])
