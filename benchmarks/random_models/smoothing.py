@@ -201,34 +201,39 @@ def log_integral(
     return float(logsumexp(log_value(grid), b=weights))
 
 
-def smoothed_by_quadrature(
-    loss: Callable[[np.ndarray], np.ndarray],
-    cost: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    smoothing: Smoothing,
-    steepest: float,
-    price_scale: float,
+Loss = Callable[[np.ndarray], np.ndarray]
+Distance = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def value_by_quadrature(
+    loss: Loss, cost: Distance, smoothing: Smoothing, steepest: float, price: float
 ) -> float:
-    """min over the price of F for any loss and cost of one or two numbers.
+    """F at a price, for any loss and cost of one or two numbers.
 
     `steepest` bounds the slope of the loss: the integrand is negligible beyond sigma^2 times it
     over epsilon, and ten standard deviations.
     """
     s = smoothing
     reach = s.sigma * (10 + s.sigma * steepest / s.epsilon)
+    total = price * s.radius
+    for k, xi in enumerate(s.samples):
+        low, high = np.maximum(s.low, xi - reach), np.minimum(s.high, xi + reach)
 
-    def value(price: float) -> float:
-        total = price * s.radius
-        for k, xi in enumerate(s.samples):
-            low, high = np.maximum(s.low, xi - reach), np.minimum(s.high, xi + reach)
+        def log_value(z: np.ndarray, xi: np.ndarray = xi) -> np.ndarray:
+            reference = -np.sum((z - xi) ** 2, axis=1) / (2 * s.sigma**2)
+            reference -= len(xi) * np.log(s.sigma * np.sqrt(2 * np.pi))
+            return reference + (loss(z) - price * cost(xi, z)) / s.epsilon
 
-            def log_value(z: np.ndarray, xi: np.ndarray = xi) -> np.ndarray:
-                reference = -np.sum((z - xi) ** 2, axis=1) / (2 * s.sigma**2)
-                reference -= len(xi) * np.log(s.sigma * np.sqrt(2 * np.pi))
-                return reference + (loss(z) - price * cost(xi, z)) / s.epsilon
+        inside = log_interval((s.low - xi) / s.sigma, (s.high - xi) / s.sigma).sum()
+        one = log_integral(log_value, low, high) - inside
+        total += s.probabilities[k] * s.epsilon * one
+    return total
 
-            inside = log_interval((s.low - xi) / s.sigma, (s.high - xi) / s.sigma).sum()
-            one = log_integral(log_value, low, high) - inside
-            total += s.probabilities[k] * s.epsilon * one
-        return total
 
-    return least_over_price(value, price_scale)
+def smoothed_by_quadrature(
+    loss: Loss, cost: Distance, smoothing: Smoothing, steepest: float, price_scale: float
+) -> float:
+    """Minimise F over the price, for any loss and cost of one or two numbers."""
+    return least_over_price(
+        lambda price: value_by_quadrature(loss, cost, smoothing, steepest, price), price_scale
+    )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from random_models.families import FAMILIES
 from random_models.running import draw_trial, run_model
-from random_models.smoothing import Smoothing, smoothed_by_quadrature
+from random_models.smoothing import Smoothing, value_by_quadrature
 from random_models.trial import BARE, OK, OVER_TIME, REFUSED, WRONG, Answer, Trial, classify_error
 
 import wdro_model as wdro
@@ -96,19 +96,19 @@ def test_quadrature_and_closed_forms_agree():
     box = np.full(2, -1.0), np.full(2, 2.0)
     smoothing = Smoothing(samples, np.ones(1), 0.3, 0.05, 0.4, *box)
     a, b = np.array([0.1]), np.array([[1.0, -0.5]])
-    low, high = smoothing.least_bracket(a, b)
-    assert low == pytest.approx(high, abs=1e-9)
+    low, high = smoothing.bracket(a, b, 0.7)
+    assert low == high
 
     def cost(xi, z):
         return np.sum((z - xi) ** 2, axis=1)
 
-    value = smoothed_by_quadrature(lambda z: a[0] + z @ b[0], cost, smoothing, 1.2, 2.0)
-    assert value == pytest.approx(low, abs=1e-5)
+    value = value_by_quadrature(lambda z: a[0] + z @ b[0], cost, smoothing, 1.2, 0.7)
+    assert value == pytest.approx(low, abs=1e-7)
     free = replace(smoothing, low=np.full(2, -np.inf), high=np.full(2, np.inf))
     a, b = np.array([0.1, -0.2]), np.array([[1.0, -0.5], [-0.4, 0.8]])
-    low, high = free.least_bracket(a, b)
-    value = smoothed_by_quadrature(lambda z: np.max(a + z @ b.T, axis=1), cost, free, 1.2, 2.0)
-    assert low == pytest.approx(high, abs=1e-9)
+    low, high = free.bracket(a, b, 0.7)
+    assert low == high
+    value = value_by_quadrature(lambda z: np.max(a + z @ b.T, axis=1), cost, free, 1.2, 0.7)
     assert value == pytest.approx(low, abs=1e-5)
 
 
