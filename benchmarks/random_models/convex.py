@@ -505,7 +505,12 @@ def draw_again(rng: np.random.Generator) -> Trial:
 
     text = f"{term.kind}{'' if level is None else f' cvar {level}'}"
     chain = ", ".join(kind for kind, _ in steps)
-    return Trial(f"{text} then {chain}, n={n} in {where}, {setting.text}", solve, judge)
+    return Trial(
+        f"{text} then {chain}, n={n} in {where}, {setting.text}",
+        solve,
+        judge,
+        solves=len(steps) + 1,
+    )
 
 
 # --- aggregation ---------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def draw_threads(rng: np.random.Generator) -> Trial:
 
         with ThreadPoolExecutor(workers) as pool:
             twins = list(pool.map(solve_twin, radii))
-        return replace(first, more={"answers": twins, "solves": SOLVES})
+        return replace(first, more={"answers": twins})
 
     def judge(answer: Answer) -> list[str]:
         wrong: list[str] = []
@@ -68,4 +68,4 @@ def draw_threads(rng: np.random.Generator) -> Trial:
         return wrong
 
     text = f"{term.kind}, {workers} threads, n={n} in {where}, {setting.text}"
-    return Trial(text, solve, judge)
+    return Trial(text, solve, judge, solves=SOLVES + 1)

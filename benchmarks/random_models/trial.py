@@ -85,6 +85,8 @@ class Trial:
     judge: Callable[[Answer], list[str]]
     expected_error: type[Exception] | None = None
     must_be_refused: bool = False
+    solves: int = 1
+    """How many solves there are, each with the limit of its own."""
 
 
 @dataclass(frozen=True)
