@@ -29,10 +29,15 @@ from wdro_model.objectives.integration.importance.balance import adapted
 from wdro_model.objectives.integration.importance.frame import frame_of, reference_of
 from wdro_model.objectives.integration.importance.modes import MODES, cover
 from wdro_model.objectives.integration.importance.noise import Noise, noise
-from wdro_model.objectives.integration.importance.piece_modes import piece_lines, piece_mixture
+from wdro_model.objectives.integration.importance.piece_modes import (
+    PieceLines,
+    piece_lines,
+    piece_mixture,
+)
 from wdro_model.objectives.integration.importance.proposal_scales import affine_dual, typical_radius
 from wdro_model.objectives.integration.importance.proposals import Component, Mixture, defended
 from wdro_model.objectives.integration.importance.rejection import Rejection
+from wdro_model.objectives.integration.importance.tangents import tangents
 from wdro_model.objectives.integration.importance.targets import Tilt
 from wdro_model.objectives.integration.inner_integral import (
     PILOT,
@@ -92,6 +97,8 @@ class Tilted(SampledIntegration):
         self._audits = 0
         self._numbers: tuple[tuple[Stream, int, bytes], Noise] | None = None
         self._rejection = Rejection(self.frame, self.cost)
+        self._lines: tuple[Array, PieceLines | None] | None = None
+        """The decision of the last search for pieces, and what it found."""
 
     def describe(self) -> str:
         how = "the modes of the tilted density"
@@ -180,13 +187,20 @@ class Tilted(SampledIntegration):
             epsilon=self.epsilon,
             x=x,
             dual=dual,
-            lines=piece_lines(self.pieces, x, self.joint.mean, self.frame),
+            lines=self._lines_at(x),
             places=(*self._learned, *recalled),
         )
 
     def _knows_pieces(self, target: Tilt) -> bool:
         """Are the components known without a search?"""
-        return target.lines is not None and target.quadratic and not target.walled
+        return bool(self.pieces) and target.quadratic and not target.walled
+
+    def _lines_at(self, x: Array) -> PieceLines | None:
+        """The affine pieces of the loss at a decision, or tangents where they are not known."""
+        if self._lines is None or not np.array_equal(self._lines[0], x):
+            found = piece_lines(self.pieces, x, self.joint.mean, self.frame)
+            self._lines = x, found or tangents(self.loss, x, self.frame)
+        return self._lines[1]
 
     def _find(self, samples: Array, modes: int) -> Mixture:
         target = self._target()

@@ -52,8 +52,9 @@ NEW = np.log(1.5)
 """A mode is new if the ones before predict less than two thirds of its density."""
 STRIDES = 2.0 ** np.arange(-1, 8)
 """Points of a ray, in deviations."""
-FAR = (2.0**16, 2.0**20)
-"""Distances, in deviations, at which a density that can be integrated has begun to fall."""
+FAR = (2.0**80, 2.0**84)
+"""Distances, in deviations, at which any density that can be integrated falls: the Gaussian has
+won over pieces as steep as numbers allow. Powers of the data up to the twelfth are finite there."""
 SECOND = 8
 """Ascents for each sample from places that are not explained."""
 CORNERS, OUTSIDE = 32, 16
@@ -170,8 +171,9 @@ def find(target: Target, owners: Array, modes: int = MODES) -> Modes:
         directions = rays(target, owners, zero, gradient, deviation)
         refuse_divergence(target, owners, directions)
         points, values = rises(target, owners, directions, value, bounds)
-        if found.curved.any() or np.isfinite(values).any():
-            more = corners(target, owners), outside(found, deviation)
+        if found.curved.any() or np.isfinite(values).any() or len(target.summits):
+            pieces = np.broadcast_to(target.summits, (len(owners), *target.summits.shape))
+            more = corners(target, owners), outside(found, deviation), pieces
             seen = pointed(target, owners, np.concatenate(more, axis=1))
             points = np.concatenate([points, seen[0]], axis=1)
             values = np.concatenate([values, seen[1]], axis=1)

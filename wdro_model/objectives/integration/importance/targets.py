@@ -7,6 +7,7 @@ Other costs are kept as they are; a model c ~ sum q_i y_i^2 of them serves to ch
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,12 +15,16 @@ import numpy as np
 
 from wdro_model.loss.batched import FlatLoss
 from wdro_model.objectives.integration.importance.frame import Frame
+from wdro_model.objectives.integration.importance.modes import ascend
+from wdro_model.objectives.integration.importance.piece_modes import PieceLines
 from wdro_model.objectives.integration.importance.proposals import Bounds
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 
 DIFFERENCES = 64
 """Up to this dimension a cost of the user is differentiated coordinate by coordinate."""
+SHARES = 2.0 ** -np.arange(0.0, 41.0, 2.0)
+"""Shares of the way to the mode without a transport cost, from which pieces are ascended."""
 PROBED_ENTRIES = 2**21
 """Scenarios looked at in one call of the loss."""
 
@@ -36,13 +41,13 @@ class Tilt:
         epsilon: float,
         x: Array,
         dual: float,
-        lines: Any = None,
+        lines: PieceLines | None = None,
         places: tuple[Array, ...] = (),
     ) -> None:
         self.loss, self.frame, self.cost = loss, frame, cost
         self.epsilon, self.x, self.dual = epsilon, x, dual
         self.lines = lines
-        """The affine pieces of the loss (`PieceLines`), where they are known."""
+        """Affine pieces or tangents of the loss."""
         self.places = places
         """Where modes were at other dual variables, (N, r), or of another sample, (r,)."""
         self.dimension = frame.dimension
@@ -75,10 +80,19 @@ class Tilt:
         rows = self.frame.rows(owners, moves)
         good = self.frame.inside(rows)
         values, raw = probe(self.loss, self.x, rows, good, slopes)
-        gradients = self.frame.pulled(raw) / self.epsilon
+        base, fall = self._without_loss(owners, moves, rows, slopes, exact)
+        values = values / self.epsilon + base
+        gradients = self.frame.pulled(raw) / self.epsilon + fall
+        gradients[~np.isfinite(values)] = 0.0
+        return values, gradients
+
+    def _without_loss(
+        self, owners: Array, moves: Array, rows: Array, slopes: bool, exact: bool
+    ) -> tuple[Array, Array]:
+        """-l c/eps - sum y^2/(2 sigma^2) at the moves, and its gradients."""
         spread = self.frame.spread if self._variance is None else self._variance
-        values = values / self.epsilon - 0.5 * (moves**2 / spread).sum(axis=1)
-        gradients -= moves / spread
+        values = -0.5 * (moves**2 / spread).sum(axis=1)
+        gradients = -moves / spread
         if not self.quadratic and self.dual > 0:
             ratio = self.dual / self.epsilon
             if self._rounding is not None and not exact:
@@ -88,7 +102,6 @@ class Tilt:
                 steep = self._cost_gradient(owners, moves) if slopes else np.zeros(1)
             values -= ratio * costs
             gradients -= ratio * steep
-        gradients[~np.isfinite(values)] = 0.0
         return values, gradients
 
     def variance(self, owners: Array, moves: Array) -> Array:
@@ -124,13 +137,16 @@ class Tilt:
         return self.frame.within_walls(owners, moves, deviation)
 
     def starts(self, owners: Array) -> list[Array]:
-        found = [place if place.ndim == 1 else place[owners] for place in self.places]
+        return [place if place.ndim == 1 else place[owners] for place in self.places]
+
+    @cached_property
+    def summits(self) -> Array:
+        """Moves (J, r) at which the targets of the affine pieces are largest on R^r."""
         if self.lines is None:
-            return found
-        variance = self.variance(owners, np.zeros((len(owners), self.dimension)))
-        shape = (len(owners), self.dimension)
-        pieces = (variance * b / self.epsilon for b in self.lines.slopes)
-        return found + [np.broadcast_to(piece, shape) for piece in pieces]
+            return np.zeros((0, self.dimension))
+        if self._variance is not None:
+            return self._variance * self.lines.slopes / self.epsilon
+        return PieceTilt(self, self.lines.slopes).summits_along_rays()
 
     # -------------------------------------------------------------- costs that are not quadratic
     def _model(self, owners: Array, moves: Array, variance: Array) -> Array:
@@ -175,6 +191,43 @@ class Tilt:
         if self.dimension <= DIFFERENCES:
             return differences(lambda y: self._cost(owners, y), moves, np.sqrt(self.frame.spread))
         return 2 * moves * self._probed_weights(owners, np.sqrt(self.frame.spread)[None])
+
+
+class PieceTilt(Tilt):
+    """The targets of affine pieces on R^r: target j has the slope of piece j in place of the loss.
+
+    They do not depend on the sample, and are concave where the cost is convex.
+    """
+
+    def __init__(self, tilt: Tilt, slopes: Array) -> None:
+        free = np.full(tilt.dimension, np.inf)
+        frame = replace(tilt.frame, lower=-free, upper=free, coupled=())
+        super().__init__(
+            tilt.loss, frame, tilt.cost, epsilon=tilt.epsilon, x=tilt.x, dual=tilt.dual
+        )
+        self.rises = slopes / tilt.epsilon
+
+    def _block(
+        self, owners: Array, moves: Array, slopes: bool = True, exact: bool = False
+    ) -> tuple[Array, Array]:
+        first = np.zeros(len(owners), dtype=int)
+        rows = self.frame.rows(first, moves)
+        values, gradients = self._without_loss(first, moves, rows, slopes, exact)
+        rises = self.rises[owners]
+        return values + np.einsum("br,br->b", rises, moves), gradients + rises
+
+    def variance(self, owners: Array, moves: Array) -> Array:
+        return super().variance(np.zeros(len(owners), dtype=int), moves)
+
+    def summits_along_rays(self) -> Array:
+        """The highest moves (J, r), by ascents from the best of the shares of those without cost."""
+        freely = self.frame.spread * self.rises
+        rays = SHARES[:, None] * freely[:, None]
+        size, count, r = rays.shape
+        which = np.repeat(np.arange(size), count)
+        heights = self.values(which, rays.reshape(-1, r)).reshape(size, count)
+        best = np.where(np.isfinite(heights), heights, -np.inf).argmax(axis=1)
+        return ascend(self, np.arange(size), rays[np.arange(size), best])[0]
 
 
 def differences(function: Callable[[Array], Array], moves: Array, size: Array) -> Array:

@@ -1,0 +1,53 @@
+"""Tangents of losses whose pieces are not known, near to the samples and far away."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wdro_model.loss.batched import FlatLoss
+from wdro_model.objectives.integration.importance.frame import Frame
+from wdro_model.objectives.integration.importance.modes import FEW
+from wdro_model.objectives.integration.importance.piece_modes import PieceLines
+from wdro_model.objectives.integration.importance.targets import PROBED_ENTRIES, probe
+from wdro_model.solvers.objective import Array
+
+DISTANCES = 2.0 ** np.arange(0, 21)
+"""How far tangents are looked for, in deviations of the reference: a steep piece that begins ten
+thousand deviations away is seen."""
+DIRECTIONS = 16
+"""Random directions from each sample, beside the axes."""
+LOOKED_FROM = 4
+"""Samples from which tangents are looked for."""
+MOST_TANGENTS = 64
+"""Tangents that are kept; each costs an evaluation of the loss for each sample and dual."""
+
+
+def tangents(loss: FlatLoss, x: Array, frame: Frame) -> PieceLines | None:
+    """Tangents of a loss whose pieces are not known, near to the samples and far away.
+
+    Slopes do not depend on the dual variable, so one search serves all of them: along axes and
+    random directions from a few samples, at distances that double.
+    """
+    r, size = frame.dimension, frame.joint.size
+    if not r or frame.joint.dimension * LOOKED_FROM * DIRECTIONS * len(DISTANCES) > PROBED_ENTRIES:
+        return None
+    generator = np.random.default_rng(5)
+    aside = generator.standard_normal((DIRECTIONS, r)) / np.sqrt(max(1, r))
+    axes = np.eye(r) if r <= FEW else np.zeros((0, r))
+    ways = np.concatenate([aside, axes, -axes]) * np.sqrt(frame.spread)
+    steps = (DISTANCES[:, None, None] * ways).reshape(-1, r)
+    few = np.unique(np.linspace(0, size - 1, LOOKED_FROM).astype(int))
+    owners, moves = np.repeat(few, len(steps)), np.tile(steps, (len(few), 1))
+    bounds = frame.bounds(owners)
+    rows = frame.rows(owners, moves if bounds is None else np.clip(moves, *bounds))
+    values, raw = probe(loss, x, rows, frame.inside(rows), slopes=True)
+    good = np.isfinite(values)
+    values, raw, rows = values[good], raw[good], rows[good]
+    sizes = np.linalg.norm(raw, axis=1, keepdims=True)
+    directions = raw / np.maximum(sizes, 1e-300)
+    keys = np.round(np.hstack([directions, np.log(np.maximum(sizes, 1e-300))]), 3)
+    kept = np.unique(keys, axis=0, return_index=True)[1]
+    if len(kept) > MOST_TANGENTS:
+        kept = generator.choice(kept, MOST_TANGENTS, replace=False)
+    constants = values - np.einsum("bd,bd->b", raw, rows)
+    return PieceLines(frame.pulled(raw[kept]), constants[kept], raw[kept])
