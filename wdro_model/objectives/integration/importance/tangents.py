@@ -18,6 +18,8 @@ DIRECTIONS = 16
 """Random directions from each sample, beside the axes."""
 LOOKED_FROM = 4
 """Samples from which tangents are looked for."""
+SAME_SLOPE = 0.02
+"""Slopes that differ by less than this share lead to one mode: fewer tangents if larger."""
 MOST_TANGENTS = 64
 """Tangents that are kept; each costs an evaluation of the loss for each sample and dual."""
 
@@ -43,11 +45,23 @@ def tangents(loss: FlatLoss, x: Array, frame: Frame) -> PieceLines | None:
     values, raw = probe(loss, x, rows, frame.inside(rows), slopes=True)
     good = np.isfinite(values)
     values, raw, rows = values[good], raw[good], rows[good]
-    sizes = np.linalg.norm(raw, axis=1, keepdims=True)
-    directions = raw / np.maximum(sizes, 1e-300)
-    keys = np.round(np.hstack([directions, np.log(np.maximum(sizes, 1e-300))]), 3)
-    kept = np.unique(keys, axis=0, return_index=True)[1]
-    if len(kept) > MOST_TANGENTS:
-        kept = generator.choice(kept, MOST_TANGENTS, replace=False)
+    slopes = frame.pulled(raw)
+    kept = spread_out(slopes * np.sqrt(frame.spread)) if len(slopes) else np.zeros(0, dtype=int)
     constants = values - np.einsum("bd,bd->b", raw, rows)
-    return PieceLines(frame.pulled(raw[kept]), constants[kept], raw[kept])
+    return PieceLines(slopes[kept], constants[kept], raw[kept])
+
+
+def spread_out(slopes: Array) -> Array:
+    """Indices of up to `MOST_TANGENTS` slopes (B, r) that differ most in direction and in size.
+
+    The steepest comes first, then again and again the one farthest from those before.
+    """
+    sizes = np.linalg.norm(slopes, axis=1, keepdims=True)
+    usual = max(float(np.median(sizes)), 1e-12 * float(sizes.max()), 1e-300)
+    places = slopes / np.maximum(sizes, 1e-300) * np.log1p(sizes / usual)
+    kept = [int(sizes[:, 0].argmax())]
+    apart = np.linalg.norm(places - places[kept[0]], axis=1)
+    while len(kept) < MOST_TANGENTS and apart.max() > SAME_SLOPE:
+        kept.append(int(apart.argmax()))
+        apart = np.minimum(apart, np.linalg.norm(places - places[kept[-1]], axis=1))
+    return np.array(kept)
