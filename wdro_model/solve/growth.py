@@ -20,6 +20,9 @@ from wdro_model.solvers.objective import Array
 
 SAMPLES, DIRECTIONS, VERTICES = 3, 12, 3
 """Samples and random directions that are looked at, and vertices whose mean is the decision."""
+LASTING = 0.7
+"""Share of its gain that f/c keeps over a further doubling, where it grows without end. It would be
+half for a kink that lies far behind, and 29/30 for a logarithm."""
 STRIDES = 2.0 ** np.arange(-4, 31)
 """Distances along a ray, in units of the data."""
 FASTER = 1.005
@@ -167,6 +170,9 @@ def judged(model: RobustModel, way: Way, values: Array, pull: Array) -> str | No
     with np.errstate(invalid="ignore", divide="ignore"):  # a cost of zero, or without end
         last = rise[max(0, known - 3) : known] / pull[max(0, known - 3) : known]
     growing = len(last) == 3 and last[0] > 0 and bool(np.all(last[1:] > FASTER * last[:-1]))
+    if growing:  # behind a far kink the ratio gains half as much with each doubling
+        gains = last[1:] / last[:-1] - 1.0
+        growing = bool(gains[1] > LASTING * gains[0])
     overflows = ended and (np.isposinf(rise[known]) or model.expression is None)
     if growing and way.unbounded and (overflows or not ended):
         return GROWTH
