@@ -22,6 +22,7 @@ from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.experience import NONE, Experience
 from wdro_model.solve.kept import FIRST
+from wdro_model.solve.notes import shortfall_notes
 from wdro_model.solve.plan import Plan
 from wdro_model.solve.true_risk import known_robust_value, refuse_disagreement, refuse_false_value
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome, QuasiNewton
@@ -361,6 +362,10 @@ def report(
         assert isinstance(model, RobustModel)
         refuse_false_value(model, outcome.x, value, chosen.counterpart)
         refuse_disagreement(model, outcome.x, value, known["robust_value"], chosen.counterpart)
+    robust = None if known.get("robust_value_is_bound") else known["robust_value"]
+    if robust is not None and details.get("epsilon") is not None:
+        mean, seen = known["empirical_value"](), details.get("notes", ())
+        details["notes"] = (*seen, *shortfall_notes(model, value, mean, robust, seen))
     close = gap <= tolerance(solver.gap, value, details.get("epsilon") or 0.0)
     solved = settings.OPTIMAL if convex else STATIONARY
     if not reliable:

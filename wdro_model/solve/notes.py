@@ -18,6 +18,8 @@ HEAVY = 0.2
 """Samples with weights of heavy tails, as a share, from which on no error is to be trusted."""
 TIMID = 0.05
 """A reference whose moves cost less than this share of the radius cannot reach its boundary."""
+FAR_BELOW = 0.1
+"""A value with less than this share of what the ball adds to the mean loss is explained."""
 FRACTION = 1e-6
 FRACTIONAL = "have fractional values"
 MEASURED = 200
@@ -118,6 +120,30 @@ def idle_note(model: RobustModel, sigma: float | Array) -> str:
         f"cost {reached:.3g} on average and the radius allows {model.radius:.3g}, so that the "
         f"value is not that of the ball; leave sigma out (here {shown})."
     )
+
+
+def shortfall_notes(
+    model: Model, value: float, mean: float, robust: float, seen: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Why a smoothed value is far from the known worst case; nothing where it is not.
+
+    seen: notes that were made before.
+    """
+    if not isinstance(model, RobustModel) or not mean <= value:
+        return ()
+    added = robust - mean
+    if not (np.isfinite(added) and value - mean < FAR_BELOW * added and model.radius > 0):
+        return ()
+    if added <= 1e-6 * (abs(mean) + abs(robust)) or any("sigma is too small" in s for s in seen):
+        return ()
+    note = (
+        "the value is far from the worst case of this decision (robust_value): it has "
+        f"{(value - mean) / added:.1%} of what the ball adds to the mean loss, because the "
+        "reference does not reach where the adversary goes; give a larger sigma, a smaller "
+        "epsilon, or method='exact'."
+    )
+    warnings.warn(note, SamplingWarning, stacklevel=6)
+    return (note,)
 
 
 def reference_cost(model: RobustModel, sigma: float | Array) -> float:
