@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -220,7 +219,7 @@ class PieceTilt(Tilt):
         return super().variance(np.zeros(len(owners), dtype=int), moves)
 
     def summits_along_rays(self) -> Array:
-        """The highest moves (J, r), by ascents from the best of the shares of those without cost."""
+        """The highest moves (J, r), by ascents from the best share of the moves without a cost."""
         freely = self.frame.spread * self.rises
         rays = SHARES[:, None] * freely[:, None]
         size, count, r = rays.shape
