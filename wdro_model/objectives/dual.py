@@ -67,7 +67,6 @@ def minimise_dual(
     rounds: int = 200,
     tolerance: float = 1e-9,
     trust: float = np.inf,
-    narrow: float | None = None,
 ) -> DualMinimum:
     """Minimise l * radius + phi(l), phi convex and decreasing, by safeguarded root finding.
 
@@ -104,8 +103,8 @@ def minimise_dual(
         bracket = bracket.with_point(dual, residual)
         # The value is flat at its minimum: without a curvature a coarser root is as good.
         enough = tolerance if point.curvature > 0 else max(tolerance, COARSE)
-        if abs(residual) <= enough or bracket.is_closed(narrow or tolerance):
-            break
+        if abs(residual) <= enough or bracket.is_closed(max(tolerance**2, 1e-12)):
+            break  # where the cost jumps the value changes by the jump times the width
         lingers = before is not None and abs(residual) > 0.5 * abs(before[1])
         misses += lingers and trusted
         trial = None

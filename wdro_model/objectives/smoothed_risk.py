@@ -208,10 +208,8 @@ class Moving(Smoothed):
 
     ROUNDS = 60
     CLOSE = 1e-5
-    """Relative error of the transport cost at which the dual is settled."""
-    NARROW = 1e-10
-    """Relative width of a bracket of the dual that is not halved further: where a far mode takes
-    over the cost jumps, and the value changes by the jump times the width."""
+    """Relative error of the transport cost at which the dual is settled; a bracket is closed at
+    its square."""
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         if dual is not None:
@@ -240,12 +238,7 @@ class Moving(Smoothed):
                 return point
 
             found = minimise_dual(
-                moved,
-                self.radius,
-                start,
-                rounds=self.ROUNDS,
-                tolerance=self.CLOSE,
-                narrow=self.NARROW,
+                moved, self.radius, start, rounds=self.ROUNDS, tolerance=self.CLOSE
             )
             refuse_infinite(found.value, found.dual)
             if found.at_bound:
