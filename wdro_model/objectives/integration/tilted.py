@@ -208,7 +208,7 @@ class Tilted(SampledIntegration):
             assert target.lines is not None
             variance = target.variance(samples, np.zeros((1, self.frame.dimension)))
             return piece_mixture(target.lines, self.frame, samples, variance, self.epsilon)
-        found, curved = cover(target, samples, modes)
+        found, curved = cover(target, samples, modes, target.summits)
         if len(samples) == self.joint.size:
             self._see(target.dual, found)
         share = DEFENCE * curved

@@ -24,11 +24,6 @@ class Target(Protocol):
     walled: bool
     """Does the support end elsewhere than at the bounds of the coordinates?"""
 
-    @property
-    def summits(self) -> Array:
-        """Moves (J, r) at which single pieces of the loss have their modes."""
-        ...
-
     def __call__(self, owners: Array, moves: Array) -> tuple[Array, Array]:
         """h (B,) and its gradients (B, r); -inf and 0 where h is not defined."""
         ...

@@ -146,16 +146,22 @@ class Modes:
         return mixture(self.components, np.stack(self.masses, axis=1), floor, window)
 
 
-def cover(target: Target, owners: Array, modes: int = MODES) -> tuple[Mixture, Array]:
+def cover(
+    target: Target, owners: Array, modes: int = MODES, summits: Array | None = None
+) -> tuple[Mixture, Array]:
     """Mixtures around the modes of the targets, and which of the targets are not Gaussian (K,)."""
-    found = find(target, owners, modes)
+    found = find(target, owners, modes, summits)
     return found.mixture(), found.curved
 
 
-def find(target: Target, owners: Array, modes: int = MODES) -> Modes:
-    """The modes of the targets."""
+def find(target: Target, owners: Array, modes: int = MODES, summits: Array | None = None) -> Modes:
+    """The modes of the targets.
+
+    summits: moves (J, r) at which single pieces of the loss have their modes.
+    """
     found = Modes(target, owners, modes)
     bounds, shape = found.bounds, (len(owners), target.dimension)
+    summits = np.zeros((0, target.dimension)) if summits is None else summits
     zero = np.zeros(shape)
     value, gradient = target(owners, zero)
     variance = np.broadcast_to(target.variance(owners, zero), shape)
@@ -171,8 +177,8 @@ def find(target: Target, owners: Array, modes: int = MODES) -> Modes:
         directions = rays(target, owners, zero, gradient, deviation)
         refuse_divergence(target, owners, directions)
         points, values = rises(target, owners, directions, value, bounds)
-        if found.curved.any() or np.isfinite(values).any() or len(target.summits):
-            pieces = np.broadcast_to(target.summits, (len(owners), *target.summits.shape))
+        if found.curved.any() or np.isfinite(values).any() or len(summits):
+            pieces = np.broadcast_to(summits, (len(owners), *summits.shape))
             more = corners(target, owners), outside(found, deviation), pieces
             seen = pointed(target, owners, np.concatenate(more, axis=1))
             points = np.concatenate([points, seen[0]], axis=1)

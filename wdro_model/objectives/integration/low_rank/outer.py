@@ -119,10 +119,6 @@ class FormTarget:
     def bounds(self, owners: Array) -> None:
         return None
 
-    @property
-    def summits(self) -> Array:
-        return np.zeros((0, self.dimension))
-
     def starts(self, owners: Array) -> list[Array]:
         return []
 
