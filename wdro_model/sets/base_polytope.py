@@ -42,7 +42,7 @@ class BasePolytope(FeasibleSet):
     """
 
     def __init__(self, f: Callable[[frozenset[Any]], float], items: Any) -> None:
-        self.items = as_names(items, "item")
+        self.items = self.names = as_names(items, "item")
         self.dimension = len(self.items)
         if not callable(f):
             raise ValueError(f"f must be a function of a set of items, got {f!r}.")

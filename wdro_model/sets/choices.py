@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -112,22 +111,18 @@ class ChoiceSet(FeasibleSet):
             return np.zeros(0, dtype=np.int64)
         if isinstance(things, str) or not isinstance(things, Iterable):
             raise ValueError(f"{self.thing}s are given as a list of names, got {things!r}.")
-        if isinstance(things, tuple) and things in self._places:
+        if isinstance(things, tuple) and things in self.coordinates:
             raise ValueError(f"{self.thing}s are given as a list: write [{things!r}].")
         return np.array([self.position(thing) for thing in things], dtype=np.int64)
 
     def position(self, thing: Any) -> int:
         """The coordinate of one thing."""
-        known = self._places
+        known = self.coordinates
         if thing not in known:
             shown = ", ".join(map(repr, self.names[:5]))
             more = ", ..." if len(self.names) > 5 else ""
             raise ValueError(f"{thing!r} is no {self.thing} of {self!r}: they are {shown}{more}.")
         return known[thing]
-
-    @cached_property
-    def _places(self) -> dict[Any, int]:
-        return {name: i for i, name in enumerate(self.names)}
 
     def constraints(self, x: Any) -> list[Any]:
         """CVXPY constraints for the hull, with what is held."""

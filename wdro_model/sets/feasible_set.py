@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import cvxpy as cp
@@ -56,6 +57,8 @@ class FeasibleSet(ABC):
         being 0/1 vectors.
     backend
         The name of the backend in use, None for a set with one way to be minimised.
+    names
+        What each coordinate stands for, where coordinates have labels.
     calls
         How often a solve has asked the oracle, by `vertex` or for a certificate.
     witness
@@ -87,9 +90,15 @@ class FeasibleSet(ABC):
     accuracy: float = 0.0
     rounds: bool | None = None
     backend: str | None = None
+    names: Any = None
     calls: int = 0
     witness: Vector | None = None
     _oracle: LinearOracle
+
+    @cached_property
+    def coordinates(self) -> dict[Any, int]:
+        """The coordinate of each name; of an edge without a direction, also from its other end."""
+        return {name: i for i, name in enumerate(self.names or ())}
 
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
@@ -195,7 +204,7 @@ class FeasibleSet(ABC):
         """
         from wdro_model.sets.set_pictures import draw_bars
 
-        names = getattr(self, "names", range(self.dimension))
+        names = range(self.dimension) if self.names is None else self.names
         return draw_bars(names, as_direction(np.ravel(x), self.dimension, kind="x"), path, ax)
 
     def contains(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:

@@ -22,6 +22,7 @@ from wdro_model.sets.flow_backends import (
 )
 from wdro_model.sets.graphs import OnGraph
 from wdro_model.sets.vertices import WHOLE, is_whole
+from wdro_model.uncertainty.data_frames import labels_of
 
 Amounts = float | str | Mapping[Any, float] | ArrayLike
 
@@ -231,7 +232,7 @@ class Flow(OnGraph, FeasibleSet):
             _refuse_unknown(given, "edge", (edge[-1] for edge in graph.edges(data=True)))
             listed = graph.edges(data=given, default=default)
             amounts = np.array([_as_number(edge[-1], what) for edge in listed])
-        elif isinstance(given, Mapping):
+        elif isinstance(given, Mapping) or labels_of(given) is not None:
             amounts = np.full(self.dimension, default)
             for edge, amount in given.items():
                 amounts[self._positions([edge])] = _as_number(amount, f"{what} of {edge!r}")
@@ -266,7 +267,7 @@ class Flow(OnGraph, FeasibleSet):
         return np.where(free, self.supply[self.supply > 0].sum(), most)
 
     def _positions(self, edges: Iterable[Any] | None) -> np.ndarray:
-        known = self._places
+        known = self.coordinates
         found = []
         for edge in edges or ():
             if edge not in known:

@@ -36,6 +36,7 @@ class OnGraph:
 
     nodes: tuple[Any, ...]
     edges: tuple[Any, ...]
+    names: Any
     tails: NDArray[np.int64]
     heads: NDArray[np.int64]
     is_directed: bool
@@ -61,11 +62,11 @@ class OnGraph:
             np.array([self._position[edge[end]] for edge in self.edges], dtype=np.int64)
             for end in (0, 1)
         )
-        self.dimension = len(self.edges)
+        self.names, self.dimension = self.edges, len(self.edges)
         self.places = places_of(graph)
 
     @cached_property
-    def _places(self) -> dict[Any, int]:
+    def coordinates(self) -> dict[Any, int]:
         """The coordinate of every edge; without directions, also from its other end."""
         known = {edge: i for i, edge in enumerate(self.edges)}
         if not self.is_directed:
@@ -105,7 +106,6 @@ class EdgeSet(OnGraph, ChoiceSet):
 
     def __init__(self, graph: Any) -> None:
         self.read_graph(graph)
-        self.names = self.edges
 
     def held_minimum(self, direction: Vector, forbidden: Array, mandatory: Array) -> Vector:
         within = getattr(self._oracle, "within", None)

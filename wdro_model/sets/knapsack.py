@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
-from wdro_model.sets.arguments import as_positive
+from wdro_model.sets.arguments import as_names, as_positive
 from wdro_model.sets.backends import Vector, register_backend
 from wdro_model.sets.feasible_set import as_flat
 from wdro_model.sets.items import ItemSet
@@ -20,6 +20,7 @@ from wdro_model.sets.knapsack_backends import (
     HighsPacking,
     OrToolsPacking,
 )
+from wdro_model.uncertainty.data_frames import in_order
 
 ARCS = 20_000
 """Knapsacks whose network of loads has at most so many arcs have a CVXPY form."""
@@ -40,7 +41,7 @@ class Knapsack(ItemSet):
     Parameters
     ----------
     weights
-        (n,), >= 0.
+        (n,), >= 0; a series or a dictionary is matched with the items.
     items
         Their names; 0, ..., n - 1 by default.
 
@@ -64,7 +65,8 @@ class Knapsack(ItemSet):
         forbidden: Iterable[Any] | None = None,
         mandatory: Iterable[Any] | None = None,
     ) -> None:
-        self.weights = _as_weights(weights)
+        labels = None if items is None else as_names(items, self.thing)
+        self.weights = _as_weights(in_order(weights, labels, "the weights of a Knapsack"))
         self.capacity = as_positive(capacity, "the capacity of a Knapsack", or_zero=True)
         super().__init__(self.weights.size if items is None else items)
         if self.dimension != self.weights.size:

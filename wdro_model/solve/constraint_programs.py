@@ -17,6 +17,7 @@ from wdro_model.errors import InfeasibleError, NoReformulationError, UnboundedEr
 from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.model import Model, RobustModel, compiled
 from wdro_model.model.declared import compiled_loss
+from wdro_model.model.same_labels import refuse_other_labels
 from wdro_model.model.uncertain_constraints import (
     UncertainConstraint,
     WrittenRow,
@@ -106,6 +107,7 @@ def declared_model(
 ) -> Model:
     """The model of a problem, whose uncertain constraints have a counterpart each."""
     loss, tails = compiled_loss(objective)
+    refuse_other_labels(objective, constraints)
     certain = [c for c in constraints if not has_measures(c)]
     others = [c for c in constraints if has_measures(c)]
     every = [*loss.parameters, *uncertain_in(others)]

@@ -1,14 +1,17 @@
-"""Data in frames of pandas, polars and others like them: columns that are matched by their names.
+"""Labels of data: columns and rows of frames, indices of series, keys of dictionaries.
 
-Frames are known by what they offer, `columns` and `to_numpy`: none of these packages is imported.
+Labels match labels: where two sides have some, entries are brought into one order by them, and what
+does not match is refused. Where one side has none, entries are taken by position. Frames of pandas,
+polars and others are known by what they offer, `columns` and `to_numpy`, series by their `index`:
+none of these packages is imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -16,42 +19,86 @@ SHOWN = 6
 """Names of columns that a message lists."""
 
 
+@runtime_checkable
+class NamesCoordinates(Protocol):
+    """A feasible set, as far as labels go."""
+
+    names: tuple[Any, ...] | None
+    """The label of each coordinate; None where there are none."""
+    coordinates: Mapping[Any, int]
+    """The coordinate of each label, and of its other spellings."""
+
+
 def is_frame(given: Any) -> bool:
-    """Is it a frame, with columns and rows?"""
-    return hasattr(given, "columns") and hasattr(given, "to_numpy")
+    """Is it a frame, with columns and rows, or a dictionary of columns?"""
+    return isinstance(given, Mapping) or (hasattr(given, "columns") and hasattr(given, "to_numpy"))
 
 
-def column_names(given: Any, what: str) -> tuple[Any, ...] | None:
-    """The names of the columns; None where they are but numbered 0, 1, ... or it is no frame."""
+def column_names(
+    given: Any, what: str, known: NamesCoordinates | tuple[Any, ...] | None = None
+) -> tuple[Any, ...] | None:
+    """The names of the columns; None where they are but numbered 0, 1, ... or it is no frame.
+
+    known: labels that are expected; columns of several levels are read as tuples where these are.
+    """
     if not is_frame(given):
         return None
-    if getattr(given.columns, "nlevels", 1) > 1:
-        example = next(iter(given.columns), ())
+    coordinates = known.coordinates if isinstance(known, NamesCoordinates) else {}
+    labels = known.names if isinstance(known, NamesCoordinates) else known
+    names = tuple(given) if isinstance(given, Mapping) else tuple(given.columns)
+    levels = getattr(getattr(given, "columns", None), "nlevels", 1)
+    if levels > 1 and not any(isinstance(label, tuple) for label in labels or ()):
+        example = next(iter(names), ())
         raise ValueError(
             f"{what} have columns of several levels, such as {example!r}; give each one name first:"
-            " frame.columns = ['_'.join(map(str, c)) for c in frame.columns]."
+            " frame.columns = ['_'.join(map(str, c)) for c in frame.columns]; or, where they are "
+            "edges or pairs of a set, declare the parameter with labels=set."
         )
-    names = tuple(given.columns)
     if not names:
         raise ValueError(f"{what} are a frame without columns; select some of them.")
+    names = tuple(labels[coordinates[n]] if labels and n in coordinates else n for n in names)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{what} have two columns called {twice!r}; drop or rename one of them.")
     return None if names == tuple(range(len(names))) else names
 
 
-def frame_numbers(given: Any, columns: tuple[Any, ...] | None, what: str) -> np.ndarray:
+def as_labels(given: Any, what: str) -> tuple[Any, ...]:
+    """The labels that a user gives as a list, or as a set whose coordinates have names."""
+    if isinstance(given, NamesCoordinates):
+        if given.names is None:
+            raise ValueError(f"labels= of {what} is {given!r}, which has no labels; give a list.")
+        return tuple(given.names)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ValueError(f"labels= of {what} must be a set or a list of labels, got {given!r}.")
+    labels = tuple(given)
+    _refuse_twice(labels, f"labels= of {what}")
+    return labels
+
+
+def frame_numbers(
+    given: Any, columns: tuple[Any, ...] | None, what: str, known: Any = None
+) -> np.ndarray:
     """The numbers of a frame, (N, columns), in the order of known columns where it has names."""
-    names = column_names(given, what)
-    order = None
-    if names is not None and columns is not None:
-        _refuse_other_columns(names, columns, what)
-        order = [names.index(name) for name in columns]
-    array = given.to_numpy()
+    names = column_names(given, what, columns if known is None else known)
+    order = None if names is None else label_order(names, columns, what, "column")
+    array = _stacked(given, what) if isinstance(given, Mapping) else given.to_numpy()
     if array.dtype.kind not in "fiub":
         labels = range(array.shape[1]) if names is None else names
         array = np.column_stack([_numbers(array[:, i], n, what) for i, n in enumerate(labels)])
     return array if order is None or order == list(range(len(order))) else array[:, order]
+
+
+def _stacked(columns: Mapping[Any, Any], what: str) -> np.ndarray:
+    """The columns of a dictionary side by side, their rows paired by their labels."""
+    orders = row_orders({f"{name!r} in {what}": column for name, column in columns.items()})
+    arrays = [np.asarray(column) for column in columns.values()]
+    if any(array.ndim != 1 or array.shape != arrays[0].shape for array in arrays):
+        raise ValueError(
+            f"{what} are a dictionary of columns, which must be of the same length: arrays (N,), "
+            f"got shapes {', '.join(str(array.shape) for array in arrays[:SHOWN])}."
+        )
+    return np.column_stack([a if o is None else a[o] for a, o in zip(arrays, orders)])
 
 
 def _numbers(column: np.ndarray, name: Any, what: str) -> np.ndarray:
@@ -65,21 +112,87 @@ def _numbers(column: np.ndarray, name: Any, what: str) -> np.ndarray:
     return column.astype(float)
 
 
-def _refuse_other_columns(names: tuple[Any, ...], columns: tuple[Any, ...], what: str) -> None:
-    """An error that names columns which are missing, or too many."""
-    missing = [name for name in columns if name not in names]
-    extra = [name for name in names if name not in columns]
+# ------------------------------------------------------------------ one order for two sides
+def labels_of(given: Any) -> tuple[Any, ...] | None:
+    """The labels of a series, a frame's rows or a dictionary; None where they are but 0, 1, ..."""
+    if not isinstance(given, Mapping) and index_of(given) is None:
+        return None
+    labels = tuple(given if isinstance(given, Mapping) else given.index)
+    return None if labels == tuple(range(len(labels))) else labels
+
+
+def in_order(given: Any, labels: Sequence[Any] | None, what: str) -> Any:
+    """The entries of a series or dictionary in the order of the labels; anything else as it is."""
+    order = label_order(labels_of(given), labels, what)
+    values = list(given.values()) if isinstance(given, Mapping) else given
+    return values if order is None else np.asarray(values)[order]
+
+
+def label_order(
+    own: Sequence[Any] | None, labels: Sequence[Any] | None, what: str, thing: str = "entry"
+) -> list[int] | None:
+    """The position of each label among one's own; None where either side has none."""
+    if own is None or labels is None:
+        return None
+    _refuse_twice(own, what)
+    position = {label: i for i, label in enumerate(own)}
+    wanted = set(labels)
+    missing = [label for label in labels if label not in position]
+    extra = [label for label in own if label not in wanted]
     if missing:
         near = nearest(missing[0], extra)
         hint = "." if near is None else f"; is it the one called {near!r}?"
-        raise ValueError(f"{what} have no column {_listed(missing)}{hint}")
+        own_ones = f" They have {listed(extra)}; .to_numpy() is taken by position." if extra else ""
+        raise ValueError(f"{what} have no {thing} {listed(missing)}{hint}{own_ones}")
     if extra:
-        near = nearest(extra[0], columns)
+        near = nearest(extra[0], labels)
         hint = "" if near is None else f" (the nearest known one is {near!r})"
         raise ValueError(
-            f"{what} have the column {_listed(extra)} too many{hint}; select the known ones: "
+            f"{what} have the {thing} {listed(extra)} too many{hint}; select the known ones: "
             "frame[list(parameter.columns)]."
         )
+    return [position[label] for label in labels]
+
+
+def index_of(given: Any) -> Any:
+    """The row labels of a frame or a series of pandas; None for anything else."""
+    index = getattr(given, "index", None)
+    return index if hasattr(index, "equals") else None
+
+
+def row_orders(given: Mapping[str, Any]) -> list[np.ndarray | None]:
+    """The order that brings the rows of each of some data into that of the first with labels.
+
+    given: frames, series, their indices, or what has no labels, by what a message calls them.
+    """
+    indices = {n: one if hasattr(one, "equals") else index_of(one) for n, one in given.items()}
+    labelled = {name: index for name, index in indices.items() if index is not None}
+    orders = dict.fromkeys(given, None)
+    if not labelled:
+        return list(orders.values())
+    first, reference = next(iter(labelled.items()))
+    for name, index in labelled.items():
+        if index is reference or index.equals(reference):
+            continue
+        what = f"the rows of {name}"
+        if len(labelled) < len(given) or set(index) != set(reference):
+            other = [label for label in index if label not in set(reference)]
+            some = f", such as {other[0]!r}" if other else ""
+            raise ValueError(
+                f"{what} have other labels than the rows of {first}, or another order{some}; pair "
+                "them by .loc[...] or .reindex(...), or pass .to_numpy() where they are paired by "
+                "position."
+            )
+        _refuse_twice(tuple(reference), f"the rows of {first}")
+        orders[name] = np.asarray(label_order(tuple(index), tuple(reference), what))
+    return list(orders.values())
+
+
+def _refuse_twice(labels: Sequence[Any], what: str) -> None:
+    if len(set(labels)) < len(labels):
+        seen: set[Any] = set()
+        twice = next(label for label in labels if label in seen or seen.add(label))
+        raise ValueError(f"{what} have the label {twice!r} twice; labels must tell entries apart.")
 
 
 def nearest(name: Any, known: Iterable[Any]) -> Any | None:
@@ -89,7 +202,7 @@ def nearest(name: Any, known: Iterable[Any]) -> Any | None:
     return lower[near[0]] if near else None
 
 
-def _listed(names: list[Any]) -> str:
+def listed(names: Sequence[Any]) -> str:
     shown = ", ".join(map(repr, names[:SHOWN]))
     return f"{shown}, ..." if len(names) > SHOWN else shown
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from wdro_model.uncertainty.data_frames import nearest, refuse_other_index
+from wdro_model.uncertainty.data_frames import index_of, nearest, refuse_other_index, row_orders
 from wdro_model.uncertainty.parameter import (
     CHUNK_ENTRIES,
     UncertainParameter,
@@ -43,12 +43,24 @@ class JointSamples:
             self.slices[parameter] = slice(start, stop)
         self.dimension = stop
         self._replaced = False
+        self.index: Any = _first_index(p.row_labels for p in self.parameters)
+        """The labels of the rows, an index of pandas; None if they have none."""
         self._data = self._declared()
         self._rows: np.ndarray | None = None
         self.probabilities: np.ndarray | None = None
         self.left_out = 0
         """The number of samples that were given with the probability zero."""
-        self._weigh(_common_probabilities(self.parameters))
+        orders = self._row_orders([p.row_labels for p in self.parameters])
+        self._weigh(_common_probabilities(self.parameters, orders))
+
+    @property
+    def labels(self) -> tuple[Any, ...] | None:
+        """The label of each coordinate, None for one without; None where none has one."""
+        labels: list[Any] = []
+        for p in self.parameters:
+            own = (p.name(),) if p.shape == () and p.is_named else (None,) * math.prod(p.shape)
+            labels.extend(p.columns or own)
+        return None if set(labels) == {None} else tuple(labels)
 
     @cached_property
     def shares(self) -> SampleShares:
@@ -91,6 +103,7 @@ class JointSamples:
         """
         own = rows if self._rows is None else self._rows[rows]
         twin = self._with(self._data, own, len(own), replaced=self._replaced)
+        twin.index = None if self.index is None else self.index[rows]
         if self.probabilities is not None:
             part = self.probabilities[rows]
             twin.probabilities = unless_equal(read_only(part / part.sum()))
@@ -98,6 +111,7 @@ class JointSamples:
 
     def reweighted(self, probabilities: Any) -> JointSamples:
         """The same samples with other probabilities, (N,)."""
+        refuse_other_index(self, probabilities)
         given = as_probabilities(probabilities, self.size, "probabilities of the samples")
         twin = self._with(self._data, self._rows, self.size, replaced=self._replaced)
         twin._weigh(given)
@@ -109,12 +123,10 @@ class JointSamples:
         probabilities: of them, (N,); equal by default.
         """
         given = self.by_parameter(scenarios)
-        for value in given.values():
-            refuse_other_index(value, probabilities)
         blocks = [parameter.as_samples(given[parameter]) for parameter in self.parameters]
-        self.check_counts([len(block) for block in blocks])
-        data = _side_by_side(blocks)
+        data = self._paired(blocks, [index_of(given[p]) for p in self.parameters])
         twin = self._with(data, None, len(data), replaced=True)
+        twin.index = _first_index(index_of(given[p]) for p in self.parameters)
         return twin if probabilities is None else twin.reweighted(probabilities)
 
     def with_rows(self, data: np.ndarray, probabilities: np.ndarray | None = None) -> JointSamples:
@@ -202,9 +214,7 @@ class JointSamples:
         """
         given = self.by_parameter(scenarios)
         blocks = [p.as_scenarios(given[p], f"scenarios of {p.name()!r}") for p in self.parameters]
-        self.check_counts([len(block) for block in blocks])
-        flat = [block.reshape(len(block), -1) for block in blocks]
-        return flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1)
+        return self._paired(blocks, [index_of(given[p]) for p in self.parameters])
 
     def contains(self, rows: np.ndarray) -> np.ndarray:
         """Which of the rows (B, d) lie in the joint support, as booleans (B,)."""
@@ -232,14 +242,16 @@ class JointSamples:
     def by_parameter(self, scenarios: Any) -> Mapping[UncertainParameter, Any]:
         """What was given for each parameter; ValueError if one is missing or unknown."""
         names = ", ".join(repr(parameter.name()) for parameter in self.parameters)
-        if not isinstance(scenarios, Mapping):
+        first = self.parameters[0]
+        by_label = isinstance(scenarios, Mapping) and len(self.parameters) == 1
+        if not isinstance(scenarios, Mapping) or (by_label and first.has_columns(scenarios)):
             if len(self.parameters) > 1:
                 raise ValueError(
                     f"scenarios of several parameters must be given as {{parameter: array}} for "
                     f"{names}, got a {type(scenarios).__name__}; its columns as "
                     f"{{{self.parameters[0].name()!r}: data[[...]], ...}} if it is a frame."
                 )
-            return {self.parameters[0]: scenarios}
+            return {first: scenarios}
         found: dict[UncertainParameter, Any] = {}
         for key, value in scenarios.items():
             parameter = self._named(key, names)
@@ -290,7 +302,23 @@ class JointSamples:
 
     def _declared(self) -> np.ndarray:
         """The samples that the parameters were declared with, (N, d)."""
-        return _side_by_side([np.asarray(parameter.samples) for parameter in self.parameters])
+        blocks = [np.asarray(parameter.samples) for parameter in self.parameters]
+        return self._paired(blocks, [p.row_labels for p in self.parameters])
+
+    def _paired(self, blocks: list[np.ndarray], indices: list[Any]) -> np.ndarray:
+        """Arrays (N, *shape) as the columns of one (N, d), read-only; a view if there is one.
+
+        indices: the labels of the rows of each, which bring them into the order of the first.
+        """
+        self.check_counts([len(block) for block in blocks])
+        orders = self._row_orders(indices)
+        flat = [
+            b.reshape(len(b), -1)[slice(None) if o is None else o] for b, o in zip(blocks, orders)
+        ]
+        return read_only(flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1))
+
+    def _row_orders(self, indices: list[Any]) -> list[np.ndarray | None]:
+        return row_orders({repr(p.name()): index for p, index in zip(self.parameters, indices)})
 
     def _with(
         self, data: np.ndarray, rows: np.ndarray | None, size: int, *, replaced: bool
@@ -301,6 +329,7 @@ class JointSamples:
         )
         twin._data, twin._rows, twin.size, twin._replaced = data, rows, size, replaced
         twin.probabilities, twin.left_out = None, 0
+        twin.index = None if replaced else twin.index
         return twin
 
     def _weigh(self, probabilities: np.ndarray | None) -> None:
@@ -310,6 +339,7 @@ class JointSamples:
             self.left_out = self.size - len(kept)
             self._rows = kept if self._rows is None else self._rows[kept]
             self.size, probabilities = len(kept), read_only(probabilities[kept])
+            self.index = None if self.index is None else self.index[kept]
         self.probabilities = unless_equal(probabilities)
 
     def check_counts(self, counts: list[int]) -> None:
@@ -321,10 +351,9 @@ class JointSamples:
             )
 
 
-def _side_by_side(blocks: list[np.ndarray]) -> np.ndarray:
-    """Arrays (N, *shape) as the columns of one (N, d), read-only; a view if there is one."""
-    flat = [block.reshape(len(block), -1) for block in blocks]
-    return read_only(flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1))
+def _first_index(indices: Iterable[Any]) -> Any:
+    """The labels of rows that others are brought into the order of; None if there are none."""
+    return next((index for index in indices if index is not None), None)
 
 
 def _split(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
@@ -332,9 +361,15 @@ def _split(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
     return (values[start : start + size] for start in range(0, len(values), size))
 
 
-def _common_probabilities(parameters: tuple[UncertainParameter, ...]) -> np.ndarray | None:
+def _common_probabilities(
+    parameters: tuple[UncertainParameter, ...], orders: list[Any]
+) -> np.ndarray | None:
     """The probabilities of the joint samples: those of the parameters that have some, all equal."""
-    given = [(p.name(), p.probabilities) for p in parameters if p.probabilities is not None]
+    given = [
+        (p.name(), p.probabilities if order is None else p.probabilities[order])
+        for p, order in zip(parameters, orders)
+        if p.probabilities is not None
+    ]
     if not given:
         return None
     name, first = given[0]

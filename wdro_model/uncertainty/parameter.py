@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict, Unpack
 
 import cvxpy as cp
@@ -12,8 +12,12 @@ import numpy as np
 
 from wdro_model.errors import unknown_name
 from wdro_model.uncertainty.data_frames import (
+    NamesCoordinates,
+    as_labels,
     column_names,
     frame_numbers,
+    in_order,
+    index_of,
     is_frame,
     refuse_other_index,
 )
@@ -61,11 +65,15 @@ class UncertainParameter(cp.Parameter):
         samples are a frame, and () elsewhere.
     samples
         `(N, *shape)`, or anything NumPy reads as that: nested lists, a pandas or polars frame (one
-        column for each entry), a series for a scalar. (N, 1) is read as (N,) for a scalar, (N,) as
-        (N, 1) for shape (1,). A float64 C-contiguous array is not copied: do not change it
-        afterwards. The names of a frame's columns are kept: frames with other data for the
-        parameter are matched by them. Without samples the parameter can be declared and written
-        into a loss, but not solved for.
+        column for each entry), a dictionary {label: (N,)}, a series for a scalar. (N, 1) is read as
+        (N,) for a scalar, (N,) as (N, 1) for shape (1,). They are copied, so that the parameter
+        keeps them whatever becomes of the array; memory maps, and arrays that were made read-only
+        by `array.flags.writeable = False`, are not. The labels of columns are kept, and other data,
+        weights and bounds are matched by them; so are rows, with those of other parameters. Without
+        samples the parameter can be declared and written into a loss, but not solved for.
+    labels
+        The order of the entries, by the labels of the columns: a list such as `tree.edges`, or the
+        set whose coordinates they go with. Of an array, the labels of its columns.
     support
         Where the adversary may move the data; all of R^d by default.
     probabilities
@@ -108,17 +116,31 @@ class UncertainParameter(cp.Parameter):
         samples: Any = None,
         support: Support | None = None,
         probabilities: Any = None,
+        labels: Any = None,
         **attributes: Unpack[ParameterAttributes],
     ) -> None:
         label = "the uncertain parameter" if name is None else f"uncertain parameter {name!r}"
         given: dict[str, Any] = {**attributes}
         _refuse_attributes(label, name, given)
-        columns = column_names(samples, f"samples of {label}")
+        self.is_named = name is not None
+        self._known = labels if isinstance(labels, NamesCoordinates) else None
+        if labels is None:
+            columns = column_names(samples, f"samples of {label}")
+        else:
+            columns = as_labels(labels, label)
         if shape is None:
-            shape = (samples.shape[1],) if is_frame(samples) else ()
+            count = len(
+                samples if isinstance(samples, Mapping) else getattr(samples, "columns", ())
+            )
+            shape = (count,) if is_frame(samples) else () if columns is None else (len(columns),)
         full_shape = _as_shape(label, shape)
+        if labels is not None and full_shape != (len(columns or ()),):
+            raise ValueError(
+                f"{label} has shape {full_shape}, and labels= has {len(columns or ())} label(s); "
+                "give one for each entry of a vector."
+            )
         try:
-            region = _restricted(_as_support(support), given)
+            region = _restricted(_as_support(support).in_order(columns), given, columns)
             region.validate(full_shape)
         except ValueError as error:
             raise ValueError(f"support of {label}: {error}") from error
@@ -128,6 +150,7 @@ class UncertainParameter(cp.Parameter):
         self.stored = samples if is_dask_array(samples) else None
         """The Dask array that the samples were given as, if they were."""
         self._columns = columns
+        self._index = index_of(samples)
         self._probabilities: np.ndarray | None = None
         if samples is not None:
             self._samples = self.as_samples(samples)
@@ -162,6 +185,16 @@ class UncertainParameter(cp.Parameter):
         """The names of the columns that the samples were given in; None if they had none."""
         return self._columns
 
+    def has_columns(self, given: Mapping[Any, Any]) -> bool:
+        """Is the dictionary one of this parameter's columns?"""
+        known = {*(self._columns or ()), *(() if self._known is None else self._known.coordinates)}
+        return not known.isdisjoint(given) and self not in given and self.name() not in given
+
+    @property
+    def row_labels(self) -> Any:
+        """The index of the frame or series that the samples were given as; None if of none."""
+        return self._index
+
     @property
     def probabilities(self) -> np.ndarray | None:
         """Of the observations, (N,), read-only; None if none were given: all count the same."""
@@ -178,7 +211,7 @@ class UncertainParameter(cp.Parameter):
         return 0 if self._samples is None else len(self._samples)
 
     def as_samples(self, given: Any) -> np.ndarray:
-        """Observations `(N, *shape)` of this parameter, read-only, without a copy where possible.
+        """Observations `(N, *shape)` of this parameter, read-only; a copy of what may change.
 
         ValueError where the shape, the support or an attribute speaks against them.
 
@@ -194,7 +227,7 @@ class UncertainParameter(cp.Parameter):
         ValueError: ...
         """
         label = repr(self.name())
-        array = self.as_scenarios(given, f"samples of {label}")
+        array = self._as_array(given, f"samples of {label}", own=True)
         _check_support(array, self._support, label)
         _check_attributes(array, self.attributes, self.sparse_idx, label)
         return read_only(array)
@@ -211,7 +244,13 @@ class UncertainParameter(cp.Parameter):
         array([[1., 3.],
                [2., 4.]])
         """
-        return as_scenarios(given, self.shape, what, self._columns)
+        return self._as_array(given, what)
+
+    def _as_array(self, given: Any, what: str, own: bool = False) -> np.ndarray:
+        if is_frame(given):
+            numbers = frame_numbers(given, self._columns, what, self._known)
+            return as_scenarios(numbers, self.shape, what, own)
+        return as_scenarios(given, self.shape, what, own)
 
     def __getstate__(self) -> dict[str, Any]:
         # CVXPY's deepcopy leaves a bound method behind in the instance; a copy must not inherit it.
@@ -254,7 +293,7 @@ def _as_support(support: Any) -> Support:
 def _refuse_attributes(label: str, name: Any, attributes: dict[str, Any]) -> None:
     if not (name is None or isinstance(name, str)):
         raise ValueError(f"name of an uncertain parameter must be a string, got {name!r}.")
-    known = [*KNOWN, "name", "samples", "support", "probabilities", "shape"]
+    known = [*KNOWN, "name", "samples", "support", "probabilities", "labels", "shape"]
     for key in attributes:
         if key not in (*KNOWN, "value", "id"):
             raise TypeError(f"{label}: {unknown_name('argument', key, known)}")
@@ -268,14 +307,15 @@ def _refuse_attributes(label: str, name: Any, attributes: dict[str, Any]) -> Non
             )
 
 
-def _restricted(support: Support, attributes: dict[str, Any]) -> Support:
+def _restricted(support: Support, attributes: dict[str, Any], labels: Any) -> Support:
     """The support within the sign and bounds that CVXPY is told about."""
     if attributes.get("nonneg") or attributes.get("pos"):
         support = support.restrict(0.0, np.inf)
     if attributes.get("nonpos") or attributes.get("neg"):
         support = support.restrict(-np.inf, 0.0)
     if attributes.get("bounds") is not None:
-        lower, upper = attributes["bounds"]
+        lower, upper = (in_order(side, labels, "bounds") for side in attributes["bounds"])
+        attributes["bounds"] = [lower, upper]
         support = support.restrict(
             -np.inf if lower is None else lower, np.inf if upper is None else upper
         )
@@ -352,15 +392,13 @@ def _pattern(shape: tuple[int, ...], indices: Any) -> np.ndarray:
 
 
 # ------------------------------------------------------------------ samples as they are taken in
-def as_scenarios(
-    given: Any, shape: tuple[int, ...], what: str, columns: tuple[Any, ...] | None = None
-) -> np.ndarray:
+def as_scenarios(given: Any, shape: tuple[int, ...], what: str, own: bool = False) -> np.ndarray:
     """Finite float64 C-contiguous scenarios (B, *shape), B >= 1, without a copy where possible.
 
-    For a scalar (B, 1) is read as (B,), for shape (1,) the other way round. The columns of a frame
-    are matched with known ones by their names.
+    For a scalar (B, 1) is read as (B,), for shape (1,) the other way round.
+    own: copy what somebody else may write into.
     """
-    array = _as_numbers(frame_numbers(given, columns, what) if is_frame(given) else given, what)
+    array = read = _as_numbers(given, what)
     if array.ndim >= 1 and {array.shape[1:], shape} == {(), (1,)}:
         array = array.reshape(len(array), *shape)
     if array.ndim == 0 or array.shape[1:] != shape:
@@ -372,6 +410,8 @@ def as_scenarios(
     if len(array) == 0:
         raise ValueError(f"{what} are empty (shape {array.shape}); give at least one.")
     array = np.require(array, dtype=np.float64, requirements=["C", "A"])
+    if own and not isinstance(given, list | tuple) and np.may_share_memory(array, read):
+        array = own_copy(array)
     for start, rows in chunks(array):
         finite = np.isfinite(rows)
         if not finite.all():
@@ -393,6 +433,18 @@ def chunks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 def one_if_equal(values: np.ndarray) -> float | np.ndarray:
     """The one number that all entries are, or else the entries."""
     return float(values[0]) if np.all(values == values[0]) else values
+
+
+def own_copy(array: np.ndarray) -> np.ndarray:
+    """A copy that nobody writes into; memory maps and arrays that are read-only as they are."""
+    owner: Any = array
+    while not isinstance(owner, np.memmap) and isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
+            array = array.copy()
+            array.flags.writeable = False
+            return array
+        owner = owner.base
+    return array
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 import cvxpy as cp
@@ -94,6 +95,13 @@ class TrafficFlows(FeasibleSet):
         self._usable = np.flatnonzero(limits)
         self.threads = _as_threads(threads)
         self.use_backend(backend)
+
+    @cached_property
+    def names(self) -> Any:  # type: ignore[override]
+        """The arcs as pairs of nodes; None where two arcs join the same ones."""
+        nodes = self.network.nodes
+        arcs = tuple((nodes[u], nodes[v]) for u, v in zip(self.trips.tails, self.trips.heads))
+        return arcs if len(set(arcs)) == len(arcs) else None
 
     @property
     def preferred_direction(self) -> str:  # type: ignore[override]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from scipy.linalg import cho_solve, solve_triangular
 from wdro_model.display.factual import brief_fields
 from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost
 from wdro_model.uncertainty.costs.squared import QuadraticCost
+from wdro_model.uncertainty.data_frames import column_names, in_order, label_order
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples
@@ -130,6 +131,8 @@ class Mahalanobis(GroundCost):
 
     covariance: Any = None
     precision: Any = None
+    _labels: Any = field(default=None, init=False, repr=False)
+    """The labels of the columns of a frame."""
     order = 2.0
     bound = BoundMahalanobis
 
@@ -142,6 +145,11 @@ class Mahalanobis(GroundCost):
                 + ("neither." if self.covariance is None else "both.")
             )
         name = "precision" if self.covariance is None else "covariance"
+        columns = column_names(getattr(self, name), name)
+        if columns is not None:  # its rows go with its columns
+            ordered = in_order(getattr(self, name), columns, f"the rows of the {name}")
+            object.__setattr__(self, name, ordered)
+        object.__setattr__(self, "_labels", columns)
         object.__setattr__(self, name, _positive_definite(getattr(self, name), name))
 
     def bind(self, joint: JointSamples) -> BoundMahalanobis:
@@ -152,7 +160,11 @@ class Mahalanobis(GroundCost):
                 f"have {joint.dimension} coordinates together; give one row per coordinate of "
                 f"{', '.join(repr(p.name()) for p in joint.parameters)}."
             )
-        return BoundMahalanobis(joint.dimension, matrix)
+        what = "covariance or precision of Mahalanobis"
+        order = label_order(self._labels, joint.labels, what, "column")
+        return BoundMahalanobis(
+            joint.dimension, matrix if order is None else matrix[order][:, order]
+        )
 
     def describe(self) -> str:
         return "(xi - zeta)' P (xi - zeta)"

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost
+from wdro_model.uncertainty.data_frames import in_order
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter, chunks, read_only
 from wdro_model.uncertainty.supports.boxes import first_index
@@ -149,6 +150,7 @@ def _flat(weights: Any, joint: JointSamples, power: int) -> np.ndarray:
     """Weights given for all coordinates at once."""
     if isinstance(weights, str):
         return _standardized(weights, joint, slice(0, joint.dimension), power)
+    weights = in_order(weights, joint.labels, "weights of a cost")
     array = _numbers(weights)
     single = joint.parameters[0].shape if len(joint.parameters) == 1 else None
     if array.ndim == 0:
@@ -166,6 +168,7 @@ def _block(value: Any, parameter: UncertainParameter, joint: JointSamples, power
     """Weights given for one parameter."""
     if isinstance(value, str):
         return _standardized(value, joint, joint.slices[parameter], power)
+    value = in_order(value, parameter.columns, f"weights of {parameter.name()!r}")
     array = _numbers(value)
     if array.ndim == 0:
         return float(array)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from wdro_model.uncertainty.data_frames import in_order, labels_of
 
 Shape = tuple[int, ...]
 Array = np.ndarray
@@ -42,6 +46,10 @@ class Support(ABC):
     def restrict(self, lower: Any, upper: Any) -> Support:
         """The part of the support whose entries also lie between `lower` and `upper`."""
 
+    def in_order(self, labels: Sequence[Any] | None) -> Support:
+        """The support of entries with these labels, where it was given with labels of its own."""
+        return self
+
     def scaled(self, factor: float) -> Support | None:
         """The support times factor > 0; None where it is not known how."""
         return None
@@ -73,6 +81,8 @@ def slack(bound: Array, sign: float) -> Array:
 
 def numbers(given: Any, label: str) -> Array:
     """A read-only float copy of what the user gave as bound data."""
+    if isinstance(given, Mapping):
+        given = list(given.values())
     raw = np.asarray(given)
     words = raw.dtype.kind in "US" or (
         raw.dtype == object and any(isinstance(entry, str | bytes) for entry in raw.flat)
@@ -193,8 +203,8 @@ class Box(_Coordinatewise):
     Parameters
     ----------
     lower, upper
-        Numbers or arrays that broadcast to the parameter's shape; infinite values leave
-        that side of an entry open.
+        Numbers, arrays that broadcast to the parameter's shape, or series and dictionaries with the
+        labels of its columns; infinite values leave that side of an entry open.
 
     Examples
     --------
@@ -210,10 +220,19 @@ class Box(_Coordinatewise):
 
     lower: Any = -np.inf
     upper: Any = np.inf
+    _given: Any = field(default=(), init=False, repr=False)
+    """The sides as they were given, where these have labels."""
 
     def __post_init__(self) -> None:
+        if any(labels_of(side) is not None for side in (self.lower, self.upper)):
+            object.__setattr__(self, "_given", copy.deepcopy((self.lower, self.upper)))
         object.__setattr__(self, "lower", _bound(self.lower, "lower", forbidden=np.inf))
         object.__setattr__(self, "upper", _bound(self.upper, "upper", forbidden=-np.inf))
+
+    def in_order(self, labels: Sequence[Any] | None) -> Support:
+        words = ("lower bounds", "upper bounds")
+        sides = [in_order(side, labels, word) for side, word in zip(self._given, words)]
+        return Box(*sides) if sides else self
 
     def bounds(self, shape: Shape) -> tuple[Array, Array]:
         return _fit(self.lower, "lower", shape), _fit(self.upper, "upper", shape)

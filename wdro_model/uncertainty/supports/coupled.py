@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from wdro_model.errors import blaming
+from wdro_model.uncertainty.data_frames import column_names, in_order, label_order, labels_of
 from wdro_model.uncertainty.supports.boxes import Array, Box, Shape, Support, numbers, slack
 
 
@@ -22,7 +23,7 @@ class Polyhedron(Support):
     Parameters
     ----------
     A
-        (k, d) array or SciPy sparse matrix, finite.
+        (k, d) array or SciPy sparse matrix, finite; or a frame with the parameter's columns.
     b
         (k,), finite.
 
@@ -37,8 +38,12 @@ class Polyhedron(Support):
 
     A: Any
     b: Any
+    _columns: Any = field(default=None, init=False, repr=False)
+    """The labels of the columns of A, where it was given as a frame."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_columns", column_names(self.A, "the inequalities"))
+        object.__setattr__(self, "b", in_order(self.b, labels_of(self.A), "b"))
         matrix = sparse.csr_array(self.A) if sparse.issparse(self.A) else numbers(self.A, "A")
         vector = np.atleast_1d(numbers(self.b, "b"))
         if matrix.ndim != 2 or vector.shape != (matrix.shape[0],):
@@ -54,6 +59,10 @@ class Polyhedron(Support):
             )
         object.__setattr__(self, "A", matrix)
         object.__setattr__(self, "b", vector)
+
+    def in_order(self, labels: Sequence[Any] | None) -> Support:
+        order = label_order(self._columns, labels, "the inequalities", "column")
+        return self if order is None else Polyhedron(self.A[:, order], self.b)
 
     def contains(self, points: Array) -> Array:
         rows = np.reshape(points, (len(points), -1))

@@ -1,0 +1,140 @@
+"""Coordinates that meet in an expression must have the same labels.
+
+The columns of uncertain data have labels, and so have the coordinates of a decision in a set of
+edges, pairs or items. Where the two are added, multiplied or compared entry by entry, an entry goes
+with the one at its position: another order of the labels would be a wrong answer without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from cvxpy.atoms.elementwise.elementwise import Elementwise
+
+from wdro_model.loss import CallableLoss
+from wdro_model.loss.atoms.cvxpy_classes import (
+    ADD,
+    CONCATENATE,
+    CONVOLUTIONS,
+    DIVIDE,
+    HSTACK,
+    INDEX,
+    KRON,
+    MATMUL,
+    MULTIPLY,
+    NEGATE,
+    RESHAPE,
+    SPECIAL_INDEX,
+    TRANSPOSE,
+    VSTACK,
+)
+from wdro_model.sets import In
+from wdro_model.uncertainty.data_frames import listed
+from wdro_model.uncertainty.parameter import UncertainParameter
+
+MOVES = (INDEX, SPECIAL_INDEX, RESHAPE, TRANSPOSE)
+"""Atoms that put entries elsewhere."""
+MIXES = (HSTACK, VSTACK, CONCATENATE, KRON, *CONVOLUTIONS)
+"""Atoms in which entries at the same position do not meet."""
+ENTRYWISE = (Elementwise, ADD, NEGATE, MULTIPLY, DIVIDE)
+"""Atoms of one labelled argument that leave entries where they are."""
+Found = dict[int, np.ndarray]
+"""By the ids of labelled leaves, which of their coordinates stands where in an expression."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A leaf with a label for each entry, row by row."""
+
+    text: str
+    labels: tuple[Any, ...]
+    coordinates: dict[Any, int]
+    """Of a set, the coordinate of each label and of its other spellings."""
+    set_text: str = ""
+
+
+def refuse_other_labels(objective: Any, constraints: Sequence[Any]) -> None:
+    """A ValueError where data and decisions, or two data, meet whose labels differ."""
+    roots = [c for c in (objective, *constraints) if hasattr(c, "args")]
+    parameters = {p for root in roots for p in root.parameters()}
+    opaque = objective if isinstance(objective, CallableLoss) else None
+    parameters |= set(opaque.parameters if opaque else ())
+    leaves = dict(_labelled(constraints, parameters))
+    if len(leaves) < 2:
+        return
+    for root in roots:
+        _met(root, leaves)
+    for parameter in opaque.parameters if opaque else ():
+        for variable in opaque.variables if opaque else ():
+            if {parameter.id, variable.id} <= leaves.keys():
+                pair = (leaves[parameter.id], leaves[variable.id])
+                _compare(pair[0], pair[1], *(np.arange(len(one.labels)) for one in pair), True)
+
+
+def _labelled(
+    constraints: Iterable[Any], parameters: Iterable[Any]
+) -> Iterator[tuple[int, Labelled]]:
+    for p in parameters:
+        if isinstance(p, UncertainParameter) and p.columns is not None:
+            yield p.id, Labelled(f"the columns of {p.name()!r}", p.columns, {})
+    for c in constraints:
+        if isinstance(c, In) and c.set.names not in (None, tuple(range(c.set.dimension))):
+            text = f"the coordinates of {c.variable.name()!r} in {c.set!r}"
+            yield c.variable.id, Labelled(text, tuple(c.set.names), c.set.coordinates, repr(c.set))
+
+
+def _met(expression: Any, leaves: dict[int, Labelled]) -> Found:
+    """The labelled leaves whose entries an expression has at each position, all of them."""
+    own = getattr(expression, "id", None)
+    if own in leaves and not expression.args:
+        return {own: np.arange(expression.size).reshape(expression.shape)}
+    parts = [_met(argument, leaves) for argument in expression.args]
+    if isinstance(expression, MOVES):
+        moved = {key: expression.numeric([at]).astype(int) for key, at in parts[0].items()}
+        return {key: at for key, at in moved.items() if at.size == parts[0][key].size}
+    by_product = isinstance(expression, MATMUL) and not isinstance(expression, MULTIPLY)
+    inner = by_product and expression.size == 1
+    if isinstance(expression, MIXES) or (by_product and not inner):
+        return {}
+    shapes, shape = [a.shape for a in expression.args], getattr(expression, "shape", None)
+    result: Found = {}
+    for part, own in zip(parts, shapes):
+        if inner or shapes.count(own) > 1 or (own == shape and isinstance(expression, ENTRYWISE)):
+            for (key, at), (other, there) in product(part.items(), result.items()):
+                if key != other and at.size == there.size:
+                    _compare(leaves[key], leaves[other], at, there)
+            result |= part
+    return result if shape in shapes else {}
+
+
+def _compare(
+    mine: Labelled, theirs: Labelled, at: np.ndarray, there: np.ndarray, order_alone: bool = False
+) -> None:
+    """A ValueError unless the labels at each position are the same."""
+    if mine.coordinates:
+        mine, theirs, at, there = theirs, mine, there, at
+    names = [theirs.labels[i] for i in there.ravel()]
+    spelt = {label: theirs.labels[i] for label, i in theirs.coordinates.items()}
+    own = [spelt.get(mine.labels[i], mine.labels[i]) for i in at.ravel()]
+    if own == names:
+        return
+    missing = [label for label in names if label not in set(own)]
+    extra = [label for label in own if label not in set(names)]
+    if not missing and not extra:
+        k = next(k for k, (a, b) in enumerate(zip(own, names)) if a != b)
+        feasible = f"the set {theirs.set_text}" if theirs.set_text else "a list"
+        raise ValueError(
+            f"{mine.text} are {theirs.text} in another order: entry {k} is {own[k]!r} and meets "
+            f"{names[k]!r}. Give the order when the data is declared, UncertainParameter(..., "
+            f"labels=...) with {feasible}; samples=frame.to_numpy() has no labels."
+        )
+    if not order_alone:
+        raise ValueError(
+            f"{mine.text} and {theirs.text} meet entry by entry and have different labels: "
+            f"{listed(extra)} in place of {listed(missing)}. Rename the columns, or pass "
+            "samples=frame.to_numpy() where they are in the order of the entries they meet."
+        )
