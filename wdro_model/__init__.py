@@ -8,6 +8,9 @@ from wdro_model.coexistence import make_room_for_highspy, make_room_for_or_tools
 
 make_room_for_highspy()  # CVXPY looks for it when it is imported
 
+import sys as _sys
+from inspect import ismodule as _ismodule
+
 import cvxpy as _cp
 
 from wdro_model import (
@@ -90,3 +93,6 @@ __all__ = [
     "traffic",
 ]
 __dir__ = __all__.copy  # what the tab key offers
+errors.name_keywords_of(
+    [_sys.modules[__name__], *(thing for thing in map(globals().get, __all__) if _ismodule(thing))]
+)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import wraps
+from inspect import isclass, isfunction, signature
+from types import ModuleType
+from typing import Any
 
 from cvxpy.error import SolverError
 
@@ -185,6 +190,54 @@ def blaming(whose: str) -> Iterator[None]:
 def unknown_name(kind: str, given: object, known: Iterable[str]) -> str:
     """The message for a name that is not known: what was given, the nearest one, the list."""
     known = sorted(known)
-    near = get_close_matches(str(given), known, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(given, known)
     return f"unknown {kind} {given!r}.{hint} Known: {', '.join(map(repr, known))}."
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """The sentence that names the known name nearest to what was given; empty if none is near."""
+    near = get_close_matches(str(given), list(known), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def naming_keywords(function: Any) -> Any:
+    """The function, whose TypeError for an unknown keyword names the nearest one that it takes."""
+
+    @wraps(function)
+    def checked(*args: Any, **keywords: Any) -> Any:
+        try:
+            return function(*args, **keywords)
+        except TypeError as error:
+            trace = error.__traceback__
+            if trace is None or trace.tb_next is not None:  # the function was entered
+                raise
+            known = [name for name in signature(function).parameters if name != "self"]
+            wrong = [name for name in keywords if name not in known]
+            if not wrong:
+                raise
+            name = function.__qualname__.removesuffix(".__init__")
+            raise TypeError(f"{name}: {unknown_name('argument', wrong[0], known)}") from None
+
+    return checked
+
+
+def name_keywords_of(modules: Iterable[ModuleType]) -> None:
+    """Let the public classes and functions of some modules name the nearest keyword.
+
+    Those that take any keyword check it themselves.
+    """
+    done: dict[Any, Any] = {}
+    names = [(m, name) for m in modules for name in vars(m)["__all__"]]
+    for module, name in names:
+        thing = getattr(module, name)
+        own = vars(thing).get("__init__") if isclass(thing) else thing
+        if not isfunction(own) or hasattr(own, "__wrapped__"):
+            continue
+        if any(p.kind is p.VAR_KEYWORD for p in signature(own).parameters.values()):
+            continue
+        checked = done.setdefault(own, naming_keywords(own))
+        if isclass(thing):
+            thing.__init__ = checked
+        else:  # where it is defined as well, by which it is pickled
+            setattr(module, name, checked)
+            setattr(sys.modules[own.__module__], own.__name__, checked)

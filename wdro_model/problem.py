@@ -684,7 +684,14 @@ def solve_cvxpy_problem(
     **options: Unpack[SolveOptions],
 ) -> float:
     """`cp.Problem(...).solve(method="wdro", ambiguity=...)`."""
+    Options.of(options, "ambiguity", "wdro_method")
     robust = Problem(problem.objective, problem.constraints, ambiguity)
+    if ambiguity is None and wdro_method != "erm" and robust.uncertain_parameters():
+        raise ValueError(
+            'solve(method="wdro") has no ambiguity set, so that nothing is robust; pass '
+            'ambiguity=wdro_model.WassersteinBall(radius), or wdro_method="erm" for the mean loss '
+            "over the samples."
+        )
     value = robust.solve(wdro_method, solver=solver, time_limit=time_limit, **options)
     # CVXPY would evaluate the objective at parameters that have no value.
     problem._value, problem._status = value, robust.status

@@ -48,6 +48,7 @@ def test_the_matrix_holds_the_samples_of_each_parameter(shapes):
 
 def test_one_parameter_is_not_copied():
     data = np.random.default_rng(0).random((5, 3, 3))
+    data.flags.writeable = False
     joint = JointSamples([UncertainParameter((3, 3), samples=data)])
     assert np.shares_memory(joint.matrix, data)
     assert np.shares_memory(joint.join(data), data)

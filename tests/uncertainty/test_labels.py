@@ -366,7 +366,7 @@ def test_rows_are_paired_by_their_labels(seed):
         lambda: problem.losses({"c": test_c, "d": later}, at),
         lambda: problem.with_samples({"c": c, "d": later}),
     ):
-        with pytest.raises(ValueError, match=r"'d'.*rows.*'c'.*to_numpy"):
+        with pytest.raises(ValueError, match=r"rows of 'd'.*'c'.*to_numpy"):
             wrong()
 
 

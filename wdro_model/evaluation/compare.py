@@ -23,6 +23,7 @@ from wdro_model.evaluation.discrete import refuse_rounding, rounded_solution
 from wdro_model.evaluation.report import Judged, Refused, Report
 from wdro_model.evaluation.statistics import TRAINING, observed_by_set, probabilities_by_set
 from wdro_model.solve.certify import Solution
+from wdro_model.uncertainty.data_frames import is_frame
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem
@@ -229,10 +230,17 @@ def asked_for(
 def labelled(methods: Methods) -> dict[str, Mapping[str, Any]]:
     """Arguments of `solve` by label."""
     if isinstance(methods, Mapping):
-        return {str(label): arguments for label, arguments in methods.items()}
-    if not isinstance(methods, Iterable):
+        wrong = not all(isinstance(arguments, Mapping) for arguments in methods.values())
+    else:
+        listed = isinstance(methods, Iterable) and not is_frame(methods)
+        methods = [methods] if isinstance(methods, str) else list(methods) if listed else methods
+        wrong = not listed or not all(isinstance(name, str) for name in methods)
+    if wrong:
+        shown = f"{methods!r:.60}"
         raise ValueError(
-            f"methods must be a list of method names or a dict {{label: arguments}}, got "
-            f"{methods!r}; write methods=('erm', 'exact')."
+            f"methods must be a list of method names or a dict {{label: arguments}}, got {shown}; "
+            "write methods=('erm', 'exact'). Held-out scenarios are test={parameter: array}."
         )
-    return {name: {} for name in ((methods,) if isinstance(methods, str) else methods)}
+    if isinstance(methods, Mapping):
+        return {str(label): arguments for label, arguments in methods.items()}
+    return {name: {} for name in methods}

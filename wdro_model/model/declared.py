@@ -79,6 +79,11 @@ def check_constraints(constraints: Sequence[Any] | None) -> list[Any]:
         return []
     if isinstance(constraints, (In, cp.constraints.constraint.Constraint)):
         raise ValueError("constraints must be a list; write [constraint].")
+    if isinstance(constraints, WassersteinBall):
+        raise ValueError(
+            f"constraints must be a list, got {constraints!r}; pass the ball as ambiguity=: "
+            "Problem(objective, [], ball) or Problem(objective, ambiguity=ball)."
+        )
     constraints = list(constraints)
     for constraint in constraints:
         known = (In, cp.constraints.constraint.Constraint, bool, np.bool_)

@@ -7,7 +7,7 @@ with the one at its position: another order of the labels would be a wrong answe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -32,7 +32,7 @@ from wdro_model.loss.atoms.cvxpy_classes import (
     TRANSPOSE,
     VSTACK,
 )
-from wdro_model.sets import In
+from wdro_model.sets import FeasibleSet, In
 from wdro_model.uncertainty.data_frames import listed
 from wdro_model.uncertainty.parameter import UncertainParameter
 
@@ -52,39 +52,34 @@ class Labelled:
 
     text: str
     labels: tuple[Any, ...]
-    coordinates: dict[Any, int]
-    """Of a set, the coordinate of each label and of its other spellings."""
-    set_text: str = ""
+    feasible: FeasibleSet | None = None
+    """The set of a decision."""
 
 
 def refuse_other_labels(objective: Any, constraints: Sequence[Any]) -> None:
     """A ValueError where data and decisions, or two data, meet whose labels differ."""
     roots = [c for c in (objective, *constraints) if hasattr(c, "args")]
     parameters = {p for root in roots for p in root.parameters()}
-    opaque = objective if isinstance(objective, CallableLoss) else None
-    parameters |= set(opaque.parameters if opaque else ())
-    leaves = dict(_labelled(constraints, parameters))
-    if len(leaves) < 2:
+    opaque = isinstance(objective, CallableLoss)
+    parameters |= set(objective.parameters) if opaque else set()
+    leaves = {
+        p.id: Labelled(f"the columns of {p.name()!r}", p.columns)
+        for p in parameters
+        if isinstance(p, UncertainParameter) and p.columns is not None
+    }
+    if not leaves:
         return
-    for root in roots:
-        _met(root, leaves)
-    for parameter in opaque.parameters if opaque else ():
-        for variable in opaque.variables if opaque else ():
-            if {parameter.id, variable.id} <= leaves.keys():
-                pair = (leaves[parameter.id], leaves[variable.id])
-                _compare(pair[0], pair[1], *(np.arange(len(one.labels)) for one in pair), True)
-
-
-def _labelled(
-    constraints: Iterable[Any], parameters: Iterable[Any]
-) -> Iterator[tuple[int, Labelled]]:
-    for p in parameters:
-        if isinstance(p, UncertainParameter) and p.columns is not None:
-            yield p.id, Labelled(f"the columns of {p.name()!r}", p.columns, {})
     for c in constraints:
         if isinstance(c, In) and c.set.names not in (None, tuple(range(c.set.dimension))):
             text = f"the coordinates of {c.variable.name()!r} in {c.set!r}"
-            yield c.variable.id, Labelled(text, tuple(c.set.names), c.set.coordinates, repr(c.set))
+            leaves[c.variable.id] = Labelled(text, tuple(c.set.names), c.set)
+    for root in roots:
+        _met(root, leaves)
+    for pair in product(objective.parameters, objective.variables) if opaque else ():
+        mine, theirs = (leaves.get(leaf.id) for leaf in pair)
+        if mine is not None and theirs is not None:
+            rows = (np.arange(len(one.labels)) for one in (mine, theirs))
+            _compare(mine, theirs, *rows, order_alone=True)
 
 
 def _met(expression: Any, leaves: dict[int, Labelled]) -> Found:
@@ -115,26 +110,31 @@ def _compare(
     mine: Labelled, theirs: Labelled, at: np.ndarray, there: np.ndarray, order_alone: bool = False
 ) -> None:
     """A ValueError unless the labels at each position are the same."""
-    if mine.coordinates:
+    if mine.feasible is not None:
         mine, theirs, at, there = theirs, mine, there, at
+    if mine.feasible is not None:
+        return  # how the decisions of two sets meet is said by nobody but the user
     names = [theirs.labels[i] for i in there.ravel()]
-    spelt = {label: theirs.labels[i] for label, i in theirs.coordinates.items()}
-    own = [spelt.get(mine.labels[i], mine.labels[i]) for i in at.ravel()]
+    places = {} if theirs.feasible is None else theirs.feasible.coordinates
+    own = [mine.labels[i] for i in at.ravel()]
+    own = [theirs.labels[places[label]] if label in places else label for label in own]
     if own == names:
         return
-    missing = [label for label in names if label not in set(own)]
-    extra = [label for label in own if label not in set(names)]
+    missing, extra = set(names) - set(own), set(own) - set(names)
     if not missing and not extra:
         k = next(k for k, (a, b) in enumerate(zip(own, names)) if a != b)
-        feasible = f"the set {theirs.set_text}" if theirs.set_text else "a list"
         raise ValueError(
             f"{mine.text} are {theirs.text} in another order: entry {k} is {own[k]!r} and meets "
             f"{names[k]!r}. Give the order when the data is declared, UncertainParameter(..., "
-            f"labels=...) with {feasible}; samples=frame.to_numpy() has no labels."
+            "labels=...), by the set or a list; samples=frame.to_numpy() has no labels."
         )
     if not order_alone:
+        extras, missed = (
+            listed([label for label in side if label in odd])
+            for side, odd in ((own, extra), (names, missing))
+        )
         raise ValueError(
             f"{mine.text} and {theirs.text} meet entry by entry and have different labels: "
-            f"{listed(extra)} in place of {listed(missing)}. Rename the columns, or pass "
-            "samples=frame.to_numpy() where they are in the order of the entries they meet."
+            f"{extras} in place of {missed}. Rename the columns, or pass samples=frame.to_numpy() "
+            "where they are in the order of the entries they meet."
         )

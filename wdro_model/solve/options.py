@@ -10,7 +10,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wdro_model.errors import unknown_name
+from wdro_model.errors import did_you_mean, unknown_name
 from wdro_model.objectives.integration import STRATEGIES
 from wdro_model.solvers import Conic, Solver
 from wdro_model.solvers.frank_wolfe import check_positive
@@ -62,11 +62,14 @@ class Options:
     progress: bool = True
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
-        """Those that were given by name; a name that is not known is refused."""
+    def of(cls, given: Mapping[str, Any], *more: str) -> Options:
+        """Those that were given by name; a name that is not known is refused.
+
+        more: what else the caller takes.
+        """
         for name in given:
             if name not in cls.__dataclass_fields__:
-                others = [*cls.__dataclass_fields__, "method", "solver", "time_limit"]
+                others = [*cls.__dataclass_fields__, "method", "solver", "time_limit", *more]
                 raise TypeError(unknown_name("option", name, others))
         return cls(**given)
 
@@ -115,11 +118,12 @@ def check_solver(solver: Any) -> Solver | None:
     installed = cp.installed_solvers()
     if isinstance(solver, str) and solver.upper() in installed:
         return Conic(solver)
+    near = did_you_mean(solver.upper(), installed) if isinstance(solver, str) else ""
     raise ValueError(
         "solver must be FrankWolfe(...), QuasiNewton(...), MomentumFrankWolfe(...), "
         "Simplicial(...), BranchAndBound(...), Aggregation(...), Conic(...) or the name of a CVXPY "
         "solver "
-        f"(installed: {', '.join(installed)}), got {solver!r}."
+        f"(installed: {', '.join(installed)}), got {solver!r}.{near}"
     )
 
 

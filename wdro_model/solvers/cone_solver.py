@@ -12,7 +12,7 @@ import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
-from wdro_model.errors import InaccurateError, InfeasibleError, UnboundedError
+from wdro_model.errors import InaccurateError, InfeasibleError, UnboundedError, did_you_mean
 from wdro_model.sets.deadlines import OutOfTime, seconds_left
 from wdro_model.solvers.patience import Watch, waited
 from wdro_model.solvers.patient_solvers import patient
@@ -98,6 +98,7 @@ class Conic:
             raise ValueError(
                 f"the solver {self.solver!r} is not installed; installed: "
                 f"{', '.join(cp.installed_solvers())}."
+                f"{did_you_mean(self.solver.upper(), cp.installed_solvers())}"
             )
 
     def run(

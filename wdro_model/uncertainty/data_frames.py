@@ -91,13 +91,11 @@ def frame_numbers(
 
 def _stacked(columns: Mapping[Any, Any], what: str) -> np.ndarray:
     """The columns of a dictionary side by side, their rows paired by their labels."""
-    orders = row_orders({f"{name!r} in {what}": column for name, column in columns.items()})
     arrays = [np.asarray(column) for column in columns.values()]
     if any(array.ndim != 1 or array.shape != arrays[0].shape for array in arrays):
-        raise ValueError(
-            f"{what} are a dictionary of columns, which must be of the same length: arrays (N,), "
-            f"got shapes {', '.join(str(array.shape) for array in arrays[:SHOWN])}."
-        )
+        shapes = ", ".join(str(array.shape) for array in arrays[:SHOWN])
+        raise ValueError(f"columns of {what} must be (N,) and of the same length, got {shapes}.")
+    orders = row_orders([repr(n) for n in columns], [index_of(c) for c in columns.values()])
     return np.column_stack([a if o is None else a[o] for a, o in zip(arrays, orders)])
 
 
@@ -123,8 +121,15 @@ def labels_of(given: Any) -> tuple[Any, ...] | None:
 
 def in_order(given: Any, labels: Sequence[Any] | None, what: str) -> Any:
     """The entries of a series or dictionary in the order of the labels; anything else as it is."""
-    order = label_order(labels_of(given), labels, what)
     values = list(given.values()) if isinstance(given, Mapping) else given
+    return reordered(values, labels_of(given), labels, what)
+
+
+def reordered(
+    values: Any, own: Sequence[Any] | None, labels: Sequence[Any] | None, what: str
+) -> Any:
+    """Values with labels of their own in the order of others."""
+    order = label_order(own, labels, what)
     return values if order is None else np.asarray(values)[order]
 
 
@@ -160,32 +165,26 @@ def index_of(given: Any) -> Any:
     return index if hasattr(index, "equals") else None
 
 
-def row_orders(given: Mapping[str, Any]) -> list[np.ndarray | None]:
-    """The order that brings the rows of each of some data into that of the first with labels.
+def row_orders(names: Sequence[str], indices: Sequence[Any]) -> list[np.ndarray | None]:
+    """The orders that bring rows with labels into that of the first that have some.
 
-    given: frames, series, their indices, or what has no labels, by what a message calls them.
+    names: of the data, for messages. indices: of pandas, one for each; None for no labels.
     """
-    indices = {n: one if hasattr(one, "equals") else index_of(one) for n, one in given.items()}
-    labelled = {name: index for name, index in indices.items() if index is not None}
-    orders = dict.fromkeys(given, None)
-    if not labelled:
-        return list(orders.values())
-    first, reference = next(iter(labelled.items()))
-    for name, index in labelled.items():
-        if index is reference or index.equals(reference):
+    orders: list[np.ndarray | None] = [None] * len(indices)
+    labelled = [k for k, index in enumerate(indices) if index is not None]
+    for k in labelled[1:]:
+        first, own = indices[labelled[0]], indices[k]
+        if own is first or own.equals(first):
             continue
-        what = f"the rows of {name}"
-        if len(labelled) < len(given) or set(index) != set(reference):
-            other = [label for label in index if label not in set(reference)]
-            some = f", such as {other[0]!r}" if other else ""
+        what = f"the rows of {names[k]}, paired with those of {names[labelled[0]]},"
+        order = label_order(tuple(own), tuple(first), what, "label")
+        if len(labelled) < len(indices):
             raise ValueError(
-                f"{what} have other labels than the rows of {first}, or another order{some}; pair "
-                "them by .loc[...] or .reindex(...), or pass .to_numpy() where they are paired by "
-                "position."
+                f"{what} have the same labels in another order, and other data has none to be "
+                "paired by; use .reindex(...), or .to_numpy() where positions are right."
             )
-        _refuse_twice(tuple(reference), f"the rows of {first}")
-        orders[name] = np.asarray(label_order(tuple(index), tuple(reference), what))
-    return list(orders.values())
+        orders[k] = np.asarray(order)
+    return orders
 
 
 def _refuse_twice(labels: Sequence[Any], what: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -43,8 +43,6 @@ class JointSamples:
             self.slices[parameter] = slice(start, stop)
         self.dimension = stop
         self._replaced = False
-        self.index: Any = _first_index(p.row_labels for p in self.parameters)
-        """The labels of the rows, an index of pandas; None if they have none."""
         self._data = self._declared()
         self._rows: np.ndarray | None = None
         self.probabilities: np.ndarray | None = None
@@ -61,6 +59,14 @@ class JointSamples:
             own = (p.name(),) if p.shape == () and p.is_named else (None,) * math.prod(p.shape)
             labels.extend(p.columns or own)
         return None if set(labels) == {None} else tuple(labels)
+
+    @property
+    def index(self) -> Any:
+        """The labels of the declared rows, an index of pandas; None where they have none."""
+        own = [p.row_labels for p in self.parameters if p.row_labels is not None]
+        if self._replaced or not own:
+            return None
+        return own[0] if self._rows is None else own[0][self._rows]
 
     @cached_property
     def shares(self) -> SampleShares:
@@ -103,7 +109,6 @@ class JointSamples:
         """
         own = rows if self._rows is None else self._rows[rows]
         twin = self._with(self._data, own, len(own), replaced=self._replaced)
-        twin.index = None if self.index is None else self.index[rows]
         if self.probabilities is not None:
             part = self.probabilities[rows]
             twin.probabilities = unless_equal(read_only(part / part.sum()))
@@ -123,10 +128,11 @@ class JointSamples:
         probabilities: of them, (N,); equal by default.
         """
         given = self.by_parameter(scenarios)
+        for value in given.values():
+            refuse_other_index(value, probabilities)
         blocks = [parameter.as_samples(given[parameter]) for parameter in self.parameters]
         data = self._paired(blocks, [index_of(given[p]) for p in self.parameters])
         twin = self._with(data, None, len(data), replaced=True)
-        twin.index = _first_index(index_of(given[p]) for p in self.parameters)
         return twin if probabilities is None else twin.reweighted(probabilities)
 
     def with_rows(self, data: np.ndarray, probabilities: np.ndarray | None = None) -> JointSamples:
@@ -318,7 +324,7 @@ class JointSamples:
         return read_only(flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1))
 
     def _row_orders(self, indices: list[Any]) -> list[np.ndarray | None]:
-        return row_orders({repr(p.name()): index for p, index in zip(self.parameters, indices)})
+        return row_orders([repr(p.name()) for p in self.parameters], indices)
 
     def _with(
         self, data: np.ndarray, rows: np.ndarray | None, size: int, *, replaced: bool
@@ -329,7 +335,6 @@ class JointSamples:
         )
         twin._data, twin._rows, twin.size, twin._replaced = data, rows, size, replaced
         twin.probabilities, twin.left_out = None, 0
-        twin.index = None if replaced else twin.index
         return twin
 
     def _weigh(self, probabilities: np.ndarray | None) -> None:
@@ -339,7 +344,6 @@ class JointSamples:
             self.left_out = self.size - len(kept)
             self._rows = kept if self._rows is None else self._rows[kept]
             self.size, probabilities = len(kept), read_only(probabilities[kept])
-            self.index = None if self.index is None else self.index[kept]
         self.probabilities = unless_equal(probabilities)
 
     def check_counts(self, counts: list[int]) -> None:
@@ -349,11 +353,6 @@ class JointSamples:
             raise ValueError(
                 f"scenarios of all parameters must have the same number of rows, got {given}."
             )
-
-
-def _first_index(indices: Iterable[Any]) -> Any:
-    """The labels of rows that others are brought into the order of; None if there are none."""
-    return next((index for index in indices if index is not None), None)
 
 
 def _split(values: np.ndarray, size: int) -> Iterator[np.ndarray]:

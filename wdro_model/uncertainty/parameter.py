@@ -32,6 +32,8 @@ KNOWN = tuple(
     if name not in ("self", "shape", "value")
 )
 """The attributes of a CVXPY parameter, by their names."""
+DATA_WORDS = ("data", "observations", "scenarios", "sample", "values", "X")
+"""Keywords under which others take the samples."""
 SPECTRAL_LIMIT = 200
 """Semidefiniteness of samples is checked up to this many rows."""
 CHUNK_ENTRIES = 1 << 18
@@ -296,7 +298,8 @@ def _refuse_attributes(label: str, name: Any, attributes: dict[str, Any]) -> Non
     known = [*KNOWN, "name", "samples", "support", "probabilities", "labels", "shape"]
     for key in attributes:
         if key not in (*KNOWN, "value", "id"):
-            raise TypeError(f"{label}: {unknown_name('argument', key, known)}")
+            meant = " The observed data is samples=." if key in DATA_WORDS else ""
+            raise TypeError(f"{label}: {unknown_name('argument', key, known)}{meant}")
     if attributes.get("value") is not None:
         raise ValueError(f"{label} takes no value: give the observed data as samples=.")
     for key in ("complex", "imag", "hermitian", "boolean", "integer"):

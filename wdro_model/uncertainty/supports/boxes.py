@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.uncertainty.data_frames import in_order, labels_of
+from wdro_model.uncertainty.data_frames import labels_of, reordered
 
 Shape = tuple[int, ...]
 Array = np.ndarray
@@ -220,19 +219,22 @@ class Box(_Coordinatewise):
 
     lower: Any = -np.inf
     upper: Any = np.inf
-    _given: Any = field(default=(), init=False, repr=False)
-    """The sides as they were given, where these have labels."""
+    _labels: Any = field(default=(), init=False, repr=False)
+    """The labels that each side was given with; None for none."""
 
     def __post_init__(self) -> None:
-        if any(labels_of(side) is not None for side in (self.lower, self.upper)):
-            object.__setattr__(self, "_given", copy.deepcopy((self.lower, self.upper)))
+        object.__setattr__(self, "_labels", (labels_of(self.lower), labels_of(self.upper)))
         object.__setattr__(self, "lower", _bound(self.lower, "lower", forbidden=np.inf))
         object.__setattr__(self, "upper", _bound(self.upper, "upper", forbidden=-np.inf))
 
     def in_order(self, labels: Sequence[Any] | None) -> Support:
-        words = ("lower bounds", "upper bounds")
-        sides = [in_order(side, labels, word) for side, word in zip(self._given, words)]
-        return Box(*sides) if sides else self
+        if self._labels == (None, None):
+            return self
+        lower, upper = self._labels
+        return Box(
+            reordered(self.lower, lower, labels, "lower bounds"),
+            reordered(self.upper, upper, labels, "upper bounds"),
+        )
 
     def bounds(self, shape: Shape) -> tuple[Array, Array]:
         return _fit(self.lower, "lower", shape), _fit(self.upper, "upper", shape)
