@@ -21,6 +21,7 @@ from wdro_model.solve.plan import METHODS, program_key
 from wdro_model.solvers import MomentumFrankWolfe
 from wdro_model.solvers.outcome import Stop
 from wdro_model.uncertainty.ambiguity import nonnegative
+from wdro_model.uncertainty.parameter import own_scenarios
 from wdro_model.uncertainty.scenarios import scenario_batches
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def named_scenarios(problem: Problem, test: Any) -> dict[str, Any]:
         return {}
     named = isinstance(test, Mapping) and test and all(isinstance(key, str) for key in test)
     named = named and not _by_parameter(problem, test)
-    sets = dict(test) if named else {"test": test}
+    sets = own_scenarios(test if named else {"test": test})
     if TRAINING in sets:
         raise ValueError(
             f"a set of test scenarios is called {TRAINING!r}, which is the name of the samples of "

@@ -317,7 +317,8 @@ def _restricted(support: Support, attributes: dict[str, Any], labels: Any) -> Su
     if attributes.get("nonpos") or attributes.get("neg"):
         support = support.restrict(-np.inf, 0.0)
     if attributes.get("bounds") is not None:
-        lower, upper = (in_order(side, labels, "bounds") for side in attributes["bounds"])
+        sides = [in_order(side, labels, "bounds") for side in attributes["bounds"]]
+        lower, upper = (s if s is None or np.isscalar(s) else np.array(s) for s in sides)
         attributes["bounds"] = [lower, upper]
         support = support.restrict(
             -np.inf if lower is None else lower, np.inf if upper is None else upper
@@ -440,14 +441,24 @@ def one_if_equal(values: np.ndarray) -> float | np.ndarray:
 
 def own_copy(array: np.ndarray) -> np.ndarray:
     """A copy that nobody writes into; memory maps and arrays that are read-only as they are."""
-    owner: Any = array
-    while not isinstance(owner, np.memmap) and isinstance(owner, np.ndarray):
-        if owner.flags.writeable:
-            array = array.copy()
-            array.flags.writeable = False
-            return array
+    owner, frozen = array, not array.flags.writeable
+    while isinstance(owner.base, np.ndarray) and not isinstance(owner, np.memmap):
         owner = owner.base
+        frozen = frozen and not owner.flags.writeable
+    if isinstance(owner, np.memmap) or (frozen and owner.base is None):
+        return array
+    array = array.copy()
+    array.flags.writeable = False
     return array
+
+
+def own_scenarios(given: Any) -> Any:
+    """Scenarios of a user, in any form, with copies of the arrays and frames among them."""
+    if isinstance(given, Mapping):
+        return {key: own_scenarios(value) for key, value in given.items()}
+    if isinstance(given, np.ndarray):
+        return own_copy(given)
+    return given.copy() if index_of(given) is not None else given
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

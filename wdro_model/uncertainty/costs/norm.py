@@ -17,6 +17,7 @@ from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCos
 from wdro_model.uncertainty.costs.weighted_cost import (
     WeightedCost,
     as_float,
+    own_weights,
     resolve_weights,
     shown,
     weighted_formula,
@@ -198,6 +199,7 @@ class Norm(GroundCost):
         if not number or not p >= 1 or (np.isinf(as_float(p)) and p != np.inf):
             raise ValueError(f"p of a Norm cost must be a number in [1, inf], got {shown(self.p)}.")
         object.__setattr__(self, "p", as_float(p))
+        object.__setattr__(self, "weights", own_weights(self.weights))
 
     def bind(self, joint: JointSamples) -> BoundNorm:
         return BoundNorm(

@@ -14,6 +14,7 @@ from wdro_model.display.factual import brief_fields
 from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost
 from wdro_model.uncertainty.costs.weighted_cost import (
     WeightedCost,
+    own_weights,
     resolve_weights,
     weighted_formula,
 )
@@ -161,6 +162,9 @@ class SquaredEuclidean(GroundCost):
     bound = BoundSquared
 
     __repr__ = brief_fields
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", own_weights(self.weights))
 
     def bind(self, joint: JointSamples) -> BoundSquared:
         return BoundSquared(joint.dimension, resolve_weights(self.weights, joint, power=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import numbers
 from abc import abstractmethod
@@ -119,6 +120,13 @@ def weighted_formula(formula: str, weights: Any) -> str:
 # ------------------------------------------------------------------ numbers as the user gives them
 STANDARDIZE, OR_HOLD = "standardize", "standardize_or_hold"
 SMALLEST_VARIANCE = 1e-300
+
+
+def own_weights(weights: Any) -> Any:
+    """Weights as they are when they are declared, whatever becomes of the caller's arrays."""
+    if isinstance(weights, Mapping):
+        return {parameter: copy.deepcopy(value) for parameter, value in weights.items()}
+    return copy.deepcopy(weights)
 
 
 def resolve_weights(weights: Any, joint: JointSamples, power: int) -> np.ndarray | None:

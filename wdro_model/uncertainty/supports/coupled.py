@@ -44,7 +44,8 @@ class Polyhedron(Support):
     def __post_init__(self) -> None:
         object.__setattr__(self, "_columns", column_names(self.A, "the inequalities"))
         object.__setattr__(self, "b", in_order(self.b, labels_of(self.A), "b"))
-        matrix = sparse.csr_array(self.A) if sparse.issparse(self.A) else numbers(self.A, "A")
+        is_sparse = sparse.issparse(self.A)
+        matrix = sparse.csr_array(self.A, copy=True) if is_sparse else numbers(self.A, "A")
         vector = np.atleast_1d(numbers(self.b, "b"))
         if matrix.ndim != 2 or vector.shape != (matrix.shape[0],):
             raise ValueError(
