@@ -375,3 +375,40 @@ def test_rows_that_cannot_be_told_apart_are_refused():
     paired(c, pd.Series([1.0, 2.0, 3.0], c.index))
     with pytest.raises(ValueError, match=r"'q' twice"):
         paired(c, pd.Series([1.0, 2.0, 3.0], ["q", "p", "q"]))
+
+
+# ------------------------------------------------------------------ numbers that are labels
+@pytest.mark.parametrize("seed", SEEDS)
+def test_numbers_in_another_order_are_labels(seed):
+    rng = np.random.default_rng(seed)
+    order = [1, *rng.permutation([0, 2, 3])]
+    frame = pd.DataFrame(DATA)
+    weights = rng.uniform(0.5, 4, 4)
+    expected = worst(frame, wdro.costs.Norm(2, weights))
+    series = pd.Series(weights)[order]
+    assert worst(frame, wdro.costs.Norm(2, series)) == pytest.approx(expected)
+    root = rng.normal(size=(4, 4))
+    matrix = pd.DataFrame(root @ root.T + np.eye(4))
+    right = worst(frame, wdro.costs.Mahalanobis(matrix.to_numpy()))
+    cost = wdro.costs.Mahalanobis(matrix.iloc[order, order])
+    assert worst(frame, cost) == pytest.approx(right)
+    x = cp.Variable(4)
+    z = wdro.UncertainParameter(4, "z", samples=frame)
+    feasible = wdro.sets.Subsets(4, k=2)
+    problem = wdro.Problem(cp.Minimize(z @ x), [wdro.In(x, feasible)])
+    at = {x: POINT}
+    np.testing.assert_allclose(problem.losses(frame.iloc[:, order], at), DATA @ POINT)
+    moved = wdro.UncertainParameter(4, "z", samples=frame.iloc[:, order])
+    assert moved.columns == tuple(order)
+    np.testing.assert_array_equal(moved.as_scenarios(frame, "test"), DATA[:, order])
+    with pytest.raises(ValueError, match=r"'z'.*another order"):
+        wdro.Problem(cp.Minimize(moved @ x), [wdro.In(x, feasible)])
+    held = wdro.UncertainParameter(4, "z", samples=frame.iloc[:, order], labels=feasible)
+    np.testing.assert_array_equal(held.samples, DATA)
+
+
+def test_sets_of_different_labels_may_share_a_decision():
+    graph = nx.complete_graph(3)
+    x, y = cp.Variable(3), cp.Variable(3)
+    tree, team = wdro.sets.SpanningTree(graph), wdro.sets.Subsets(["a", "b", "c"], k=2)
+    wdro.Problem(cp.Minimize(cp.sum_squares(x - y)), [wdro.In(x, tree), wdro.In(y, team)])

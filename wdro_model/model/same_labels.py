@@ -33,7 +33,7 @@ from wdro_model.loss.atoms.cvxpy_classes import (
     VSTACK,
 )
 from wdro_model.sets import FeasibleSet, In
-from wdro_model.uncertainty.data_frames import listed
+from wdro_model.uncertainty.data_frames import is_numbering, listed
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 MOVES = (INDEX, SPECIAL_INDEX, RESHAPE, TRANSPOSE)
@@ -70,7 +70,7 @@ def refuse_other_labels(objective: Any, constraints: Sequence[Any]) -> None:
     if not leaves:
         return
     for c in constraints:
-        if isinstance(c, In) and c.set.names not in (None, tuple(range(c.set.dimension))):
+        if isinstance(c, In) and c.set.names is not None:
             text = f"the coordinates of {c.variable.name()!r} in {c.set!r}"
             leaves[c.variable.id] = Labelled(text, tuple(c.set.names), c.set)
     for root in roots:
@@ -128,7 +128,7 @@ def _compare(
             f"{names[k]!r}. Give the order when the data is declared, UncertainParameter(..., "
             "labels=...), by the set or a list; samples=frame.to_numpy() has no labels."
         )
-    if not order_alone:
+    if not order_alone and not is_numbering(theirs.labels):
         extras, missed = (
             listed([label for label in side if label in odd])
             for side, odd in ((own, extra), (names, missing))

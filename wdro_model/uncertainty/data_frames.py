@@ -1,7 +1,8 @@
 """Labels of data: columns and rows of frames, indices of series, keys of dictionaries.
 
 Labels match labels: where two sides have some, entries are brought into one order by them, and what
-does not match is refused. Where one side has none, entries are taken by position. Frames of pandas,
+does not match is refused. Where one side has none, or but the numbers 0, 1, ... in their order,
+entries are taken by position; the same numbers in another order are labels. Frames of pandas,
 polars and others are known by what they offer, `columns` and `to_numpy`, series by their `index`:
 none of these packages is imported.
 """
@@ -35,9 +36,12 @@ def is_frame(given: Any) -> bool:
 
 
 def column_names(
-    given: Any, what: str, known: NamesCoordinates | tuple[Any, ...] | None = None
+    given: Any,
+    what: str,
+    known: NamesCoordinates | tuple[Any, ...] | None = None,
+    numbered: bool = False,
 ) -> tuple[Any, ...] | None:
-    """The names of the columns; None where they are but numbered 0, 1, ... or it is no frame.
+    """The names of the columns; None if it is no frame, or they are 0, 1, ... and not `numbered`.
 
     known: labels that are expected; columns of several levels are read as tuples where these are.
     """
@@ -60,7 +64,7 @@ def column_names(
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{what} have two columns called {twice!r}; drop or rename one of them.")
-    return None if names == tuple(range(len(names))) else names
+    return None if not numbered and is_numbering(names) else names
 
 
 def as_labels(given: Any, what: str) -> tuple[Any, ...]:
@@ -80,12 +84,11 @@ def frame_numbers(
     given: Any, columns: tuple[Any, ...] | None, what: str, known: Any = None
 ) -> np.ndarray:
     """The numbers of a frame, (N, columns), in the order of known columns where it has names."""
-    names = column_names(given, what, columns if known is None else known)
-    order = None if names is None else label_order(names, columns, what, "column")
+    names = column_names(given, what, columns if known is None else known, numbered=True)
+    order = label_order(names, columns, what, "column")
     array = _stacked(given, what) if isinstance(given, Mapping) else given.to_numpy()
     if array.dtype.kind not in "fiub":
-        labels = range(array.shape[1]) if names is None else names
-        array = np.column_stack([_numbers(array[:, i], n, what) for i, n in enumerate(labels)])
+        array = np.column_stack([_numbers(c, n, what) for n, c in zip(names or (), array.T)])
     return array if order is None or order == list(range(len(order))) else array[:, order]
 
 
@@ -112,11 +115,15 @@ def _numbers(column: np.ndarray, name: Any, what: str) -> np.ndarray:
 
 # ------------------------------------------------------------------ one order for two sides
 def labels_of(given: Any) -> tuple[Any, ...] | None:
-    """The labels of a series, a frame's rows or a dictionary; None where they are but 0, 1, ..."""
-    if not isinstance(given, Mapping) and index_of(given) is None:
-        return None
-    labels = tuple(given if isinstance(given, Mapping) else given.index)
-    return None if labels == tuple(range(len(labels))) else labels
+    """The labels of a series, of a frame's rows or of a dictionary; None of anything else."""
+    if isinstance(given, Mapping):
+        return tuple(given)
+    return None if index_of(given) is None else tuple(given.index)
+
+
+def is_numbering(labels: Sequence[Any]) -> bool:
+    """Are the labels the numbers 0, 1, ... in their order?"""
+    return tuple(labels) == tuple(range(len(labels)))
 
 
 def in_order(given: Any, labels: Sequence[Any] | None, what: str) -> Any:
@@ -137,8 +144,12 @@ def label_order(
     own: Sequence[Any] | None, labels: Sequence[Any] | None, what: str, thing: str = "entry"
 ) -> list[int] | None:
     """The position of each label among one's own; None where either side has none."""
-    if own is None or labels is None:
+    if own is None or (labels is not None and len(labels) == len(own) and own == labels):
         return None
+    if labels is None or is_numbering(labels) or is_numbering(own):
+        if set(own) != set(range(len(own)) if labels is None else labels):
+            return None
+        labels = range(len(own)) if labels is None else labels
     _refuse_twice(own, what)
     position = {label: i for i, label in enumerate(own)}
     wanted = set(labels)
@@ -177,6 +188,11 @@ def row_orders(names: Sequence[str], indices: Sequence[Any]) -> list[np.ndarray 
         if own is first or own.equals(first):
             continue
         what = f"the rows of {names[k]}, paired with those of {names[labelled[0]]},"
+        if set(own) != set(first) and (is_numbering(own) or is_numbering(first)):
+            raise ValueError(
+                f"{what} are labelled {listed(list(own))} and {listed(list(first))}; pair them by "
+                ".set_axis(...) or .reindex(...), or pass .to_numpy() to pair them by position."
+            )
         order = label_order(tuple(own), tuple(first), what, "label")
         if len(labelled) < len(indices):
             raise ValueError(

@@ -53,12 +53,14 @@ class JointSamples:
 
     @property
     def labels(self) -> tuple[Any, ...] | None:
-        """The label of each coordinate, None for one without; None where none has one."""
-        labels: list[Any] = []
-        for p in self.parameters:
-            own = (p.name(),) if p.shape == () and p.is_named else (None,) * math.prod(p.shape)
-            labels.extend(p.columns or own)
-        return None if set(labels) == {None} else tuple(labels)
+        """The label of each coordinate, or what messages call it; None where none has a label."""
+        if not any(p.columns or (p.is_named and p.shape == ()) for p in self.parameters):
+            return None
+        return tuple(
+            label
+            for p, where in self.slices.items()
+            for label in p.columns or map(self.coordinate, range(where.start, where.stop))
+        )
 
     @property
     def index(self) -> Any:

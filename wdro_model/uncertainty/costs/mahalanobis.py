@@ -145,7 +145,7 @@ class Mahalanobis(GroundCost):
                 + ("neither." if self.covariance is None else "both.")
             )
         name = "precision" if self.covariance is None else "covariance"
-        columns = column_names(getattr(self, name), name)
+        columns = column_names(getattr(self, name), name, numbered=True)
         if columns is not None:  # its rows go with its columns
             ordered = in_order(getattr(self, name), columns, f"the rows of the {name}")
             object.__setattr__(self, name, ordered)

@@ -42,7 +42,9 @@ class Polyhedron(Support):
     """The labels of the columns of A, where it was given as a frame."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_columns", column_names(self.A, "the inequalities"))
+        object.__setattr__(
+            self, "_columns", column_names(self.A, "the inequalities", numbered=True)
+        )
         object.__setattr__(self, "b", in_order(self.b, labels_of(self.A), "b"))
         is_sparse = sparse.issparse(self.A)
         matrix = sparse.csr_array(self.A, copy=True) if is_sparse else numbers(self.A, "A")
