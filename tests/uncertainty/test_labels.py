@@ -181,6 +181,11 @@ def test_parameters_that_are_added_have_the_same_columns():
     d = wdro.UncertainParameter(name="d", samples=pd.DataFrame(data, columns=list(ASSETS[::-1])))
     with pytest.raises(ValueError, match=r"'d'.*'c'.*another order"):
         wdro.Problem(cp.Minimize((c + d) @ x), [cp.sum(x) == 1])
+    other = wdro.UncertainParameter(samples=pd.DataFrame(data, columns=["e", "f", "g", "h"]))
+    wdro.Problem(cp.Minimize((c + other) @ x), [cp.sum(x) == 1])  # words of their own
+    part = wdro.UncertainParameter(name="e", samples=pd.DataFrame(data, columns=["oil", *"fgh"]))
+    with pytest.raises(ValueError, match=r"meet entry by entry and have different labels"):
+        wdro.Problem(cp.Minimize((c + part) @ x), [cp.sum(x) == 1])
     with pytest.raises(ValueError, match=r"'d'.*another order"):
         wdro.Problem(cp.Minimize(0), [cp.sum(x) == 1, wdro.expectation((c + d) @ x) <= 9])
 

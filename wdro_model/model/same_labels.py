@@ -16,31 +16,16 @@ import numpy as np
 from cvxpy.atoms.elementwise.elementwise import Elementwise
 
 from wdro_model.loss import CallableLoss
-from wdro_model.loss.atoms.cvxpy_classes import (
-    ADD,
-    CONCATENATE,
-    CONVOLUTIONS,
-    DIVIDE,
-    HSTACK,
-    INDEX,
-    KRON,
-    MATMUL,
-    MULTIPLY,
-    NEGATE,
-    RESHAPE,
-    SPECIAL_INDEX,
-    TRANSPOSE,
-    VSTACK,
-)
+from wdro_model.loss.atoms import cvxpy_classes as atoms
 from wdro_model.sets import FeasibleSet, In
 from wdro_model.uncertainty.data_frames import is_numbering, listed
 from wdro_model.uncertainty.parameter import UncertainParameter
 
-MOVES = (INDEX, SPECIAL_INDEX, RESHAPE, TRANSPOSE)
+MOVES = (atoms.INDEX, atoms.SPECIAL_INDEX, atoms.RESHAPE, atoms.TRANSPOSE)
 """Atoms that put entries elsewhere."""
-MIXES = (HSTACK, VSTACK, CONCATENATE, KRON, *CONVOLUTIONS)
+MIXES = (atoms.HSTACK, atoms.VSTACK, atoms.CONCATENATE, atoms.KRON, *atoms.CONVOLUTIONS)
 """Atoms in which entries at the same position do not meet."""
-ENTRYWISE = (Elementwise, ADD, NEGATE, MULTIPLY, DIVIDE)
+ENTRYWISE = (Elementwise, atoms.ADD, atoms.NEGATE, atoms.MULTIPLY, atoms.DIVIDE)
 """Atoms of one labelled argument that leave entries where they are."""
 Found = dict[int, np.ndarray]
 """By the ids of labelled leaves, which of their coordinates stands where in an expression."""
@@ -75,11 +60,10 @@ def refuse_other_labels(objective: Any, constraints: Sequence[Any]) -> None:
             leaves[c.variable.id] = Labelled(text, tuple(c.set.names), c.set)
     for root in roots:
         _met(root, leaves)
-    for pair in product(objective.parameters, objective.variables) if opaque else ():
-        mine, theirs = (leaves.get(leaf.id) for leaf in pair)
-        if mine is not None and theirs is not None:
-            rows = (np.arange(len(one.labels)) for one in (mine, theirs))
-            _compare(mine, theirs, *rows, order_alone=True)
+    for p, v in product(objective.parameters, objective.variables) if opaque else ():
+        if p.id in leaves and v.id in leaves:  # one order, though it is not known where they meet
+            rows = (np.arange(p.size), np.arange(v.size))
+            _compare(leaves[p.id], leaves[v.id], *rows, order_alone=True)
 
 
 def _met(expression: Any, leaves: dict[int, Labelled]) -> Found:
@@ -91,7 +75,7 @@ def _met(expression: Any, leaves: dict[int, Labelled]) -> Found:
     if isinstance(expression, MOVES):
         moved = {key: expression.numeric([at]).astype(int) for key, at in parts[0].items()}
         return {key: at for key, at in moved.items() if at.size == parts[0][key].size}
-    by_product = isinstance(expression, MATMUL) and not isinstance(expression, MULTIPLY)
+    by_product = isinstance(expression, atoms.MATMUL) and not isinstance(expression, ENTRYWISE)
     inner = by_product and expression.size == 1
     if isinstance(expression, MIXES) or (by_product and not inner):
         return {}
@@ -118,7 +102,8 @@ def _compare(
     places = {} if theirs.feasible is None else theirs.feasible.coordinates
     own = [mine.labels[i] for i in at.ravel()]
     own = [theirs.labels[places[label]] if label in places else label for label in own]
-    if own == names:
+    unlike = theirs.feasible is None and set(own).isdisjoint(names)
+    if own == names or len(own) == 1 or unlike:  # data in words of their own are no misprint
         return
     missing, extra = set(names) - set(own), set(own) - set(names)
     if not missing and not extra:
@@ -129,10 +114,8 @@ def _compare(
             "labels=...), by the set or a list; samples=frame.to_numpy() has no labels."
         )
     if not order_alone and not is_numbering(theirs.labels):
-        extras, missed = (
-            listed([label for label in side if label in odd])
-            for side, odd in ((own, extra), (names, missing))
-        )
+        extras = listed([label for label in own if label in extra])
+        missed = listed([label for label in names if label in missing])
         raise ValueError(
             f"{mine.text} and {theirs.text} meet entry by entry and have different labels: "
             f"{extras} in place of {missed}. Rename the columns, or pass samples=frame.to_numpy() "

@@ -157,9 +157,9 @@ def label_order(
     extra = [label for label in own if label not in wanted]
     if missing:
         near = nearest(missing[0], extra)
-        hint = "." if near is None else f"; is it the one called {near!r}?"
-        own_ones = f" They have {listed(extra)}; .to_numpy() is taken by position." if extra else ""
-        raise ValueError(f"{what} have no {thing} {listed(missing)}{hint}{own_ones}")
+        others = f"; they have {listed(extra)}. .to_numpy() is taken by position." if extra else "."
+        hint = others if near is None else f"; is it the one called {near!r}?"
+        raise ValueError(f"{what} have no {thing} {listed(missing)}{hint}")
     if extra:
         near = nearest(extra[0], labels)
         hint = "" if near is None else f" (the nearest known one is {near!r})"
