@@ -188,10 +188,13 @@ def row_orders(names: Sequence[str], indices: Sequence[Any]) -> list[np.ndarray 
         if own is first or own.equals(first):
             continue
         what = f"the rows of {names[k]}, paired with those of {names[labelled[0]]},"
-        if set(own) != set(first) and (is_numbering(own) or is_numbering(first)):
+        known, own_ones = set(first), set(own)
+        if own_ones != known:
+            others = [label for label in own if label not in known]
+            missing = [label for label in first if label not in own_ones]
             raise ValueError(
-                f"{what} are labelled {listed(list(own))} and {listed(list(first))}; pair them by "
-                ".set_axis(...) or .reindex(...), or pass .to_numpy() to pair them by position."
+                f"{what} have the labels {listed(others)} in place of {listed(missing)}; select "
+                "rows by .reindex(...), or pass .to_numpy() to pair them by position."
             )
         order = label_order(tuple(own), tuple(first), what, "label")
         if len(labelled) < len(indices):
