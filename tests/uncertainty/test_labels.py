@@ -366,6 +366,12 @@ def test_rows_are_paired_by_their_labels(seed):
     part = problem.with_samples(rows=[1, 0], probabilities=pd.Series([0.5, 0.5], days[[1, 0]]))
     assert part.evaluate(decision=at).mean == pytest.approx(twin.losses(None, at)[:2].mean())
     later = d.set_axis(days + (days[1] - days[0]))
+    choices = {"radii": [0.0], "progress": False}
+    scores = [
+        wdro.select_radius(problem, test={"c": test_c, "d": series}, **choices).scores
+        for series in (test_d, test_d.iloc[rows])
+    ]
+    np.testing.assert_allclose(*scores)
     for wrong in (
         lambda: paired(c, later),
         lambda: problem.losses({"c": test_c, "d": later}, at),

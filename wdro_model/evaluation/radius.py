@@ -30,6 +30,7 @@ from wdro_model.model import RobustModel
 from wdro_model.model.uncertain_constraints import refuse_unpaired
 from wdro_model.solve.options import Options
 from wdro_model.uncertainty.costs import BoundCost
+from wdro_model.uncertainty.data_frames import index_of
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import CHUNK_ENTRIES, read_only
 from wdro_model.uncertainty.scenarios import LazySamples
@@ -279,6 +280,8 @@ def check_test(joint: JointSamples, test: Any, holdout: Any) -> Any:
         raise ValueError(f"test= takes the place of a hold-out; drop holdout={holdout!r}.")
     given = joint.by_parameter(test)
     found = {p: _scenarios(p, given[p]) for p in joint.parameters}
+    orders = joint.row_orders([index_of(given[p]) for p in joint.parameters])
+    found = {p: s if o is None else s[o] for (p, s), o in zip(found.items(), orders)}
     joint.check_counts([len(scenarios) for scenarios in found.values()])
     return found
 

@@ -48,7 +48,7 @@ class JointSamples:
         self.probabilities: np.ndarray | None = None
         self.left_out = 0
         """The number of samples that were given with the probability zero."""
-        orders = self._row_orders([p.row_labels for p in self.parameters])
+        orders = self.row_orders([p.row_labels for p in self.parameters])
         self._weigh(_common_probabilities(self.parameters, orders))
 
     @property
@@ -319,13 +319,14 @@ class JointSamples:
         indices: the labels of the rows of each, which bring them into the order of the first.
         """
         self.check_counts([len(block) for block in blocks])
-        orders = self._row_orders(indices)
+        orders = self.row_orders(indices)
         flat = [
             b.reshape(len(b), -1)[slice(None) if o is None else o] for b, o in zip(blocks, orders)
         ]
         return read_only(flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1))
 
-    def _row_orders(self, indices: list[Any]) -> list[np.ndarray | None]:
+    def row_orders(self, indices: list[Any]) -> list[np.ndarray | None]:
+        """The orders that pair the rows of the parameters' data, from their indices of pandas."""
         return row_orders([repr(p.name()) for p in self.parameters], indices)
 
     def _with(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wdro_model.uncertainty.data_frames import index_of
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ def _lazy_batches(
         else p.as_scenarios(given[p], f"scenarios of {p.name()!r}")
         for p in joint.parameters
     }
+    joint.row_orders([index_of(given[p]) for p in joint.parameters])
     counts = [len(array) for array in arrays.values()]
     joint.check_counts(counts)
     streams = {
