@@ -237,7 +237,7 @@ def name_keywords_of(modules: Iterable[ModuleType]) -> None:
             continue
         checked = done.setdefault(own, naming_keywords(own))
         if isclass(thing):
-            thing.__init__ = checked
+            thing.__init__ = checked  # type: ignore[method-assign]
         else:  # where it is defined as well, by which it is pickled
             setattr(module, name, checked)
             setattr(sys.modules[own.__module__], own.__name__, checked)

@@ -9,6 +9,7 @@ none of these packages is imported.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Real
@@ -208,8 +209,7 @@ def row_orders(names: Sequence[str], indices: Sequence[Any]) -> list[np.ndarray 
 
 def _refuse_twice(labels: Sequence[Any], what: str) -> None:
     if len(set(labels)) < len(labels):
-        seen: set[Any] = set()
-        twice = next(label for label in labels if label in seen or seen.add(label))
+        twice = next(label for label, count in Counter(labels).items() if count > 1)
         raise ValueError(f"{what} have the label {twice!r} twice; labels must tell entries apart.")
 
 
