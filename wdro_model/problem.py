@@ -35,6 +35,7 @@ from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
 from wdro_model.model.uncertain_constraints import refuse_unpaired
 from wdro_model.objectives.least_thresholds import risk_on
 from wdro_model.sets.deadlines import deadline, seconds_left
+from wdro_model.sharing import alone, locks_of, one_thread_at_a_time
 from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
 from wdro_model.solve.constraint_programs import declared_model, explained
@@ -134,15 +135,17 @@ class Problem:
         self._constraints = tuple(check_constraints(constraints))
         self._assume_convex = check_assumption(assume_convex)
         self._ambiguity = check_ambiguity(ambiguity)
-        self._model = declared_model(
-            objective, self._constraints, self._ambiguity, self._assume_convex
-        )
+        self._locks = locks_of(objective, self._constraints)
+        with alone(self._locks):
+            self._model = declared_model(
+                objective, self._constraints, self._ambiguity, self._assume_convex
+            )
+            refuse_empty_set(self._model)
         self._warned = False
         self._decided: Mapping[cp.Variable, np.ndarray] | None = None
         self.value: float | None = None
         self.status: str | None = None
         self.solution: Solution | None = None
-        refuse_empty_set(self._model)
 
     # -------------------------------------------------------------- solving
     def solve(
@@ -212,13 +215,17 @@ class Problem:
         if unknown:
             Options.of(unknown)
         checked = Options(epsilon, sigma, integration, dual, seed, start, relax, verbose, progress)
-        time_limit = check_time_limit(time_limit)
+        with deadline(check_time_limit(time_limit)), alone(self._locks):
+            return self._solve(method, solver, checked)
+
+    def _solve(self, method: Method, solver: Solver | str | None, checked: Options) -> float:
+        """Solve with arguments that were checked, in the time that is left."""
         model, method = self._current_model(), checked.method(method, self.radius)
         model = model.empirical() if method == "erm" else model
         # A solve that fails leaves the variables alone.
-        with deadline(time_limit), model.feasible.layout.holding():
+        with model.feasible.layout.holding():
             chosen = plan(model, method, check_solver(solver), checked.relax)
-            if time_limit is not None:
+            if seconds_left() is not None:
                 chosen = replace(chosen, solver=with_time_limit(chosen.solver, seconds_left()))
             self.value = self.status = self.solution = self._decided = None
             try:
@@ -238,6 +245,7 @@ class Problem:
         self._warn_about_convexity(solution)
         return solution.value
 
+    @one_thread_at_a_time
     def explain(
         self,
         method: Method = "auto",
@@ -274,6 +282,7 @@ class Problem:
         return explain(model, chosen, checked, self.solution)
 
     # -------------------------------------------------------------- evaluating
+    @one_thread_at_a_time
     def losses(self, scenarios: Any = None, decision: Any = None) -> np.ndarray:
         """f(x, scenario) for each scenario: {parameter or name: array}, an array, or the samples.
 
@@ -299,6 +308,7 @@ class Problem:
         model = self._current_model()
         return losses_at(model, self._decision(decision), scenarios)
 
+    @one_thread_at_a_time
     def evaluate(self, scenarios: Any = None, decision: Any = None) -> LossStatistics:
         """Mean, spread and tail of the losses on scenarios, or on the samples; and the risk.
 
@@ -325,6 +335,7 @@ class Problem:
         found = observed(model, x, scenarios).statistics()
         return replace(found, constraints=constraint_values(model, x, scenarios))
 
+    @one_thread_at_a_time
     def robust_value(self, decision: Any = None) -> float | None:
         """The exact worst-case risk of this problem's decision, or of another {variable: value}.
 
@@ -349,6 +360,7 @@ class Problem:
         found = known_robust_value(model, x)
         return None if found is None else model.sign * found
 
+    @one_thread_at_a_time
     def worst_case(
         self,
         method: Literal["exact", "smoothed"] | HasMultiplier | None = None,
@@ -393,6 +405,7 @@ class Problem:
         found = find_worst_case(model, x, self._solution_at(x), method)
         return replace(found, expected_loss=model.sign * found.expected_loss)
 
+    @one_thread_at_a_time
     def path(
         self,
         radii: Iterable[float],
@@ -428,6 +441,7 @@ class Problem:
         arguments = {"solver": solver, "time_limit": time_limit, **options}
         return radius_path(self, radii, method, test, arguments)
 
+    @one_thread_at_a_time
     def round(self) -> Rounded:
         """Replace a fractional decision by a discrete one next to it: a tree, a path, integers.
 
@@ -495,6 +509,7 @@ class Problem:
         shared = (c.rows[0].radius for c in self._model.feasible.uncertain if not c.has_own_ball)
         return max((self._model.radius, *shared))
 
+    @one_thread_at_a_time
     def with_radius(self, radius: SupportsFloat) -> Problem:
         """The same problem with another radius: variables, data and compiled parts are shared.
 
@@ -515,6 +530,7 @@ class Problem:
         ball = WassersteinBall(radius, self.ambiguity.cost)
         return self._twin(self._model.with_ball(ball), ball)
 
+    @one_thread_at_a_time
     def with_samples(
         self, samples: Any = None, *, rows: Any = None, probabilities: Any = None
     ) -> Problem:
@@ -607,7 +623,9 @@ class Problem:
         # CVXPY tells variables apart by an id, which it counts in each process: the auxiliary
         # variables of a later solve must not get the ids of variables that came from elsewhere.
         counter = lin_utils.ID_COUNTER
-        counter.count = max(counter.count, state.pop("_next_id"))
+        wanted = state.pop("_next_id")
+        if counter.count < wanted:  # no call in between, in which another thread might count on
+            counter.count = wanted
         self.__dict__.update(state)
 
     def _objective_text(self) -> str:
@@ -670,7 +688,7 @@ class Problem:
             f"(status {STATIONARY!r}) and its gap bounds no distance to the optimum. If you know "
             "that it is convex, pass assume_convex=True to the problem.",
             ConvexityWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -21,6 +21,7 @@ from wdro_model.evaluation.resampling import Resampling, radius_by_bootstrap
 from wdro_model.evaluation.wasserstein_profile import radius_by_profile
 from wdro_model.model import RobustModel
 from wdro_model.model.uncertain_constraints import refuse_unpaired
+from wdro_model.sharing import one_thread_at_a_time
 from wdro_model.solve.options import Options
 from wdro_model.uncertainty.assurance import Assurance
 
@@ -111,6 +112,7 @@ class GuaranteedRadius:
         return brief(self, f"{self.radius:.6g}, confidence {self.confidence:.4g} by {self.rule!r}")
 
 
+@one_thread_at_a_time
 def radius_for(
     problem: Problem,
     confidence: float = 0.9,

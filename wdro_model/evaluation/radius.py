@@ -28,6 +28,7 @@ from wdro_model.evaluation.parallel import Collected, check_jobs, collect
 from wdro_model.evaluation.selection import RULES, RadiusSelection
 from wdro_model.model import RobustModel
 from wdro_model.model.uncertain_constraints import refuse_unpaired
+from wdro_model.sharing import one_thread_at_a_time
 from wdro_model.solve.options import Options
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.data_frames import index_of
@@ -47,6 +48,7 @@ SMALLEST = 1e-2
 """The first one, as a share of the sampling error of the mean."""
 
 
+@one_thread_at_a_time
 def select_radius(
     problem: Problem,
     radii: Any = None,

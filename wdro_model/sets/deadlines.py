@@ -16,13 +16,14 @@ from typing import Any
 _END: ContextVar[float | None] = ContextVar("end of the time for a solve", default=None)
 
 
+LATE = "the time limit passed before a decision was found; give a longer time_limit, or none."
+
+
 class OutOfTime(TimeoutError):
     """The time limit of a solve has passed in the middle of a call."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "the time limit passed before a decision was found; give a longer time_limit, or none."
-        )
+    def __init__(self, message: str = LATE) -> None:
+        super().__init__(message)
 
 
 class Unproven(OutOfTime):

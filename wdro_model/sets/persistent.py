@@ -9,6 +9,7 @@ constraints and a dual bound before it is returned: there is no silent approxima
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import Any
 
 import clarabel
@@ -292,7 +293,7 @@ def linear_oracle(program: ConeProgram, solver: PersistentSolver) -> LinearOracl
     The direction is scaled to a largest entry of 1: solvers stop at absolute tolerances, and a
     gradient of size 1e-9 would look like zero to them.
     """
-    decision = program.decision
+    decision, in_use = program.decision, threading.Lock()  # one thread at a time
     lower, upper = decision.interval(program.lower, program.upper)
     # A part of HiGHS' vector is within its bounds already.
     outside = not (program.is_linear and decision.selection is not None)
@@ -311,7 +312,8 @@ def linear_oracle(program: ConeProgram, solver: PersistentSolver) -> LinearOracl
         size = np.abs(direction).max()
         scaled = direction / size if size > 0 else direction
         try:
-            return point(solver.minimize(decision.cost(scaled)))
+            with in_use:
+                return point(solver.minimize(decision.cost(scaled)))
         except Unproven as left:
             raise Unproven(point(left.point), size * left.slack) from None
 
