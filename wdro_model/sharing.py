@@ -19,7 +19,8 @@ from wdro_model.sets.feasible_set import FeasibleSet, In
 LOCK = "_lock_of_wdro"
 """The attribute of a variable, a parameter or a set that holds its lock."""
 
-Arguments, Result = ParamSpec("Arguments"), TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 class SharedLock:

@@ -1,5 +1,6 @@
 """Time limits and Ctrl-C in conic solves: a feasible decision comes back, with an honest value."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 import wdro_model as wdro
 from wdro_model.sets.deadlines import OutOfTime, deadline
-from wdro_model.solvers import patience
+from wdro_model.solvers import cone_solver, patience
 from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.patience import Watch, waited
 
@@ -222,3 +223,93 @@ def test_control_c_ends_a_conic_solve(after):
         "came back user_limit interrupted from the keyboard True",
     ), found.stdout + found.stderr
     assert found.returncode in (0, -signal.SIGINT)
+
+
+# ------------------------------------------------------------------ programs in their own process
+def over_a_polyhedron(size, width, seed=0):
+    """One program of about 4 size width^2 numbers: a CVaR and a limit on another one."""
+    rng = np.random.default_rng(seed)
+    sides = np.vstack([np.eye(width), -np.eye(width), rng.uniform(0, 1, (width, width))])
+    limits = np.r_[np.ones(width), np.zeros(width), width * np.ones(width)]
+    support = wdro.supports.Polyhedron(sides, limits)
+    xi = wdro.UncertainParameter(width, samples=rng.uniform(0, 1, (size, width)), support=support)
+    x = cp.Variable(width, nonneg=True)
+    ball = wdro.WassersteinBall(0.02, wdro.costs.Norm(2))
+    loss = wdro.cvar(-xi @ x, 0.8)
+    return wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1], ball), x
+
+
+def test_a_large_program_keeps_its_limit():
+    """Its compilation and one iteration of its solver take seconds in C, which hears of nothing."""
+    problem, x = over_a_polyhedron(1500, 30)
+    began = time.monotonic()
+    problem.solve(time_limit=1.0, progress=False)
+    assert time.monotonic() - began < 3.0
+    assert problem.status == "user_limit"
+    assert x.value.sum() == pytest.approx(1, abs=1e-6)
+
+
+def test_a_program_in_its_own_process_has_the_same_answer(monkeypatch):
+    plain, x = over_a_polyhedron(20, 3)
+    expected, decision = plain.solve(), x.value
+    monkeypatch.setattr(cone_solver, "LARGE", 0)
+    apart, x = over_a_polyhedron(20, 3)
+    for _ in range(2):
+        assert apart.solve(time_limit=60) == pytest.approx(expected, rel=1e-6)
+        assert apart.status == "optimal"
+        assert x.value == pytest.approx(decision, abs=1e-4)
+    other = plain.with_radius(0.3).solve()
+    assert apart.with_radius(0.3).solve(time_limit=60) == pytest.approx(other, rel=1e-5)
+    assert apart.with_radius(0.3).solve() == pytest.approx(other, rel=1e-5)
+
+
+def test_errors_come_out_of_their_own_process(monkeypatch):
+    monkeypatch.setattr(cone_solver, "LARGE", 0)
+    xi = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    x = cp.Variable(2)
+    ball = wdro.WassersteinBall(0.1)
+    with pytest.raises(wdro.UnboundedError, match="unbounded below"):
+        wdro.Problem(cp.Minimize(xi @ x), [x <= 1], ball).solve(time_limit=30)
+    with pytest.raises(cp.error.SolverError, match="ended without an answer"), deadline(30):
+        waited(lambda: os.kill(os.getpid(), signal.SIGKILL), Watch(), is_large=True)
+
+
+def test_a_process_that_does_not_end_is_killed(monkeypatch):
+    monkeypatch.setattr(patience, "GRACE", 0.01)
+    before = multiprocessing.active_children()
+    with pytest.raises(OutOfTime), deadline(0.1):
+        waited(lambda: time.sleep(60), Watch(), is_large=True)
+    assert multiprocessing.active_children() == before
+
+
+def test_a_loss_that_outgrows_the_cost_is_refused_at_once():
+    """Features and labels move: their product grows faster than a distance, but for x = 0."""
+    rng = np.random.default_rng(0)
+    features = wdro.UncertainParameter(3, samples=rng.standard_normal((30, 3)))
+    label = wdro.UncertainParameter(samples=np.sign(rng.standard_normal(30)))
+    x = cp.Variable(3)
+    hinge = cp.pos(1 - label * (features @ x))
+    for constraints in ([cp.norm(x) <= 5], [x >= -1, x <= 1], []):
+        problem = wdro.Problem(
+            cp.Minimize(hinge), constraints, wdro.WassersteinBall(0.1, wdro.costs.Norm(2))
+        )
+        began = time.monotonic()
+        with pytest.raises(wdro.UnboundedError, match="grows faster than the cost"):
+            problem.solve(time_limit=2.0, progress=False)
+        assert time.monotonic() - began < 3.0
+
+
+def test_nested_integrals_keep_the_limit():
+    """Two forms of the data, each integral within another: the kernels look at the clock."""
+    rng = np.random.default_rng(0)
+    features = wdro.UncertainParameter(
+        3, samples=rng.standard_normal((40, 3)), support=wdro.supports.Everywhere()
+    )
+    label = wdro.UncertainParameter(samples=np.sign(rng.standard_normal(40)))
+    x = cp.Variable(3)
+    loss = cp.logistic(-features @ x) + cp.abs(label - features[0] * 0.3)
+    ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(2))
+    problem = wdro.Problem(cp.Minimize(loss), [cp.norm(x) <= 5], ball)
+    began = time.monotonic()
+    problem.solve("smoothed", time_limit=1.0, progress=False)
+    assert time.monotonic() - began < 3.0

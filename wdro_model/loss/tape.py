@@ -18,7 +18,6 @@ from wdro_model.loss.atoms.facts import (
     brief,
     facts_of,
     hidden_parameters,
-    missing_rule,
     prepare,
 )
 from wdro_model.loss.expressions import Walk
@@ -234,7 +233,10 @@ class _Lowering(Walk):
 
 def _refuse_complex(expression: Any) -> None:
     if expression.is_complex():
-        raise missing_rule(expression, " for complex values")
+        raise MissingRuleError(
+            f"'{brief(expression)}' in the loss is complex, and losses are computed with real "
+            "numbers; write its real and imaginary parts as real variables of their own."
+        )
 
 
 def _hidden_message(atom: Any, parameter: Any) -> str:

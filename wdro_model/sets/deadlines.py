@@ -52,6 +52,16 @@ def deadline(seconds: float | None) -> Iterator[None]:
         _END.reset(token)
 
 
+@contextmanager
+def more_time(seconds: float) -> Iterator[None]:
+    """Give the block so many seconds from now, for what is due once the time of a solve is over."""
+    token = _END.set(time.perf_counter() + seconds)
+    try:
+        yield
+    finally:
+        _END.reset(token)
+
+
 def seconds_left() -> float | None:
     """What is left of the time, perhaps less than nothing; None without a limit."""
     end = _END.get()

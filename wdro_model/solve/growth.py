@@ -23,6 +23,8 @@ SAMPLES, DIRECTIONS, VERTICES = 3, 12, 3
 LASTING = 0.7
 """Share of its gain that f/c keeps over a further doubling, where it grows without end. It would be
 half for a kink that lies far behind, and 29/30 for a logarithm."""
+ASIDE = 0.3
+"""How far generic decisions are from the middle, as a share of the way to a vertex."""
 STRIDES = 2.0 ** np.arange(-4, 31)
 """Distances along a ray, in units of the data."""
 FASTER = 1.005
@@ -35,9 +37,29 @@ BOX = "for instance support=wdro.supports.Box(lower, upper)"
 
 def refuse_infinite(model: RobustModel) -> None:
     """An UnboundedError where the loss outgrows the cost or is not defined on the support."""
-    message = model.remember("growth of the loss", lambda: trouble(model, middle(model)))
+    message = model.remember("growth of the loss", lambda: known_trouble(model))
     if message is not None:
         raise UnboundedError(message)
+
+
+def known_trouble(model: RobustModel) -> str | None:
+    """What makes F infinite in the middle of the feasible set, or almost everywhere in it.
+
+    The middle may be where the loss does not depend on the data: the decision zero of a classifier.
+    """
+    centre = middle(model)
+    message = trouble(model, centre)
+    if message is not None or not can_outgrow(model):
+        return message
+    oracle, rng = model.feasible.oracle(), np.random.default_rng(1)
+    for _ in range(VERTICES):
+        direction = rng.standard_normal(oracle.dimension)
+        direction = np.abs(direction) if oracle.nonnegative_directions else direction
+        oracle.calls += 1
+        aside = centre + ASIDE * (oracle.minimize_relaxed(direction) - centre)
+        if not risk_is_infinite(model, aside):
+            return None
+    return outgrown(model)
 
 
 def refuse_growth_at(model: RobustModel, x: Array) -> None:
@@ -98,13 +120,16 @@ def is_tame(model: RobustModel) -> bool:
     return (model.affine_in_data or pieces) and (model.cost.is_norm or model.cost.is_quadratic)
 
 
+def can_outgrow(model: RobustModel) -> bool:
+    """Is there room for the data to go far, where the loss is not known to keep to the cost?"""
+    bounds = model.joint.bounds
+    return not is_tame(model) and (bounds is None or not np.isfinite(bounds).all())
+
+
 def risk_is_infinite(model: RobustModel, x: Array) -> bool:
     """Does the loss of a decision outgrow the cost, so that its worst-case risk is infinite?"""
-    bounds = model.joint.bounds
-    if is_tame(model) or (bounds is not None and np.isfinite(bounds).all()):
-        return False
     origin = model.joint.matrix[0]
-    return GROWTH in along(model, x, origin, rays(model, x, origin))
+    return can_outgrow(model) and GROWTH in along(model, x, origin, rays(model, x, origin))
 
 
 def rays(model: RobustModel, x: Array, origin: Array) -> list[Array]:

@@ -11,7 +11,7 @@ from cvxpy.error import SolverError
 
 from wdro_model.model import Model
 from wdro_model.model.feasible import meets
-from wdro_model.sets.deadlines import OutOfTime
+from wdro_model.sets.deadlines import OutOfTime, more_time
 from wdro_model.solve.certify import Solution, evaluations
 from wdro_model.solve.first_order import refuse_outside, user_start
 from wdro_model.solve.judges import judge_of
@@ -21,7 +21,7 @@ from wdro_model.solvers import Stop
 from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.objective import Array
 
-ROOM = 0.5
+ROOM = 0.3
 """Seconds for the way into the feasible set."""
 NEAR = 1e-6
 """Points that are closer to holding all constraints are feasible."""
@@ -106,10 +106,11 @@ def nearest_feasible(model: Model, x: Array) -> Array | None:
         distance = cp.sum([cp.sum_squares(v - parts[v]) for v in layout.variables])
         problem = cp.Problem(cp.Minimize(distance), model.feasible.conic_constraints())
         try:
-            problem.solve(solver=cp.CLARABEL, time_limit=ROOM)
-        except SolverError:
+            with more_time(ROOM):
+                found = Conic(cp.CLARABEL).run_again(problem)
+        except (SolverError, OutOfTime):
             return None
-        if problem.status != settings.OPTIMAL:
+        if found is None:
             return None
         return layout.join({v: v.value for v in layout.variables})
 

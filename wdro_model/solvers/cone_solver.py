@@ -146,6 +146,8 @@ class Conic:
         """
         if self.solver != cp.HIGHS and (self.solver is not None or self.options):
             return None  # another solver was asked for, or is meant by the options
+        if is_large(problem):
+            return None  # compiled in a process of its own, for want of time
         solver = patient(problem, self._name(problem))
         try:
             return WarmHighs.of(problem, variables, solver, self.options)
@@ -160,13 +162,13 @@ class Conic:
         unit: what the objective of the problem is measured in.
         """
         solver = patient(problem, self._name(problem))
-        data, chain, inverse = problem.get_problem_data(solver, solver_opts=dict(self.options))
-        options, watch = dict(self.options), Watch()
-        work = partial(chain.solve_via_data, problem, data, False, False, options)
-        raw = waited(work, watch)
+        watch = Watch()
+        options = {**self.options, "warm_start": False}
+        work = partial(_compile_and_solve, problem, solver, False, options)
+        answered = waited(work, watch, is_large=is_large(problem))
         if watch.interrupted:
             raise KeyboardInterrupt
-        found = chain.invert(raw, inverse)
+        found = answered.solution
         if found.status != settings.OPTIMAL:
             return None
         for variable in problem.variables():
@@ -174,7 +176,7 @@ class Conic:
         for constraint in problem.constraints:
             if constraint.id in found.dual_vars:
                 constraint.save_dual_value(found.dual_vars[constraint.id])
-        name = chain.solver.name().upper()
+        name = answered.solver.name().upper()
         check_constraints(problem, name)
         iterations = found.attr.get(settings.NUM_ITERS)
         value = unit * float(problem.objective.value)  # at the decision, as CVXPY has it
@@ -192,7 +194,8 @@ class Conic:
             try:
                 solver = patient(problem, name)
                 work = partial(_compile_and_solve, problem, solver, verbose, dict(self.options))
-                problem.unpack_results(*waited(work, watch))
+                found = waited(work, watch, is_large=is_large(problem))
+                problem.unpack_results(found.solution, found, None)
                 if problem.status == settings.OPTIMAL:
                     check_constraints(problem, name)
                 return
@@ -209,16 +212,50 @@ class Conic:
         return f"conic solver {self.solver or 'CLARABEL (mixed-integer: HIGHS, or one for cones)'}"
 
 
+LARGE = 50_000
+"""Numbers of a program from which its compilation or an iteration may take seconds. A larger bound
+leaves programs in this process that cannot be stopped; a fork costs hundredths of a second."""
+
+
+def is_large(problem: cp.Problem) -> bool:
+    """Has the program so many rows, constants and variables that it may take seconds?"""
+    if seconds_left() is None:
+        return False
+    leaves = (*problem.constants(), *problem.variables(), *problem.parameters())
+    return sum(part.size for part in (*leaves, *problem.constraints)) > LARGE
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What a solver has found, as CVXPY asks a chain of reductions for it."""
+
+    solution: Any
+    solver_name: str
+
+    @property
+    def solver(self) -> Answered:
+        return self
+
+    def name(self) -> str:
+        """The name of the solver."""
+        return self.solver_name
+
+    def invert(self, solution: Any, inverse: Any) -> Any:
+        """The solution in the user's variables, which it is already."""
+        return solution
+
+
 def _compile_and_solve(
     problem: cp.Problem, solver: Any, verbose: bool, options: dict[str, Any]
-) -> tuple[Any, Any, Any]:
+) -> Answered:
     """What `problem.solve` does, but for the answer, which is not yet given to the variables."""
     warm = options.pop("warm_start", True)
     compiling = {name: options.pop(name) for name in COMPILING if name in options}
     data, chain, inverse = problem.get_problem_data(
         solver, verbose=verbose, solver_opts=options, **compiling
     )
-    return chain.solve_via_data(problem, data, warm, verbose, options), chain, inverse
+    raw = chain.solve_via_data(problem, data, warm, verbose, options)
+    return Answered(chain.invert(raw, inverse), str(chain.solver.name()))
 
 
 def preferred(problem: cp.Problem) -> list[str]:
@@ -247,7 +284,7 @@ def check_constraints(problem: cp.Problem, solver: str) -> None:
                 _message(solver, f"the constraint {_short(constraint)}", violation)
             )
     for variable, violation in _outside(problem.variables()):
-        if violation > BROKEN * max(1.0, float(np.abs(variable.value).max(initial=0.0))):
+        if violation > BROKEN * max(1.0, float(np.abs(_dense(variable.value)).max(initial=0.0))):
             what = f"an attribute of the variable {variable.name()!r}"
             raise InaccurateError(_message(solver, what, violation))
 
@@ -264,14 +301,15 @@ def _size_of_terms(constraint: Any) -> float:
     """How large the terms are whose sum is compared: what the sum changes by, over the change."""
     variables, rng = constraint.variables(), np.random.default_rng(0)
     kept = [variable.value for variable in variables]
-    here = [np.asarray(part.value, dtype=float) for part in constraint.args]
+    here = [_dense(part.value) for part in constraint.args]
     size = max((float(np.abs(part).max(initial=0.0)) for part in here), default=0.0)
     try:
         for variable, value in zip(variables, kept):
-            move = rng.uniform(0.5, 1.0, np.shape(value)) * rng.choice([-1.0, 1.0], np.shape(value))
-            variable.save_value(value * (1.0 + PROBE * move))
+            shape = variable.shape
+            move = rng.uniform(0.5, 1.0, shape) * rng.choice([-1.0, 1.0], shape)
+            variable.save_value(_dense(value) * (1.0 + PROBE * move))
         with np.errstate(all="ignore"):
-            there = [np.asarray(part.value, dtype=float) for part in constraint.args]
+            there = [_dense(part.value) for part in constraint.args]
     finally:
         for variable, value in zip(variables, kept):
             variable.save_value(value)
@@ -283,8 +321,13 @@ def _outside(variables: list[cp.Variable]) -> Iterator[tuple[cp.Variable, float]
     """The variables with attributes, and how far their values are from them."""
     for variable in variables:
         if any(value is not None and value is not False for value in variable.attributes.values()):
-            distance = np.abs(variable.value - variable.project(variable.value))
-            yield variable, float(distance.max())
+            distance = _dense(variable.value) - _dense(variable.project(variable.value))
+            yield variable, float(np.abs(distance).max(initial=0.0))
+
+
+def _dense(value: Any) -> np.ndarray:
+    """The entries of a value that CVXPY may hold as a sparse matrix."""
+    return np.asarray(value.toarray() if hasattr(value, "toarray") else value)
 
 
 def _message(solver: str, what: str, violation: float) -> str:

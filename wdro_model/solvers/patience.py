@@ -3,24 +3,34 @@
 CVXPY's compilation and solvers in C hear of none of this. They run in a thread of their own, and
 the thread that asked waits for them. One that is asked to stop ends with what it has; if it does
 not do so soon, it is left behind, and ends by itself.
+
+Large programs keep Python's lock for seconds in C, and nobody can look at the clock. Where there
+is a limit they run in a forked process, which is killed when it is late.
 """
 
 from __future__ import annotations
 
 import contextvars
+import multiprocessing
+import os
+import signal
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
+
+from cvxpy.error import SolverError
 
 from wdro_model.display.bars import progress_bar
 from wdro_model.sets.deadlines import OutOfTime, seconds_left
 
 TICK = 0.1
 """Seconds between two looks at the time."""
-GRACE = 0.5
+GRACE = 0.4
 """Seconds that a call has to end once it was asked to."""
 SHOWN = 3.0
 """Seconds after which a bar is shown."""
@@ -57,13 +67,24 @@ def watched() -> Watch:
     return _WATCH.get() or Watch()
 
 
-def waited(work: Callable[[], Any], watch: Watch) -> Any:
+def waited(work: Callable[[], Any], watch: Watch, *, is_large: bool = False) -> Any:
     """What `work` returns, in a thread of its own.
 
     It is asked to end at Ctrl-C and when the time of the solve is over; a KeyboardInterrupt or an
     OutOfTime where it does not.
+
+    is_large: under a time limit it runs in a process of its own, and what it changes is lost.
     """
-    call = _Call(work, watch)
+    apart = is_large and seconds_left() is not None and can_fork()
+    call = _ForkedCall(work, watch) if apart else _Call(work, watch)
+    try:
+        return _awaited(call, watch)
+    finally:
+        call.abandon()
+
+
+def _awaited(call: _Call, watch: Watch) -> Any:
+    """The answer of a call that is asked to end when it is late."""
     try:
         _wait(call, watch)
     except KeyboardInterrupt:
@@ -108,9 +129,12 @@ class _Call:
     """A function that runs in a thread, and its answer."""
 
     def __init__(self, work: Callable[[], Any], watch: Watch) -> None:
-        self.done = threading.Event()
+        self.done: Any = threading.Event()
         self._work, self._found = work, None
         self._error: BaseException | None = None
+        self._start(watch)
+
+    def _start(self, watch: Watch) -> None:
         context = contextvars.copy_context()
         context.run(_WATCH.set, watch)
         # A daemon: one that was left behind does not keep the process from ending.
@@ -128,3 +152,64 @@ class _Call:
         if self._error is not None:
             raise self._error
         return self._found
+
+    def abandon(self) -> None:
+        """Leave the call to itself."""
+
+
+def can_fork() -> bool:
+    """Can this process have children that begin with its memory?"""
+    return sys.platform == "linux" and not multiprocessing.current_process().daemon
+
+
+class _ForkedCall(_Call):
+    """A function that runs in a forked process, and its answer."""
+
+    def _start(self, watch: Watch) -> None:
+        fork = multiprocessing.get_context("fork")
+        self._answers, there = fork.Pipe(duplex=False)
+        self._process = fork.Process(target=self._serve, args=(there, watch), daemon=True)
+        with warnings.catch_warnings():  # threads of this process: a child that hangs is killed
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
+        there.close()
+        self.done = _Arrival(self._answers)
+        pid = self._process.pid
+        watch.cancel = lambda: os.kill(pid, signal.SIGINT) if self._process.is_alive() else None
+
+    def _serve(self, there: Any, watch: Watch) -> None:
+        """In the child: send the answer, or the error."""
+        watch.cancel = None
+        signal.signal(signal.SIGINT, lambda *_: watch.end())
+        _WATCH.set(watch)
+        try:
+            found: Any = (self._work(), None)
+        except Exception as error:
+            found = (None, error)
+        there.send(found)
+
+    def answer(self) -> Any:
+        try:
+            self._found, self._error = self._answers.recv()
+        except EOFError:
+            raise SolverError("the process of the solver ended without an answer.") from None
+        return super().answer()
+
+    def abandon(self) -> None:
+        """Kill the process, if it still runs."""
+        self._process.kill()
+        self._process.join()
+        self._answers.close()
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """Whether an answer has come, with the methods of an event."""
+
+    pipe: Any
+
+    def wait(self, seconds: float) -> bool:
+        return bool(self.pipe.poll(seconds))
+
+    def is_set(self) -> bool:
+        return bool(self.pipe.poll())

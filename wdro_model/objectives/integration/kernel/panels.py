@@ -9,6 +9,7 @@ import numpy as np
 from wdro_model.objectives.integration.kernel.exponents import Exponent, interval_bounds
 from wdro_model.objectives.integration.kernel.laws import TiltedLaw, log_sum_exp
 from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
+from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array
 
 CUT = 44.0
@@ -73,6 +74,7 @@ def refine(
         owner = panels.owner
         if not len(owner):
             break
+        check_deadline()
         half = 0.5 * (panels.high - panels.low)
         t = 0.5 * (panels.high + panels.low)[:, None] + half[:, None] * NODES
         values = exponent(np.repeat(owner, DEGREE + 1), t.ravel()).reshape(t.shape)
