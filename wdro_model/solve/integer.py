@@ -105,15 +105,17 @@ def _searched(
 def _branched(
     model: Model, chosen: Plan, solver: BranchAndBound, options: Options, began: float
 ) -> Found:
+    starts = [] if options.start is None else [user_start(model, options.start)]
     try:
         nodes = nodes_of(model, chosen, solver)
+        if solver.time_limit is not None and has_quick_choice(model, chosen):
+            starts.append(_some_choice(model, chosen).x)  # not worse than with less time
     except OutOfTime:
         return _some_choice(model, chosen)
     lower, upper = model.feasible.bounds()
     search = TreeSearch(nodes, solver, began)
-    start = None if options.start is None else user_start(model, options.start)
     found = search.run(
-        lower, upper, start=start, verbose=options.verbose, progress=options.progress
+        lower, upper, starts=starts, verbose=options.verbose, progress=options.progress
     )
     if found is None:
         if search.open:
@@ -132,10 +134,17 @@ def _branched(
     )
 
 
+def has_quick_choice(model: Model, chosen: Plan) -> bool:
+    """Is there an objective whose slope an oracle can be asked for, at 0/1 decisions?"""
+    known = chosen.objective is not None and model.feasible.has_oracle
+    return known and model.feasible.is_binary
+
+
 def _some_choice(model: Model, chosen: Plan) -> Found:
     """A vertex, where there is no time for more: the least for the slope in the middle."""
-    if chosen.objective is None or not (model.feasible.has_oracle and model.feasible.is_binary):
+    if not has_quick_choice(model, chosen):
         raise OutOfTime
+    assert chosen.objective is not None
     objective, oracle = chosen.objective(), model.feasible.oracle()
     middle = np.mean(np.clip(model.feasible.bounds(), -1.0, 1.0), axis=0)
     x = checked_choice(oracle, oracle.vertex(objective.evaluate(middle).gradient))

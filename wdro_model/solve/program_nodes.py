@@ -114,7 +114,7 @@ class ProgramNodes:
     # ------------------------------------------------------------------ integer decisions
     def candidates(self, found: Relaxed, count: int, improved: bool) -> Iterator[Array]:
         """What the relaxation rounds to, vertices next to it, and at times the nearest point."""
-        if improved or count == 1:
+        if improved or count & (count - 1) == 0:  # the first node, and at every doubling
             yield from self._exchanged(found.x)
         if improved:
             return

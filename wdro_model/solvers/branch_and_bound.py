@@ -168,19 +168,20 @@ class TreeSearch:
         lower: Array,
         upper: Array,
         *,
-        start: Array | None = None,
+        starts: Iterable[Array] = (),
         verbose: bool = False,
         progress: bool = True,
     ) -> IntegerOutcome | None:
         """Search between bounds; None where no integer decision was found.
 
-        start: a decision whose integers are tried first.
+        starts: decisions whose integers are tried first.
         """
         stop, bound = Stop.GAP, -np.inf
         with _Table(verbose, progress) as table, deadline(self._seconds()):
             try:
-                if start is not None and self.nodes.has(start):
-                    self._take(start)
+                for start in starts:
+                    if self.nodes.has(start):
+                        self._take(start)
                 self._look(lower, upper, None, -np.inf)
                 while self.open and self.open[0][0] < self.cutoff:
                     bound = self.bound
@@ -229,6 +230,9 @@ class TreeSearch:
             return np.inf
         if found.bound < known:
             found = Relaxed(known, found.x, found.memory)
+        if self.count == 1:  # what an interrupt would have returned so far
+            for x in self.nodes.known():
+                self._take(x)
         before = self.value
         self._try(found, improved=False)
         if self.value < before:

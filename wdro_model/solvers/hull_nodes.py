@@ -22,7 +22,8 @@ SHARE = 0.1
 ITERATIONS = 300
 """Of Frank-Wolfe, for one node."""
 STARTS, SEARCHED = 3, 50
-"""Vertices of the first node from which exchanges begin; and one at every so many nodes."""
+"""Vertices of the first node from which exchanges begin; and one at every so many nodes, and at
+every doubling of their number."""
 TRIED = 5
 """Vertices of a node that are tried, the heaviest first."""
 
@@ -40,6 +41,8 @@ class HullNodes:
         self._known: dict[bytes, float] = {}
         self._rng = np.random.default_rng(0)
         self._vertices: list[Array] = []
+        self._first: list[Array] = []
+        """The vertex that the first node began with."""
 
     def relaxed(
         self, lower: Array, upper: Array, memory: Any, cutoff: float, seconds: float | None
@@ -50,6 +53,7 @@ class HullNodes:
         except InfeasibleError:
             return None
         self._vertices = self._vertices or [active.vertex(0).copy()]
+        self._first = self._first or self._vertices[:1]
         enough = Enough(cutoff)
         solver = FrankWolfe(
             gap=SHARE * self.gap,
@@ -87,13 +91,13 @@ class HullNodes:
         if count == 1 and not improved:
             near = self.feasible.round(found.x, judged, self._vertices)
             return [near, *(self.feasible.round(v, judged, [v]) for v in self._vertices[:STARTS])]
-        if improved or count % SEARCHED == 0:
+        if improved or count % SEARCHED == 0 or count & (count - 1) == 0:
             best = min(self._vertices, key=self.value)
             return [self.feasible.round(best, judged, [best])]
         return [np.rint(v) for v in self._vertices]
 
     def known(self) -> list[Array]:
-        return [np.rint(v) for v in self._vertices]
+        return [np.rint(v) for v in (*self._first, *self._vertices)]
 
     def completed(self, x: Array) -> tuple[float, Array]:
         return self.value(x), np.rint(x)

@@ -174,7 +174,7 @@ class _ForkedCall(_Call):
             self._process.start()
         there.close()
         self.done = _Arrival(self._answers)
-        pid = self._process.pid
+        pid = self._process.pid or 0
         watch.cancel = lambda: os.kill(pid, signal.SIGINT) if self._process.is_alive() else None
 
     def _serve(self, there: Any, watch: Watch) -> None:
