@@ -112,7 +112,12 @@ def conic_attempt(
     shown = {"verbose": verbose, "progress": progress, "title": chosen.method}
     points: list[Array] = [] if reached is None else reached
     run = _Run(written.measured(model), written, solver, shown, points, chosen.key, judge)
-    best = None if chosen.kept is None or verbose else run.again(chosen.kept)
+    try:
+        best = None if chosen.kept is None or verbose else run.again(chosen.kept)
+    except (OutOfTime, KeyboardInterrupt):  # a call that was left behind may still use it
+        model.programs.kept.pop(chosen.key, None)
+        model.memory.forms.kept.pop(run.form_key, None)
+        raise
     if best is not None:
         best.multipliers.save()
         model.feasible.pass_on_multipliers()
