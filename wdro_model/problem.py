@@ -32,10 +32,10 @@ from wdro_model.model.declared import (
     check_constraints,
 )
 from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
+from wdro_model.model.sharing import alone, locks_of, one_thread_at_a_time
 from wdro_model.model.uncertain_constraints import refuse_unpaired
 from wdro_model.objectives.least_thresholds import risk_on
 from wdro_model.sets.deadlines import deadline, seconds_left
-from wdro_model.sharing import alone, locks_of, one_thread_at_a_time
 from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
 from wdro_model.solve.constraint_programs import declared_model, explained

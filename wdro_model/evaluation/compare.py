@@ -22,7 +22,7 @@ from wdro_model.evaluation.attempts import (
 from wdro_model.evaluation.discrete import refuse_rounding, rounded_solution
 from wdro_model.evaluation.report import Judged, Refused, Report
 from wdro_model.evaluation.statistics import TRAINING, observed_by_set, probabilities_by_set
-from wdro_model.sharing import one_thread_at_a_time
+from wdro_model.model.sharing import one_thread_at_a_time
 from wdro_model.solve.certify import Solution
 from wdro_model.uncertainty.data_frames import is_frame
 

@@ -20,8 +20,8 @@ from wdro_model.evaluation.radius import OWN, check_problem, increasing_radii
 from wdro_model.evaluation.resampling import Resampling, radius_by_bootstrap
 from wdro_model.evaluation.wasserstein_profile import radius_by_profile
 from wdro_model.model import RobustModel
+from wdro_model.model.sharing import one_thread_at_a_time
 from wdro_model.model.uncertain_constraints import refuse_unpaired
-from wdro_model.sharing import one_thread_at_a_time
 from wdro_model.solve.options import Options
 from wdro_model.uncertainty.assurance import Assurance
 

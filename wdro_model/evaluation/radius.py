@@ -27,8 +27,8 @@ from wdro_model.evaluation.cross_validation import (
 from wdro_model.evaluation.parallel import Collected, check_jobs, collect
 from wdro_model.evaluation.selection import RULES, RadiusSelection
 from wdro_model.model import RobustModel
+from wdro_model.model.sharing import one_thread_at_a_time
 from wdro_model.model.uncertain_constraints import refuse_unpaired
-from wdro_model.sharing import one_thread_at_a_time
 from wdro_model.solve.options import Options
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.data_frames import index_of
