@@ -226,14 +226,14 @@ def is_large(problem: cp.Problem) -> bool:
 
 
 @dataclass(frozen=True)
-class Answered:
+class InvertedAnswer:
     """What a solver has found, as CVXPY asks a chain of reductions for it."""
 
     solution: Any
     solver_name: str
 
     @property
-    def solver(self) -> Answered:
+    def solver(self) -> InvertedAnswer:
         return self
 
     def name(self) -> str:
@@ -247,7 +247,7 @@ class Answered:
 
 def _compile_and_solve(
     problem: cp.Problem, solver: Any, verbose: bool, options: dict[str, Any]
-) -> Answered:
+) -> InvertedAnswer:
     """What `problem.solve` does, but for the answer, which is not yet given to the variables."""
     warm = options.pop("warm_start", True)
     compiling = {name: options.pop(name) for name in COMPILING if name in options}
@@ -255,7 +255,7 @@ def _compile_and_solve(
         solver, verbose=verbose, solver_opts=options, **compiling
     )
     raw = chain.solve_via_data(problem, data, warm, verbose, options)
-    return Answered(chain.invert(raw, inverse), str(chain.solver.name()))
+    return InvertedAnswer(chain.invert(raw, inverse), str(chain.solver.name()))
 
 
 def preferred(problem: cp.Problem) -> list[str]:

@@ -173,7 +173,7 @@ class _ForkedCall(_Call):
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         there.close()
-        self.done = _Arrival(self._answers)
+        self.done = _AnswerInPipe(self._answers)
         pid = self._process.pid or 0
         watch.cancel = lambda: os.kill(pid, signal.SIGINT) if self._process.is_alive() else None
 
@@ -203,7 +203,7 @@ class _ForkedCall(_Call):
 
 
 @dataclass(frozen=True)
-class _Arrival:
+class _AnswerInPipe:
     """Whether an answer has come, with the methods of an event."""
 
     pipe: Any
