@@ -41,6 +41,7 @@ from wdro_model.solve.certify import STATIONARY
 from wdro_model.solve.constraint_programs import declared_model, explained
 from wdro_model.solve.explain import explain, model_rows
 from wdro_model.solve.first_order import user_start
+from wdro_model.solve.growth import refuse_undefined
 from wdro_model.solve.options import (
     DualName,
     IntegrationName,
@@ -224,6 +225,8 @@ class Problem:
         model = model.empirical() if method == "erm" else model
         # A solve that fails leaves the variables alone.
         with model.feasible.layout.holding():
+            if method != "erm":
+                refuse_undefined(model)
             chosen = plan(model, method, check_solver(solver), checked.relax)
             if seconds_left() is not None:
                 chosen = replace(chosen, solver=with_time_limit(chosen.solver, seconds_left()))
@@ -234,6 +237,8 @@ class Problem:
                 raise (explained(model, error) if model.feasible.uncertain else error) from None
             if method == "auto" and solver is None and not checked.relax:
                 solution = self._whole(model, solution)
+            if method != "erm":
+                refuse_undefined(model, solution.everything)
         solution = solution.turned() if model.maximise else solution
         assurance = None if self.ambiguity is None else self.ambiguity.assurance
         if isinstance(model, RobustModel) and assurance is not None:

@@ -165,10 +165,10 @@ class Walk:
         return atom.copy(arguments)
 
 
-def substitute(expression: Any, values: Mapping[cp.Parameter, np.ndarray]) -> Any:
-    """The expression with each parameter in `values` replaced by a constant.
+def substitute(expression: Any, values: Mapping[Any, np.ndarray]) -> Any:
+    """The expression with each parameter or variable in `values` replaced by a constant.
 
-    Leaves are kept, so the variables of the copy are the user's own. Structured atoms come back in
+    Other leaves are kept, so variables of the copy are the user's own. Structured atoms come back in
     CVXPY's own atoms where their new arguments allow it.
 
     Examples
@@ -185,13 +185,13 @@ def substitute(expression: Any, values: Mapping[cp.Parameter, np.ndarray]) -> An
 
 
 class _Substitution(Walk):
-    def __init__(self, values: Mapping[cp.Parameter, np.ndarray]) -> None:
+    def __init__(self, values: Mapping[Any, np.ndarray]) -> None:
         super().__init__()
         self.values = values
 
     def visit(self, expression: Any) -> Any:
         if isinstance(expression, Leaf):
-            given = isinstance(expression, cp.Parameter) and expression in self.values
+            given = not isinstance(expression, cp.Constant) and expression in self.values
             return cp.Constant(np.asarray(self.values[expression])) if given else expression
         facts = facts_of(expression)
         old = facts.reads(expression)

@@ -9,13 +9,16 @@ samples, before anything is optimised.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
+import cvxpy as cp
 import numpy as np
 
 from wdro_model.errors import UnboundedError
-from wdro_model.model import RobustModel
+from wdro_model.loss.domains import refuse_outside_domain
+from wdro_model.model import Model, RobustModel
 from wdro_model.solvers.objective import Array
 
 SAMPLES, DIRECTIONS, VERTICES = 3, 12, 3
@@ -40,6 +43,19 @@ def refuse_infinite(model: RobustModel) -> None:
     message = model.remember("growth of the loss", lambda: known_trouble(model))
     if message is not None:
         raise UnboundedError(message)
+
+
+def refuse_undefined(
+    model: Model, decision: Mapping[cp.Variable, np.ndarray] | None = None
+) -> None:
+    """An UnboundedError where the data may leave the domain of the loss.
+
+    decision: the one that was found; without it, what does not depend on a decision is judged.
+    """
+    if isinstance(model, RobustModel) and model.radius > 0 and model.expression is not None:
+        judge = partial(refuse_outside_domain, model.expression, model.joint, model.cost.frozen)
+        if model.remember("domain of the loss", judge) and decision is not None:
+            judge(decision)
 
 
 def known_trouble(model: RobustModel) -> str | None:

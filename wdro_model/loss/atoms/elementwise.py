@@ -100,6 +100,14 @@ for _name, _atom in atoms.SMOOTH_CLASSES.items():
     elementwise(_atom, *SMOOTH[_name])
 
 
+@declare(atoms.LOG, atoms.LOG1P)
+class Logarithm(AtomFacts):
+    """log v and log(1 + v)."""
+
+    def domain(self, atom: Any) -> list[tuple[Any, float]]:
+        return [(argument, -np.inf) for argument, _ in super().domain(atom)]
+
+
 @declare(atoms.ABS)
 class AbsoluteValue(AtomFacts):
     """|v|."""
@@ -186,6 +194,22 @@ def _(_atom: Any, x: Any, y: Any) -> tuple[Any, ...]:
     return x * log_ratio - x + y, lambda g: g * log_ratio, lambda g: g * (1 - x / floored(y))
 
 
+@declare(atoms.XEXP)
+class ProductWithExponential(AtomFacts):
+    """v e^v, which is convex on half of the line and defined on all of it."""
+
+    def domain(self, atom: Any) -> list[tuple[Any, float]]:
+        return []
+
+
+@declare(atoms.REL_ENTR, atoms.KL_DIV)
+class RelativeEntropy(AtomFacts):
+    """x log(x / y), and with y - x added."""
+
+    def domain(self, atom: Any) -> list[tuple[Any, float]]:
+        return [(atom.args[0], 0.0), (atom.args[1], np.inf)]
+
+
 # ------------------------------------------------------------------ powers
 @declare(POWER)
 class PowerFacts(AtomFacts):
@@ -219,6 +243,13 @@ class PowerFacts(AtomFacts):
         if exponent > 0 or atom.p.parameters() or not natural:
             return math.inf
         return int(p) * base
+
+    def domain(self, atom: Any) -> list[tuple[Any, float]]:
+        """Integer powers are polynomials, whatever CVXPY says of their convexity."""
+        p = atom.p.value
+        if p is None or (p >= 0 and float(p) == int(p)):
+            return []
+        return [(atom.args[0], np.inf if p < 0 else 0.0)]
 
     def adjoints(self, atom: Any) -> Adjoints:
         """Of degree one with the exponent one alone."""

@@ -162,6 +162,18 @@ class AtomFacts:
                     read[k] = _entry_by_entry(atom, argument)
         return read
 
+    def domain(self, atom: Any) -> list[tuple[Any, float]]:
+        """(argument, limit): what must be nonnegative, and the atom's limit where it goes to 0.
+
+        The limit is inf, -inf, NaN for either, and 0 for any that is finite. By default these are
+        the inequalities of CVXPY's own domain, with a finite limit.
+        """
+        limits = [c for c in atom._domain() if isinstance(c, cp.constraints.Inequality)]
+        return [
+            (upper if lower.is_zero() else upper - lower, 0.0)
+            for lower, upper in (c.args for c in limits)
+        ]
+
     # -------------------------------------------------------------- as a function of the data
     def degree(self, atom: Any, degrees: Sequence[float]) -> float:
         """The joint polynomial degree, from those of what it reads, of which one is not zero."""

@@ -269,6 +269,9 @@ class SumOfSquares(AtomFacts):
     def degree(self, atom: Any, degrees: Sequence[float]) -> float:
         return 2 * degrees[0] if degrees[1] == 0 else math.inf
 
+    def domain(self, atom: Any) -> list[tuple[Any, float]]:
+        return [(atom.args[1], math.inf)]
+
     def terms(self, atom: Any, split: Any) -> list[Any] | None:
         over, by = atom.args
         if getattr(atom, "axis", None) is not None or split.degrees(by) > 0:

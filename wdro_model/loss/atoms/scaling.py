@@ -89,6 +89,11 @@ class Quotient(Scaling, Vanishing):
     def degree(self, atom: Any, degrees: Sequence[float]) -> float:
         return degrees[0] if degrees[1] == 0 else math.inf
 
+    def domain(self, atom: Any) -> list[tuple[Any, float]]:
+        a, b = atom.args
+        signs = [int(e.is_nonneg()) - int(e.is_nonpos()) or math.nan for e in (a, b)]
+        return [(cp.abs(b), signs[0] * signs[1] * math.inf)]
+
     def adjoints(self, atom: Any) -> Adjoints:
         """Of degree one only where b does not see the data: its own is never asked for."""
         a, b = atom.args
