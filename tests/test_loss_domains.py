@@ -79,7 +79,7 @@ def should_refuse(case: Case, sign: float, least: float) -> bool:
 
 
 def worst_case(case: Case, along: np.ndarray, sign: float, radius: float, power: int) -> float:
-    """sup E sign * atom over the ball around the samples on the box inside: a grid, and its dual."""
+    """sup E sign * atom over the ball, on the box inside: by a grid."""
     side = np.linspace(0.9, 2.5, 97)
     grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
     losses = sign * case.value(grid @ along)

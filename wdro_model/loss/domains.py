@@ -12,7 +12,6 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-import scipy.sparse as sp
 from cvxpy.expressions.leaf import Leaf
 
 from wdro_model.errors import UnboundedError
@@ -24,12 +23,10 @@ from wdro_model.uncertainty.supports import Polyhedron
 
 Array = np.ndarray
 
-ROUNDING = 1e-12
-"""Least values of at most this, relative to the terms of the argument, count as zero."""
+ROUNDING = 1e-8
+"""Least values of at most this are zeros of a solver."""
 NEGLIGIBLE = 1e-6
 """Entries of a decision below this, relative to its largest one, are zeros of a solver."""
-PROGRAM_ROUNDING = 1e-8
-"""The same for least values that a convex program finds."""
 SCENARIOS = 200
 """Scenarios at which an argument is evaluated that is neither affine nor convex in the data."""
 
@@ -55,32 +52,29 @@ def refuse_outside_domain(
     reach, depends = Reach(joint, frozen), False
     for atom, directions in _atoms_with_directions(expression, frozenset({1})):
         for argument, limit in facts_of(atom).domain(atom):
-            if not reach.sees(argument):
+            if not any(p in joint.slices for p in argument.parameters()):
                 continue
             if argument.variables():
                 depends = True
                 continue
-            least = float(reach.least_values(argument).min())
+            least = reach.least_value(argument, limit)
             known = decision is not None or (len(directions) == 1 and not np.isnan(limit))
             infinite = known and limit != 0 and any(not d * limit < 0 for d in directions)
             if least < 0 or (least == 0 and infinite):
-                seen = Reach(joint, np.ones_like(reach.frozen)).least_values(argument).min()
-                raise UnboundedError(_message(atom, argument, (least, seen), decision is not None))
+                raise UnboundedError(_message(atom, argument, least, decision is not None))
             depends |= least == 0 and not known
     return depends
 
 
-def _message(atom: Any, argument: Any, least: tuple[float, float], at_decision: bool) -> str:
-    """least: values of the argument over the support, and over the samples."""
+def _message(atom: Any, argument: Any, least: float, at_decision: bool) -> str:
     names = ", ".join(repr(p.name()) for p in argument.parameters())
-    support, seen = (f"{value:.4g}" for value in least)
     of, needed = (
         (argument.args[0], f"have one sign, and the support of {names} lets it be zero")
         if isinstance(argument, ABS)
         else (
             argument,
-            f"be {'nonnegative' if least[0] < 0 else 'positive'}, and goes down to {support} over "
-            f"the support of {names} (to {seen} over the samples)",
+            f"be {'nonnegative' if least < 0 else 'positive'}, and goes down to {least:.4g} or "
+            f"further over the support of {names}",
         )
     )
     return (
@@ -112,89 +106,66 @@ class Reach:
 
     def __init__(self, joint: JointSamples, frozen: Array) -> None:
         """frozen: which coordinates keep their observed values."""
-        self.joint, self.frozen = joint, np.array(frozen, dtype=bool)
-        self.data = {p: cp.Variable(p.shape, p.name()) for p in joint.parameters}
-        self.lower, self.upper = joint.matrix.min(axis=0), joint.matrix.max(axis=0)
+        self.joint, self.data, self.limits = joint, {}, []
+        frozen = np.array(frozen, dtype=bool)
+        self.sides = np.array([joint.matrix.min(axis=0), joint.matrix.max(axis=0)])
         for p, where in joint.slices.items():
             box = p.support.bounds(p.shape)
+            if box is not None or isinstance(p.support, Polyhedron):
+                given = [np.ravel(side) for side in box or ([-np.inf], [np.inf])]
+                self.sides[:, where] = np.where(frozen[where], self.sides[:, where], given)
+            else:  # known through a predicate: as far as the samples go
+                frozen[where] = True
+            self.data[p] = cp.Variable(p.shape, bounds=[*self.joint.split(self.sides)[p]])
             if box is None and isinstance(p.support, Polyhedron):
-                box = np.full(p.shape, -np.inf), np.full(p.shape, np.inf)
-            if box is None:  # known through a predicate: as far as the samples go
-                self.frozen[where] = True
-                continue
-            for side, bound in zip((self.lower, self.upper), box):
-                side[where] = np.where(self.frozen[where], side[where], np.ravel(bound))
+                inside = p.support.A @ cp.vec(self.data[p], order="C") <= p.support.b
+                self.limits.append(inside)
+        if frozen.any():
+            shares = cp.Variable(joint.size, nonneg=True)
+            flat = cp.hstack([cp.vec(v, order="C") for v in self.data.values()])
+            observed = flat[frozen] == shares @ joint.matrix[:, frozen]
+            self.limits += [cp.sum(shares) == 1, observed]
 
-    def sees(self, argument: Any) -> bool:
-        """Does the argument depend on the data?"""
-        return any(p in self.joint.slices for p in argument.parameters())
-
-    def least_values(self, argument: Any) -> Array:
-        """The least value of each entry of the argument, those of rounding being 0.
+    def least_value(self, argument: Any, limit: float) -> float:
+        """The least value of the entries of an argument, 0 where it is rounding.
 
         Of an absolute value: the larger one of its two sides, which is negative across zero.
+        Bounds of intervals may prove that it is positive, and scenarios that it is not; between
+        them a program decides.
         """
+        sides = [argument]
         if isinstance(argument, ABS):
-            inner = argument.args[0]
-            return np.maximum(self.least_values(inner), self.least_values(-inner))
-        written = argument.tree_copy({id(p): v for p, v in self.data.items()})
-        boxes = self.joint.bounds is not None or not written.variables()
-        if written.is_affine() and (boxes or self.frozen.all()):
-            return self._least_of_affine(written)
-        if written.is_convex():
-            entries = [entry_of(written, k) for k in range(written.size)]
-            return np.array([self._least_of_convex(entry) for entry in entries])
-        return self._least_seen(written)
+            sides = [argument.args[0], -argument.args[0]]
+        written = [e.tree_copy({id(p): v for p, v in self.data.items()}) for e in sides]
+        with np.errstate(all="ignore"):
+            below = np.max([np.ravel(e.get_bounds()[0], order="F") for e in written], axis=0)
+            proven = below > 0 if limit else below >= 0
+            if proven.all():
+                return float(below.min())
+            seen = np.array([self._least_seen(e) for e in written])
+        least = float(seen.max(axis=0).min())
+        for entry in np.flatnonzero(~proven):
+            if least <= 0:
+                break
+            values = [self._least_of(e, k, entry) for e, k in zip(written, seen)]
+            least = min(least, max(values))
+        return least
 
-    def _least_of_affine(self, written: Any) -> Array:
-        """Each coordinate at the better one of its bounds, or all of them as observed."""
-        rows = self.joint.split(np.zeros((1, self.joint.dimension)))
-        for p, v in self.data.items():
-            v.value = rows[p][0]
-        constant = np.ravel(np.asarray(written.value, dtype=float), order="F")
-        blocks, slopes = written.grad, []
-        for p, v in self.data.items():
-            block = blocks.get(v, np.zeros((v.size, constant.size)))
-            block = sp.csr_array(block if sp.issparse(block) else np.reshape(block, (v.size, -1)))
-            order = np.arange(v.size).reshape(p.shape).ravel(order="F")
-            slopes.append(block[np.argsort(order)])
-        slope = sp.csr_array(sp.vstack(slopes))
-        moving = sp.coo_array(sp.diags_array((~self.frozen).astype(float)) @ slope)
-        moving.eliminate_zeros()
-        at, entry = moving.coords
-        ends = np.where(moving.data > 0, self.lower[at], self.upper[at])
-        terms = np.zeros((2, constant.size))
-        np.add.at(terms[0], entry, moving.data * ends)
-        np.add.at(terms[1], entry, np.abs(moving.data * ends))
-        observed = self.joint.matrix * self.frozen @ slope
-        least = constant + terms[0] + observed.min(axis=0)
-        size = np.abs(constant) + terms[1] + np.abs(observed).max(axis=0)
-        return np.where(np.isfinite(least) & (np.abs(least) <= ROUNDING * size), 0.0, least)
-
-    def _least_of_convex(self, entry: Any) -> float:
-        """By a convex program over the support."""
-        limits = []
-        for p, v in self.data.items():
-            flat, where = cp.vec(v, order="C"), self.joint.slices[p]
-            for side, sign in ((self.lower[where], 1), (self.upper[where], -1)):
-                if (bound := np.isfinite(side)).any():
-                    limits.append(sign * (flat[bound] - side[bound]) >= 0)
-            if isinstance(p.support, Polyhedron):
-                limits.append(p.support.A @ flat <= p.support.b)
-        program = cp.Problem(cp.Minimize(entry), limits)
-        least = float(program.solve())
-        return 0.0 if abs(least) <= PROGRAM_ROUNDING else least
+    def _least_of(self, written: Any, seen: Array, entry: int) -> float:
+        """Of one entry, by a program if it is convex, else what was seen at scenarios."""
+        if not written.is_convex():
+            return float(seen[entry])
+        least = cp.Problem(cp.Minimize(entry_of(written, entry)), self.limits).solve()
+        return 0.0 if abs(least) <= ROUNDING else float(least)
 
     def _least_seen(self, written: Any) -> Array:
-        """At samples, corners and scenarios that are near and far."""
-        rng, joint = np.random.default_rng(0), self.joint
-        samples = joint.matrix[rng.integers(joint.size, size=SCENARIOS)]
-        far = 10.0 ** rng.uniform(-1, 3, size=(SCENARIOS, 1))
-        moves = far * (1e-3 + joint.matrix.std(axis=0)) * rng.standard_normal(samples.shape)
-        rows = np.clip(samples + np.where(self.frozen, 0.0, moves), self.lower, self.upper)
-        found = []
-        for row in [*samples, *rows[joint.contains(rows)]]:
-            for p, v in self.data.items():
-                v.value = joint.split(row[None])[p][0]
-            found.append(np.ravel(np.asarray(written.value, dtype=float)))
-        return np.fmin.reduce(found)
+        """Of each entry, at scenarios near the samples and far from them."""
+        rng, matrix, found = np.random.default_rng(0), self.joint.matrix, []
+        for far in 10.0 ** rng.uniform(-3, 3, size=SCENARIOS):
+            move = far * (1e-3 + matrix.std(axis=0)) * rng.standard_normal(matrix.shape[1])
+            row = np.clip(matrix[rng.integers(len(matrix))] + move, *self.sides)
+            if self.joint.contains(row[None])[0]:
+                for p, value in self.joint.split(row[None]).items():
+                    self.data[p].value = value[0]
+                found.append(np.ravel(np.asarray(written.value, dtype=float), order="F"))
+        return np.fmin.reduce(found, initial=np.inf)

@@ -168,7 +168,7 @@ class Walk:
 def substitute(expression: Any, values: Mapping[Any, np.ndarray]) -> Any:
     """The expression with each parameter or variable in `values` replaced by a constant.
 
-    Other leaves are kept, so variables of the copy are the user's own. Structured atoms come back in
+    Other leaves are the user's own. Structured atoms come back in
     CVXPY's own atoms where their new arguments allow it.
 
     Examples
