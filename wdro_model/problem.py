@@ -40,6 +40,7 @@ from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
 from wdro_model.solve.constraint_programs import declared_model, explained
 from wdro_model.solve.explain import explain, model_rows
+from wdro_model.solve.false_objectives import refuse_wrong_loss
 from wdro_model.solve.first_order import user_start
 from wdro_model.solve.growth import refuse_undefined
 from wdro_model.solve.options import (
@@ -225,6 +226,7 @@ class Problem:
         model = model.empirical() if method == "erm" else model
         # A solve that fails leaves the variables alone.
         with model.feasible.layout.holding():
+            model.remember("gradient of a callable loss", lambda: refuse_wrong_loss(model))
             if method != "erm":
                 refuse_undefined(model)
             chosen = plan(model, method, check_solver(solver), checked.relax)

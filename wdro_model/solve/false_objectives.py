@@ -1,4 +1,4 @@
-"""Objectives of counterparts that people add, held against differences of their own values."""
+"""Gradients of counterparts and losses that people add, held against differences of values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model.errors import UnboundedError
+from wdro_model.loss import CallableLoss
+from wdro_model.loss.gradient_check import refuse_wrong_gradient
+from wdro_model.model import Model
 from wdro_model.objectives.exact import Counterpart
 from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
 from wdro_model.solvers.objective import Array, Point
@@ -41,6 +45,23 @@ def refuse_false_objective(found: Counterpart, objective: Any, oracle: FeasibleS
                 f"along a line inside the feasible set it gives the slope {told:.6g}, differences "
                 f"of its values {narrow:.6g}; correct the gradient in evaluate(x, dual)."
             )
+
+
+def refuse_wrong_loss(model: Model) -> None:
+    """An error where the gradient of a callable loss is wrong inside the feasible set."""
+    loss = model.loss.loss
+    if not isinstance(loss, CallableLoss):
+        return
+    rng, layout = np.random.default_rng(0), model.feasible.layout
+    try:
+        oracle = model.feasible.oracle()
+        corners = np.array([_corner(oracle, rng) for _ in range(CORNERS)])
+    except (UnboundedError, NotImplementedError):
+        corners = rng.standard_normal((CORNERS, layout.dimension))
+    for _ in range(WAYS):
+        parts, shares = rng.uniform(0.2, 1.0, size=CORNERS), rng.uniform(-1.0, 1.0, size=CORNERS)
+        way = (shares - shares.mean()) @ corners
+        refuse_wrong_gradient(model.loss, parts @ corners / parts.sum(), way, rng, loss.name)
 
 
 def _corner(oracle: FeasibleSet, rng: np.random.Generator) -> Array:
