@@ -112,6 +112,13 @@ class CallableLoss:
             partial(self._in_decision, gradients), partial(self._in_data, gradients, size)
         )
 
+    def __array__(self, *_args: Any, **_kwargs: Any) -> Any:
+        raise TypeError(
+            f"{self!r} is no CVXPY expression: pass it as wdro_model.Problem(loss, constraints), "
+            "without cp.Minimize or cp.Maximize (a reward is maximised by the loss minus the "
+            "reward), and with all terms inside its function."
+        )
+
     def __repr__(self) -> str:
         return f"CallableLoss({self.name})"
 
@@ -174,7 +181,8 @@ class CallableLoss:
             where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
             raise ValueError(
                 f"the {what} of the loss {self.name!r} must be finite, got {array[where]} at "
-                f"index {where}."
+                f"index {where}; where np.exp overflows, write np.logaddexp(0, v) for "
+                "np.log1p(np.exp(v)), and scipy.special.expit(v) for its slope."
             )
         return array
 

@@ -8,6 +8,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
+from cvxpy.transforms.partial_optimize import PartialProblem
 
 from wdro_model.loss import BatchedLoss, CallableLoss
 from wdro_model.loss.atoms.cvxpy_classes import NEGATE, SUM_LARGEST
@@ -31,6 +32,7 @@ def compiled_loss(objective: Any) -> tuple[BatchedLoss | CallableLoss, Tails | N
             f"the objective must be cp.Minimize(loss), cp.Maximize(reward) or a CallableLoss, got "
             f"{type(objective).__name__}; wrap the expression in cp.Minimize(...)."
         )
+    refuse_partial(objective.args, "the loss")
     refuse_nan(objective, "the loss")
     refuse_vector_cvar(objective.expr)
     loss = objective.expr if isinstance(objective, cp.Minimize) else _minus(objective)
@@ -61,6 +63,17 @@ def refuse_vector_cvar(expression: Any) -> None:
                 f"distribution of the data, and {atom.args[0]} has one entry; for the CVaR of a "
                 "loss at level 0.95 write wdro_model.cvar(loss, 0.95)."
             )
+
+
+def refuse_partial(parts: Sequence[Any], what: str) -> None:
+    """The minimum over some of the variables, as CVXPY's partial_optimize has it, is no atom."""
+    if any(isinstance(e, PartialProblem) for e in subexpressions(parts)):
+        raise ValueError(
+            f"{what} has the value of a partial_optimize in it, whose inner variables may depend on"
+            " the data or not: to decide them here and now, write the inner objective and "
+            "constraints into the problem itself; to decide them once the data is known, write the "
+            "inner minimum as a maximum of affine pieces (its dual vertices), or as a CallableLoss."
+        )
 
 
 def refuse_nan(expression: Any, what: str) -> None:
@@ -94,6 +107,7 @@ def check_constraints(constraints: Sequence[Any] | None) -> list[Any]:
                 f"{type(constraint).__name__}: {constraint!r}{likely}."
             )
         if isinstance(constraint, cp.constraints.constraint.Constraint):
+            refuse_partial(constraint.args, "a constraint")
             refuse_nan(constraint, "a constraint")
     return constraints
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict, Unpack
 
@@ -211,6 +212,17 @@ class UncertainParameter(cp.Parameter):
     def count(self) -> int:
         """The number N of samples; 0 if none were given."""
         return 0 if self._samples is None else len(self._samples)
+
+    def is_hermitian(self) -> bool:
+        """Is it declared symmetric? `x @ P @ x` asks in CVXPY, and would refuse with no way out."""
+        known = bool(super().is_hermitian())
+        if not known and sys._getframe(1).f_code.co_name == "validate_arguments":
+            raise ValueError(
+                f"CVXPY reads x @ P @ x as a quadratic form of a symmetric matrix, which "
+                f"{self.name()!r} is not declared to be: write wdro_model.quadratic_form(x, P), "
+                "which takes any square matrix."
+            )
+        return known
 
     def as_samples(self, given: Any) -> np.ndarray:
         """Observations `(N, *shape)` of this parameter, read-only; a copy of what may change.

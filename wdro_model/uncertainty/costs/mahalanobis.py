@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -171,6 +172,12 @@ class Mahalanobis(GroundCost):
 
 
 def _positive_definite(given: Any, name: str) -> np.ndarray:
+    if isinstance(given, Mapping):
+        raise ValueError(
+            f"{name} of Mahalanobis is one matrix over the coordinates of all uncertain parameters,"
+            " in the order of problem.uncertain_parameters(), not a dict; for one block for each "
+            "parameter pass scipy.linalg.block_diag(first, second, ...)."
+        )
     try:
         matrix = np.array(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
