@@ -27,6 +27,10 @@ ROUNDING = 1e-8
 """Least values of at most this are zeros of a solver."""
 NEGLIGIBLE = 1e-6
 """Entries of a decision below this, relative to its largest one, are zeros of a solver."""
+FAR = 1e30
+"""In place of bounds that are infinite, where intervals are computed: 0 * inf is no number."""
+PROGRAMS = 50
+"""Entries of an argument that are minimised by programs, some milliseconds each."""
 SCENARIOS = 200
 """Scenarios at which an argument is evaluated that is neither affine nor convex in the data."""
 
@@ -49,7 +53,8 @@ def refuse_outside_domain(
         small = NEGLIGIBLE * largest
         rounded = {v: np.where(np.abs(a) <= small, 0.0, a) for v, a in decision.items()}
         expression = substitute(expression, rounded)
-    reach, depends = Reach(joint, frozen), False
+    reach: Reach | None = None
+    depends = False
     for atom, directions in _atoms_with_directions(expression, frozenset({1})):
         for argument, limit in facts_of(atom).domain(atom):
             if not any(p in joint.slices for p in argument.parameters()):
@@ -57,6 +62,7 @@ def refuse_outside_domain(
             if argument.variables():
                 depends = True
                 continue
+            reach = Reach(joint, frozen) if reach is None else reach
             least = reach.least_value(argument, limit)
             known = decision is not None or (len(directions) == 1 and not np.isnan(limit))
             infinite = known and limit != 0 and any(not d * limit < 0 for d in directions)
@@ -106,7 +112,10 @@ class Reach:
 
     def __init__(self, joint: JointSamples, frozen: Array) -> None:
         """frozen: which coordinates keep their observed values."""
-        self.joint, self.data, self.limits = joint, {}, []
+        self.joint = joint
+        self.data: dict[Any, Any] = {}
+        self.boxes: dict[Any, Any] = {}
+        self.limits: list[Any] = []
         frozen = np.array(frozen, dtype=bool)
         self.sides = np.array([joint.matrix.min(axis=0), joint.matrix.max(axis=0)])
         for p, where in joint.slices.items():
@@ -116,7 +125,9 @@ class Reach:
                 self.sides[:, where] = np.where(frozen[where], self.sides[:, where], given)
             else:  # known through a predicate: as far as the samples go
                 frozen[where] = True
-            self.data[p] = cp.Variable(p.shape, bounds=[*self.joint.split(self.sides)[p]])
+            sides = joint.split(self.sides)[p]
+            self.data[p] = cp.Variable(p.shape, bounds=[*sides])
+            self.boxes[p] = cp.Variable(p.shape, bounds=[*np.clip(sides, -FAR, FAR)])
             if box is None and isinstance(p.support, Polyhedron):
                 inside = p.support.A @ cp.vec(self.data[p], order="C") <= p.support.b
                 self.limits.append(inside)
@@ -136,15 +147,18 @@ class Reach:
         sides = [argument]
         if isinstance(argument, ABS):
             sides = [argument.args[0], -argument.args[0]]
-        written = [e.tree_copy({id(p): v for p, v in self.data.items()}) for e in sides]
+        written, boxed = (
+            [e.tree_copy({id(p): v for p, v in those.items()}) for e in sides]
+            for those in (self.data, self.boxes)
+        )
         with np.errstate(all="ignore"):
-            below = np.max([np.ravel(e.get_bounds()[0], order="F") for e in written], axis=0)
+            below = np.max([np.ravel(e.get_bounds()[0], order="F") for e in boxed], axis=0)
             proven = below > 0 if limit else below >= 0
             if proven.all():
                 return float(below.min())
             seen = np.array([self._least_seen(e) for e in written])
         least = float(seen.max(axis=0).min())
-        for entry in np.flatnonzero(~proven):
+        for entry in np.flatnonzero(~proven)[:PROGRAMS]:
             if least <= 0:
                 break
             values = [self._least_of(e, k, entry) for e, k in zip(written, seen)]
