@@ -59,7 +59,8 @@ def _mixture(
     """The mixture with the largest risk, its risk, and the thresholds that are best for it.
 
     With weights m of the distributions and p of the atoms, the CVaR of g is the largest q @ g over
-    0 <= q <= p / (1 - level), sum q = 1; the multiplier of the last is the threshold.
+    0 <= q <= p / (1 - level), sum q = 1; the multiplier of the last is the threshold. The program is
+    in q over the shares of the atoms in their own distributions: those of atoms far away are tiny.
     """
     rows = np.concatenate([one.rows for one in mixed])
     source = np.concatenate([one.source for one in mixed])
@@ -68,11 +69,13 @@ def _mixture(
     shares = sp.block_diag([one.weights[:, None] for one in mixed]).tocsr()
     count, atoms = shares.shape[1], len(rows)
     certain = losses[:, 0] - losses[:, 1:] @ weights
-    gain = np.concatenate([shares.T @ certain, *(w * g for w, g in zip(weights, losses.T[1:]))])
+    own = np.concatenate([one.weights for one in mixed])
+    tails_of = [w * g * own for w, g in zip(weights, losses.T[1:])]
+    gain = np.concatenate([shares.T @ certain, *tails_of])
     levels = np.array([part.level for part in tails.parts])
     blocks = sp.block_diag([(1 - level) * sp.eye_array(atoms) for level in levels])
-    limits = sp.hstack([sp.vstack([-shares] * len(levels)), blocks]).tocsr()
-    sums = sp.block_diag([np.ones((1, count)), *([np.ones((1, atoms))] * len(levels))]).tocsr()
+    limits = sp.hstack([sp.vstack([-shares.sign()] * len(levels)), blocks]).tocsr()
+    sums = sp.block_diag([np.ones((1, count)), *([own[None]] * len(levels))]).tocsr()
     answer = linprog(
         -gain,
         A_ub=limits,

@@ -21,7 +21,6 @@ import scipy.sparse as sp
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program
-from wdro_model.objectives.exact.adversary_program import reach
 from wdro_model.objectives.exact.best_replies import replies_on_box, room
 from wdro_model.objectives.exact.coordinate_lines import Lines, along
 from wdro_model.objectives.exact.counterpart import (
@@ -94,6 +93,14 @@ class MaxAffineOnBox(PiecewiseCounterpart):
             )
         )
         return too_many_multipliers(count)
+
+
+def reach(model: RobustModel, factor: float) -> float:
+    """A length that is large beside the radius and the spread of the data."""
+    spread = float(np.ptp(model.rows, axis=0).max(initial=0.0))
+    shortest = float(model.cost.coordinate_scales.min())
+    share = float(model.shares.array.max())
+    return factor * max(1.0, spread, model.radius / (share * shortest))
 
 
 def values_on_box(model: RobustModel, part: Part, rows: Array, dual: Any) -> Values:
