@@ -18,7 +18,7 @@ from wdro_model.display.figures import colours_of_methods, scenario_colour
 from wdro_model.display.html_tables import Column, html_table
 from wdro_model.evaluation.pages import wide
 from wdro_model.evaluation.radius_drawing import most_changing
-from wdro_model.evaluation.statistics import PERCENTS, LossStatistics, quantiles
+from wdro_model.evaluation.statistics import PERCENTS, LossStatistics, observed, quantiles
 from wdro_model.evaluation.worst_case import find_worst_case
 from wdro_model.model import RobustModel
 from wdro_model.solve.certify import Solution
@@ -150,7 +150,7 @@ class Explorer:
 
     def data(self) -> dict[str, Any]:
         """All that the page shows, as numbers, lists and texts."""
-        decisions = [[self._flat(p) for p in track.positions] for track in self.tracks]
+        decisions = [[self._shown(p) for p in track.positions] for track in self.tracks]
         kept = shown_coordinates(np.array([x for those in decisions for x in those]))
         moves = [[self._move(p) for p in track.positions] for track in self.tracks]
         entries = shown_entries([move for those in moves for move in those if move is not None])
@@ -207,7 +207,13 @@ class Explorer:
         )
 
     def _flat(self, position: Position) -> np.ndarray:
-        return self.problem._model.feasible.layout.join(position.solution.decision)
+        """The flat decision, with the thresholds of CVaRs."""
+        return self.problem._model.feasible.layout.join(position.solution.everything)
+
+    def _shown(self, position: Position) -> np.ndarray:
+        """The entries of the user's own variables, in the order of their names."""
+        layout, flat = self.problem._model.feasible.layout, self._flat(position)
+        return np.concatenate([flat[layout.slices[v]] for v in layout.own])
 
     def _coordinates(self) -> tuple[str, ...]:
         from wdro_model.evaluation.path import coordinate_names
@@ -254,14 +260,14 @@ class AdversaryMove:
         mean = model.joint.mean
         deviation = np.sqrt(model.shares.total((model.rows - mean) ** 2))
         shift = found.weights @ rows - mean
-        before = model.sign * model.loss.values(x, model.rows)
+        before = observed(model, x).losses
 
         def per_sample(values: np.ndarray) -> np.ndarray:
             return np.bincount(found.source, found.weights * values, model.joint.size)
 
         weight = per_sample(np.ones(count))
         held = np.maximum(weight, 1e-300)
-        after = per_sample(model.sign * model.loss.values(x, rows)) / held
+        after = per_sample(observed(model, x, found.scenarios).losses) / held
         costs = per_sample(model.cost(model.rows[found.source], rows)) / held
         gain = model.sign * weight * (after - before)
         most = np.argsort(-gain, kind="stable")[:MOST_SAMPLES]

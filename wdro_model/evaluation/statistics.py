@@ -200,7 +200,8 @@ class LossStatistics:
     standard_error: float
     """Of the mean: deviation / sqrt(count); NaN for a single loss."""
     deviation: float
-    """With the divisor count - 1; 0 for a single loss."""
+    """With the divisor count - 1; 0 for a single loss. Of losses with probabilities, that of their
+    distribution: sqrt(sum p (loss - mean)^2)."""
     quantiles: Mapping[float, float]
     """By their level; linear between the ordered losses, as NumPy and pandas do it. Of losses with
     probabilities, the least that at least this share of them does not exceed."""
@@ -316,12 +317,12 @@ def mean_of(losses: np.ndarray, probabilities: np.ndarray | None = None) -> floa
 def deviation(losses: np.ndarray, probabilities: np.ndarray | None = None) -> float:
     """The standard deviation of at least two losses, with the divisor count - 1.
 
-    With probabilities the variance is divided by 1 - sum p^2, which is the same for equal ones.
+    With probabilities that of the distribution: there is no count of draws that it came from.
     """
     if probabilities is None:
         return float(losses.std(ddof=1))
     away = losses - probabilities @ losses
-    return float(np.sqrt(probabilities @ away**2 / (1.0 - probabilities @ probabilities)))
+    return float(np.sqrt(probabilities @ away**2))
 
 
 def quantiles(losses: np.ndarray, levels: Any, probabilities: np.ndarray | None = None) -> Any:
@@ -336,11 +337,15 @@ def quantiles(losses: np.ndarray, levels: Any, probabilities: np.ndarray | None 
 
 
 def standard_error(losses: np.ndarray, probabilities: np.ndarray | None = None) -> float:
-    """Standard error of the mean of independent losses; NaN for a single one."""
-    if losses.size < 2:
-        return float("nan")
+    """Standard error of the mean of independent losses; NaN for a single one.
+
+    Probabilities p make 1 / sum p^2 draws of them: the variance is unbiased over 1 - sum p^2.
+    """
     size = SampleShares.of(losses.size, probabilities).effective_size
-    return float(deviation(losses, probabilities) / np.sqrt(size))
+    if losses.size < 2 or size <= 1.0:
+        return float("nan")
+    lost = 1.0 if probabilities is None else 1.0 - 1.0 / size
+    return float(deviation(losses, probabilities) / np.sqrt(size * lost))
 
 
 def conditional_value_at_risk(
@@ -366,8 +371,13 @@ def tail_error(losses: np.ndarray, level: float, probabilities: np.ndarray | Non
     be taken as known. NaN for a single loss. With fewer than 1 / (1 - level) losses the tail is a
     part of one loss, and the error is too small.
     """
+    return standard_error(excesses(losses, level, probabilities), probabilities)
+
+
+def excesses(losses: np.ndarray, level: float, probabilities: np.ndarray | None = None) -> Any:
+    """(loss - t)_+ / (1 - level) at the quantile t: the CVaR is t plus their mean."""
     quantile = float(quantiles(losses, level, probabilities))
-    return standard_error(np.maximum(losses - quantile, 0.0) / (1.0 - level), probabilities)
+    return np.maximum(losses - quantile, 0.0) / (1.0 - level)
 
 
 # ------------------------------------------------------------------ one against another
@@ -376,8 +386,8 @@ ADVANTAGE_COLUMNS = (
     Column("scenarios", "The data that the decisions are judged on.", word=True),
     Column("difference", "The mean of the baseline's loss minus its own.", "mean advantage"),
     Column("standard_error", "Standard error of the mean difference.", "error", ".2g"),
-    Column("cvar95", "The mean of the 5% of scenarios where the method does worst against it."),
-    Column("cvar95_error", "Standard error of that CVaR.", "error", ".2g"),
+    Column("cvar95", "The CVaR at 95% of the baseline minus its own.", "cvar95 advantage"),
+    Column("cvar95_error", "Standard error of the difference of the CVaRs.", "error", ".2g"),
     Column("better", "The share of scenarios where it is better.", "better in", ".1%"),
 )
 
@@ -394,6 +404,22 @@ class Difference:
     """Smaller differences are none."""
     probabilities: np.ndarray | None = None
     """Of the scenarios; None where all count the same."""
+    cvar: float = float("nan")
+    """The CVaR at 95% of the baseline minus that of the method; positive where it is better."""
+    cvar_error: float = float("nan")
+    """Its standard error, the quantiles being taken as known; NaN for a single loss."""
+
+    @classmethod
+    def of(
+        cls, method: str, scenarios: str, base: np.ndarray, own: np.ndarray, p: np.ndarray | None
+    ) -> Difference:
+        """base, own: the losses of the baseline and of the method, small ones being good."""
+        tails = [conditional_value_at_risk(losses, TAIL, p) for losses in (base, own)]
+        parts = [excesses(losses, TAIL, p) for losses in (base, own)]
+        error, rounding = standard_error(parts[0] - parts[1], p), ROUNDING * np.abs(base).max()
+        return cls(
+            method, scenarios, base - own, float(rounding), p, tails[0] - tails[1], error
+        )
 
     def __repr__(self) -> str:
         mean = mean_of(self.losses, self.probabilities)
@@ -407,8 +433,8 @@ class Difference:
             "scenarios": self.scenarios,
             "difference": float(mean_of(self.losses, p)),
             "standard_error": standard_error(self.losses, p),
-            "cvar95": -conditional_value_at_risk(-self.losses, TAIL, p),
-            "cvar95_error": tail_error(-self.losses, TAIL, p),
+            "cvar95": self.cvar,
+            "cvar95_error": self.cvar_error,
             "better": float(mean_of(better, p)),
         }
 
@@ -417,7 +443,8 @@ class Difference:
 class Advantage(Tabular):
     """Paired differences of losses, positive where a method is better than the baseline.
 
-    What all scenarios have in common cancels.
+    What all scenarios have in common cancels. The difference of the CVaRs is that of the column
+    `cvar95` of the report, turned where the objective is maximised.
 
     Examples
     --------
@@ -474,11 +501,11 @@ def advantage(
     if not others:
         raise ValueError(f"the report has no decision but that of {over!r} to compare.")
     found = [
-        Difference(
+        Difference.of(
             name,
             scenarios,
-            sign * (own - losses[scenarios]),
-            ROUNDING * float(np.abs(own).max()),
+            sign * own,
+            sign * losses[scenarios],
             (probabilities or {}).get(scenarios),
         )
         for name, losses in others.items()

@@ -12,11 +12,12 @@ from wdro_model.display.factual import Facts, brief, counted, facts_html, known
 from wdro_model.errors import NoReformulationError, unknown_name
 from wdro_model.loss.atoms.facts import brief as brief_constraint
 from wdro_model.model import Model, RobustModel
-from wdro_model.objectives.exact import counterpart
+from wdro_model.objectives.exact import Extremal, counterpart
 from wdro_model.objectives.exact.counterpart import unmoved
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream
 from wdro_model.objectives.least_thresholds import risk_on
 from wdro_model.solve.certify import Solution
+from wdro_model.solve.true_risk import robust_value, settled
 from wdro_model.solve.worst_tails import worst_with_tails
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.parameter import UncertainParameter
@@ -27,6 +28,13 @@ ENTRIES = 2**24
 """Numbers of all draws together, where one draw per sample is fewer."""
 STAGE = 2**20
 """The stream of random numbers, which no solve uses."""
+ATTAINED = 1e-6
+"""The share of the worst-case value by which a distribution that attains it may fall short, for
+rounding. A smaller one would call the tolerance of conic solvers a shortfall."""
+FARTHER = 1.001
+"""How much farther moves are tried, to see whether the support ends."""
+ROUNDING = 1e-14
+"""The share of a loss far away that is rounding."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +70,25 @@ class WorstCase:
     penalty: float | None = None
     """Of the smoothed problem: epsilon times the divergence of the law from its reference. The
     smoothed value is expected_loss - penalty + dual (radius - transport_cost)."""
+    shortfall: float = 0.0
+    """By how much the expected loss is less bad than the worst-case value, `robust_value`: 0 up to
+    1e-6 of the size of the losses where it attains it. Of the exact problem alone."""
+    is_limit: bool = False
+    """Is the worst case approached, and attained by no distribution? A vanishing mass goes to
+    infinity: with a norm as cost, on an unbounded support."""
 
     def _facts(self) -> Facts:
         """The distribution in numbers, for people."""
         moved = len(np.unique(self.source))
         heaviest = int(np.argmax(self.weights))
         entropy = None if self.penalty is None else f"{self.penalty:.6g}"
+        remarks = "; ".join(self._remarks())
         return known(
             {
                 "of the problem": "exact" if self.penalty is None else "smoothed",
                 "scenarios": f"{len(self.weights)}, from {counted(moved, 'sample')}",
                 "expected loss": f"{self.expected_loss:.8g}",
+                "worst case": remarks or None,
                 "transport cost": f"{self.transport_cost:.6g}",
                 "dual": f"{self.dual:.6g}" if self.dual else "0, the radius does not bind",
                 "entropic penalty": entropy,
@@ -93,10 +109,19 @@ class WorstCase:
     def __str__(self) -> str:
         kind = "worst case" if self.penalty is None else "worst case of the smoothed problem"
         less = "" if self.penalty is None else f", entropic penalty {self.penalty:.6g}"
-        return (
-            f"{kind}: {len(self.weights)} scenarios, expected loss {self.expected_loss:.8g}, "
-            f"transport cost {self.transport_cost:.6g}, dual {self.dual:.6g}{less}"
+        return "; ".join(
+            [
+                f"{kind}: {len(self.weights)} scenarios, expected loss {self.expected_loss:.8g}, "
+                f"transport cost {self.transport_cost:.6g}, dual {self.dual:.6g}{less}",
+                *self._remarks(),
+            ]
         )
+
+    def _remarks(self) -> list[str]:
+        """What keeps it from attaining the worst-case value, in words."""
+        short = f"it falls short of the worst-case value by {self.shortfall:.3g}"
+        limit = "no distribution attains the worst case: a vanishing mass goes to infinity"
+        return [*([short] if self.shortfall else []), *([limit] if self.is_limit else [])]
 
 
 def find_worst_case(
@@ -136,7 +161,8 @@ def worst_case(model: Model, x: np.ndarray) -> WorstCase:
     """The extremal distribution of the exact problem at the flat decision x.
 
     Where the supremum is not attained (a norm cost on an unbounded support), a distribution whose
-    expected loss is close to it. NoReformulationError where no exact counterpart is known.
+    expected loss is close to it; `shortfall` says how close. NoReformulationError where no exact
+    counterpart is known.
     """
     if not isinstance(model, RobustModel) or not model.has_ball:
         raise NoReformulationError(
@@ -144,9 +170,15 @@ def worst_case(model: Model, x: np.ndarray) -> WorstCase:
             "ambiguity=WassersteinBall(radius=...) to the problem."
         )
     x = np.asarray(x, dtype=float)
-    found = unmoved(model)
+    found, shortfall, is_limit = unmoved(model), 0.0, False
     if model.radius > 0:
-        found = worst_with_tails(model, x, counterpart(model))
+        entry, x = counterpart(model), settled(model, x)
+        found = worst_with_tails(model, x, entry)
+        value = robust_value(model, x, entry)
+        missing = value - risk_on(model, x, found.rows, found.weights)
+        size = max(abs(value), float(model.shares.total(np.abs(model.loss.values(x, model.rows)))))
+        shortfall = missing if missing > ATTAINED * size else 0.0
+        is_limit = goes_to_infinity(model, x, found)
     costs = model.cost(model.rows[found.source], found.rows)
     return WorstCase(
         scenarios=model.joint.split(found.rows),
@@ -155,7 +187,27 @@ def worst_case(model: Model, x: np.ndarray) -> WorstCase:
         expected_loss=risk_on(model, x, found.rows, found.weights),
         transport_cost=float(found.weights @ costs),
         dual=found.dual,
+        shortfall=shortfall,
+        is_limit=is_limit,
     )
+
+
+def goes_to_infinity(model: RobustModel, x: Array, found: Extremal) -> bool:
+    """Would moves that go still farther, of a smaller mass, gain more for the same cost?
+
+    Where half of a move gains less than half, the loss is convex along it, and the longer the
+    better, as long as the support does not end.
+    """
+    if not model.cost.is_norm:
+        return False
+    origins = model.rows[found.source]
+    moves = found.rows - origins
+    spent = found.weights * model.cost(origins, found.rows)
+    home, half, near = (model.loss.values(x, origins + t * moves) for t in (0.0, 0.5, 1.0))
+    depths = (near - home) - 2.0 * (half - home)
+    deep = depths > ATTAINED * np.abs(home).max() + ROUNDING * np.abs(near)
+    deep &= spent > ATTAINED * spent.sum()
+    return bool(np.any(deep & model.joint.contains(origins + FARTHER * moves)))
 
 
 def smoothed_worst_case(model: RobustModel, solution: Solution, seed: int = 0) -> WorstCase:
@@ -173,11 +225,17 @@ def smoothed_worst_case(model: RobustModel, solution: Solution, seed: int = 0) -
     """
     assert solution.epsilon is not None
     assert solution.sigma is not None
+    if solution.dual is None or not np.isfinite(solution.value):
+        raise ValueError(
+            "the smoothed solve was stopped before it had evaluated its decision: the worst case of "
+            "the smoothed problem is not known. Solve again with more time, or ask for "
+            "worst_case('exact')."
+        )
     x = model.feasible.layout.join(solution.everything)
     draws = int(np.clip(ENTRIES // max(1, model.rows.size), 1, MOST_DRAWS))
     name = "tilted" if STRATEGIES["tilted"].refusal(model) is None else "gaussian"
     rule = STRATEGIES[name].build(model, Scales(solution.epsilon, solution.sigma, draws))
-    dual = float(solution.dual or 0.0)
+    dual = float(solution.dual)
     rule.refresh(x, dual)
     samples, stream = np.arange(model.joint.size), Stream(seed, STAGE)
     found = rule.slice(x, samples, stream)
