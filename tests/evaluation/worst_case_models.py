@@ -100,8 +100,9 @@ class RandomModel:
 def random_model(seed: int) -> RandomModel:
     """The model that belongs to a seed: every loss, cost and support comes up in turn."""
     rng = np.random.default_rng(seed)
-    loss, cost, support = (names[seed // step % 5] for names, step in zip(
-        (LOSSES, COSTS, SUPPORTS), (1, 5, 25)))
+    loss, cost, support = (
+        names[seed // step % 5] for names, step in zip((LOSSES, COSTS, SUPPORTS), (1, 5, 25))
+    )
     support = SUPPORTS[rng.integers(5)] if seed >= 125 else support
     if loss == "square" and (support != "everywhere" or cost[:4] == "norm"):
         loss = "maximum"
@@ -140,7 +141,10 @@ def random_model(seed: int) -> RandomModel:
     if seed % 3 == 0 and size > 1:
         shares = rng.dirichlet(np.ones(size))
     z = wdro.UncertainParameter(
-        dimension, "z", samples=samples, support=domain,
+        dimension,
+        "z",
+        samples=samples,
+        support=domain,
         probabilities=shares if seed % 3 == 0 else None,
     )
     pieces = {"affine": 1, "square": 1, "maximum": int(rng.integers(2, 4)), "absolute": 2}
@@ -168,6 +172,19 @@ def random_model(seed: int) -> RandomModel:
         decision = np.array(x.value)
     words = f"{seed}: {loss}, {cost}, {support}, N = {size}, d = {dimension}, radius {radius:g}"
     return RandomModel(
-        words, problem, z, x, decision, samples, shares, radius, cost, precision, rows, limits,
-        constants, np.array([matrix @ decision for matrix in matrices]), level,
+        words,
+        problem,
+        z,
+        x,
+        decision,
+        samples,
+        shares,
+        radius,
+        cost,
+        precision,
+        rows,
+        limits,
+        constants,
+        np.array([matrix @ decision for matrix in matrices]),
+        level,
     )

@@ -417,9 +417,7 @@ class Difference:
         tails = [conditional_value_at_risk(losses, TAIL, p) for losses in (base, own)]
         parts = [excesses(losses, TAIL, p) for losses in (base, own)]
         error, rounding = standard_error(parts[0] - parts[1], p), ROUNDING * np.abs(base).max()
-        return cls(
-            method, scenarios, base - own, float(rounding), p, tails[0] - tails[1], error
-        )
+        return cls(method, scenarios, base - own, float(rounding), p, tails[0] - tails[1], error)
 
     def __repr__(self) -> str:
         mean = mean_of(self.losses, self.probabilities)

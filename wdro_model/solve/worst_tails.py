@@ -45,10 +45,13 @@ def worst_with_tails(model: RobustModel, x: Array, found: Counterpart) -> Extrem
 
     near = [x[places], *(x[places] + step for step in (*steps, *-steps))]
     mixed = [worst_at(thresholds) for thresholds in near]
+    last = None
     for _ in range(ROUNDS):
         value, mixture, thresholds = _mixture(model, x, tails, mixed)
-        if value >= risk - REACHED * abs(added) - 1e-9 * abs(risk):
-            break
+        known = last is not None and np.allclose(thresholds, last, rtol=1e-12, atol=0.0)
+        if known or value >= risk - REACHED * abs(added) - 1e-9 * abs(risk):
+            break  # at thresholds that come again, so would their distribution
+        last = thresholds
         mixed.append(worst_at(thresholds))
     return mixture
 
@@ -59,8 +62,8 @@ def _mixture(
     """The mixture with the largest risk, its risk, and the thresholds that are best for it.
 
     With weights m of the distributions and p of the atoms, the CVaR of g is the largest q @ g over
-    0 <= q <= p / (1 - level), sum q = 1; the multiplier of the last is the threshold. The program is
-    in q over the shares of the atoms in their own distributions: those of atoms far away are tiny.
+    0 <= q <= p / (1 - level), sum q = 1; the multiplier of the last is the threshold. It is solved
+    in q over the shares of atoms in their own distributions: those of atoms far away are tiny.
     """
     rows = np.concatenate([one.rows for one in mixed])
     source = np.concatenate([one.source for one in mixed])

@@ -74,7 +74,7 @@ def size_at(model: RobustModel, groups: tuple[Group, ...], x: Array) -> float:
 
 
 def run_patiently(problem: cp.Problem) -> None:
-    """Solve; linear programs by HiGHS, others with looser tolerances where the solver gets stuck."""
+    """Solve; where the solver gets stuck, linear programs by HiGHS, others to looser tolerances."""
     tries = [Conic("CLARABEL", dict.fromkeys(TOLERANCES, tolerance)) for tolerance in LOOSER]
     if problem.is_lp():
         tries.insert(1, Conic("HIGHS"))
@@ -129,7 +129,9 @@ class _Transport:
         self.constraints: list[Any] = [cp.sum(self.shares, axis=1) == 1]
         # How many samples of probability 1/N each one stands for, N p_k.
         times = group.shares(model).multiple(np.ones(count))
-        self.gain: Any = cp.sum(cp.multiply(times[:, None] * numbers.values(self.rows), self.shares))
+        self.gain: Any = cp.sum(
+            cp.multiply(times[:, None] * numbers.values(self.rows), self.shares)
+        )
         self.cost: Any = 0.0
         inside = matrix[:, self.where]
         self.inside, self.slack = np.asarray(inside.todense()), slack
