@@ -56,7 +56,7 @@ def tent():
 
 
 def test_a_worst_case_that_is_only_approached_says_so():
-    problem, z = tent()
+    problem, _ = tent()
     assert problem.solve() == pytest.approx(0.5)
     found = problem.worst_case()
     assert found.is_limit

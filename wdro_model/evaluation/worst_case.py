@@ -227,8 +227,8 @@ def smoothed_worst_case(model: RobustModel, solution: Solution, seed: int = 0) -
     assert solution.sigma is not None
     if solution.dual is None or not np.isfinite(solution.value):
         raise ValueError(
-            "the smoothed solve was stopped before it had evaluated its decision: the worst case of "
-            "the smoothed problem is not known. Solve again with more time, or ask for "
+            "the smoothed solve was stopped before it had evaluated its decision: its worst case "
+            "is not known. Solve again with more time, or ask for "
             "worst_case('exact')."
         )
     x = model.feasible.layout.join(solution.everything)

@@ -46,7 +46,7 @@ SHORTER = (1.0, 1 / 8, 1 / 64, 1 / 512)
 ASIDE = 1e-2
 """The sine of the angle by which rounding may turn a move without end out of the support."""
 SWEEPS, CLOSE, EXACT = 100, 1e-12, 1e-16
-"""Projections that set a move right, and how far outside it may stay; a ray, which is lengthened."""
+"""Projections that set a move right; how far outside it may stay, and how far a ray."""
 TOLERANCES = ("tol_gap_abs", "tol_gap_rel", "tol_feas")
 DEEPEST = 1e6
 """How many units a piece may be below the largest one."""
