@@ -9,7 +9,7 @@ import pytest
 import wdro_model as wdro
 
 REPORTS = 100
-RNG_STEP = 10
+IN_ONE_TEST = 10
 """Reports of one test."""
 
 
@@ -51,9 +51,9 @@ def random_report(seed):
     return report, x, sets, maximise, risky
 
 
-@pytest.mark.parametrize("first", range(0, REPORTS, RNG_STEP))
+@pytest.mark.parametrize("first", range(0, REPORTS, IN_ONE_TEST))
 def test_reports_are_what_numpy_makes_of_the_losses(first):
-    for seed in range(first, first + RNG_STEP):
+    for seed in range(first, first + IN_ONE_TEST):
         report, x, sets, maximise, risky = random_report(seed)
         sign = -1.0 if maximise else 1.0
         rows = {(row["method"], row["scenarios"]): row for row in report.rows()}
