@@ -1,10 +1,10 @@
 """A model in units of its own: data, loss and transport cost of order one.
 
 Conic solvers stop at absolute tolerances. Prices in dollars and the same prices in millions are one
-problem, and get one answer: with units u of the data, v of the loss and the radius as the unit of
-cost,
+problem, and get one answer: with units u of the data, v of the loss and w of the cost, in which the
+price of the radius is of order one,
 
-    xi = u xi',   f = v f',   c(xi, zeta) = radius c'(xi', zeta'),   radius' = 1.
+    xi = u xi',   f = v f',   c(xi, zeta) = w c'(xi', zeta'),   radius' = radius / w.
 
 The decision is the same in both.
 """
@@ -21,7 +21,7 @@ from wdro_model.loss.batched import BatchedLoss, FlatLoss
 from wdro_model.loss.expressions import is_ordinary, power_of_two, times
 from wdro_model.loss.structure import analyse
 from wdro_model.model import Memory, Model, RobustModel
-from wdro_model.solve.units import Scale, known_loss_unit, smallest_loss
+from wdro_model.solve.units import Scale, known_loss_unit, largest_reach, smallest_loss
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
@@ -29,6 +29,8 @@ from wdro_model.uncertainty.supports import Box, Support
 
 Some = TypeVar("Some", bound=Model)
 
+STEEP = 30.0
+"""Prices of the radius above so many units of the loss are measured in a unit of their own."""
 FAR = 1e8
 """Bounds so many units away act as if they were not there."""
 
@@ -43,7 +45,7 @@ class Units(Generic[Some]):
     loss: float
     """v."""
     cost: float
-    """The radius of the original model; 1 where it has none."""
+    """In which the price of the radius is of order one; 1 where the model has no radius."""
 
     @classmethod
     def of(cls, model: Some) -> Units[Some]:
@@ -84,12 +86,9 @@ def _measured(model: Model, scale: Scale | None) -> Units[Any]:
         return unchanged if scale is None else _decision_in_units(model, scale)
     unit = smallest_loss(model, max(sizes.values())) if scale is None else scale.loss
     data = np.concatenate([np.full(p.size, u) for p, u in sizes.items()])
-    return Units(
-        _rescaled(model, times(expression, 1.0 / unit), tuple(twins.values()), data),
-        data,
-        unit,
-        _cost_unit(model),
-    )
+    cost = _cost_unit(model, unit)
+    changed = _rescaled(model, times(expression, 1.0 / unit), tuple(twins.values()), data, cost)
+    return Units(changed, data, unit, cost)
 
 
 def _decision_in_units(model: RobustModel, scale: Scale) -> Units[Any]:
@@ -133,6 +132,9 @@ def _is_extraordinary(model: RobustModel, sizes: dict[Any, float]) -> bool:
     numbers = [*sizes.values(), known_loss_unit(model)]
     if model.radius > 0:
         numbers.append(np.sqrt(model.radius))
+        price = largest_reach(model) / model.radius / known_loss_unit(model)
+        if price > STEEP:
+            return True
     if not all(is_ordinary(number) for number in numbers):
         return True
     bounds = [np.ravel(b) for b in model.joint.bounds or ()]
@@ -159,18 +161,25 @@ def _near(support: Support | None, shape: tuple[int, ...]) -> Support | None:
     return Box(np.where(lower < -FAR, -np.inf, lower), np.where(upper > FAR, np.inf, upper))
 
 
-def _cost_unit(model: RobustModel) -> float:
-    """The radius, where one can divide by it."""
-    return model.radius if 1e-150 < model.radius < 1e150 else 1.0
+def _cost_unit(model: RobustModel, loss: float) -> float:
+    """The unit of cost in which the price of the radius is of order one.
+
+    The price is about what the budget adds to the loss, over the radius. Where it adds little, the
+    price in units of the radius would be as small, and what a solver leaves of zero as large as it.
+    """
+    radius = model.radius
+    if not 1e-150 < radius < 1e150:
+        return 1.0
+    added = largest_reach(model)
+    return radius * power_of_two(max(loss / added, 1.0)) if added > 0 else radius
 
 
 def _rescaled(
-    model: RobustModel, expression: Any, parameters: tuple[Any, ...], data: Array
+    model: RobustModel, expression: Any, parameters: tuple[Any, ...], data: Array, unit: float
 ) -> RobustModel:
     joint = JointSamples(parameters)
     if model.joint.probabilities is not None:
         joint = joint.with_rows(joint.matrix, model.joint.probabilities)
-    unit = _cost_unit(model)
     return replace(
         model,
         expression=expression,

@@ -156,18 +156,23 @@ def _unit_of_loss(model: RobustModel, some: list[Probe], otherwise: float) -> fl
     return power_of_two(max(smallest.size, _reach(model, smallest.x)))
 
 
-def _reach(model: RobustModel, x: Array) -> float:
-    """What the whole budget adds to the loss of a sample, by its slope there."""
+def largest_reach(model: RobustModel) -> float:
+    """The most that the whole budget adds to the loss of a sample, at decisions of order one."""
+    return max((_reach(model, probe.x, MEASURED) for probe in probes(model)), default=0.0)
+
+
+def _reach(model: RobustModel, x: Array, count: int = 1) -> float:
+    """The most that the whole budget adds to the loss of one of `count` samples, by its slope."""
     if model.radius == 0:
         return 0.0
-    row = next(iter(model.joint.blocks(1)))
+    rows = next(iter(model.joint.blocks(count)))
     try:
-        slope = np.array(model.loss(x, row)[1].in_data(np.ones(1))[0])
+        slopes = np.array(model.loss(x, rows)[1].in_data(np.ones(len(rows))))
     except (ArithmeticError, NotImplementedError):
         return 0.0
-    slope = np.where(model.cost.frozen, 0.0, slope)
+    slopes = np.where(model.cost.frozen, 0.0, slopes)
     try:
-        found = float(model.cost.largest_gains(slope, model.radius, model.joint.width))
+        found = float(np.max(model.cost.largest_gains(slopes, model.radius, model.joint.width)))
     except UnknownToCost:
         return 0.0
     return found if np.isfinite(found) else 0.0
