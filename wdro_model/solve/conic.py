@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import cvxpy as cp
@@ -13,13 +14,14 @@ import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
-from wdro_model.errors import InfeasibleError, UnboundedError
+from wdro_model.errors import InaccurateError, InfeasibleError, UnboundedError
 from wdro_model.loss.expressions import ORDINARY, is_ordinary
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact import Counterpart
 from wdro_model.sets.deadlines import OutOfTime, check_deadline
 from wdro_model.solve.certify import Solution, evaluations
+from wdro_model.solve.constraint_programs import least_excess
 from wdro_model.solve.judges import Judge, judge_of
 from wdro_model.solve.kept import (
     AGAIN,
@@ -47,7 +49,14 @@ from wdro_model.solve.units import (
     rescaled,
     unusual,
 )
-from wdro_model.solvers.cone_solver import Conic, ConicAnswer
+from wdro_model.solvers.cone_solver import (
+    ACCURATE,
+    BROKEN,
+    Conic,
+    ConicAnswer,
+    largest_constant,
+    relative_violation,
+)
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.warm_highs import WarmHighs
 
@@ -58,6 +67,14 @@ NOISE = 1e-7
 """Values below this share of their unit are what a solver leaves of zero."""
 HONEST = 1e-5
 """How far the value of a solver may be from that of its decision, relative to both."""
+OTHER_SOLVERS = (Conic(cp.HIGHS), Conic(cp.SCS, {"eps_abs": 1e-8, "eps_rel": 1e-8}))
+"""What is tried where Clarabel has no answer: HiGHS for linear programs, a first-order solver."""
+SOLVED = (settings.OPTIMAL, settings.OPTIMAL_INACCURATE)
+NO_ANSWER = (
+    "no solve ended with a decision that meets the constraints, and none proved that there is no "
+    "such decision; measure the data, the loss and the decision in units in which they are of "
+    "order one, or use another solver."
+)
 OTHER_UNITS = "compiled: the answer of the kept program asked for other units"
 
 
@@ -89,6 +106,7 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
         convex=True,
         iterations=answer.iterations,
         compilation=best.compilation,
+        notes=best.notes,
         **evaluations(model, x, answer.value if chosen.method == "exact" else None),
     )
 
@@ -127,15 +145,9 @@ def conic_attempt(
     try:
         best = _best_attempt(run)
     except SolverError as error:
-        if not model.feasible.is_integer:
-            raise
-        raise ValueError(
-            "no installed solver takes this mixed-integer program (installed: "
-            f"{', '.join(cp.installed_solvers())}); {over_the_hull(chosen)} minimises over "
-            "the convex hull of the integer points, and round() then finds an integer decision; "
-            "without solver= there is branch and bound. Or install a solver for mixed-integer "
-            "cones (pip install pyscipopt), or keep the program linear (a cost such as Norm(1))."
-        ) from error
+        if model.feasible.is_integer:
+            raise ValueError(_no_mixed_integer_solver(chosen)) from error
+        best = _other_solvers_attempt(run, error)
     if best.is_ordinary:
         run.keep(model, chosen, best)
     for variable, value in model.feasible.layout.split(best.decision).items():
@@ -147,6 +159,39 @@ def conic_attempt(
     elif best.compilation == ON_OTHER_DATA:
         compilation = AGAIN  # with other values of parameters that stand beside the data
     return replace(best, compilation=compilation)
+
+
+def _other_solvers_attempt(run: _Run, failure: SolverError) -> Attempt:
+    """The answer of another installed solver, where the usual one has none.
+
+    Raises InfeasibleError where a program of its own shows that no decision meets the constraints.
+    """
+    certain = [*run.model.feasible.constraints, *run.model.feasible.set_forms()]
+    run.somewhere()
+    for constraint in run.model.feasible.uncertain:
+        least = least_excess(constraint, certain)
+        if least is not None and least > ACCURATE * max(row.unit for row in constraint.written()):
+            raise InfeasibleError(f"the constraint {constraint.name} cannot be met.") from None
+    usual = run.solver.solver is None and not run.solver.options
+    for other in OTHER_SOLVERS if usual else ():
+        with suppress(*FAILURES):
+            best = _best_attempt(replace(run, solver=other))
+            note = f"CLARABEL gave no answer, and the program was solved by {best.answer.solver}."
+            return replace(best, is_ordinary=False, notes=(note,))
+    if isinstance(failure, InaccurateError):
+        raise failure
+    raise SolverError(f"{NO_ANSWER} ({failure})") from None
+
+
+def _no_mixed_integer_solver(chosen: Plan) -> str:
+    """What is told where no installed solver takes a mixed-integer program."""
+    return (
+        "no installed solver takes this mixed-integer program (installed: "
+        f"{', '.join(cp.installed_solvers())}); {over_the_hull(chosen)} minimises over "
+        "the convex hull of the integer points, and round() then finds an integer decision; "
+        "without solver= there is branch and bound. Or install a solver for mixed-integer "
+        "cones (pip install pyscipopt), or keep the program linear (a cost such as Norm(1))."
+    )
 
 
 def over_the_hull(chosen: Plan) -> str:
@@ -175,9 +220,12 @@ def _best_attempt(run: _Run) -> Attempt:
             continue
         except (OutOfTime, KeyboardInterrupt):  # there is an answer, if not in the best units
             break
+    answers = [attempt for attempt in attempts if attempt.violation <= BROKEN]
+    if not answers:
+        raise InaccurateError(NO_ANSWER)
     if len(attempts) == 1 and not attempts[0].unsure:
-        return replace(attempts[0], is_ordinary=True)
-    return run.best(attempts)
+        return replace(answers[0], is_ordinary=True)
+    return run.best(answers)
 
 
 @dataclass(frozen=True)
@@ -192,12 +240,17 @@ class Attempt:
     """Are numbers far from order one, or not known?"""
     done: Rescaled
     """The program that was solved."""
+    violation: float = 0.0
+    """The largest one of a constraint, relative to the data of its rows; infinite where the solver
+    ended before it had an answer."""
     is_ordinary: bool = False
     """Were its units right at once?"""
     compilation: str = ""
     """Whether the program was compiled for it, and why, where that is known."""
     filling: Filling | None = None
     """The data, where it is a parameter of the program."""
+    notes: tuple[str, ...] = ()
+    """What the user should know about the solver."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +305,13 @@ class _Run:
             raise
         multipliers = done.multipliers(scale.loss)
         answer = ConicAnswer.of(done.problem, scale.loss)
-        return Attempt(scale, answer, self._decision(), multipliers, unsure, done)
+        x = self._decision()
+        violation = self._violation(self.model.feasible.conic_constraints())
+        if answer.status not in SOLVED and not self.solver.options:
+            violation = np.inf  # out of iterations, and no limit was set
+        elif violation > ACCURATE and answer.status == settings.OPTIMAL:
+            answer = replace(answer, status=settings.OPTIMAL_INACCURATE)
+        return Attempt(scale, answer, x, multipliers, unsure, done, violation)
 
     def on_other_data(self, done: Rescaled, scale: Scale) -> Attempt | None:
         """The answer of a program that was compiled for other data; None if there is none."""
@@ -408,7 +467,11 @@ class _Run:
         at_zero = x.copy()
         for variable in small:
             at_zero[self.model.feasible.layout.slices[variable]] = 0.0
-        if not small or self._violation(at_zero) > self._violation(x):
+        violations = []
+        for point in (at_zero, x):
+            with self.model.feasible.layout.holding(point):
+                violations.append(self._violation(self.model.feasible.constraints))
+        if not small or violations[0] > violations[1]:
             return x
         try:
             return at_zero if self.judge(at_zero) <= self.judge(x) else x
@@ -418,7 +481,7 @@ class _Run:
     def best(self, attempts: list[Attempt]) -> Attempt:
         """The attempt with the best decision, its value checked against that of the decision."""
         judged = [_judged(attempt, self.judge) for attempt in attempts]
-        feasible = [self._violation(attempt.decision) for attempt in attempts]
+        feasible = [attempt.violation for attempt in attempts]
         least = max(1e-6, 10 * min(feasible))
         order = sorted(range(len(attempts)), key=lambda i: (feasible[i] > least, judged[i]))
         chosen, value = attempts[order[0]], judged[order[0]]
@@ -430,10 +493,15 @@ class _Run:
         return replace(chosen, answer=unsure)
 
     def somewhere(self) -> Scale | None:
-        """The units that the loss suggests at some feasible decision."""
+        """The units that the loss suggests at some feasible decision.
+
+        None where none is found, and an InfeasibleError where there is none.
+        """
         done = rescaled(Program(cp.Constant(0.0)), self.model.feasible.conic_constraints(), {})
         try:
             self.solver.run(done.problem)
+        except InfeasibleError:
+            raise
         except FAILURES:
             return None
         here = decision_units(self.model, self._decision())
@@ -443,16 +511,17 @@ class _Run:
         layout = self.model.feasible.layout
         return layout.join({v: v.value for v in layout.variables if v.value is not None})
 
-    def _violation(self, x: Array) -> float:
-        """The largest violation of a constraint, relative to the size of the decision."""
-        size = max(1.0, float(abs(x).max(initial=0.0)))
-        with self.model.feasible.layout.holding(x):
-            found = [
-                float(abs(c.violation()).max())
-                for c in self.model.feasible.constraints
-                if not isinstance(c, bool)
-            ]
-        return max(found, default=0.0) / size
+    def _violation(self, constraints: Sequence[Any]) -> float:
+        """The largest violation of constraints by the variables, relative to the data."""
+        return relative_violation(constraints, lambda: self.size_of_data)
+
+    @cached_property
+    def size_of_data(self) -> float:
+        """The largest size of a variable that the constraints, its bounds or the loss suggest."""
+        feasible = self.model.feasible
+        bounds = [abs(b[np.isfinite(b)]).max(initial=1.0) for b in feasible.bounds()]
+        constant = largest_constant([*feasible.constraints, *feasible.set_forms()])
+        return max(*bounds, constant, *decision_units(self.model).decision.values())
 
 
 def _of_a_set_with_points(error: Exception) -> Exception:

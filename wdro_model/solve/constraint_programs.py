@@ -140,7 +140,7 @@ def declared_model(
 def explained(model: Model, error: InfeasibleError) -> InfeasibleError:
     """Which uncertain constraint leaves no decision, and whether its ball is to blame."""
     certain = [*model.feasible.constraints, *model.feasible.set_forms()]
-    found = [(c, _least_excess(c, certain)) for c in model.feasible.uncertain]
+    found = [(c, least_excess(c, certain)) for c in model.feasible.uncertain]
     for constraint, least in found:
         if least is not None and least > 0:
             return InfeasibleError(_cannot_be_met(constraint, least, certain))
@@ -160,7 +160,7 @@ def _cannot_be_met(constraint: UncertainConstraint, least: float, certain: list[
     larger = "take a larger limit, or relax other constraints."
     if not radius:
         return f"{told} on the samples; {larger}"
-    on_samples = _least_excess(constraint.empirical(), certain)
+    on_samples = least_excess(constraint.empirical(), certain)
     if on_samples is not None and on_samples > 0:
         return f"{told}, even on the samples alone (by {on_samples:.4g}); {larger}"
     though = (
@@ -172,7 +172,7 @@ def _cannot_be_met(constraint: UncertainConstraint, least: float, certain: list[
     )
 
 
-def _least_excess(constraint: UncertainConstraint, certain: list[object]) -> float | None:
+def least_excess(constraint: UncertainConstraint, certain: list[object]) -> float | None:
     """The least that a constraint is exceeded by over decisions that meet the certain ones.
 
     Where no solver takes the integers, that of the relaxation if it is positive. None where it is

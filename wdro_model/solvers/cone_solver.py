@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -32,6 +32,8 @@ UNDECIDED = {
 """Statuses that leave something open, and what."""
 BROKEN = 1e-3
 """How far a constraint may be from holding, relative to its terms or to one."""
+ACCURATE = 1e-5
+"""Answers that break a constraint by more than this share of its data are called inaccurate."""
 PROBE = 1e-3
 """The relative change of the variables that shows how large the terms of a constraint are."""
 
@@ -287,6 +289,42 @@ def check_constraints(problem: cp.Problem, solver: str) -> None:
         if violation > BROKEN * max(1.0, float(np.abs(_dense(variable.value)).max(initial=0.0))):
             what = f"an attribute of the variable {variable.name()!r}"
             raise InaccurateError(_message(solver, what, violation))
+
+
+def relative_violation(constraints: Sequence[Any], size_of_data: Callable[[], float]) -> float:
+    """The largest violation of constraints, over that of their data or over one.
+
+    size_of_data: what the data suggests that variables are at most. Terms of a row count as they
+    are with such variables: an answer that runs off to 1e200 breaks its rows however large these
+    are. It is asked for only where some violation is not small by itself.
+    """
+    worst = 0.0
+    for constraint in constraints:
+        violation = 0.0 if isinstance(constraint, bool | np.bool_) else _violation(constraint)
+        if violation > ACCURATE:
+            violation /= max(1.0, _size_of_data(constraint, size_of_data()))
+        worst = max(worst, violation)
+    return worst
+
+
+def largest_constant(constraints: Sequence[Any]) -> float:
+    """The largest number in some constraints."""
+    written = [c for c in constraints if not isinstance(c, bool | np.bool_)]
+    values = [leaf.value for c in written for leaf in (*c.constants(), *c.parameters())]
+    return max((float(abs(v).max()) for v in values if np.size(v) and v is not None), default=0.0)
+
+
+def _size_of_data(constraint: Any, size: float) -> float:
+    """How large the terms of a constraint are with variables of some size, or as they are."""
+    variables = constraint.variables()
+    values = [variable.value for variable in variables]
+    try:
+        for variable, value in zip(variables, values):
+            variable.save_value(np.clip(value, -size, size))
+        return _size_of_terms(constraint)
+    finally:
+        for variable, value in zip(variables, values):
+            variable.save_value(value)
 
 
 def _violation(constraint: Any) -> float:
