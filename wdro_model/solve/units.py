@@ -157,8 +157,18 @@ def _unit_of_loss(model: RobustModel, some: list[Probe], otherwise: float) -> fl
 
 
 def largest_reach(model: RobustModel) -> float:
-    """The most that the whole budget adds to the loss of a sample, at decisions of order one."""
-    return max((_reach(model, probe.x, MEASURED) for probe in probes(model)), default=0.0)
+    """The most that the whole budget adds to the loss of a sample.
+
+    At decisions of order one, and at those that change the loss as much as the samples do.
+    """
+    some, units = probes(model), unusual(_decision_units(model, probes(model)))
+    decisions = [probe.x for probe in some]
+    if units:
+        size = np.ones(model.feasible.layout.dimension)
+        for variable, unit in units.items():
+            size[model.feasible.layout.slices[variable]] = unit
+        decisions += [size * x for x in decisions]
+    return max((_reach(model, x, MEASURED) for x in decisions), default=0.0)
 
 
 def _reach(model: RobustModel, x: Array, count: int = 1) -> float:
