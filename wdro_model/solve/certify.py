@@ -98,7 +98,8 @@ class Solution:
     iterations: int | None = None
     oracle_calls: int | None = None
     gap: float | None = None
-    """Frank-Wolfe gap at the decision, from a full gradient: value - optimum <= gap if convex."""
+    """Frank-Wolfe gap at the decision, from a full gradient: value - optimum <= gap if convex. By a
+    conic solver how far its own value was from that of the decision, where they differ."""
     lower_bound: float | None = None
     """The best lower bound on the optimal value that the run proved; None if not convex."""
     upper_bound: float | None = None

@@ -35,7 +35,7 @@ from wdro_model.solve.kept import (
 )
 from wdro_model.solve.options import Options
 from wdro_model.solve.other_data import Filling, OpenProgram, opened
-from wdro_model.solve.own_units import in_units
+from wdro_model.solve.own_units import has_large_numbers, in_units
 from wdro_model.solve.plan import Plan, Written
 from wdro_model.solve.true_risk import refuse_disagreement, refuse_false_value, robust_value
 from wdro_model.solve.unfinished import unfinished
@@ -88,6 +88,7 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
     except (OutOfTime, KeyboardInterrupt) as error:
         last = reached[-1] if reached else None
         return unfinished(model, chosen, solver, options, error, last, began)
+    best = _evaluated_attempt(model, chosen, best)
     answer, x = best.answer, best.decision
     if chosen.counterpart is not None and not chosen.counterpart.is_proven:
         assert isinstance(model, RobustModel)
@@ -107,8 +108,37 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
         iterations=answer.iterations,
         compilation=best.compilation,
         notes=best.notes,
+        gap=best.gap,
         **evaluations(model, x, answer.value if chosen.method == "exact" else None),
     )
+
+
+def _evaluated_attempt(model: Model, chosen: Plan, best: Attempt) -> Attempt:
+    """The attempt with the worst-case risk of its decision as its value, and their difference.
+
+    Where that is a program of its own, it is solved if numbers are not all of order one: then the
+    program of the solve may have stopped far from the best values of its own variables.
+    """
+    counterpart = chosen.counterpart
+    if counterpart is None or not isinstance(model, RobustModel) or best.answer.solver == cp.HIGHS:
+        return best
+    has_formula = type(counterpart).value is not Counterpart.value
+    if not counterpart.is_proven or not (has_formula or has_large_numbers(model)):
+        return best
+    try:
+        return _honest_attempt(best, robust_value(model, best.decision, counterpart))
+    except (*FAILURES, OutOfTime, ArithmeticError):
+        return best
+
+
+def _honest_attempt(attempt: Attempt, value: float) -> Attempt:
+    """The attempt with the true value of its decision; inaccurate where its solver's is another."""
+    answer = attempt.answer
+    difference = abs(value - answer.value)
+    slack = max(HONEST * (abs(value) + abs(answer.value)), NOISE * attempt.scale.loss)
+    status = answer.status if difference <= slack else settings.OPTIMAL_INACCURATE
+    gap = difference if difference > NOISE * max(abs(value), attempt.scale.loss) else None
+    return replace(attempt, answer=replace(answer, value=value, status=status), gap=gap)
 
 
 def conic_attempt(
@@ -251,6 +281,8 @@ class Attempt:
     """The data, where it is a parameter of the program."""
     notes: tuple[str, ...] = ()
     """What the user should know about the solver."""
+    gap: float | None = None
+    """How far the value of the solver was from that of its decision, where that was evaluated."""
 
 
 @dataclass(frozen=True)
@@ -485,12 +517,8 @@ class _Run:
         least = max(1e-6, 10 * min(feasible))
         order = sorted(range(len(attempts)), key=lambda i: (feasible[i] > least, judged[i]))
         chosen, value = attempts[order[0]], judged[order[0]]
-        claimed = chosen.answer.value
-        slack = HONEST * (abs(value) + abs(claimed))
-        if abs(value - claimed) <= max(slack, NOISE * chosen.scale.loss):
-            return chosen
-        unsure = replace(chosen.answer, value=value, status=settings.OPTIMAL_INACCURATE)
-        return replace(chosen, answer=unsure)
+        honest = _honest_attempt(chosen, value)
+        return chosen if honest.answer.status == chosen.answer.status else honest
 
     def somewhere(self) -> Scale | None:
         """The units that the loss suggests at some feasible decision.

@@ -127,6 +127,13 @@ def _distance(model: RobustModel, parameter: Any) -> float:
     return power_of_two(reached) if reached > 0 else 0.0
 
 
+def has_large_numbers(model: RobustModel) -> bool:
+    """Is some size of the data, or the price of the radius, beyond what solvers do well with?"""
+    sizes = [_size(values) for values in model.joint.split(model.joint.matrix).values()]
+    price = largest_reach(model) / model.radius if model.radius > 0 else 1.0
+    return not all(1 / STEEP <= number <= STEEP for number in (*sizes, price) if number > 0)
+
+
 def _is_extraordinary(model: RobustModel, sizes: dict[Any, float]) -> bool:
     """Is some number of the model far from order one?"""
     numbers = [*sizes.values(), known_loss_unit(model)]
