@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
+from cvxpy.error import SolverError
 
 from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.loss.batched import BatchedLoss, FlatLoss
@@ -36,7 +38,15 @@ def known_robust_value(model: RobustModel, x: Array) -> float | None:
     Thresholds of CVaRs are where they are best for this ball, whatever x has in their place.
     """
     found = exact.counterpart(model) if exact.has_counterpart(model) else None
-    return None if found is None else robust_value(model, settled(model, x), found)
+    if found is None:
+        return None
+    if model.tails is None or model.radius == 0 or not np.all(np.isfinite(x)):
+        return robust_value(model, settled(model, x), found)
+    values = []
+    for thresholds in (lambda: settled(model, x), lambda: x):  # either may be the better one
+        with suppress(SolverError):
+            values.append(robust_value(model, thresholds(), found))
+    return min(values) if values else robust_value(model, x, found)
 
 
 def settled(model: Model, x: Array) -> Array:
