@@ -30,7 +30,11 @@ def test_a_constraint_out_of_reach_by_one_hundredth():
     support = wdro.supports.Polyhedron([[1.02], [0.53]], [0.8222, 0.3233])
     samples = np.array([[0.33], [-1.51], [-0.53], [-1.03], [0.61]])
     z = wdro.UncertainParameter(1, "z", samples=samples, support=support)
-    loss = -0.32 + np.array([1.54, 1.19]) @ x + z @ (np.array([-0.16]) + [[-0.44, -0.08]] @ x)
+    loss = (
+        -0.32
+        + np.array([1.54, 1.19]) @ x
+        + z @ (np.array([-0.16]) + np.array([[-0.44, -0.08]]) @ x)
+    )
     ball = wdro.WassersteinBall(0.001, wdro.costs.Norm(1))
     certain = [cp.sum(x) == 1, x >= 0]
     bound = wdro.cvar(loss, 0.9) <= 1.2224
