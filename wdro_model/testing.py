@@ -54,4 +54,4 @@ def check_loss(
             near = given + 1e-2 * (1e-2 + np.abs(given)) * near
         split = layout.split(near).items()
         x = near if decision is not None else layout.join({v: v.project(a) for v, a in split})
-        refuse_wrong_gradient(flat, x, rng.standard_normal(len(x)), rng, loss.name)
+        refuse_wrong_gradient(flat, x, rng.standard_normal(len(x)), rng, str(loss.name))

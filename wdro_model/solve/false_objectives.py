@@ -61,7 +61,7 @@ def refuse_wrong_loss(model: Model) -> None:
     for _ in range(WAYS):
         parts, shares = rng.uniform(0.2, 1.0, size=CORNERS), rng.uniform(-1.0, 1.0, size=CORNERS)
         way = (shares - shares.mean()) @ corners
-        refuse_wrong_gradient(model.loss, parts @ corners / parts.sum(), way, rng, loss.name)
+        refuse_wrong_gradient(model.loss, parts @ corners / parts.sum(), way, rng, str(loss.name))
 
 
 def _corner(oracle: FeasibleSet, rng: np.random.Generator) -> Array:

@@ -97,7 +97,7 @@ class TrafficFlows(FeasibleSet):
         self.use_backend(backend)
 
     @cached_property
-    def names(self) -> Any:  # type: ignore[override]
+    def names(self) -> Any:
         """The arcs as pairs of nodes; None where two arcs join the same ones."""
         nodes = self.network.nodes
         arcs = tuple((nodes[u], nodes[v]) for u, v in zip(self.trips.tails, self.trips.heads))
