@@ -8,18 +8,33 @@ see thresholds that do not count, whatever their value in the flat decision.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.optimize import linprog
 
 from wdro_model.model import Model
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.solvers.objective import Array, Point
 
 SETTLED = 1e-6
-"""How far the value may be above its minimum over the thresholds, in units of the smoothing."""
-ROUNDS = 60
+"""Gain of a Newton step in the thresholds, in units of epsilon, below which none is taken."""
+FLAT = 1e-5
+"""Share of the value by which thresholds within reach may still lower it, by the tangents."""
+STRIDE = 4.0
+"""The first step along a line stays within reach; the next are so many times as long."""
+MUCH_LESS = 0.5
+"""Share of the slope that is left at the end of a search along a line."""
+DESCENT, CLOSED = 1e-4, 0.1
+"""Share of the first slope that a step across a kink has to gain, and of FLAT that is left along a
+line at its end."""
+ROUNDING = 1e-9
+"""Relative change of a slope that says nothing about the curvature."""
+LOOKS = 40
+"""Evaluations along a line, after which the search goes on by tangents."""
+EVALUATIONS = 100
+"""Evaluations after which a search ends with what it has; the residual says how far that is."""
 
 
 def at_quantiles(model: Model, x: Array, some: Array | None = None) -> Array:
@@ -81,15 +96,16 @@ class EmpiricalTails:
 class LeastThresholds:
     """A smoothed objective, minimised over the thresholds; all else is that of the objective.
 
-    Quasi-Newton steps from where they were best last, moved along with the mean of their losses;
-    the curvature that was seen is kept from one decision to the next.
+    The search begins where they were best last, moved along with the quantiles of the samples; the
+    curvature that was seen is kept from one decision to the next. How far the minimum may be below
+    is added to the residual of the dual variable, and so to the gap.
     """
 
     def __init__(self, inner: Any, model: Model) -> None:
         self.inner, self.model = inner, model
         self.where = threshold_places(model)
-        self._last: tuple[Array, Array] | None = None
-        """Thresholds that were best, less the means of their losses; and the inverse curvature."""
+        self._last: tuple[Array, Array, Array] | None = None
+        """Best thresholds, less the quantiles of the samples; inverse curvature; and reach."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -120,21 +136,22 @@ class LeastThresholds:
         tails, layout = self.model.tails, self.model.loss.layout
         assert tails is not None
         losses = tails.losses(layout, self.model.loss.joint, x, self.model.rows)
-        means, z = losses[:, 1:].mean(axis=0), np.array(x, dtype=float)
+        quantiles = tails.quantiles(losses, self.model.shares.probabilities)
         if self._last is None:
-            given = self.model.shares.probabilities
-            first, spread = tails.quantiles(losses, given), losses[:, 1:].std(axis=0)
-            inverse = np.diag(np.maximum(spread, self.inner.epsilon))
+            first = quantiles
+            reach = np.maximum(losses[:, 1:].std(axis=0), self.inner.epsilon)
+            inverse = np.diag(reach)
         else:
-            first, inverse = self._last[0] + means, self._last[1]
+            first, inverse, reach = self._last[0] + quantiles, *self._last[1:]
 
         def at(t: Array) -> tuple[Point, Array]:
-            point = self.inner.evaluate(tails.placed(layout, z, t), dual)
+            point = self.inner.evaluate(tails.placed(layout, x, t), dual)
             return point, np.asarray(point.gradient)[self.where]
 
-        t, point, inverse = _minimum(at, first, inverse, SETTLED * self.inner.epsilon)
-        self._last = (t - means, inverse)
-        return tails.placed(layout, z, t), point
+        found = minimise_thresholds(at, first, inverse, reach, self.inner.epsilon)
+        self._last = (found.t - quantiles, found.inverse, found.reach)
+        residual = found.point.dual_residual + found.residual
+        return tails.placed(layout, x, found.t), replace(found.point, dual_residual=residual)
 
     def describe(self) -> str:
         return f"{self.inner.describe()}, minimised over the thresholds"
@@ -147,35 +164,124 @@ def without(point: Point, where: Array) -> Point:
     return replace(point, gradient=gradient)
 
 
-def _minimum(
-    at: Callable[[Array], tuple[Point, Array]], t: Array, inverse: Array, enough: float
-) -> tuple[Array, Point, Array]:
-    """The minimum of a convex function of a few numbers from its slopes: BFGS.
+@dataclass(frozen=True)
+class ThresholdMinimum:
+    """The thresholds that a search has found to be best."""
 
-    A step is taken as long as it does not lead further uphill than it began downhill; else the
-    secant tells a shorter one.
+    t: Array
+    point: Point
+    inverse: Array
+    """The inverse curvature there, (K, K)."""
+    reach: Array
+    """How far the minimum may be from thresholds that were looked at, (K,)."""
+    residual: float
+    """By how much the value may be above the minimum."""
 
-    enough: the accuracy of the minimum, by what a Newton step would gain.
+
+@dataclass(frozen=True)
+class Tangent:
+    """The objective at some thresholds, from below of which no other value is."""
+
+    t: Array
+    point: Point
+    slope: Array
+
+
+def minimise_thresholds(
+    at: Callable[[Array], tuple[Point, Array]], t: Array, inverse: Array, reach: Array, scale: float
+) -> ThresholdMinimum:
+    """Minimise a convex function of a few thresholds from its slopes.
+
+    BFGS steps end when another would gain next to nothing, and the slope is so small that by the
+    tangent no thresholds within reach are much better. Where there are kinks or noise, the search
+    goes on at the minimum of all tangents that were seen, which also tells how far down it may go.
+
+    scale: values that differ by less are the same, epsilon.
     """
-    point, slope = at(t)
-    for _ in range(ROUNDS):
-        step = -inverse @ slope
-        if -(slope @ step) / 2 <= enough:
-            break
-        for _ in range(ROUNDS):
-            there, other = at(t + step)
-            change, down, up = other - slope, -(slope @ step), other @ step
-            if change @ step > 0:
-                inverse = _bfgs(inverse, step, change)
-            if up <= down:
-                break
-            step = step * (down / (down + up))
-        t, point, slope = t + step, there, other
-    return t, point, inverse
+    tangents: list[Tangent] = []
+
+    def look(t: Array) -> Tangent:
+        tangents.append(Tangent(t, *at(t)))
+        return tangents[-1]
+
+    here = look(t)
+    while True:
+        flat = FLAT * max(abs(here.point.value), scale)
+        gain = float(here.slope @ inverse @ here.slope) / 2
+        if gain <= SETTLED * scale and np.abs(here.slope) @ reach <= flat:
+            return ThresholdMinimum(here.t, here.point, inverse, reach, gain)
+        step = -inverse @ here.slope
+        clipped = np.clip(step, -reach, reach)
+        if here.slope @ clipped < 0:
+            step = clipped
+        else:
+            step *= float(np.min(reach / np.maximum(np.abs(step), 1e-300)))
+        there = search_line(look, here, step, flat) if gain > SETTLED * scale else None
+        reach = np.maximum(reach, 2 * np.max([np.abs(seen.t - t) for seen in tangents], axis=0))
+        if there is None:
+            best = min(tangents, key=lambda seen: seen.point.value)
+            lowest, bound, shares = minimise_tangents(tangents, best.t, reach)
+            residual = best.point.value - bound
+            if residual <= flat or len(tangents) > EVALUATIONS:
+                gradient = shares @ np.array([seen.point.gradient for seen in tangents])
+                point = replace(best.point, gradient=gradient)
+                return ThresholdMinimum(best.t, point, inverse, reach, abs(residual))
+            here, there = best, look(lowest)
+        moved, change = there.t - here.t, there.slope - here.slope
+        if change @ moved > ROUNDING * np.linalg.norm(here.slope) * np.linalg.norm(moved):
+            inverse = update_inverse(inverse, moved, change)
+        here = there
 
 
-def _bfgs(inverse: Array, step: Array, change: Array) -> Array:
-    """The inverse curvature that takes a change of the slope to the step that made it."""
+def search_line(
+    look: Callable[[Array], Tangent], here: Tangent, step: Array, flat: float
+) -> Tangent | None:
+    """A point along a step downhill where the slope is much less, or the value beyond a kink.
+
+    None where the tangents leave less than `flat` to be gained along the line.
+    """
+    down = -float(here.slope @ step)
+    low, high, share = (0.0, -down), (np.inf, np.inf), 1.0
+    for count in range(LOOKS):
+        there = look(here.t + share * step)
+        along, fall = float(there.slope @ step), here.point.value - there.point.value
+        beyond = along > 0 and fall >= DESCENT * share * down
+        if abs(along) <= MUCH_LESS * down or beyond:
+            return there
+        low, high = ((share, along), high) if along < 0 else (low, (share, along))
+        if np.isinf(high[0]):
+            share *= STRIDE
+        elif (high[0] - low[0]) * low[1] * high[1] > CLOSED * flat * (low[1] - high[1]):
+            return None
+        else:
+            part = low[1] / (low[1] - high[1]) if count % 2 == 0 else 0.5
+            share = low[0] + min(max(part, 0.1), 0.9) * (high[0] - low[0])
+    return None
+
+
+def minimise_tangents(
+    tangents: list[Tangent], centre: Array, reach: Array
+) -> tuple[Array, float, Array]:
+    """Where the maximum of the tangents is least within reach of the centre, and its value.
+
+    The shares of the tangents in that minimum come last: at a kink, their mean is the gradient.
+    """
+    slopes = np.array([seen.slope for seen in tangents])
+    heights = np.array([seen.point.value + seen.slope @ (centre - seen.t) for seen in tangents])
+    top = heights.max()
+    found = linprog(
+        np.r_[np.zeros(len(centre)), 1.0],
+        np.column_stack([slopes * reach, -np.ones(len(slopes))]),
+        -heights + top,
+        bounds=[*[(-1.0, 1.0)] * len(centre), (None, None)],
+    )
+    if found.x is None:
+        return centre, -np.inf, np.eye(len(heights))[heights.argmax()]
+    return centre + reach * found.x[:-1], float(top + found.fun), -found.ineqlin.marginals
+
+
+def update_inverse(inverse: Array, step: Array, change: Array) -> Array:
+    """The inverse curvature that takes a change of the slope to the step that made it: BFGS."""
     rate = 1.0 / (change @ step)
     keep = np.eye(len(step)) - rate * np.outer(step, change)
     return keep @ inverse @ keep.T + rate * np.outer(step, step)
