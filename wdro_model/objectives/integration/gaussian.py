@@ -4,6 +4,9 @@ With zeta_1..zeta_S ~ N(xi_k, sigma^2) on the support and w_s = exp((f(x, zeta_s
 
     phi_k ~ eps log mean_s w_s,   grad_x phi_k ~ sum_s w_s grad f(x, zeta_s) / sum_s w_s,
     d phi_k / dl ~ - sum_s w_s c_s / sum_s w_s.
+
+Weights of draws that all miss the density are as even as those of draws that cover it, so that they
+do not tell their error: some samples are integrated again by draws that follow the density.
 """
 
 from __future__ import annotations
@@ -14,8 +17,17 @@ import numpy as np
 
 from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.integration.sampled import Draws, SampledIntegration
-from wdro_model.solvers.objective import Array
+from wdro_model.objectives.integration.tilted import Tilted
+from wdro_model.sets.deadlines import OutOfTime
+from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.sampling import GaussianSampler
+
+CHECKED, CHECKING_DRAWS = 16, 64
+"""Samples that are integrated again, and draws of each for that."""
+AUDIT = Stream(seed=0, stage=2**63 - 2)
+"""Random numbers that no slice uses."""
+NOISE = 4.0
+"""Standard errors up to which two estimates of one integral may differ."""
 
 
 class Gaussian(SampledIntegration):
@@ -48,3 +60,21 @@ class Gaussian(SampledIntegration):
             self._buffer[i * count : (i + 1) * count] = points
             costs[i] = self.cost(centers, points)
         return Draws(self._buffer[: len(samples) * count], costs)
+
+    def audited(self, found: Diagnostics, x: Array, dual: float) -> Diagnostics:
+        """The diagnostics, with the distance to draws that follow the density as missed mass."""
+        rows = np.unique(np.linspace(0, self.joint.size - 1, CHECKED).astype(int))
+        settings: dict[str, Any] = {"epsilon": self.epsilon, "sigma": self.sigma}
+        other = Tilted(self.loss, self.joint, self.cost, draws=CHECKING_DRAWS, **settings)
+        values, errors = [], []
+        try:
+            for rule in (self, other):
+                rule.refresh(x, dual)
+                inner = rule.slice(x, rows, AUDIT)
+                values.append(inner.at(dual).value)
+                known = inner.diagnostics(dual)
+                errors.append(0.0 if known is None else known.standard_error)
+        except (OutOfTime, NotImplementedError):  # no time, or no gradient in the data
+            return found
+        apart, error = abs(values[1] - values[0]), float(np.hypot(*errors))
+        return found if apart <= NOISE * error else found.worse_by(0.0, apart)
