@@ -55,8 +55,8 @@ def traffic(
     return wdro.Problem(cp.Minimize(loss), [x >= 0, x <= 3], ball)._model
 
 
-def conditional(model, epsilon, sigma, draws=20) -> Conditional:
-    return build_conditional(model, Scales(epsilon, sigma, draws))
+def conditional(model, epsilon, sigma) -> Conditional:
+    return build_conditional(model, Scales(epsilon, sigma, 20))
 
 
 def everything(model):
@@ -364,10 +364,6 @@ def test_the_dual_of_fewer_nodes_is_taken_over():
     assert rule.slice(x, everything(model), Stream(0)).guess == dual
 
 
-def test_draws_have_no_surrogate():
-    assert conditional(many_states(), 0.1, 0.2).surrogate() is None
-
-
 @pytest.mark.parametrize("support", [Box(0.3, 1.8), Box(-np.inf, np.inf), Nonnegative()])
 @pytest.mark.parametrize("scales", [2, 20])
 def test_deviations_of_any_kind_agree_with_quadrature_per_coordinate(support, scales):
@@ -426,52 +422,6 @@ def test_the_smoothed_optimum_is_that_of_a_grid_of_decisions():
 
     decisions = np.linspace(0.8, 1.25, 16) * float(x.value)
     assert value == pytest.approx(min(objective(d) for d in decisions), rel=1e-3)
-
-
-def many_states(count=3):
-    """Three coordinates beside the affine block: they are drawn."""
-    rng = np.random.default_rng(4)
-    time = wdro.UncertainParameter(
-        6, samples=rng.uniform(0.5, 1.5, (count, 6)), support=Box(0.0, 2.0), name="t"
-    )
-    state = wdro.UncertainParameter(
-        3, samples=rng.uniform(0.2, 0.8, (count, 3)), support=Box(0.0, 1.0), name="s"
-    )
-    x = cp.Variable(6)
-    weight = rng.uniform(0, 1, (6, 3))
-    loss = time @ cp.multiply(x, cp.exp(weight @ state))
-    ball = wdro.WassersteinBall(0.1)
-    return wdro.Problem(cp.Minimize(loss), [x >= 0, x <= 3], ball)._model
-
-
-@pytest.mark.parametrize("draws", [1, 40])
-def test_more_than_two_other_coordinates_are_drawn(draws):
-    model = many_states()
-    x, dual, epsilon, sigma = np.full(6, 0.4), 1.5, 0.1, 0.15
-    rule = conditional(model, epsilon, sigma, draws)
-    assert not rule.exact
-    inner = at_point(rule, model, x, dual)
-    reference = at_point(build_tilted(model, Scales(epsilon, sigma, 20_000)), model, x, dual)
-    diagnostics = inner.diagnostics(dual)
-    assert diagnostics.draws == draws
-    tolerance = 1e-2 if draws > 1 else 0.2
-    assert inner.at(dual).value == pytest.approx(reference.at(dual).value, rel=tolerance)
-    np.testing.assert_allclose(
-        inner.gradient(dual), reference.gradient(dual), rtol=0.05 if draws > 1 else 0.5
-    )
-    if draws > 1:
-        assert diagnostics.effective_size > 0.7 * draws
-
-
-def test_draws_depend_on_the_stream_and_the_sample_alone():
-    model = many_states(5)
-    rule = conditional(model, 0.1, 0.15, 8)
-    rule.refresh(np.full(6, 0.4), 1.5)
-    whole = rule.nodes(everything(model), Stream(3, 1))
-    some = rule.nodes(np.array([4, 1]), Stream(3, 1))
-    np.testing.assert_allclose(some.moves, whole.moves[[4, 1]], atol=1e-12)
-    np.testing.assert_allclose(some.log_weights, whole.log_weights[[4, 1]], atol=1e-9)
-    assert not np.allclose(rule.nodes(everything(model), Stream(4, 1)).moves, whole.moves)
 
 
 def test_a_batch_is_the_mean_of_its_samples():

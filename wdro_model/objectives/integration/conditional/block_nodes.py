@@ -85,8 +85,8 @@ class BlockNodes:
     """(P, S, r)"""
     log_weights: Array
     """log of weight times reference density, (P, S)."""
-    scores: Array | None
-    """Normal scores of the nodes, (S, r); None for draws."""
+    scores: Array
+    """Normal scores of the nodes, (S, r)."""
 
     def of(self, samples: Array) -> BlockNodes:
         """The nodes of some samples, in their order; for modes in the order of their samples."""

@@ -23,8 +23,8 @@ from wdro_model.objectives.integration.conditional.placement import (
     TRUST,
     Placement,
 )
-from wdro_model.objectives.integration.inner_integral import Divergence, Stream
-from wdro_model.solvers.objective import Array, Diagnostics
+from wdro_model.objectives.integration.inner_integral import Divergence
+from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.sample_shares import SampleShares
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Weighted:
     point: DualPoint
     laws: tuple[Array, Array] | None = None
     """Costs at the nodes, and mean squared distances from the mean cost of the sample, (P, S);
-    None where these are draws, or nothing is known."""
+    None where nothing is known."""
     uncovered: Array = field(default_factory=lambda: np.zeros(0, dtype=int))
     """Positions of the samples whose density the nodes resolve badly or cut off."""
 
@@ -66,12 +66,11 @@ class ConditionalSlice:
         rule: Conditional,
         x: Array,
         samples: Array,
-        stream: Stream,
         placement: Placement,
         shares: SampleShares,
     ) -> None:
         self._rule, self._x, self._given, self._shares = rule, x, samples, shares
-        self._stream, self._placement = stream, placement
+        self._placement = placement
         self.guess = placement.dual
         """Where the minimum over the dual variable may be."""
         self.trust = placement.trust
@@ -94,13 +93,13 @@ class ConditionalSlice:
         others = self._shares.some(np.flatnonzero(hard))
         self._cells = BlockCellSlice(rule, x, left, others) if len(left) else None
         fits = Lookout.fits(rule, len(self._samples), KEPT_ENTRIES)
-        useful = rule.exact and rule.smooth and fits and len(self._samples) > 0
+        useful = rule.smooth and fits and len(self._samples) > 0
         self._lookout = self._placement.lookout(x, self._samples) if useful else None
 
     # -------------------------------------------------------------- at one decision
     def _prepare(self) -> None:
         """Evaluate the loss on the nodes."""
-        self._nodes = self._placement.nodes(self._samples, self._stream)
+        self._nodes = self._placement.nodes(self._samples)
         self._look()
 
     def _look(self) -> None:
@@ -138,9 +137,6 @@ class ConditionalSlice:
 
     def _adapted(self, dual: float) -> Weighted:
         """The integrals at the dual; nodes that do not cover the density are moved."""
-        if not self._rule.exact:  # draws stay: those of a density without end say nothing
-            lost = self._known is not None and not np.isfinite(self._known.point.value)
-            return infinite(dual) if lost else self._weighted(dual)
         try:
             if self._known is not None and not np.isfinite(self._known.point.value):
                 self._placement.place(self._x, dual)
@@ -210,8 +206,6 @@ class ConditionalSlice:
             float(-alone.total(mean)),
             float(np.vdot(counted, spread)) / (epsilon * len(first)),
         )
-        if not self._rule.exact:
-            return Weighted(dual, exponent, weights, integrals, point)
         laws = cost, spread
         return Weighted(dual, exponent, weights, integrals, point, laws, self._uncovered(weights))
 
@@ -256,7 +250,7 @@ class ConditionalSlice:
 
     def held(self, dual: float) -> Callable[[Array], Array] | None:
         """Gradients at other decisions, nodes and weights staying; None where cells do a part."""
-        if self._cells is not None or not self._rule.exact:
+        if self._cells is not None:
             return None
         return lambda x: self._mean_gradient(x, self._adapted(dual))
 
@@ -265,7 +259,7 @@ class ConditionalSlice:
 
         None where cells do a part.
         """
-        if self._cells is not None or not self._rule.exact or not dual > 0:
+        if self._cells is not None or not dual > 0:
             return None
         here = self._adapted(dual).point
         ahead = (1 + AHEAD) * dual
@@ -300,20 +294,8 @@ class ConditionalSlice:
         return gradient
 
     # -------------------------------------------------------------- can it be trusted?
-    def diagnostics(self, dual: float) -> Diagnostics | None:
-        if self._rule.exact:
-            return None
-        weights = self._weighted(dual).weights
-        sizes = 1.0 / np.einsum("ks,ks->k", weights, weights)
-        draws = self._rule.draws
-        variance = (1.0 / sizes - 1.0 / draws) * draws / max(1, draws - 1)
-        return Diagnostics(
-            draws=draws,
-            effective_size=float(np.median(sizes)),
-            smallest_effective_size=float(sizes.min()),
-            standard_error=self._rule.epsilon * self._own.error(np.maximum(variance, 0.0)),
-            nearest_cost=float(self._own.total(self._costs.min(axis=1))),
-        )
+    def diagnostics(self, dual: float) -> None:
+        """Nothing is drawn."""
 
     def uncovered(self, dual: float) -> float:
         """The share of samples whose density the nodes resolve badly or cut off."""
@@ -322,7 +304,6 @@ class ConditionalSlice:
     def _uncovered(self, weights: Array) -> Array:
         """By the moments of the weights (P, S) in the scores of the nodes."""
         grid, scores, first = self._rule.grid, self._nodes.scores, self._first
-        assert scores is not None
         r = scores.shape[1]
         if r == 0:
             return np.zeros(0, dtype=int)

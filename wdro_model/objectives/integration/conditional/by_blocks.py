@@ -9,7 +9,7 @@ with E_A in closed form (`block_integral`). One coordinate in C is integrated by
 so are two where f may have kinks in them (`block_cells`). Where f is smooth in two coordinates, the
 nodes are the points of a trapezoidal rule in normal scores around each mode of the density of
 zeta_C (`block_modes`, `block_nodes`), and samples whose density they fail to resolve are left to
-cells. In more coordinates they are draws.
+cells. With more coordinates in C, draws of all the data are better (`tilted`).
 
 Where f is smooth in block C, it is one pair of functions of s for all samples: a table of them at a
 few hundred points takes the place of evaluations at the nodes (`block_table`).
@@ -42,7 +42,7 @@ from wdro_model.objectives.integration.conditional.affine_block import affine_bl
 from wdro_model.objectives.integration.conditional.block_cells import BlockCellSlice
 from wdro_model.objectives.integration.conditional.block_integral import AffineBlock
 from wdro_model.objectives.integration.conditional.block_loss import BlockLoss, LossAtNodes
-from wdro_model.objectives.integration.conditional.block_nodes import COARSE, BlockNodes, Grid, fine
+from wdro_model.objectives.integration.conditional.block_nodes import COARSE, Grid, fine
 from wdro_model.objectives.integration.conditional.block_slice import (
     KEPT_ENTRIES,
     ConditionalSlice,
@@ -67,6 +67,8 @@ DUAL_SAMPLES = 32
 """Samples that look for the dual variable before the first refresh."""
 REMEMBERED = 4
 """Decisions whose nodes are remembered: a search along a line jumps back and forth."""
+MOST_COORDINATES = 2
+"""Coordinates that nodes fill; a third would have fifteen times as many nodes."""
 NEARER = 0.25
 """BlockNodes of a decision are taken up again if its distance is this share of the latest one's."""
 
@@ -94,6 +96,7 @@ class Conditional(Given):
     """Closed form over the affine block, nodes over the rest."""
 
     name = "conditional"
+    exact = True
     begins = EMPIRICAL
     """Vertices may be so bad that the density of the data has modes all over its support."""
     block: AffineBlock
@@ -107,7 +110,6 @@ class Conditional(Given):
         *,
         epsilon: float,
         sigma: float | Array,
-        draws: int,
         affine: tuple[Any, ...],
         radius: float | None = None,
         grid: Grid | None = None,
@@ -115,7 +117,7 @@ class Conditional(Given):
         whole: Conditional | None = None,
     ) -> None:
         super().__init__(loss, joint, cost, epsilon=epsilon, sigma=sigma)
-        self.draws, self.radius, self.grid = draws, radius, grid or fine()
+        self.radius, self.grid = radius, grid or fine()
         self.is_coarse = grid is not None
         """Does it lead the way for one on a fine grid?"""
         self.affine = affine
@@ -130,11 +132,10 @@ class Conditional(Given):
         self.frame = frame_of(joint, cost, sigma, rest)
         self.in_block = Columns.within(joint, affine, self.block.frame)
         self.in_others = Columns.within(joint, self.others, self.frame)
-        self.exact = self.frame.dimension <= 2
-        self.adaptive = grid is None and (self.frame.dimension == 1 or (kinked and self.exact))
+        self.adaptive = grid is None and (self.frame.dimension == 1 or kinked)
         self.adaptive &= self.frame.dimension > 0
         """Are the integrals over C taken by cells, not on a grid around the modes?"""
-        self.falls_back = grid is None and self.exact
+        self.falls_back = grid is None
         """Are samples left to cells that a grid does not resolve?"""
         self.smooth = not kinked
         """Has the density peaks that a lattice tells apart? Kinks have one each."""
@@ -152,10 +153,9 @@ class Conditional(Given):
 
     def describe(self) -> str:
         names = ", ".join(p.name() for p in self.affine)
-        how = "quadrature" if self.exact else f"{self.draws} tilted draws for each sample"
         return (
             f"conditional closed form: exact over {names} ({self.block.frame.dimension} "
-            f"coordinates), {how} over the other {self.frame.dimension}"
+            f"coordinates), quadrature over the other {self.frame.dimension}"
         )
 
     @property
@@ -205,8 +205,8 @@ class Conditional(Given):
         return self.joint.dimension if table is None else sum(table.kept)
 
     def surrogate(self) -> Conditional | None:
-        """The same on fewer nodes, to begin with; None where the nodes are few or drawn."""
-        if not self.exact or self.frame.dimension == 0 or self._easier is not None:
+        """The same on fewer nodes, to begin with; None where the nodes are few."""
+        if self.frame.dimension == 0 or self._easier is not None:
             return self._easier
         self._easier = Conditional(
             self.loss,
@@ -214,7 +214,6 @@ class Conditional(Given):
             self.cost,
             epsilon=self.epsilon,
             sigma=self.sigma,
-            draws=self.draws,
             affine=self.affine,
             radius=self.radius,
             grid=COARSE,
@@ -235,7 +234,7 @@ class Conditional(Given):
     def _looks_out(self) -> bool:
         """Does a lattice show modes that are not known? Otherwise all are searched for."""
         fits = Lookout.fits(self, self.joint.size, KEPT_ENTRIES)
-        return self.exact and self.smooth and not self.adaptive and fits
+        return self.smooth and not self.adaptive and fits
 
     def forget(self) -> None:
         self.memory = CellMemory()
@@ -265,13 +264,10 @@ class Conditional(Given):
             return BlockCellSlice(self, x, samples, shares)
         if not self._places:
             self._go_on(x)
-        if not self._places and self.exact:
-            self.refresh(x, self._typical_dual(x))
         if not self._places:
-            self.settle(x)
-        if self.exact:
-            self._go_to(x, samples)
-        return ConditionalSlice(self, x, samples, stream, self._places[0], shares)
+            self.refresh(x, self._typical_dual(x))
+        self._go_to(x, samples)
+        return ConditionalSlice(self, x, samples, self._places[0], shares)
 
     def _go_on(self, x: Array) -> None:
         """Begin where the easier strategy ended, or the solve before."""
@@ -296,10 +292,6 @@ class Conditional(Given):
             place.forget_nodes()
         self._places = [placement, *kept]
 
-    def nodes(self, samples: Array, stream: Stream) -> BlockNodes:
-        """Nodes of these samples: those of the last refresh, or draws of a stream around them."""
-        return self._places[0].nodes(samples, stream)
-
     def settle(self, x: Array, dual: float | None = None) -> float:
         """Refresh at x and at the dual variable that minimises the objective there; returns it.
 
@@ -310,14 +302,11 @@ class Conditional(Given):
         start = dual if dual else self._typical_dual(x)
         some = Placement(self, rows)
         some.place(x, start)
-        stream = Stream(0, 2**63 - 1)
 
         def adapted(at: float) -> DualPoint:
             if self.adaptive:
                 return BlockCellSlice(self, x, rows, shares).at(at)
-            if not self.exact:
-                some.place(x, at)
-            return ConditionalSlice(self, x, rows, stream, some, shares).at(at)
+            return ConditionalSlice(self, x, rows, some, shares).at(at)
 
         found = minimise_dual(
             adapted, self._radius(), start, 1e6 * start, rounds=25, tolerance=1e-3
@@ -362,21 +351,32 @@ def conditional_refusal(model: RobustModel) -> str | None:
     for parameter in model.joint.parameters:
         if parameter.support.bounds(parameter.shape) is None:
             return f"the support of {parameter.name()!r} has no coordinate structure"
+    columns = [model.joint.slices[p] for p in other_parameters(model, affine)]
+    rest = np.concatenate([np.arange(model.joint.dimension)[where] for where in columns])
+    moving = frame_of(model.joint, model.cost, 1.0, rest).dimension
+    if moving > MOST_COORDINATES:
+        return (
+            f"{moving} coordinates move beside those in which the loss is affine, and nodes fill a "
+            "line or a plane"
+        )
     return None
+
+
+def other_parameters(model: RobustModel, affine: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The uncertain parameters of a model that are not in the affine block."""
+    return tuple(p for p in model.joint.parameters if all(p is not a for a in affine))
 
 
 def build_conditional(model: RobustModel, scales: Any) -> Conditional:
     """The strategy for a model; scales: epsilon, sigma and draws."""
     affine = affine_block(model.expression, model.joint.parameters)
-    others = [p for p in model.joint.parameters if all(p is not a for a in affine)]
     return Conditional(
         model.loss,
         model.joint,
         model.cost,
         epsilon=scales.epsilon,
         sigma=scales.sigma,
-        draws=scales.draws,
         affine=affine,
         radius=model.radius,
-        kinked=may_have_kinks(model.expression, others),
+        kinked=may_have_kinks(model.expression, other_parameters(model, affine)),
     )

@@ -32,17 +32,11 @@ from wdro_model.objectives.integration.conditional.lookout import Lookout
 from wdro_model.objectives.integration.conditional.marginal import Marginal
 from wdro_model.objectives.integration.importance.curvature import clipped
 from wdro_model.objectives.integration.importance.frame import Frame, reference_of
-from wdro_model.objectives.integration.importance.modes import cover
-from wdro_model.objectives.integration.importance.noise import noise
-from wdro_model.objectives.integration.importance.proposals import Mixture, defended
-from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.conditional.by_blocks import Conditional
 
-DEFENCE = 0.05
-"""Share of the reference among draws."""
 AT_REST = 0.4
 """A mode is where it was if an ascent would move it by less than so many deviations."""
 TOLERATED = 0.02
@@ -101,7 +95,6 @@ class Placement:
         self._nodes: tuple[Array, BlockNodes] | None = None
         self._placed: BlockModes | None = None
         """The modes that these are around."""
-        self._mixture: Mixture | None = None
 
     @classmethod
     def going_on(cls, rule: Conditional, known: KnownModes) -> Placement:
@@ -128,17 +121,15 @@ class Placement:
     def place(self, x: Array, dual: float) -> None:
         """Put the nodes around the modes at this decision and dual, when they are asked for."""
         self.reached(x, dual)
-        self._modes = self._earlier = self._mixture = self._nodes = self._lookout = None
+        self._modes = self._earlier = self._nodes = self._lookout = None
         self.unreached = 0.0
 
     def reached(self, x: Array, dual: float) -> None:
         """Remember the decision and the dual variable that the nodes were found to fit."""
         self.x, self.dual = np.array(x, dtype=float), float(dual)
 
-    def nodes(self, samples: Array, stream: Stream) -> BlockNodes:
-        """BlockNodes of these samples: those of the rule, or draws of a stream."""
-        if not self.rule.exact:
-            return self._drawn(samples, stream)
+    def nodes(self, samples: Array) -> BlockNodes:
+        """BlockNodes of these samples."""
         if self._modes is None:
             assert self.x is not None
             self._modes = self._found(Marginal(self.rule, self.x, self.dual))
@@ -273,19 +264,3 @@ class Placement:
         heights = Marginal(self.rule, x, dual).values(self._modes.owners, self._modes.moves)
         now = replace(self._modes, heights=heights).used()
         return bool(np.any(now & ~counted & np.isin(self._modes.owners, samples)))
-
-    # -------------------------------------------------------------- draws
-    def _drawn(self, samples: Array, stream: Stream) -> BlockNodes:
-        rule, frame = self.rule, self.rule.frame
-        if self._mixture is None:
-            assert self.x is not None
-            found, curved = cover(Marginal(rule, self.x, self.dual), self.owners)
-            reference = reference_of(frame, self.owners)
-            self._mixture = defended(found, DEFENCE * curved, reference)
-        found = self._mixture.of(np.searchsorted(self.owners, samples))
-        points = [noise(stream.generator(int(k)), rule.draws, frame.dimension) for k in samples]
-        lines = np.stack([p.along for p in points])
-        choice = found.choose(np.stack([p.uniform for p in points]))
-        moves = found.transport(choice, np.stack([p.normal for p in points]), lines)
-        log_ratio = reference_of(frame, samples).log_density(moves) - found.log_density(moves)
-        return BlockNodes(samples, moves, log_ratio - np.log(rule.draws), None)
