@@ -33,7 +33,7 @@ ROUNDING = 1e-9
 """Relative change of a slope that says nothing about the curvature."""
 LOOKS = 40
 """Evaluations along a line, after which the search goes on by tangents."""
-EVALUATIONS = 100
+EVALUATIONS = 300
 """Evaluations after which a search ends with what it has; the residual says how far that is."""
 
 
@@ -216,7 +216,8 @@ def minimise_thresholds(
             step = clipped
         else:
             step *= float(np.min(reach / np.maximum(np.abs(step), 1e-300)))
-        there = search_line(look, here, step, flat) if gain > SETTLED * scale else None
+        goes_on = gain > SETTLED * scale and len(tangents) <= EVALUATIONS
+        there = search_line(look, here, step, flat) if goes_on else None
         reach = np.maximum(reach, 2 * np.max([np.abs(seen.t - t) for seen in tangents], axis=0))
         if there is None:
             best = min(tangents, key=lambda seen: seen.point.value)
@@ -226,11 +227,12 @@ def minimise_thresholds(
                 gradient = shares @ np.array([seen.point.gradient for seen in tangents])
                 point = replace(best.point, gradient=gradient)
                 return ThresholdMinimum(best.t, point, inverse, reach, abs(residual))
-            here, there = best, look(lowest)
+            here, there, goes_on = best, look(lowest), False
         moved, change = there.t - here.t, there.slope - here.slope
         if change @ moved > ROUNDING * np.linalg.norm(here.slope) * np.linalg.norm(moved):
             inverse = update_inverse(inverse, moved, change)
-        here = there
+        lower = there.point.value <= here.point.value
+        here = there if goes_on or lower else here
 
 
 def search_line(

@@ -35,7 +35,6 @@ import numpy as np
 
 from wdro_model.loss.batched import FlatLoss
 from wdro_model.model import RobustModel
-from wdro_model.objectives.dual import DualPoint, minimise_dual
 from wdro_model.objectives.integration.cell_regions import CellRegion, region_of
 from wdro_model.objectives.integration.cells import CellMemory, normal_log_masses
 from wdro_model.objectives.integration.conditional.affine_block import affine_block
@@ -291,28 +290,6 @@ class Conditional(Given):
         for place in kept:
             place.forget_nodes()
         self._places = [placement, *kept]
-
-    def settle(self, x: Array, dual: float | None = None) -> float:
-        """Refresh at x and at the dual variable that minimises the objective there; returns it.
-
-        The nodes move along with the dual variable, for some of the samples.
-        """
-        rows = self._some()
-        shares = self.joint.shares_of(rows)
-        start = dual if dual else self._typical_dual(x)
-        some = Placement(self, rows)
-        some.place(x, start)
-
-        def adapted(at: float) -> DualPoint:
-            if self.adaptive:
-                return BlockCellSlice(self, x, rows, shares).at(at)
-            return ConditionalSlice(self, x, rows, some, shares).at(at)
-
-        found = minimise_dual(
-            adapted, self._radius(), start, 1e6 * start, rounds=25, tolerance=1e-3
-        )
-        self.refresh(x, found.dual)
-        return found.dual
 
     def _typical_dual(self, x: Array) -> float:
         """G / (2 sqrt(radius)), optimal for a loss that is affine in all the data."""
