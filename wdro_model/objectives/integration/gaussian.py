@@ -11,6 +11,7 @@ do not tell their error: some samples are integrated again by draws that follow 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -76,5 +77,5 @@ class Gaussian(SampledIntegration):
                 errors.append(0.0 if known is None else known.standard_error)
         except (OutOfTime, NotImplementedError):  # no time, or no gradient in the data
             return found
-        apart, error = abs(values[1] - values[0]), float(np.hypot(*errors))
+        apart, error = abs(values[1] - values[0]), math.hypot(*errors)
         return found if apart <= NOISE * error else found.worse_by(0.0, apart)
