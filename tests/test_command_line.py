@@ -10,7 +10,7 @@ import pytest
 
 import wdro_model
 from wdro_model.command_line import main
-from wdro_model.demo import telling
+from wdro_model.demo import page
 from wdro_model.demo.missing import missing_story
 from wdro_model.demo.towns import towns_story
 
@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 
 
 def test_demo(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(telling, "STORIES", {"towns": towns_story, "gaps": missing_story})
+    monkeypatch.setattr(page, "STORIES", {"towns": towns_story, "gaps": missing_story})
     assert main(["demo", "--quick", "--seed", "7", "--output", str(tmp_path)]) == 0
     assert "seeds are 7 to " in (tmp_path / "index.html").read_text()
     assert "What it gained: " in capsys.readouterr().out
@@ -39,7 +39,7 @@ def test_an_interrupted_demo_ends_without_a_traceback(tmp_path, monkeypatch, cap
     def interrupted(**_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(telling, "STORIES", {"towns": interrupted})
+    monkeypatch.setattr(page, "STORIES", {"towns": interrupted})
     assert main(["demo", "--quick", "--output", str(tmp_path / "output")]) == 130
     assert "Interrupted" in capsys.readouterr().out
     assert not (tmp_path / "output").exists()

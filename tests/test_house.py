@@ -1,8 +1,7 @@
-"""The house: every room is listed, imports go one way, a name is used once."""
+"""The layout of the package: every room is listed, imports go one way."""
 
 import ast
 import re
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -62,19 +61,3 @@ def test_imports_go_one_way():
             if height[room(target)] > height[room(module)]:
                 wrong.append(f"{module} imports {target}")
     assert not wrong, "\n".join(wrong)
-
-
-def test_no_module_has_the_name_of_another():
-    named = defaultdict(list)
-    for module in MODULES:
-        named[module.rpartition(".")[2]].append(module)
-    assert not {name: found for name, found in named.items() if len(found) > 1}
-
-
-def test_no_class_has_the_name_of_another():
-    named = defaultdict(list)
-    for module, path in MODULES.items():
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                named[node.name].append(module)
-    assert not {name: found for name, found in named.items() if len(found) > 1}

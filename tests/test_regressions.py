@@ -133,7 +133,7 @@ def test_mahalanobis_cost_with_a_sigma_for_each_coordinate(rng):
     ids=["squared", "weighted", "one", "two", "infinity", "own square", "own norm"],
 )
 def test_reference_moves_cost_half_the_radius(cost, rng):
-    from wdro_model.objectives.calibration import default_sigma
+    from wdro_model.objectives.scales import default_sigma
 
     xi = wdro.UncertainParameter(8, name="xi", samples=rng.normal(size=(50, 8)))
     x = cp.Variable(8, nonneg=True)

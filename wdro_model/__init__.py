@@ -4,7 +4,7 @@ A model is a CVXPY loss in decision variables and uncertain parameters, a feasib
 constraints or a combinatorial oracle), and a Wasserstein ball around the data.
 """
 
-from wdro_model.coexistence import make_room_for_highspy, make_room_for_or_tools
+from wdro_model.compat import make_room_for_highspy, make_room_for_or_tools
 
 make_room_for_highspy()  # CVXPY looks for it when it is imported
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import wdro_model
 from wdro_model.demo import demo
-from wdro_model.evaluation.parallel import check_jobs
+from wdro_model.evaluation.attempts import check_jobs
 from wdro_model.versions import OPTIONAL, backends, solvers, version, versions
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from cvxpy.lin_ops import lin_utils
 from numpy.typing import ArrayLike
 
-from wdro_model.display.factual import Facts, brief, counted, facts_html, facts_lines
+from wdro_model.display.tables import Facts, brief, counted, facts_html, facts_lines
 from wdro_model.errors import ConvexityWarning, InfeasibleError
 from wdro_model.model import Memory, Model, RobustModel
 from wdro_model.model.compiled import refuse_empty_set, refuse_missing_values
@@ -40,9 +40,8 @@ from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
 from wdro_model.solve.constraint_programs import declared_model, explained
 from wdro_model.solve.explain import explain, model_rows
-from wdro_model.solve.false_objectives import refuse_wrong_loss
 from wdro_model.solve.first_order import user_start
-from wdro_model.solve.growth import refuse_undefined
+from wdro_model.solve.notes import refuse_undefined
 from wdro_model.solve.options import (
     DualName,
     IntegrationName,
@@ -52,12 +51,11 @@ from wdro_model.solve.options import (
     check_time_limit,
     with_time_limit,
 )
-from wdro_model.solve.true_risk import known_robust_value
+from wdro_model.solve.true_risk import known_robust_value, refuse_wrong_loss
 from wdro_model.solvers import Solver
 from wdro_model.uncertainty.ambiguity import WassersteinBall
-from wdro_model.uncertainty.joint import JointSamples
+from wdro_model.uncertainty.joint import JointSamples, as_rows
 from wdro_model.uncertainty.parameter import UncertainParameter
-from wdro_model.uncertainty.scenarios import as_rows
 
 if TYPE_CHECKING:
     from wdro_model.evaluation.discrete import Rounded

@@ -14,7 +14,7 @@ from wdro_model.errors import ConvexityWarning, SamplingWarning
 from wdro_model.problem import Problem
 from wdro_model.solve.certify import Solution
 from wdro_model.solvers import MomentumFrankWolfe
-from wdro_model.solvers.outcome import Stop
+from wdro_model.solvers.driver import Stop
 
 OWN_ESTIMATE = 100
 """The paper's algorithm promises the mean of so many of its last estimates."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiment import Experiment, Record
 from summary import BASELINE, losses_of
-from wdro_model.evaluation.drawing import (
+from wdro_model.evaluation.loss_pictures import (
     COLOURS,
     ERM_COLOUR,
     PALE,

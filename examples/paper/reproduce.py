@@ -15,8 +15,8 @@ from pathlib import Path
 
 from experiments import EXPERIMENTS
 from reproduction import Reproduction, reproduce
-from wdro_model.evaluation.parallel import check_jobs
-from wdro_model.evaluation.tables import Column, text_table
+from wdro_model.display.tables import Column, text_table
+from wdro_model.evaluation.attempts import check_jobs
 
 INTERRUPTED = 130
 """What a shell reports of a program that Ctrl-C ended."""

@@ -12,7 +12,7 @@ from experiment import Experiment, Record
 from instances import finished
 from records import Records, write_atomically
 from summary import group_rows, instance_rows, time_rows
-from wdro_model.evaluation.tables import csv_text
+from wdro_model.display.tables import csv_text
 from wdro_model.versions import versions
 
 

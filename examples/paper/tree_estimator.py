@@ -20,7 +20,7 @@ from tree_products import MovingProducts
 from wdro_model.objectives.integration.inner_integral import Integration, Stream
 from wdro_model.objectives.integration.sampled import SampledSlice
 from wdro_model.solvers.objective import Array
-from wdro_model.uncertainty.sample_shares import SampleShares
+from wdro_model.uncertainty.samples import SampleShares
 
 NO_WEIGHT = 2.0**-60
 """The directions of draws that weigh less than this, of a total of 1, are not drawn."""

@@ -24,8 +24,8 @@ from wdro_model.solve.certify import certified
 from wdro_model.solve.options import Options
 from wdro_model.solve.smoothed import prepare
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
+from wdro_model.solvers.driver import Stop, relative_gap
 from wdro_model.solvers.objective import Array
-from wdro_model.solvers.outcome import Stop, relative_gap
 
 CALIBRATION, REPORT = 1, 2
 """Streams of random numbers beside those of the iterations."""

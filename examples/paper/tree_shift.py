@@ -12,7 +12,7 @@ from tree_methods import TreeModel
 from tree_orthant import orthant_decisions
 from tree_trial import SHIFTS, Shift, TreeSettings, run_tree, seeds_of
 from wdro_model.datasets import QuadraticTree
-from wdro_model.uncertainty.scenarios import LazySamples
+from wdro_model.uncertainty.joint import LazySamples
 
 UNSEEN = {"unseen": Shift(base=0.0, mask=0.0, noise=0.1)}
 """New scenarios of the training distribution itself."""

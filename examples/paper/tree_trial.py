@@ -16,7 +16,7 @@ from wdro_model.loss import quadratic_form
 from wdro_model.problem import Problem
 from wdro_model.sets import In, SpanningTree
 from wdro_model.uncertainty import UncertainParameter, WassersteinBall
-from wdro_model.uncertainty.scenarios import LazySamples
+from wdro_model.uncertainty.joint import LazySamples
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import html5lib
 import numpy as np
 import pytest
 
-from wdro_model.demo import demo, telling
-from wdro_model.demo.contest import Contest, Judgement
+from wdro_model.demo import demo, page
 from wdro_model.demo.missing import SHIFTS, missing_story
+from wdro_model.demo.story import Contest, Judgement
 from wdro_model.demo.towns import TEST, Towns, middle, towns_story
 from wdro_model.demo.towns import instance as towns_instance
 
@@ -70,7 +70,7 @@ def test_the_page_shows_sentences_and_models_as_they_were_run(told):
 def test_without_matplotlib_there_are_tables_and_a_hint(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setattr(telling, "STORIES", {"missing data": missing_story})
+    monkeypatch.setattr(page, "STORIES", {"missing data": missing_story})
     demo(quick=True, output=tmp_path / "output")
     printed = capsys.readouterr().out
     assert re.search(r"^judged on +method", printed, re.MULTILINE)

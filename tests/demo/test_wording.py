@@ -7,8 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from wdro_model.demo.contest import ERM, ROBUST, Contest, Gain, Judgement, Match
-from wdro_model.demo.wording import gained_and_lost, verdict, where_it_loses
+from wdro_model.demo.story import (
+    ERM,
+    ROBUST,
+    Contest,
+    Gain,
+    Judgement,
+    Match,
+    gained_and_lost,
+    verdict,
+    where_it_loses,
+)
 
 
 def contest(erm, robust, promises=(100.0, 100.0), test="new days"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.display.factual import LONGEST, brief
+from wdro_model.display.tables import LONGEST, brief
 
 NAME = '<b>x</b> & "y"'
 DAYS = f"{NAME}, held out"

@@ -35,8 +35,7 @@ from wdro_model.estimators import (
     RobustLogisticRegression,
     RobustQuantileRegressor,
 )
-from wdro_model.estimators.regressors import LOSSES
-from wdro_model.estimators.robust_linear_model import COSTS, CostName, LossName
+from wdro_model.estimators.linear_models import COSTS, LOSSES, CostName, LossName
 
 ROOT = Path(__file__).parent.parent.parent
 DUAL = {"l1": "inf", "l2": 2, "linf": 1}

@@ -14,7 +14,7 @@ from scipy.optimize import linprog, minimize
 from scipy.stats import chi2
 
 import wdro_model as wdro
-from wdro_model.evaluation.concentration import concentration_radius, cost_within, mean_bound
+from wdro_model.evaluation.guarantee import concentration_radius, cost_within, mean_bound
 from wdro_model.evaluation.resampling import drawn
 from wdro_model.evaluation.wasserstein_profile import limit_law
 

@@ -11,7 +11,7 @@ from scipy.stats import gaussian_kde
 
 import wdro_model as wdro
 from wdro_model.display.figures import METHOD_COLOURS, colours_of_methods
-from wdro_model.evaluation.drawing import (
+from wdro_model.evaluation.loss_pictures import (
     ERM_COLOUR,
     legend_columns,
     peak_density,
@@ -19,7 +19,7 @@ from wdro_model.evaluation.drawing import (
     plain,
     spread_apart,
 )
-from wdro_model.evaluation.radius_drawing import axis_positions, most_changing, round_numbers
+from wdro_model.evaluation.radius_pictures import axis_positions, most_changing, round_numbers
 from wdro_model.evaluation.report import Judged, Report
 
 pytest.importorskip("matplotlib")

@@ -22,10 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wdro_model as wdro
+from wdro_model.evaluation.attempts import Parcel, collect
 from wdro_model.evaluation.cross_validation import Fold, as_folds, hold_out, k_fold
-from wdro_model.evaluation.parallel import Parcel, collect
-from wdro_model.evaluation.radius import default_radii
-from wdro_model.evaluation.selection import choose
+from wdro_model.evaluation.radius import choose, default_radii
 from wdro_model.evaluation.statistics import conditional_value_at_risk
 from wdro_model.solvers import FrankWolfe
 from wdro_model.solvers.warm_highs import WarmHighs

@@ -18,7 +18,7 @@ from wdro_model.loss import (
     quadratic_form,
     rule,
 )
-from wdro_model.loss.atoms.own import StructuredAtom, structured
+from wdro_model.loss.atoms.quadratic import StructuredAtom, structured
 from wdro_model.loss.expressions import substitute
 from wdro_model.loss.polynomial import affine_forms
 from wdro_model.uncertainty.supports import Nonnegative

@@ -11,18 +11,18 @@ from numpy.polynomial.chebyshev import chebval
 
 import wdro_model as wdro
 from wdro_model.objectives.integration import Scales
-from wdro_model.objectives.integration.conditional.block_integral import Sight
-from wdro_model.objectives.integration.conditional.block_loss import LossAtNodes
-from wdro_model.objectives.integration.conditional.block_table import TableLoss
 from wdro_model.objectives.integration.conditional.by_blocks import build_conditional
-from wdro_model.objectives.integration.conditional.loss_tables import Tables
-from wdro_model.objectives.integration.inner_integral import Stream
-from wdro_model.objectives.integration.kernel.chebyshev import (
+from wdro_model.objectives.integration.conditional.integral import Sight
+from wdro_model.objectives.integration.conditional.loss import LossAtNodes
+from wdro_model.objectives.integration.conditional.table import (
+    TableLoss,
+    Tables,
     chebyshev,
     derivatives,
     extremal_points,
     transform,
 )
+from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.uncertainty.supports import Box
 
 ARCS, SAMPLES = 4, 6

@@ -12,13 +12,13 @@ import wdro_model as wdro
 from tests.objectives.quadrature import brute_force
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration import Scales
-from wdro_model.objectives.integration.conditional.affine_block import affine_block
 from wdro_model.objectives.integration.conditional.by_blocks import (
     Conditional,
     build_conditional,
     conditional_refusal,
 )
-from wdro_model.objectives.integration.conditional.loss_tables import Tables
+from wdro_model.objectives.integration.conditional.loss import affine_block
+from wdro_model.objectives.integration.conditional.table import Tables
 from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.integration.tilted import build_tilted
 from wdro_model.uncertainty.costs import Norm, SquaredEuclidean
@@ -186,8 +186,8 @@ def test_a_finer_grid_changes_nothing(monkeypatch):
     model = traffic(links=5)
     x, dual = np.full(5, 1.6), 1.0
     usual = at_point(conditional(model, 0.05, 0.3), model, x, dual)
-    monkeypatch.setattr("wdro_model.objectives.integration.conditional.block_nodes.STEP", 0.3)
-    monkeypatch.setattr("wdro_model.objectives.integration.conditional.block_nodes.EXTENT", 7.5)
+    monkeypatch.setattr("wdro_model.objectives.integration.conditional.nodes.STEP", 0.3)
+    monkeypatch.setattr("wdro_model.objectives.integration.conditional.nodes.EXTENT", 7.5)
     fine = at_point(conditional(model, 0.05, 0.3), model, x, dual)
     assert usual.at(dual).value == pytest.approx(fine.at(dual).value, rel=1e-7)
     np.testing.assert_allclose(usual.gradient(dual), fine.gradient(dual), rtol=1e-5)
@@ -440,7 +440,7 @@ def test_chunks_and_slopes_that_are_not_kept_change_nothing(monkeypatch):
     whole = at_point(conditional(model, 0.1, 0.2), model, x, dual)
     for name in ("CHUNK_ENTRIES", "TABLE_ENTRIES"):
         monkeypatch.setattr(f"wdro_model.objectives.integration.conditional.by_blocks.{name}", 3000)
-    monkeypatch.setattr("wdro_model.objectives.integration.conditional.block_slice.KEPT_ENTRIES", 0)
+    monkeypatch.setattr("wdro_model.objectives.integration.conditional.slice.KEPT_ENTRIES", 0)
     parts = at_point(conditional(model, 0.1, 0.2), model, x, dual)
     assert len(parts._parts) > 1
     assert parts.at(dual).value == pytest.approx(whole.at(dual).value, rel=1e-12)

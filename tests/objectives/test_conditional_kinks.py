@@ -19,7 +19,7 @@ from scipy.special import log_ndtr, logsumexp
 import wdro_model as wdro
 from wdro_model.objectives.integration import Scales, Stream
 from wdro_model.objectives.integration.conditional.by_blocks import build_conditional
-from wdro_model.objectives.integration.conditional.smoothness import may_have_kinks
+from wdro_model.objectives.integration.conditional.loss import may_have_kinks
 from wdro_model.uncertainty.supports import Box
 
 pytestmark = pytest.mark.filterwarnings("error")

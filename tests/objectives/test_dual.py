@@ -8,8 +8,8 @@ from scipy.optimize import brentq
 from scipy.special import expit, logsumexp, softmax
 
 from wdro_model.objectives.dual import DualPoint, minimise_dual
-from wdro_model.objectives.integration.conditional.mode_costs import ModeCosts, ModeLaws
-from wdro_model.uncertainty.sample_shares import SampleShares
+from wdro_model.objectives.integration.conditional.slice import ModeCosts, ModeLaws
+from wdro_model.uncertainty.samples import SampleShares
 
 
 class SoftMaximum:

@@ -13,7 +13,7 @@ from tests.objectives.battery import RIGHT, described, truth, verdict
 from tests.objectives.far_pieces import FarModel, by_tilting, draw_far
 from tests.objectives.simplex_mesh import minimise
 from wdro_model.objectives.integration import Choice, Scales, Stream
-from wdro_model.solve.growth import risk_is_infinite
+from wdro_model.solve.notes import risk_is_infinite
 
 SLOW = {
     6,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.objectives.calibration import calibrate_dual
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.scales import calibrate_dual
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
 
 EPSILON, SIGMA, RADIUS = 0.5, 0.4, 0.3

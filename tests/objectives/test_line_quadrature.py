@@ -4,14 +4,9 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from wdro_model.objectives.integration.kernel.laws import TiltedLaw, united
-from wdro_model.objectives.integration.kernel.lines import (
-    integrate_lines,
-    lines_within_lines,
-    whole_lines,
-)
-from wdro_model.objectives.integration.kernel.pieces import integrate_pieces
-from wdro_model.objectives.integration.kernel.quadratics import gaussian_law, quadratic_law
+from wdro_model.objectives.integration.lines import integrate_lines, lines_within_lines, whole_lines
+from wdro_model.objectives.integration.low_rank.laws import gaussian_law, quadratic_law
+from wdro_model.objectives.integration.normal import TiltedLaw, integrate_pieces, united
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(24)
 FUNCTIONS = {

@@ -14,8 +14,8 @@ from wdro_model.loss import CallableLoss
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.inner_integral import Stream
-from wdro_model.objectives.integration.kernel.lines import integrate_lines, whole_lines
-from wdro_model.objectives.integration.low_rank.through_forms import LowRank, low_rank_refusal
+from wdro_model.objectives.integration.lines import integrate_lines, whole_lines
+from wdro_model.objectives.integration.low_rank.slice import LowRank, low_rank_refusal
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs import Mahalanobis, Norm, SquaredEuclidean
 from wdro_model.uncertainty.supports import Nonnegative
@@ -654,8 +654,8 @@ def test_many_samples_are_taken_in_chunks(monkeypatch, name) -> None:
     x = np.random.default_rng(0).normal(size=model.loss.dimension)
     whole = rule.slice(x, np.arange(5), STREAM)
     expected, gradient = whole.at(0.7), whole.gradient(0.7)
-    monkeypatch.setattr("wdro_model.objectives.integration.low_rank.through_forms.LINE_CHUNK", 2)
-    monkeypatch.setattr("wdro_model.objectives.integration.low_rank.through_forms.PLANE_CHUNK", 2)
+    monkeypatch.setattr("wdro_model.objectives.integration.low_rank.slice.LINE_CHUNK", 2)
+    monkeypatch.setattr("wdro_model.objectives.integration.low_rank.slice.PLANE_CHUNK", 2)
     _, rule = strategy(loss, 0.3, 0.4, cost)
     parts = rule.slice(x, np.arange(5), STREAM)
     assert parts.at(0.7).value == pytest.approx(expected.value, rel=1e-12)
@@ -706,7 +706,7 @@ def test_what_is_refused_and_why() -> None:
     scale=st.sampled_from([1.0, 10.0, 1e3, 1e5]),
 )
 def test_panels_agree_with_pieces_in_closed_form(a, b, scale) -> None:
-    from wdro_model.objectives.integration.kernel.pieces import integrate_pieces
+    from wdro_model.objectives.integration.normal import integrate_pieces
 
     a, b = scale * np.array(a), np.sqrt(scale) * np.array(b[: len(a)])
     exact = integrate_pieces(a[None], b[None])

@@ -11,8 +11,8 @@ from scipy.special import log_ndtr, logsumexp
 
 import wdro_model as wdro
 from wdro_model.objectives.integration import Choice, Scales, Stream
-from wdro_model.objectives.integration.conditional.block_modes import bent, tracked
-from wdro_model.objectives.integration.conditional.marginal import Marginal
+from wdro_model.objectives.integration.conditional.loss import Marginal
+from wdro_model.objectives.integration.conditional.modes import bent, tracked
 from wdro_model.objectives.integration.inner_integral import Slice
 
 ARCS = 4

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 
 import wdro_model as wdro
-from wdro_model.loss.dependence import dependence
 from wdro_model.loss.expressions import substitute
-from wdro_model.loss.polynomial import additive_terms
+from wdro_model.loss.polynomial import additive_terms, dependence
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream
-from wdro_model.objectives.integration.kernel.lines import integrate_lines
-from wdro_model.objectives.integration.separable.by_terms import Separable, separable_refusal
+from wdro_model.objectives.integration.lines import integrate_lines
+from wdro_model.objectives.integration.separable.slice import Separable, separable_refusal
 from wdro_model.uncertainty.costs import Mahalanobis, Norm, SquaredEuclidean
 from wdro_model.uncertainty.supports import Box, Nonnegative, Polyhedron
 

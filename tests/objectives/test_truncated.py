@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wdro_model.objectives.integration.kernel.normal import truncated_normal
+from wdro_model.objectives.integration.normal import truncated_normal
 
 
 def reference(a: float, b: float) -> tuple[float, mpmath.mpf, mpmath.mpf]:

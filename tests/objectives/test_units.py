@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.solve.own_units import in_units
+from wdro_model.solve.units import in_units
 
 SOLVED = ("optimal", "optimal_inaccurate")
 COSTS = {

@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 
 from wdro_model.errors import InaccurateError
 from wdro_model.sets import ConvexSet
-from wdro_model.sets.certificates import LinearCertificate
+from wdro_model.sets.persistent import LinearCertificate
 
 
 class Lying:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wdro_model.sets.integer_costs import rounding_slack, scaled_to_integers
+from wdro_model.sets.backends import rounding_slack, scaled_to_integers
 
 real = st.floats(-1e300, 1e300)
 

@@ -12,7 +12,7 @@ from tests.sets.fuzzing import (
     travels,
 )
 from wdro_model.errors import InfeasibleError
-from wdro_model.sets import Knapsack, check, knapsack_backends
+from wdro_model.sets import Knapsack, check, knapsack
 
 BACKENDS = Knapsack.backends()
 REAL = ("frontier", "highs")
@@ -89,7 +89,7 @@ def test_a_frontier_that_grows_too_large_is_left_to_branch_and_bound(monkeypatch
     weights, costs = rng.uniform(1, 2, 12), -rng.uniform(1, 2, 12)
     oracle = Knapsack(weights, 9.0)
     vertex = oracle.minimize(costs)
-    monkeypatch.setattr(knapsack_backends, "MOST_LOADS", 2)
+    monkeypatch.setattr(knapsack, "MOST_LOADS", 2)
     np.testing.assert_array_equal(oracle.minimize(costs), vertex)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.sets.enumeration import agrees_with_enumeration, all_trees
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets import SpanningTree, check
-from wdro_model.sets.tree_rows import violated_sets
+from wdro_model.sets.spanning_tree import violated_sets
 
 BACKENDS = [
     name for name in SpanningTree.backends() if name != "numba" or find_spec("numba") is not None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.objectives.exact.sample_maxima import MaximaPart
+from wdro_model.objectives.exact.decomposition import MaximaPart
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.solve import aggregated
 from wdro_model.solve.aggregated import Cells

@@ -8,7 +8,7 @@ import pytest
 
 import wdro_model as wdro
 from wdro_model.objectives.integration import closed_form
-from wdro_model.solve import smoothed, temperature
+from wdro_model.solve import scales, smoothed
 from wdro_model.solve.options import Options
 
 D, RADIUS = 5, 0.3
@@ -34,7 +34,7 @@ def by_cvxpy(problem):
 @pytest.mark.parametrize("support", [wdro.supports.Everywhere(), wdro.supports.Nonnegative()])
 def test_exact_decision_over_an_oracle(rng, support):
     problem = over_a_simplex(rng, support)
-    found = temperature.robust_decision(problem._model, Options())
+    found = scales.robust_decision(problem._model, Options())
     np.testing.assert_allclose(found, by_cvxpy(problem), atol=2e-2)
 
 

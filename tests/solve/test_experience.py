@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wdro_model.solve.experience import MOST_CHANGE, MOST_KNOWN, Experience
+from wdro_model.solve.certify import MOST_CHANGE, MOST_KNOWN, Experience
 
 
 def chain(distances: list[float], steepness: list[float] | None = None) -> Experience:

@@ -6,8 +6,7 @@ import pytest
 
 import wdro_model as wdro
 from tests.solve.test_solving_again import DATA, KINDS, problem
-from wdro_model.solve.kept import AGAIN, ON_OTHER_DATA, OTHER_SIZE, WITH_DATA
-from wdro_model.solve.other_data import compared
+from wdro_model.solve.compiled_programs import AGAIN, ON_OTHER_DATA, OTHER_SIZE, WITH_DATA, compared
 
 RNG = np.random.default_rng(11)
 OTHERS = [RNG.normal(0.3, 1.0, size=DATA.shape) for _ in range(3)]

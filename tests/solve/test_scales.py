@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.objectives.adversary_gain import adversary_gain
-from wdro_model.objectives.calibration import KAPPA, default_sigma
-from wdro_model.solve import temperature
+from wdro_model.objectives.scales import KAPPA, adversary_gain, default_sigma
+from wdro_model.solve import scales
 from wdro_model.solvers import FrankWolfe
 
 D, RADIUS = 12, 0.1
@@ -136,17 +135,17 @@ def test_some_of_many_samples_set_the_scale(rng):
     problem.solve(method="erm")
     everything = KAPPA * adversary_gain(problem._model, w.value) / (2 * 3)
     asked = []
-    original = temperature.conic_attempt
+    original = scales.conic_attempt
 
     def counting(model, *rest):
         asked.append(model.size)
         return original(model, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(temperature, "conic_attempt", counting)
+        patch.setattr(scales, "conic_attempt", counting)
         problem.solve(method="smoothed")
     assert problem.solution.status == cp.OPTIMAL
-    assert max(asked) <= temperature.ENOUGH
+    assert max(asked) <= scales.ENOUGH
     assert problem.solution.epsilon == pytest.approx(everything, rel=0.1)
 
 

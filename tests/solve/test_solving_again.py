@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import wdro_model as wdro
-from wdro_model.solve.kept import AGAIN
+from wdro_model.solve.compiled_programs import AGAIN
 
 RNG = np.random.default_rng(7)
 DATA = RNG.normal(0.3, 1.0, size=(12, 3))

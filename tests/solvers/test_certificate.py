@@ -11,7 +11,7 @@ import pytest
 import wdro_model as wdro
 from wdro_model.sets import Oracle, OracleError, ProductSet, check
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
-from wdro_model.solvers.certificate import certificate
+from wdro_model.solvers.objective import certificate
 
 ITEMS = 7
 

@@ -8,8 +8,7 @@ from wdro_model.sets import Oracle
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, OpenLoop, Stop
 from wdro_model.solvers.directions import BlendedPairwise, Move, Plain
 from wdro_model.solvers.driver import Limits, Rules, relative_gap, run
-from wdro_model.solvers.dual_rules import Exact
-from wdro_model.solvers.gradients import Full, Momentum
+from wdro_model.solvers.gradients import Exact, Full, Momentum
 from wdro_model.solvers.objective import Point
 from wdro_model.solvers.steps import LineSearch
 

@@ -14,10 +14,10 @@ from tests.sets.enumeration import all_trees
 from tests.solvers.integer_cases import COSTS, KINDS, LOSSES, Case
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.deadlines import OutOfTime, deadline, seconds_left
-from wdro_model.solve.program_nodes import ProgramNodes
+from wdro_model.solve.integer import ProgramNodes
 from wdro_model.solvers import BranchAndBound, FrankWolfe, Simplicial
 from wdro_model.solvers.parametric import BottleneckRisk, ChoiceRisk, ParametricSearch
-from wdro_model.solvers.quadratic_nodes import BinaryQuadratic, best_lift
+from wdro_model.solvers.relaxations import BinaryQuadratic, best_lift
 
 SHARP = BranchAndBound(gap=1e-6)
 

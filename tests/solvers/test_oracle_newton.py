@@ -14,8 +14,7 @@ from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.solvers import FrankWolfe
-from wdro_model.solvers.directions.projected_newton import OracleQuadratic, _Projected
-from wdro_model.solvers.directions.secant_pairs import SecantPairs
+from wdro_model.solvers.directions.projected_newton import OracleQuadratic, SecantPairs, _Projected
 
 
 def flow_problem(count: int = 5, radius: float = 2.0, backend: str = "scipy") -> wdro.Problem:

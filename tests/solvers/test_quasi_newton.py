@@ -13,8 +13,8 @@ from wdro_model.loss import quadratic_form
 from wdro_model.problem import Problem
 from wdro_model.sets import In, SpanningTree
 from wdro_model.solvers import FrankWolfe, Stop
-from wdro_model.solvers.directions.secant_pairs import SecantPairs
-from wdro_model.solvers.directions.simplex_program import simplex_minimum
+from wdro_model.solvers.directions.blended import simplex_minimum
+from wdro_model.solvers.directions.projected_newton import SecantPairs
 from wdro_model.solvers.objective import Point
 
 

@@ -11,8 +11,7 @@ from scipy.optimize import minimize_scalar
 
 from tests.solvers.problems import quadratic, random_quadratic, simplex, tree_quadratic
 from wdro_model.solvers import Adaptive, FrankWolfe, LineSearch, OpenLoop
-from wdro_model.solvers.line import Line
-from wdro_model.solvers.objective import Point
+from wdro_model.solvers.objective import Line, Point
 from wdro_model.solvers.steps import STEPS, register_step
 
 

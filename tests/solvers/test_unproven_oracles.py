@@ -7,7 +7,7 @@ import pytest
 import wdro_model as wdro
 from wdro_model.sets import ConvexSet, FeasibleSet
 from wdro_model.sets.deadlines import OutOfTime, deadline
-from wdro_model.solvers import quadratic_nodes
+from wdro_model.solvers import relaxations
 from wdro_model.solvers.parametric import BottleneckRisk, ChoiceRisk, ParametricSearch
 
 
@@ -103,7 +103,7 @@ def test_a_time_limit_in_the_first_integer_program_leaves_a_decision_with_a_boun
 
 
 def test_a_quadratic_choice_without_time_for_its_form_is_some_choice(monkeypatch):
-    monkeypatch.setattr(quadratic_nodes, "LATE", 0.0)
+    monkeypatch.setattr(relaxations, "LATE", 0.0)
     instance = wdro.datasets.quadratic_tree(12, 30, seed=0)
     x = cp.Variable(30, boolean=True)
     costs = wdro.UncertainParameter((30, 30), samples=instance.training.sample(5, seed=1))

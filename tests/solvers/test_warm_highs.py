@@ -6,7 +6,7 @@ import pytest
 
 import wdro_model as wdro
 from wdro_model.sets.deadlines import deadline
-from wdro_model.solve.kept import AGAIN
+from wdro_model.solve.compiled_programs import AGAIN
 from wdro_model.solvers import warm_highs
 from wdro_model.solvers.warm_highs import WarmHighs
 

@@ -366,7 +366,7 @@ def test_a_gap_that_rounding_does_not_allow_is_not_called_optimal():
 
 
 def test_an_interrupt_returns_the_flows_so_far(monkeypatch):
-    kernels = import_module("wdro_model.traffic.bushes.bush_kernels")
+    kernels = import_module("wdro_model.traffic.bushes.kernels")
     balance, calls = kernels.balance, []
 
     def interrupted(*arguments):
@@ -394,7 +394,7 @@ def test_verbose_prints_a_table_and_the_reason(capsys):
 
 
 def test_the_pool_of_bushes_grows(monkeypatch):
-    state = import_module("wdro_model.traffic.bushes.bush_state")
+    state = import_module("wdro_model.traffic.bushes.state")
     expected = equilibrium(sioux_falls(), gap=1e-10).solution.value
     monkeypatch.setattr(state, "MARGIN", 0.1)
     monkeypatch.setattr(state, "ARCS_AT_ONCE", 1)
@@ -404,7 +404,7 @@ def test_the_pool_of_bushes_grows(monkeypatch):
 
 
 def test_few_pairs_remembered_only_take_more_sweeps(monkeypatch):
-    state = import_module("wdro_model.traffic.bushes.bush_state")
+    state = import_module("wdro_model.traffic.bushes.state")
     monkeypatch.setattr(state, "PAIRS", 0)
     flow, solution = equilibrium(sioux_falls(), gap=1e-8, method="bushes")
     assert solution.status == "optimal"

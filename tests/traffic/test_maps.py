@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.traffic.networks import networks
 from wdro_model.datasets import sioux_falls
 from wdro_model.traffic import Network, all_or_nothing, plot_comparison, plot_flows
-from wdro_model.traffic.map_legend import LEGEND, nice
-from wdro_model.traffic.map_shapes import CLOSE, MapLayout, ribbons
+from wdro_model.traffic.maps import CLOSE, LEGEND, MapLayout, nice, ribbons
 
 pytest.importorskip("matplotlib")
 

@@ -13,7 +13,7 @@ import wdro_model as wdro
 from tests.traffic.test_bushes import random_network
 from wdro_model.sets import TrafficFlows
 from wdro_model.solvers import FrankWolfe
-from wdro_model.traffic.bushes.bush_directions import CostModel, Lesson
+from wdro_model.traffic.bushes.directions import CostModel, Lesson
 
 pytest.importorskip("numba")
 

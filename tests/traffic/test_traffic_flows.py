@@ -308,7 +308,7 @@ def test_unreachable_pairs_are_found_beside_a_core_that_reaches_all(monkeypatch)
 
 
 def test_numba_is_asked_for_by_name_and_missed_with_a_hint(monkeypatch):
-    assert "numba" not in vars(import_module("wdro_model.traffic.flows.route_backends"))
+    assert "numba" not in vars(import_module("wdro_model.traffic.flows.backends"))
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(ImportError, match=r"pip install 'wdro_model\[fast\]'"):
         TrafficFlows(network([(0, 1)], {(0, 1): 1.0}), backend="numba")
@@ -358,7 +358,7 @@ def test_the_compiled_search_ends_where_label_correction_would_not():
 
 @needs_numba
 def test_both_compiled_searches_find_shortest_paths(monkeypatch):
-    module = import_module("wdro_model.traffic.flows.route_backends")
+    module = import_module("wdro_model.traffic.flows.backends")
     monkeypatch.setattr(module, "SCANS_PER_NODE", 0)
     for seed in range(300):
         roads, weights = fuzzed(seed)
@@ -379,7 +379,7 @@ def test_large_networks_are_searched_without_a_dense_table(monkeypatch):
 
 
 def test_large_networks_are_refused_by_the_linear_program(monkeypatch):
-    origin_flows = import_module("wdro_model.traffic.flows.origin_flows")
+    origin_flows = import_module("wdro_model.traffic.flows.paths")
     roads = wdro.datasets.sioux_falls()
     flows = TrafficFlows(roads)
     monkeypatch.setattr(origin_flows, "MOST_FLOWS", 1000)
@@ -398,7 +398,7 @@ def test_large_networks_are_refused_by_the_linear_program(monkeypatch):
 
 @needs_numba
 def test_large_equilibria_are_taken_apart_without_a_program(monkeypatch):
-    found = import_module("wdro_model.traffic.flows.origin_flows")
+    found = import_module("wdro_model.traffic.flows.paths")
     monkeypatch.setattr(found, "MOST_FLOWS", 1000)
     roads = wdro.datasets.sioux_falls()
     flows = TrafficFlows(roads)
@@ -412,7 +412,7 @@ def test_large_equilibria_are_taken_apart_without_a_program(monkeypatch):
 
 
 def test_the_flows_of_origins_are_counted_before_they_are_written():
-    counted = import_module("wdro_model.traffic.flows.origin_flows").count_of
+    counted = import_module("wdro_model.traffic.flows.paths").count_of
     for seed in range(40):
         roads, _ = fuzzed(seed)
         flows = TrafficFlows(roads, "scipy")

@@ -3,11 +3,12 @@
 from wdro_model.datasets.quadratic_tree import QuadraticTree, TreeCosts, quadratic_tree
 from wdro_model.traffic.sioux_falls import sioux_falls
 from wdro_model.traffic.uncertain.congestion_laws import (
+    TrafficDraw,
+    TrafficRanges,
     TrafficScenarios,
     shifted_scenarios,
     training_scenarios,
 )
-from wdro_model.traffic.uncertain.traffic_ranges import TrafficDraw, TrafficRanges
 
 __all__ = [
     "QuadraticTree",

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.deferred import networkx as nx
-from wdro_model.display.factual import brief_fields
-from wdro_model.uncertainty.scenarios import LazySamples
+from wdro_model.compat import networkx as nx
+from wdro_model.display.tables import brief_fields
+from wdro_model.uncertainty.joint import LazySamples
 
 CONNECTION_TRIES = 50
 """Uniform random graphs to try before a spanning tree is built in."""

@@ -1,5 +1,5 @@
 """The demo: three decisions, what ERM believed of them, and what happened."""
 
-from wdro_model.demo.telling import demo
+from wdro_model.demo.page import demo
 
 __all__ = ["demo"]

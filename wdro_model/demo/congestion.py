@@ -10,8 +10,7 @@ import numpy as np
 
 import wdro_model as wdro
 from wdro_model.datasets import shifted_scenarios, sioux_falls, training_scenarios
-from wdro_model.demo.contest import Contest, Judgement, Match
-from wdro_model.demo.story import Story, played, source
+from wdro_model.demo.story import Contest, Judgement, Match, Story, played, source
 from wdro_model.traffic.maps import plot_comparison
 
 TITLE = "Sioux Falls, when congestion gets worse"

@@ -9,9 +9,17 @@ import cvxpy as cp
 import numpy as np
 
 import wdro_model as wdro
-from wdro_model.demo.contest import Contest, Judgement, Match
-from wdro_model.demo.story import ROBUST_COLOUR, Story, clean, played, source
-from wdro_model.evaluation.drawing import ERM_COLOUR, new_figure
+from wdro_model.demo.story import (
+    ROBUST_COLOUR,
+    Contest,
+    Judgement,
+    Match,
+    Story,
+    clean,
+    played,
+    source,
+)
+from wdro_model.evaluation.loss_pictures import ERM_COLOUR, new_figure
 
 TITLE = "The paper's trees, when what was missing shows up"
 SHIFTS: dict[str, dict[str, Any]] = {

@@ -10,10 +10,20 @@ import cvxpy as cp
 import numpy as np
 
 import wdro_model as wdro
-from wdro_model.deferred import networkx as nx
-from wdro_model.demo.contest import Contest, Judgement, Match, numbers
-from wdro_model.demo.story import ERM_COLOUR, ROBUST_COLOUR, Story, draw_pairs, played, source
-from wdro_model.evaluation.drawing import new_figure
+from wdro_model.compat import networkx as nx
+from wdro_model.demo.story import (
+    ERM_COLOUR,
+    ROBUST_COLOUR,
+    Contest,
+    Judgement,
+    Match,
+    Story,
+    draw_pairs,
+    numbers,
+    played,
+    source,
+)
+from wdro_model.evaluation.loss_pictures import new_figure
 
 TITLE = "One road network from ten days of prices"
 TEST = "new days of the same law"

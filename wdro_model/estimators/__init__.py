@@ -10,19 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wdro_model.estimators.classifiers import RobustHingeClassifier, RobustLogisticRegression
-    from wdro_model.estimators.regressors import RobustLinearRegression, RobustQuantileRegressor
-
-WRITTEN_IN = {
-    "RobustHingeClassifier": "classifiers",
-    "RobustLinearRegression": "regressors",
-    "RobustLogisticRegression": "classifiers",
-    "RobustQuantileRegressor": "regressors",
-}
+    from wdro_model.estimators.linear_models import (
+        RobustHingeClassifier,
+        RobustLinearRegression,
+        RobustLogisticRegression,
+        RobustQuantileRegressor,
+    )
 
 
 def __getattr__(name: str) -> Any:
-    if name not in WRITTEN_IN:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         import_module("sklearn")
@@ -30,8 +27,8 @@ def __getattr__(name: str) -> Any:
         raise ImportError(
             f"{name} needs scikit-learn ({error}): pip install 'wdro_model[sklearn]'"
         ) from error
-    found = getattr(import_module(f"{__name__}.{WRITTEN_IN[name]}"), name)
-    return globals().setdefault(name, found)  # the next time it is there
+    estimator = getattr(import_module(f"{__name__}.linear_models"), name)
+    return globals().setdefault(name, estimator)  # the next time it is there
 
 
 __all__ = [

@@ -24,7 +24,7 @@ from wdro_model.evaluation.report import Judged, Refused, Report
 from wdro_model.evaluation.statistics import TRAINING, observed_by_set, probabilities_by_set
 from wdro_model.model.sharing import one_thread_at_a_time
 from wdro_model.solve.certify import Solution
-from wdro_model.uncertainty.data_frames import is_frame
+from wdro_model.uncertainty.samples import is_frame
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem

@@ -28,7 +28,7 @@ from wdro_model.evaluation.statistics import (
 from wdro_model.model import RobustModel
 from wdro_model.sets import In
 from wdro_model.solve.certify import Solution
-from wdro_model.uncertainty.scenarios import as_rows
+from wdro_model.uncertainty.joint import as_rows
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem

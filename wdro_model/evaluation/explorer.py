@@ -1,23 +1,26 @@
-"""A page that follows decisions along the radius: a slider, drawings and tables, no network.
+"""A standalone HTML page with a slider over the radius.
 
 What the page shows is computed here and embedded as JSON; `page.js` draws it.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wdro_model.display.figures import colours_of_methods, scenario_colour
-from wdro_model.display.html_tables import Column, html_table
-from wdro_model.evaluation.pages import wide
-from wdro_model.evaluation.radius_drawing import most_changing
+from wdro_model.display.tables import Column, html_table
+from wdro_model.evaluation.radius_pictures import most_changing
 from wdro_model.evaluation.statistics import PERCENTS, LossStatistics, observed, quantiles
 from wdro_model.evaluation.worst_case import find_worst_case
 from wdro_model.model import RobustModel
@@ -27,6 +30,66 @@ if TYPE_CHECKING:
     from wdro_model.evaluation.path import RadiusPath
     from wdro_model.evaluation.report import Report
     from wdro_model.problem import Problem
+
+
+DOTS, MOST_DOTS = 130, 1.5e6
+"""Of a picture, for each inch, and in all."""
+
+
+def page(title: str, sections: Mapping[str, str]) -> str:
+    """A whole HTML document; a section with nothing in it is left out."""
+    body = "\n".join(
+        f"<section>\n<h2>{escape(heading)}</h2>\n{content}\n</section>"
+        for heading, content in sections.items()
+        if content
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{beside('page.css')}</style>\n</head>\n"
+        f"<body>\n<h1>{escape(title)}</h1>\n{body}\n"
+        f"<script>\n{beside('page.js')}</script>\n</body>\n</html>\n"
+    )
+
+
+def beside(name: str) -> str:
+    """The text of a file that lies beside this module."""
+    return (files("wdro_model.evaluation") / name).read_text(encoding="utf-8")
+
+
+def wide(table: str) -> str:
+    """A table that scrolls sideways where the page is too narrow."""
+    return f'<div class="wide">{table}</div>'
+
+
+def sorting(table: str) -> str:
+    """A table whose headings sort it."""
+    return wide(table.replace('class="wdro"', 'class="wdro report"', 1))
+
+
+def meanings(columns: Iterable[Column]) -> str:
+    """The columns and what they mean."""
+    pairs = (f"<dt>{escape(c.title)}</dt><dd>{escape(c.meaning)}</dd>" for c in columns)
+    return "<dl>\n" + "\n".join(pairs) + "\n</dl>"
+
+
+def image(figure: Any, text: str) -> str:
+    """A figure as an image that is part of the page; the text is for those who do not see it."""
+    buffer = io.BytesIO()
+    area = float(np.prod(figure.get_size_inches()))
+    figure.savefig(buffer, format="png", dpi=min(DOTS, np.sqrt(MOST_DOTS / area)))
+    png = buffer.getvalue()
+    width, height = struct.unpack(">II", png[16:24])  # the first fields of a PNG's header
+    data = base64.b64encode(png).decode("ascii")
+    return (
+        f'<p><img src="data:image/png;base64,{data}" width="{width}" height="{height}" '
+        f'alt="{escape(text)}"></p>'
+    )
+
+
+# ------------------------------
+# A page that follows decisions along the radius: a slider, drawings and tables, no network
+
 
 MOST_COORDINATES, MOST_ENTRIES, MOST_SAMPLES = 24, 12, 8
 """Coordinates of the decision, entries of the data, and samples of the worst case on the page."""

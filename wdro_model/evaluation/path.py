@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wdro_model.display.factual import brief, counted
-from wdro_model.display.html_tables import Column, listed
+from wdro_model.display.tables import Column, Tabular, brief, counted, frame, listed, written
 from wdro_model.evaluation.attempts import (
     Failure,
     attempt,
@@ -29,12 +28,11 @@ from wdro_model.evaluation.statistics import (
     observed,
     quantiles,
 )
-from wdro_model.evaluation.tables import Tabular, frame, written
 from wdro_model.loss.batched import Layout
 from wdro_model.model import Model
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.solve.certify import Solution
-from wdro_model.solve.kept import AGAIN
+from wdro_model.solve.compiled_programs import AGAIN
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem
@@ -204,7 +202,7 @@ class RadiusPath(Tabular):
 
         Returns the figure, which notebooks show, or `ax` where it is given.
         """
-        from wdro_model.evaluation.radius_drawing import plot_path
+        from wdro_model.evaluation.radius_pictures import plot_path
 
         return plot_path(self, path, labelled, kind=kind, ax=ax)
 
@@ -224,8 +222,7 @@ class RadiusPath(Tabular):
         >>> 'type="range"' in page
         True
         """
-        from wdro_model.evaluation.explorer import Explorer
-        from wdro_model.evaluation.pages import meanings, page, sorting
+        from wdro_model.evaluation.explorer import Explorer, meanings, page, sorting
 
         if self.problem is None:
             raise ValueError(

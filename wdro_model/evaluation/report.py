@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wdro_model.display.factual import brief, counted, words
 from wdro_model.display.figures import METHOD_COLOURS
-from wdro_model.display.html_tables import Column, html_table, listed
-from wdro_model.evaluation.pages import image, meanings, page, sorting
+from wdro_model.display.tables import (
+    Column,
+    Tabular,
+    brief,
+    counted,
+    html_table,
+    listed,
+    text_table,
+    words,
+    written,
+)
+from wdro_model.evaluation.explorer import image, meanings, page, sorting
 from wdro_model.evaluation.statistics import (
     Advantage,
     LossStatistics,
@@ -20,7 +29,6 @@ from wdro_model.evaluation.statistics import (
     advantage,
     mean_of,
 )
-from wdro_model.evaluation.tables import Tabular, text_table, written
 from wdro_model.solve.certify import Solution
 
 if TYPE_CHECKING:
@@ -389,7 +397,7 @@ class Report(Tabular):
         >>> report = wdro.compare(problem, "erm", test=[[3.0, 3.0], [1.0, 1.0], [2.0, 1.0]])
         >>> figure = report.plot()                              # or report.plot("losses.png")
         """
-        from wdro_model.evaluation.drawing import plot_losses
+        from wdro_model.evaluation.loss_pictures import plot_losses
 
         return plot_losses(self, path, kind=kind, scenarios=scenarios, ax=ax)
 

@@ -14,17 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wdro_model.display.factual import brief
-from wdro_model.display.html_tables import Column
-from wdro_model.evaluation.attempts import FAILED, warm_arguments
+from wdro_model.display.tables import Column, Tabular, brief
+from wdro_model.evaluation.attempts import FAILED, collect, warm_arguments
 from wdro_model.evaluation.cross_validation import METRICS, Fold, RadiusTask
-from wdro_model.evaluation.parallel import collect
 from wdro_model.evaluation.radius import SMALLEST, fold_seeds, spread
 from wdro_model.evaluation.report import ROUNDING
-from wdro_model.evaluation.tables import Tabular
 from wdro_model.model import RobustModel
 from wdro_model.solve.certify import Solution
-from wdro_model.uncertainty.assurance import Assurance
+from wdro_model.uncertainty.ambiguity import Assurance
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem

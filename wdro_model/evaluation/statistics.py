@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.display.factual import Facts, brief, facts_html, facts_lines, words
-from wdro_model.display.html_tables import Column
-from wdro_model.evaluation.tables import Tabular
+from wdro_model.display.tables import Column, Facts, Tabular, brief, facts_html, facts_lines, words
 from wdro_model.loss.atoms.risk import ChanceConstraint, is_uncertain
 from wdro_model.model import Model, RobustModel
-from wdro_model.uncertainty.sample_shares import SampleShares
-from wdro_model.uncertainty.scenarios import scenario_batches
+from wdro_model.uncertainty.joint import scenario_batches
+from wdro_model.uncertainty.samples import SampleShares
 
 TRAINING = "training"
 """The name of the samples of the problem among the sets of scenarios."""

@@ -26,10 +26,10 @@ import numpy as np
 from cvxpy.constraints import Equality, Inequality, NonNeg, NonPos, Zero
 from scipy.linalg import eigh, null_space
 
-from wdro_model.display.factual import counted
+from wdro_model.display.tables import counted
 from wdro_model.model import RobustModel
 from wdro_model.sets.convex import integer_entries
-from wdro_model.uncertainty.assurance import Assurance
+from wdro_model.uncertainty.ambiguity import Assurance
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem

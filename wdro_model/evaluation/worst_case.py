@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.display.factual import Facts, brief, counted, facts_html, known
+from wdro_model.display.tables import Facts, brief, counted, facts_html, known
 from wdro_model.errors import NoReformulationError, unknown_name
 from wdro_model.loss.atoms.facts import brief as brief_constraint
 from wdro_model.model import Model, RobustModel
@@ -17,8 +17,7 @@ from wdro_model.objectives.exact.counterpart import unmoved
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream
 from wdro_model.objectives.least_thresholds import risk_on
 from wdro_model.solve.certify import Solution
-from wdro_model.solve.true_risk import robust_value, settled
-from wdro_model.solve.worst_tails import worst_with_tails
+from wdro_model.solve.true_risk import robust_value, settled, worst_with_tails
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.parameter import UncertainParameter
 

@@ -2,8 +2,7 @@
 
 from wdro_model.loss.affine_pieces import pieces
 from wdro_model.loss.atoms.facts import AtomFacts, NoPieces, declare, rule
-from wdro_model.loss.atoms.own import StructuredAtom
-from wdro_model.loss.atoms.quadratic import quadratic_form
+from wdro_model.loss.atoms.quadratic import StructuredAtom, quadratic_form
 from wdro_model.loss.atoms.risk import cvar, expectation, probability
 from wdro_model.loss.batched import BatchedLoss, Loss, Pullback
 from wdro_model.loss.callable import CallableLoss

@@ -18,12 +18,11 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.affine_pieces import pieces_of
+from wdro_model.loss.atoms.checks import UNKNOWN, hold_rule, numeric, shown
 from wdro_model.loss.atoms.facts import AtomFacts, Operand, brief, facts_of, is_foreign
-from wdro_model.loss.atoms.rule_checks import UNKNOWN, hold_rule, numeric, shown
-from wdro_model.loss.batched import BatchedLoss, Layout
+from wdro_model.loss.batched import BatchedLoss, Layout, TapeStep, dense_value, lower
 from wdro_model.loss.expressions import as_scalar, constant_number, substitute, times
 from wdro_model.loss.polynomial import Degrees, affine_parts
-from wdro_model.loss.tape import TapeStep, dense_value, lower
 from wdro_model.uncertainty.joint import JointSamples
 
 Array = np.ndarray

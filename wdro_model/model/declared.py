@@ -1,8 +1,18 @@
-"""What a problem is built from, checked where it is declared."""
+"""What a problem is built from: objective, risk measures, constraints and ball, each checked.
+
+A CVaR is a minimum over a threshold (Rockafellar and Uryasev):
+
+    cvar(g, a) = min over t of  t + E (g - t)_+ / (1 - a).
+
+What is minimised over t is convex in t and linear in the distribution, so the worst case over a
+ball and the minimum may change places: the worst case of a sum of measures is one expected loss,
+minimised over the thresholds beside the decision.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cvxpy as cp
@@ -13,11 +23,233 @@ from cvxpy.transforms.partial_optimize import PartialProblem
 from wdro_model.loss import BatchedLoss, CallableLoss
 from wdro_model.loss.atoms.cvxpy_classes import NEGATE, SUM_LARGEST
 from wdro_model.loss.atoms.facts import brief
-from wdro_model.loss.atoms.risk import Probability
-from wdro_model.model.functionals import WAY_OUT, Tails, lowered, subexpressions
+from wdro_model.loss.atoms.risk import Probability, RiskMeasure, Threshold, is_uncertain
+from wdro_model.loss.batched import FlatLoss, Layout
+from wdro_model.loss.expressions import Walk, entry_of, weighted
+from wdro_model.loss.polynomial import affine_parts, degree
 from wdro_model.sets import In
 from wdro_model.uncertainty.ambiguity import WassersteinBall
+from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
+
+Array = np.ndarray
+WAY_OUT = (
+    "write z = cp.Variable(), the constraint {measure} <= z, and z in its place (an epigraph "
+    "variable)"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Tail:
+    """One number whose CVaR counts, with its threshold."""
+
+    loss: BatchedLoss
+    level: float
+    weight: Any
+    """What the CVaR is multiplied by, a certain expression of one entry."""
+    threshold: Threshold
+    entry: int
+    """Its place in the threshold, row by row."""
+    text: str
+    """The measure as it was written."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tails:
+    """How decisions are judged where an objective has CVaRs: by them, rather than by a mean."""
+
+    plain: BatchedLoss
+    """The objective with each measure replaced by its loss."""
+    parts: tuple[Tail, ...]
+
+    @property
+    def thresholds(self) -> tuple[Threshold, ...]:
+        return tuple(dict.fromkeys(part.threshold for part in self.parts))
+
+    def losses(self, layout: Layout, joint: JointSamples | None, x: Array, rows: Array) -> Array:
+        """The plain loss and that of each part at each scenario, (B, 1 + K)."""
+        some = [self.plain, *(part.loss for part in self.parts)]
+        return np.column_stack([FlatLoss(loss, layout, joint).values(x, rows) for loss in some])
+
+    def quantiles(self, losses: Array, weights: Array | None = None) -> Array:
+        """The thresholds (K,) at which the CVaRs of these losses are attained."""
+        return np.array(
+            [quantile(g, part.level, weights) for g, part in zip(losses.T[1:], self.parts)]
+        )
+
+    def contributions(self, losses: Array, weights: Array | None = None) -> Array:
+        """What each scenario adds to the risk, (B,): its mean is the objective on the scenarios.
+
+        That is the plain loss with t + (g - t)_+ / (1 - level) in place of each g, at its quantile.
+        """
+        found = losses[:, 0].copy()
+        for g, t, part in zip(losses.T[1:], self.quantiles(losses, weights), self.parts):
+            tail = t + np.maximum(g - t, 0.0) / (1.0 - part.level)
+            found += float(np.reshape(part.weight.value, ())) * (tail - g)
+        return found
+
+    def placed(self, layout: Layout, x: Array, thresholds: Array) -> Array:
+        """The flat decision with these thresholds."""
+        x = np.array(x, dtype=float)
+        for part, t in zip(self.parts, thresholds):
+            x[layout.slices[part.threshold].start + part.entry] = t
+        return x
+
+    def describe(self) -> str:
+        """The measures, for people."""
+        return ", ".join(dict.fromkeys(part.text for part in self.parts))
+
+
+def quantile(losses: Array, level: float, weights: Array | None = None) -> float:
+    """The smallest loss that a share of at least `level` of them does not exceed."""
+    order = np.argsort(losses, kind="stable")
+    shares = np.full(len(losses), 1.0 / len(losses)) if weights is None else weights[order]
+    reached = np.cumsum(shares)
+    # Sums of equal shares are rounded: 0.9 of ten losses are nine of them.
+    first = int(np.searchsorted(reached, level * reached[-1] * (1 - 1e-12)))
+    return float(losses[order[min(first, len(losses) - 1)]])
+
+
+# ------------------------------------------------------------------ lowering
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """An expression of one entry without risk measures in it."""
+
+    expression: Any
+    """What is minimised: each CVaR with its threshold."""
+    tails: Tails | None = None
+    """How it is judged; None where a mean is all there is."""
+    measures: tuple[RiskMeasure, ...] = ()
+    """What was replaced."""
+    outside: Any = None
+    """The expression with variables in their place."""
+
+
+def subexpressions(roots: Iterable[Any]) -> Iterator[Any]:
+    """Expressions and all that is in them, each once."""
+    waiting, seen = list(roots), set[int]()
+    while waiting:
+        expression = waiting.pop()
+        if id(expression) not in seen:
+            seen.add(id(expression))
+            yield expression
+            waiting += expression.args
+
+
+def lowered(expression: Any, what: str) -> Lowered:
+    """An expression of one entry with its risk measures replaced.
+
+    what: where it stands, for messages.
+    """
+    holes = _Holes()
+    outside = holes(expression)
+    if not holes.measures:
+        return Lowered(expression, outside=expression)
+    slopes = _slopes(outside, holes.measures, what)
+    if any(_is_sparse(slope) for slope in slopes.values()):
+        some = _entries_that_count(outside, holes.measures, slopes)
+        return replace(lowered(some, what), outside=outside)
+    replaced: dict[int, Any] = {}
+    plain: dict[int, Any] = {}
+    parts: list[Tail] = []
+    for hole, measure in holes.measures.items():
+        loss = measure.args[0]
+        plain[id(hole)] = replaced[id(hole)] = loss
+        if measure.level == 0 or not is_uncertain(loss):
+            continue
+        found = Threshold(loss.shape, name="threshold")
+        replaced[id(hole)] = found + cp.pos(loss - found) / (1.0 - measure.level)
+        for entry, where in enumerate(np.ndindex(*loss.shape)):
+            column = int(np.ravel_multi_index(where, loss.shape, order="F")) if where else 0
+            g, weight = entry_of(loss, column), entry_of(slopes[hole], column)
+            parts.append(Tail(BatchedLoss(g), measure.level, weight, found, entry, brief(measure)))
+    judged = outside.tree_copy(plain)
+    tails = Tails(BatchedLoss(judged), tuple(parts)) if parts else None
+    measures = tuple(holes.measures.values())
+    return Lowered(outside.tree_copy(replaced), tails, measures, outside)
+
+
+def _is_sparse(slope: Any) -> bool:
+    """Are some entries of a measure multiplied by 0, as in one row of a vector?"""
+    return (
+        slope.size > 1
+        and slope.is_constant()
+        and not slope.parameters()
+        and not np.all(slope.value)
+    )
+
+
+def _entries_that_count(
+    outside: Any, measures: dict[cp.Variable, RiskMeasure], slopes: dict[Any, Any]
+) -> Any:
+    """The same sum of measures of single entries, without those that are multiplied by 0."""
+    found = affine_parts(outside, list(measures)).constant
+    for hole, measure in measures.items():
+        for column in range(hole.size):
+            slope = entry_of(slopes[hole], column)
+            if slope.variables() or slope.parameters() or slope.value:
+                single = RiskMeasure(entry_of(measure.args[0], column), *measure.get_data())
+                found = found + weighted(slope, single)
+    return found
+
+
+class _Holes(Walk):
+    """The expression with a variable in the place of each risk measure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.measures: dict[cp.Variable, RiskMeasure] = {}
+
+    def visit(self, expression: Any) -> Any:
+        if not isinstance(expression, RiskMeasure):
+            return super().visit(expression)
+        hole = cp.Variable(expression.shape)
+        self.measures[hole] = expression
+        return hole
+
+
+def _slopes(outside: Any, measures: dict[cp.Variable, RiskMeasure], what: str) -> dict[Any, Any]:
+    """What each measure is multiplied by; a ValueError where it is not a term of a sum."""
+    first = next(iter(measures.values()))
+    if degree(outside, list(measures)) > 1:
+        raise ValueError(
+            f"{what} is no sum of nonnegative multiples of risk measures and of other terms: "
+            f"{brief(first)} stands inside another function (a square, a maximum, a product); "
+            f"{WAY_OUT.format(measure=brief(first))}."
+        )
+    slopes = affine_parts(outside, list(measures)).slopes
+    for hole, measure in measures.items():
+        _check_slope(measure, slopes[hole], what)
+    return slopes
+
+
+def _check_slope(measure: RiskMeasure, slope: Any, what: str) -> None:
+    """A measure is multiplied by certain numbers; a CVaR by nonnegative ones."""
+    if is_uncertain(slope):
+        raise ValueError(
+            f"{what} has {brief(measure)} times the uncertain {brief(slope)}; a risk measure is a "
+            "number, and uncertain factors belong inside of it."
+        )
+    if measure.level == 0:  # linear in the loss: anything certain will do
+        return
+    if slope.variables():
+        raise ValueError(
+            f"{what} has {brief(measure)} times {brief(slope)}, which is not convex; multiply it "
+            "by a number or a certain cp.Parameter(nonneg=True)."
+        )
+    if not slope.is_nonneg():
+        known = slope.value is not None and not slope.parameters()
+        factor = f"{float(np.min(slope.value)):g}" if known else brief(slope)
+        raise ValueError(
+            f"{what} has {brief(measure)} times {factor}, and only nonnegative multiples of a CVaR "
+            "are minimised or bounded from above: the other way round it is not convex. Turn the "
+            "sign (cp.Maximize(reward - 2 * cvar(-reward, 0.9)) has the risk of the loss -reward); "
+            "a factor that is a cp.Parameter is declared nonneg=True."
+        )
+
+
+# ------------------------------
+# What a problem is built from, checked where it is declared
 
 
 def compiled_loss(objective: Any) -> tuple[BatchedLoss | CallableLoss, Tails | None]:

@@ -23,8 +23,8 @@ from wdro_model.loss.batched import Layout
 from wdro_model.loss.expressions import is_scalable
 from wdro_model.sets.convex import ConvexSet, boolean_entries, integer_entries
 from wdro_model.sets.feasible_set import FeasibleSet, In, forgets_its_constraints
-from wdro_model.sets.nearby import Nearby
 from wdro_model.sets.product import ProductSet
+from wdro_model.sets.quadratic_program import Nearby
 from wdro_model.sets.vertices import is_binary
 from wdro_model.uncertainty.parameter import UncertainParameter
 

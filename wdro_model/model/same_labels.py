@@ -18,8 +18,8 @@ from cvxpy.atoms.elementwise.elementwise import Elementwise
 from wdro_model.loss import CallableLoss
 from wdro_model.loss.atoms import cvxpy_classes as atoms
 from wdro_model.sets import FeasibleSet, In
-from wdro_model.uncertainty.data_frames import is_numbering, listed
 from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.uncertainty.samples import is_numbering, listed
 
 MOVES = (atoms.INDEX, atoms.SPECIAL_INDEX, atoms.RESHAPE, atoms.TRANSPOSE)
 """Atoms that put entries elsewhere."""

@@ -21,10 +21,10 @@ from wdro_model.loss.atoms.facts import brief
 from wdro_model.loss.atoms.risk import RiskMeasure, is_uncertain
 from wdro_model.loss.expressions import entry_of
 from wdro_model.model.compiled import Model, RobustModel, compiled
-from wdro_model.model.functionals import WAY_OUT, lowered, subexpressions
+from wdro_model.model.declared import WAY_OUT, lowered, subexpressions
 from wdro_model.solvers import Conic
 from wdro_model.uncertainty.ambiguity import WassersteinBall
-from wdro_model.uncertainty.costs.marginal_cost import cost_on
+from wdro_model.uncertainty.costs.weighted_cost import cost_on
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 

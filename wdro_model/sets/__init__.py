@@ -5,26 +5,21 @@ from typing import Any
 from wdro_model.sets.arborescence import Arborescence
 from wdro_model.sets.assignments import AssignmentSet as Assignment
 from wdro_model.sets.backends import register_backend
-from wdro_model.sets.ball import Ball
-from wdro_model.sets.base_polytope import BasePolytope
-from wdro_model.sets.box_set import BoxSet as Box
 from wdro_model.sets.checking import OracleError, check
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.cp_sat import CpSat
+from wdro_model.sets.elementary import Ball, Hull, Simplex
+from wdro_model.sets.elementary import BoxSet as Box
 from wdro_model.sets.feasible_set import FeasibleSet, In
 from wdro_model.sets.flow import Flow
-from wdro_model.sets.hull import Hull
 from wdro_model.sets.knapsack import Knapsack
 from wdro_model.sets.matching import Matching
-from wdro_model.sets.matroid import Matroid
+from wdro_model.sets.matroids import BasePolytope, Matroid, Partition, Subsets
 from wdro_model.sets.oracle import Oracle
-from wdro_model.sets.partition import Partition
 from wdro_model.sets.product import ProductSet
 from wdro_model.sets.shortest_path import ShortestPath
-from wdro_model.sets.simplex import Simplex
 from wdro_model.sets.spanning_tree import SpanningTree
 from wdro_model.sets.spectral import NuclearBall, Spectraplex
-from wdro_model.sets.subsets import Subsets
 from wdro_model.sets.tour import Tour
 
 TrafficFlows: Any

@@ -13,12 +13,17 @@ from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
 
 from wdro_model.sets.arguments import as_names
-from wdro_model.sets.backends import LinearOracle, Vector, register_backend
+from wdro_model.sets.backends import (
+    LARGEST,
+    LinearOracle,
+    Vector,
+    register_backend,
+    scaled_to_integers,
+)
+from wdro_model.sets.choices import ItemSet
+from wdro_model.sets.edge_program import HighsChoices
 from wdro_model.sets.feasible_set import as_direction, as_flat
-from wdro_model.sets.held_oracle import HeldOracle, Mask, nothing_left
-from wdro_model.sets.highs_choices import HighsChoices
-from wdro_model.sets.integer_costs import LARGEST, scaled_to_integers
-from wdro_model.sets.items import ItemSet
+from wdro_model.sets.held import HeldOracle, Mask, nothing_left
 
 AssignmentBackend = Literal["scipy", "ortools", "highs"]
 """Those that are built in; `register_backend` adds others."""

@@ -11,9 +11,8 @@ from numpy.typing import ArrayLike
 
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.arguments import as_count, as_interval, as_positive
-from wdro_model.sets.backends import Vector
+from wdro_model.sets.backends import Vector, rounding_slack, scaled_to_integers
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction
-from wdro_model.sets.integer_costs import rounding_slack, scaled_to_integers
 from wdro_model.sets.vertices import is_whole
 
 EXACT = 2**50

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wdro_model.deferred import networkx as nx
+from wdro_model.compat import networkx as nx
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.choices import Array, ChoiceSet

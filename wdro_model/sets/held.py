@@ -1,4 +1,4 @@
-"""The best point of a set with some coordinates held, by prices.
+"""The best 0/1 point of a set with some coordinates fixed, by prices on these coordinates.
 
 1 in `lower` is mandatory, 0 in `upper` forbidden. Over 0/1 points and with M > 2 sum_i |g_i|,
 
@@ -9,6 +9,7 @@ a minimiser breaks as few of these as it can: none, if there is such a point.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,3 +85,26 @@ def check_held(
             f"{int(forbidden.sum())} forbidden coordinates as asked (coordinate "
             f"{int(np.flatnonzero(broken)[0])} stands in the way)."
         )
+
+
+Mask = np.ndarray
+
+
+class HeldOracle(ABC):
+    """The oracle of a backend: one method, for any coordinates (n,) forbidden and mandatory."""
+
+    @abstractmethod
+    def answer(self, direction: Vector, forbidden: Mask, mandatory: Mask) -> tuple[Vector, float]:
+        """A choice, and by how much at most it costs more than the best one."""
+
+    def __call__(self, direction: Vector) -> Vector:
+        nothing = np.zeros(direction.size, dtype=bool)
+        return self.answer(direction, nothing, nothing)[0]
+
+
+def nothing_left(choices: object, forbidden: Mask, mandatory: Mask) -> InfeasibleError:
+    """The error where no choice is left."""
+    return InfeasibleError(
+        f"{choices!r} has no point with {int(mandatory.sum())} mandatory and "
+        f"{int(forbidden.sum())} forbidden coordinates as asked."
+    )

@@ -1,26 +1,230 @@
-"""Subsets of items that fit into a knapsack."""
+"""Subsets of items that fit into a knapsack: by dominance, OR-Tools or HiGHS."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from wdro_model.sets.arguments import as_names, as_positive
-from wdro_model.sets.backends import Vector, register_backend
+from wdro_model.sets.backends import Vector, register_backend, rounding_slack, scaled_to_integers
+from wdro_model.sets.choices import ItemSet
+from wdro_model.sets.edge_program import HighsChoices
 from wdro_model.sets.feasible_set import as_flat
-from wdro_model.sets.items import ItemSet
-from wdro_model.sets.knapsack_backends import (
-    CpSatPacking,
-    Frontier,
-    HighsPacking,
-    OrToolsPacking,
-)
-from wdro_model.uncertainty.data_frames import in_order
+from wdro_model.sets.held import HeldOracle, Mask, nothing_left
+from wdro_model.uncertainty.samples import in_order
+
+MOST_LOADS = 500_000
+"""With more loads than this on the frontier, branch and bound takes over."""
+KNAPSACK_BACKENDS_ROUNDING = 1e-11
+"""Bounds that miss a known profit by less, relatively, are looked at."""
+WHOLE_WEIGHTS = 2**30
+"""OR-Tools multiplies weights and profits: the product has 62 bits."""
+
+
+class _Packing(HeldOracle):
+    """Mandatory items are packed; the free ones that are worth it and fit are solved for."""
+
+    def __init__(self, knapsack: Knapsack) -> None:
+        self._set = knapsack
+
+    def answer(self, direction: Vector, forbidden: Mask, mandatory: Mask) -> tuple[Vector, float]:
+        weights = self._set.weights
+        room = self._set.room - float(weights[mandatory].sum())
+        if room < -1e-12 * self._set.capacity:
+            raise nothing_left(self._set, forbidden, mandatory)
+        vertex = mandatory.astype(np.float64)
+        free = (direction < 0) & (weights <= room) & ~forbidden & ~mandatory
+        vertex[free & (weights == 0)] = 1.0
+        rest = np.flatnonzero(free & (weights > 0))
+        if weights[rest].sum() <= room:
+            vertex[rest] = 1.0
+            return vertex, 0.0
+        found = self._packed(-direction[rest], weights[rest], room)
+        if found is None:
+            return HighsPacking(self._set).answer(direction, forbidden, mandatory)
+        vertex[rest[found[0]]] = 1.0
+        return vertex, found[1]
+
+    @abstractmethod
+    def _packed(self, profits: Vector, weights: Vector, room: float) -> tuple[Mask, float] | None:
+        """Which items to pack, of positive profits and weights, and the slack; None if too hard."""
+
+
+class Frontier(_Packing):
+    """All pairs (load, profit) that no other beats, item by item, in the order of profit / weight.
+
+    With U the fractional optimum, whose last item has the rate r = profit / weight, a packing that
+    departs from it in item j has a profit of at most U - |profit_j - r weight_j|: where this does
+    not reach a packing that is known, the item is settled. The others go through the frontier,
+    where a pair is dropped if its profit with the fractional optimum of the items to come does not
+    reach that packing.
+    """
+
+    def _packed(self, profits: Vector, weights: Vector, room: float) -> tuple[Mask, float] | None:
+        order = np.argsort(-(profits / weights), kind="stable")
+        profits, weights = profits[order], weights[order]
+        known = _greedy(profits, weights, room)
+        least = float(profits[known].sum())
+        whole = int(np.searchsorted(np.cumsum(weights), room, side="right"))
+        rate = profits[whole] / weights[whole]
+        most = profits[:whole].sum() + (room - weights[:whole].sum()) * rate
+        settled = most - np.abs(profits - rate * weights) < least * (
+            1.0 - KNAPSACK_BACKENDS_ROUNDING
+        )
+        inside = settled & (np.arange(order.size) < whole)
+        left = np.flatnonzero(~settled)
+        base = float(profits[inside].sum())
+        rest = room - float(weights[inside].sum())
+        best = np.empty(0, dtype=np.int64)
+        if least < most:
+            found = frontier(profits[left], weights[left], rest, least - base)
+            if found is None:
+                return None
+            best = found
+        packed = known
+        if best.size:
+            packed = inside
+            packed[left[best]] = True
+        unsorted = np.zeros(order.size, dtype=bool)
+        unsorted[order[packed]] = True
+        return unsorted, 0.0
+
+
+def frontier(
+    profits: Vector, weights: Vector, room: float, least: float
+) -> NDArray[np.int64] | None:
+    """The packing of most profit, more than `least`; given by falling profit / weight.
+
+    No item if there is no such packing; None if the frontier grows large.
+    """
+    n = profits.size
+    ends, sums = (np.concatenate([[0.0], np.cumsum(part)]) for part in (weights, profits))
+    rates = np.append(profits / weights, 0.0)
+    margin = KNAPSACK_BACKENDS_ROUNDING * float(sums[-1])
+    best, end = least, (-1, -1)  # the last item of the best packing, and its place
+    loads, values = np.zeros(1), np.zeros(1)
+    steps: list[tuple[np.ndarray, np.ndarray]] = []
+    for i in range(n):
+        fits = np.flatnonzero(loads + weights[i] <= room)
+        places = np.concatenate([np.arange(loads.size), fits])
+        taken = np.arange(places.size) >= loads.size
+        loads, values = loads[places] + weights[i] * taken, values[places] + profits[i] * taken
+        # By load, the better first; a pair stays if it is better than all lighter ones.
+        order = np.lexsort((-values, loads))
+        ahead = np.maximum.accumulate(values[order])
+        order = order[np.concatenate([[True], ahead[1:] > ahead[:-1]])]
+        reach = ends[i + 1] + (room - loads[order])
+        last = np.minimum(np.searchsorted(ends, reach, side="right") - 1, n)
+        bound = values[order] + sums[last] - sums[i + 1] + (reach - ends[last]) * rates[last]
+        order = order[bound > best - margin]
+        if not order.size:
+            break
+        if order.size > MOST_LOADS:
+            return None
+        loads, values = loads[order], values[order]
+        steps.append((places[order], taken[order]))
+        top = int(np.argmax(values))
+        if values[top] > best:
+            best, end = float(values[top]), (i, top)
+            if best >= bound.max():
+                break
+    packed, place = [], end[1]
+    for i in range(end[0], -1, -1):
+        places, taken = steps[i]
+        if taken[place]:
+            packed.append(i)
+        place = int(places[place])
+    return np.array(packed, dtype=np.int64)
+
+
+def _greedy(profits: Vector, weights: Vector, room: float) -> Mask:
+    """Every item that still fits, in turn."""
+    packed = np.zeros(profits.size, dtype=bool)
+    for i, weight in enumerate(weights.tolist()):
+        if weight <= room:
+            packed[i] = True
+            room -= weight
+    return packed
+
+
+class HighsPacking(HighsChoices):
+    """HiGHS' branch and bound."""
+
+    def __init__(self, knapsack: Knapsack) -> None:
+        size = float(knapsack.weights.max()) or 1.0
+        row, limit = knapsack.weights[None, :] / size, np.array([knapsack.capacity / size])
+        super().__init__(knapsack, row, np.array([-np.inf]), limit, integer=True)
+
+
+class _WholePacking(_Packing):
+    """A solver of whole weights and profits."""
+
+    def __init__(self, knapsack: Knapsack) -> None:
+        super().__init__(knapsack)
+        integers, unit = scaled_to_integers(knapsack.weights, WHOLE_WEIGHTS)
+        if rounding_slack(knapsack.weights, integers, unit) > 0:
+            raise ValueError(
+                "OR-Tools takes knapsacks with whole weights, up to a common factor and 2**30; got "
+                f"weights such as {knapsack.weights[int(np.argmax(knapsack.weights))]!r}. Use "
+                "backend='frontier'."
+            )
+        self._unit = unit
+
+    def _packed(self, profits: Vector, weights: Vector, room: float) -> tuple[Mask, float]:
+        loads = np.rint(weights / self._unit).astype(np.int64)
+        most = min(int(room / self._unit * (1 + 1e-12)), int(loads.sum()))
+        integers, unit = scaled_to_integers(profits, max(2, 2**61 // (profits.size * max(most, 1))))
+        return self._solved(integers, loads, most), rounding_slack(profits, integers, unit)
+
+    @abstractmethod
+    def _solved(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
+        """Which items to pack."""
+
+
+class OrToolsPacking(_WholePacking):
+    """OR-Tools' knapsack solver."""
+
+    def _solved(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
+        from ortools.algorithms.python import knapsack_solver
+
+        kinds = knapsack_solver.SolverType
+        solver = knapsack_solver.KnapsackSolver(
+            kinds.KNAPSACK_MULTIDIMENSION_BRANCH_AND_BOUND_SOLVER, "knapsack"
+        )
+        solver.init(profits.tolist(), [loads.tolist()], [most])
+        solver.solve()
+        return np.array([solver.best_solution_contains(i) for i in range(profits.size)])
+
+
+class CpSatPacking(_WholePacking):
+    """CP-SAT."""
+
+    def _solved(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
+        from ortools.sat.python import cp_model
+
+        model = cp_model.CpModel()
+        x = [model.new_bool_var("") for _ in profits]
+        model.add(cp_model.LinearExpr.weighted_sum(x, loads.tolist()) <= most)
+        model.maximize(cp_model.LinearExpr.weighted_sum(x, profits.tolist()))
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        status = solver.solve(model)
+        if status != cp_model.OPTIMAL:
+            raise cp.error.SolverError(
+                f"CP-SAT stopped with {solver.status_name(status)} on {self._set!r}."
+            )
+        return np.array([solver.boolean_value(variable) for variable in x])
+
+
+# ------------------------------
+# Subsets of items that fit into a knapsack
+
 
 ARCS = 20_000
 """Knapsacks whose network of loads has at most so many arcs have a CVXPY form."""

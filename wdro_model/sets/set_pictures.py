@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wdro_model.deferred import networkx as nx
+from wdro_model.compat import networkx as nx
 from wdro_model.display.figures import COLOURS, drawn, inches_of, panels_for, plain
 from wdro_model.sets.backends import Vector
 

@@ -10,7 +10,7 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.deferred import networkx as nx
+from wdro_model.compat import networkx as nx
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.backends import Vector, register_backend
 from wdro_model.sets.choices import Array
@@ -19,6 +19,7 @@ from wdro_model.sets.graphs import EdgeSet
 from wdro_model.sets.path_backends import (
     FlowOfOneUnit,
     NegativeCycle,
+    SimplePaths,
     acyclic_potentials,
     cyclic_potentials,
     reduced_weights,
@@ -27,7 +28,6 @@ from wdro_model.sets.path_backends import (
     with_networkx,
     with_scipy,
 )
-from wdro_model.sets.simple_paths import SimplePaths
 
 PathBackend = Literal["scipy", "networkx", "ortools", "cvxpy", "highs"]
 """Those that are built in; `register_backend` adds others."""

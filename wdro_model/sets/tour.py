@@ -9,13 +9,12 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.deferred import networkx as nx
+from wdro_model.compat import networkx as nx
 from wdro_model.errors import InfeasibleError
-from wdro_model.sets.backends import Vector, register_backend
+from wdro_model.sets.backends import Vector, register_backend, rounding_slack, scaled_to_integers
 from wdro_model.sets.choices import Array
 from wdro_model.sets.edge_program import EdgeProgram, ViolatedRow, at_least, components
 from wdro_model.sets.graphs import EdgeSet
-from wdro_model.sets.integer_costs import rounding_slack, scaled_to_integers
 
 TourBackend = Literal["highs", "ortools"]
 """Those that are built in; `register_backend` adds others."""

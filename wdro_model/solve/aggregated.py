@@ -20,20 +20,26 @@ from wdro_model.display.bars import progress_bar
 from wdro_model.loss.expressions import is_ordinary, is_scalable
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program
-from wdro_model.objectives.exact.sample_maxima import MaximaPart, SampleMaxima
+from wdro_model.objectives.exact.decomposition import MaximaPart, SampleMaxima
 from wdro_model.sets.deadlines import OutOfTime, check_deadline
 from wdro_model.solve.certify import Solution, evaluations
-from wdro_model.solve.conic import FAILURES, NOISE, run_conic
-from wdro_model.solve.judges import judge_of
+from wdro_model.solve.conic import FAILURES, NOISE, run_conic, unfinished
 from wdro_model.solve.newton_path import NewtonPath, margins
 from wdro_model.solve.options import Options
-from wdro_model.solve.own_units import Units, in_units
 from wdro_model.solve.plan import Plan
-from wdro_model.solve.unfinished import unfinished
-from wdro_model.solve.units import Multipliers, Scale, decision_units, rescaled, unusual
+from wdro_model.solve.true_risk import judge_of
+from wdro_model.solve.units import (
+    Multipliers,
+    Scale,
+    Units,
+    decision_units,
+    in_units,
+    rescaled,
+    unusual,
+)
 from wdro_model.solvers import Aggregation, Conic, Stop
+from wdro_model.solvers.driver import relative_gap, tolerance
 from wdro_model.solvers.objective import Array
-from wdro_model.solvers.outcome import relative_gap, tolerance
 from wdro_model.solvers.trace import Record, Trace
 
 HONEST = 1e-6

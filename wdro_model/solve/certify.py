@@ -1,4 +1,4 @@
-"""What is reported: the solution with its status, its certificate and its true risk."""
+"""The solution that is reported: status, certificate, true risk, and a start for later solves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import cvxpy as cp
 import numpy as np
 from cvxpy import settings
 
-from wdro_model.display.factual import Facts, brief, facts_html, known
+from wdro_model.display.tables import Facts, brief, facts_html, known
 from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.model import Model, RobustModel
 from wdro_model.model.compiled import refuse_false_facts
@@ -20,19 +20,83 @@ from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.least_thresholds import at_quantiles, risk_on
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.sets.feasible_set import FeasibleSet
-from wdro_model.solve.experience import NONE, Experience
-from wdro_model.solve.kept import FIRST
+from wdro_model.solve.compiled_programs import FIRST
 from wdro_model.solve.notes import shortfall_notes
 from wdro_model.solve.plan import Plan
 from wdro_model.solve.true_risk import known_robust_value, refuse_disagreement, refuse_false_value
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome, QuasiNewton
-from wdro_model.solvers.certificate import certificate
 from wdro_model.solvers.directions import ActiveSet
-from wdro_model.solvers.driver import relative_gap
-from wdro_model.solvers.objective import Array, Diagnostics, Point
-from wdro_model.solvers.outcome import tolerance
+from wdro_model.solvers.driver import relative_gap, tolerance
+from wdro_model.solvers.objective import Array, Diagnostics, Point, certificate
 from wdro_model.solvers.trace import Trace
-from wdro_model.uncertainty.assurance import Assurance
+from wdro_model.uncertainty.ambiguity import Assurance
+
+FARTHEST = 4.0
+"""Solves are extrapolated over at most so many times the distance between two of them."""
+MOST_CHANGE = 1.5
+"""The factor by which the steepness of the risk is expected to change at most."""
+MOST_KNOWN = 3
+"""So many of them are kept."""
+
+
+@dataclass(frozen=True)
+class Experience:
+    """What made the end of a solve fast: one with another radius begins with it."""
+
+    distance: float = 0.0
+    """That of the ball, a root of its radius: risks are nearly linear in it."""
+    steepness: float | None = None
+    """How fast the risk grows with the distance; None where it is not known."""
+    integrals: Any = None
+    """The findings of the strategy of integration."""
+    directions: Any = None
+    """Those of the directions over the feasible set."""
+    before: Experience | None = None
+    """That of the solve from which this one started."""
+
+    def going_on(self, distance: float, name: str) -> list[tuple[Any, float]]:
+        """What the last solves know by that name, and weights in what is expected now.
+
+        It is taken to be a polynomial of the distance: of first order through two of them, of
+        second through three. The last alone where the distances turn back, or the new one is too
+        far away.
+        """
+        known, last = [self], self.before
+        while last is not None and getattr(last, name) is not None and len(known) < MOST_KNOWN:
+            known, last = [*known, last], last.before
+        places = np.array([distance, *(one.distance for one in known)])
+        apart = places[:-1] - places[1:]
+        onwards = np.cumprod(apart * apart[0] > 0)[1:]
+        far = abs(apart[0]) > FARTHEST * np.abs(apart[1:])
+        count = 1 + int(np.cumprod(onwards * ~far).sum())
+        others = [np.delete(places[1 : 1 + count], i) for i in range(count)]
+        weights = [
+            float(np.prod((distance - rest) / (place - rest)))
+            for place, rest in zip(places[1:], others)
+        ]
+        return [(getattr(one, name), weight) for one, weight in zip(known, weights)]
+
+    def expected_steepness(self, distance: float) -> float | None:
+        """How fast the risk grows at another distance."""
+        if not self.steepness:
+            return None
+        expected = sum(weight * one for one, weight in self.going_on(distance, "steepness"))
+        most = MOST_CHANGE * self.steepness
+        return float(np.clip(expected, self.steepness / MOST_CHANGE, most))
+
+    def shortened(self, count: int = MOST_KNOWN - 1) -> Experience:
+        """With no more than so many solves, and no integrals: what is kept for the next one."""
+        before = self.before.shortened(count - 1) if self.before and count > 1 else None
+        return Experience(self.distance, self.steepness, None, self.directions, before)
+
+
+NONE = Experience()
+"""That of a solve which has learnt nothing, or whose start is no solution."""
+
+
+# ------------------------------
+# What is reported: the solution with its status, its certificate and its true risk
+
 
 EASY = 2**20
 """Numbers in the data of which a solution computes its mean loss when it is asked for."""

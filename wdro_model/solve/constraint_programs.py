@@ -28,12 +28,11 @@ from wdro_model.model.uncertain_constraints import (
 from wdro_model.objectives import exact
 from wdro_model.objectives.empirical import Program, empirical_program
 from wdro_model.sets.cone_program import twin_of
-from wdro_model.solve.own_units import Units, in_units
 from wdro_model.solve.true_risk import with_thresholds_in_units
-from wdro_model.solve.units import Scale, known_loss_unit
+from wdro_model.solve.units import Scale, Units, in_units, known_loss_unit
 from wdro_model.solvers import Conic
 from wdro_model.uncertainty.ambiguity import WassersteinBall
-from wdro_model.uncertainty.costs.marginal_cost import cost_on
+from wdro_model.uncertainty.costs.weighted_cost import cost_on
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 ON_SAMPLES = "a ball of radius 0, which bounds it on the samples"

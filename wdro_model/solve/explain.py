@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from wdro_model.display.factual import brief
-from wdro_model.display.html_tables import facts_table
+from wdro_model.display.tables import brief, facts_table
 from wdro_model.errors import UnknownToCost
 from wdro_model.model import Model, RobustModel
-from wdro_model.objectives.calibration import KAPPA, default_sigma
+from wdro_model.objectives.scales import KAPPA, default_sigma
 from wdro_model.solve.certify import Solution
 from wdro_model.solve.constraint_programs import constraint_rows
-from wdro_model.solve.integer import choice_risk
-from wdro_model.solve.options import Options
+from wdro_model.solve.integer import choice_risk, same_choice_note
+from wdro_model.solve.options import FirstOrder, Options, choose_integration, dual_rule
 from wdro_model.solve.plan import Plan
-from wdro_model.solve.recipe import FirstOrder, choose_integration, dual_rule
-from wdro_model.solve.same_choice import same_choice_note
 from wdro_model.solvers import BranchAndBound, Conic
 
 NAME = 13

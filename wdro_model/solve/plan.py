@@ -21,14 +21,13 @@ from wdro_model.objectives import exact
 from wdro_model.objectives.convexity import LARGEST, hessian_of_quadratic, is_positive_semidefinite
 from wdro_model.objectives.empirical import Empirical, Program, empirical_program
 from wdro_model.objectives.exact import Counterpart
-from wdro_model.objectives.exact.decomposition import groups_of
+from wdro_model.objectives.exact.decomposition import SampleMaxima, groups_of
 from wdro_model.objectives.exact.lipschitz_loss import mean_maxima
-from wdro_model.objectives.exact.sample_maxima import SampleMaxima
 from wdro_model.objectives.least_thresholds import EmpiricalTails
-from wdro_model.sets.ball import Ball
 from wdro_model.sets.convex import ConvexSet
-from wdro_model.sets.nearby import Nearby
-from wdro_model.solve.kept import FIRST, Kept
+from wdro_model.sets.elementary import Ball
+from wdro_model.sets.quadratic_program import Nearby
+from wdro_model.solve.compiled_programs import FIRST, Kept
 from wdro_model.solvers import (
     Aggregation,
     BranchAndBound,

@@ -20,8 +20,7 @@ from wdro_model.objectives.least_thresholds import at_quantiles
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
-from wdro_model.solve.certify import Solution, certified, evaluations, report
-from wdro_model.solve.experience import NONE, Experience
+from wdro_model.solve.certify import NONE, Experience, Solution, certified, evaluations, report
 from wdro_model.solve.first_order import (
     display,
     first_point,
@@ -29,16 +28,33 @@ from wdro_model.solve.first_order import (
     warm_active_set,
     with_thresholds,
 )
-from wdro_model.solve.growth import middle, refuse_growth_at, refuse_infinite
-from wdro_model.solve.notes import is_reliable, overreaches, smoothing_notes
-from wdro_model.solve.options import Options
-from wdro_model.solve.plan import Plan
-from wdro_model.solve.recipe import (
+from wdro_model.solve.notes import (
+    is_reliable,
+    middle,
+    overreaches,
+    refuse_growth_at,
+    refuse_infinite,
+    smoothing_notes,
+)
+from wdro_model.solve.options import (
     FirstOrder,
+    Options,
     Recipe,
     choose_integration,
     dual_rule,
     surrogate,
+)
+from wdro_model.solve.plan import Plan
+from wdro_model.solve.scales import (
+    EMPIRICAL_DECISION,
+    ENOUGH,
+    derived_epsilon,
+    dual_bound,
+    empirical_decision,
+    first_dual,
+    good_decision,
+    resolve_sigma,
+    robust_decision,
 )
 from wdro_model.solve.stages import (
     REPORT_STAGE,
@@ -51,21 +67,10 @@ from wdro_model.solve.stages import (
     unseen,
     within,
 )
-from wdro_model.solve.temperature import (
-    EMPIRICAL_DECISION,
-    ENOUGH,
-    derived_epsilon,
-    dual_bound,
-    empirical_decision,
-    first_dual,
-    good_decision,
-    resolve_sigma,
-    robust_decision,
-)
 from wdro_model.solvers import ActiveSet, Outcome, Stop
-from wdro_model.solvers.dual_rules import Tracking
+from wdro_model.solvers.driver import tolerance
+from wdro_model.solvers.gradients import Tracking
 from wdro_model.solvers.objective import Array
-from wdro_model.solvers.outcome import tolerance
 
 UNPREPARED = (
     "the time was over before the decision of ERM was found, from which epsilon is derived: the "

@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 
 from wdro_model.objectives.dual import DualMinimum
-from wdro_model.objectives.integration.importance.noise import whole_blocks
+from wdro_model.objectives.integration.importance.draws import whole_blocks
 from wdro_model.objectives.integration.inner_integral import Integration
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.notes import HEAVY
-from wdro_model.solve.recipe import FirstOrder, Recipe
-from wdro_model.solve.temperature import first_dual
+from wdro_model.solve.options import FirstOrder, Recipe
+from wdro_model.solve.scales import first_dual
 from wdro_model.solvers import Outcome, Stop, Trace
-from wdro_model.solvers.certificate import certificate
 from wdro_model.solvers.directions import ActiveSet
-from wdro_model.solvers.objective import Array, Point
-from wdro_model.solvers.outcome import State, tolerance
+from wdro_model.solvers.driver import State, tolerance
+from wdro_model.solvers.objective import Array, Point, certificate
 
 REPORTED = 128
 """Draws of a sample for a value that is reported, at least, where they are few numbers in all."""

@@ -1,8 +1,7 @@
 """How a model is solved: Frank-Wolfe on one driver, conic solvers, vertices and both, trees."""
 
-from wdro_model.solvers.aggregation import Aggregation
 from wdro_model.solvers.branch_and_bound import BranchAndBound
-from wdro_model.solvers.cone_solver import Conic
+from wdro_model.solvers.cone_solver import Aggregation, Conic
 from wdro_model.solvers.directions import (
     ActiveSet,
     BlendedConjugate,
@@ -10,9 +9,8 @@ from wdro_model.solvers.directions import (
     Conjugate,
     Plain,
 )
-from wdro_model.solvers.frank_wolfe import FrankWolfe, MomentumFrankWolfe
-from wdro_model.solvers.newton_steps import QuasiNewton
-from wdro_model.solvers.outcome import Outcome, State, Stop
+from wdro_model.solvers.driver import Outcome, State, Stop
+from wdro_model.solvers.frank_wolfe import FrankWolfe, MomentumFrankWolfe, QuasiNewton
 from wdro_model.solvers.simplicial import Simplicial
 from wdro_model.solvers.steps import Adaptive, LineSearch, OpenLoop, register_step
 from wdro_model.solvers.trace import Record, Trace

@@ -20,9 +20,9 @@ from cvxpy.error import SolverError
 from wdro_model.display.bars import progress_bar
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
+from wdro_model.solvers.driver import Stop, relative_gap, tolerance
 from wdro_model.solvers.frank_wolfe import check_count, check_positive, check_time
 from wdro_model.solvers.objective import Array
-from wdro_model.solvers.outcome import Stop, relative_gap, tolerance
 from wdro_model.solvers.trace import Record, Trace, next_milestone
 
 WHOLE = 1e-6

@@ -1,11 +1,17 @@
-"""What a solver sees of an objective: its value and gradient at a point."""
+"""What a solver sees of an objective: a point, a line through it, the Frank-Wolfe gap."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import scipy.sparse as sp
+
+from wdro_model.errors import InexactOracleError
+from wdro_model.sets.feasible_set import FeasibleSet, vertex_with_slack
+from wdro_model.sets.product import ProductSet
 
 Array = np.ndarray
 
@@ -90,3 +96,169 @@ class Objective(Protocol):
     def describe(self) -> str:
         """The formula that is minimised, for people."""
         ...
+
+
+# ------------------------------
+# The objective along a line, evaluated where a step rule asks and never twice
+
+
+ROUNDING = 1e-12
+"""Relative error of a value below which an increase means nothing."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The objective at one step s along a line: phi(s) and phi'(s)."""
+
+    step: float
+    value: float
+    slope: float
+    """The directional derivative; infinite where the objective is not finite (too far)."""
+    point: Point
+
+
+class Line:
+    """phi(s) = F(x + s d, l + s e) for s in [0, longest]; e = 0 where the dual l does not move.
+
+    Parameters
+    ----------
+    evaluate: s -> the objective there.
+    start: the objective at s = 0.
+    direction: d, (n,).
+    longest: the longest step that stays in the set.
+    dual_direction: e.
+    suggested: a step that is thought to be good; None where nothing is known.
+    noise: an increase by less than this part of the value means nothing: slopes decide. Where there
+        is some, the function is convex.
+    """
+
+    def __init__(
+        self,
+        evaluate: Callable[[float], Point],
+        start: Point,
+        direction: Array,
+        longest: float = 1.0,
+        dual_direction: float = 0.0,
+        suggested: float | None = None,
+        noise: float = 0.0,
+    ) -> None:
+        self._evaluate = evaluate
+        self._direction = direction
+        self._dual_direction = dual_direction
+        self._samples: dict[float, Sample] = {}
+        self._noisy = noise > 0
+        self.longest, self.suggested = longest, suggested
+        self.start = self._sample(0.0, start)
+        self.highest = start.value + max(noise, ROUNDING) * abs(start.value)
+        """Values up to this one are no higher than that of the start."""
+        self.squared_length = float(direction @ direction) + dual_direction**2
+
+    @property
+    def slope(self) -> float:
+        """phi'(0), negative for a descent direction."""
+        return self.start.slope
+
+    def at(self, step: float) -> Sample:
+        """phi and phi' at a step, from memory where it was evaluated before."""
+        if step not in self._samples:
+            found = self._samples[step] = self._sample(step, self._evaluate(step))
+            if self._noisy and found.slope <= 0:
+                # A convex function that falls here has come from above: the start was too low.
+                self.highest = max(self.highest, found.value)
+        return self._samples[step]
+
+    def point(self, step: float) -> Point | None:
+        """The objective at exactly this step, if it was evaluated."""
+        sample = self._samples.get(step)
+        return None if sample is None else sample.point
+
+    def _sample(self, step: float, point: Point) -> Sample:
+        slope = float(point.gradient @ self._direction)
+        if point.dual_gradient is not None:
+            slope += point.dual_gradient * self._dual_direction
+        finite = np.isfinite(slope) and np.isfinite(point.value)
+        return Sample(step, point.value, slope if finite else np.inf, point)
+
+
+# ------------------------------
+# The Frank-Wolfe gap of a point, and what it says of the oracle that it was computed with
+
+
+RELATIVE = 1e-6
+"""Relative error of an oracle's cost that counts as rounding; `sets.check` allows as much."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The oracle's vertex v for the gradient g at x, and the gap <g, x> - min <g, .>."""
+
+    vertex: Array
+    slope: float
+    """<g, x - v>: what a step towards the vertex promises."""
+    slack: float
+    """By how much at most <g, v> is above the minimum; 0 for an exact oracle."""
+    parts: tuple[Certificate, ...] = ()
+    """Those of the blocks, for a product of sets."""
+
+    @property
+    def gap(self) -> float:
+        """At least the true gap, up to rounding."""
+        return max(self.slope + self.slack, 0.0)
+
+
+def certificate(feasible: FeasibleSet, x: Array, gradient: Array) -> Certificate:
+    """The gap of a point of the set; one that is negative beyond rounding is an error.
+
+    In a product of sets every block has a gap of its own.
+    """
+    feasible.calls += 1
+    feasible.seen_from(x)
+    return _certificate(feasible, x, gradient)
+
+
+def _certificate(feasible: FeasibleSet, x: Array, gradient: Array) -> Certificate:
+    if isinstance(feasible, ProductSet):
+        vertex, parts = np.empty(x.size), []
+        for block, where in feasible.blocks:
+            parts.append(_certificate(block, x[where], gradient[where]))
+            vertex[where] = parts[-1].vertex
+        slope, slack = sum(part.slope for part in parts), sum(part.slack for part in parts)
+        return Certificate(vertex, slope, slack, tuple(parts))
+    vertex, slack = vertex_with_slack(feasible, gradient)
+    found = Certificate(vertex, float(gradient @ (x - vertex)), slack)
+    refuse_negative(feasible, found.slope + slack, x, vertex, gradient)
+    return found
+
+
+def refuse_beaten(feasible: FeasibleSet, found: Certificate, gradient: Array, known: Any) -> None:
+    """An error where an earlier vertex of the oracle, a row of `known`, beats its answer.
+
+    known: an array (k, n), or a sparse matrix.
+    """
+    if isinstance(feasible, ProductSet):
+        for (block, where), part in zip(feasible.blocks, found.parts):
+            refuse_beaten(block, part, gradient[where], known[:, where])
+        return
+    costs = known @ gradient - float(found.vertex @ gradient)
+    best = int(costs.argmin())
+    point = known[[best]]
+    point = point.toarray()[0] if sp.issparse(point) else point[0]
+    refuse_negative(feasible, float(costs[best]) + found.slack, point, found.vertex, gradient)
+
+
+def refuse_negative(
+    feasible: FeasibleSet, gap: float, x: Array, vertex: Array, gradient: Array
+) -> None:
+    """An error that names the oracle if a point x of its set costs less than its minimum."""
+    size = max(float(np.linalg.norm(x)), float(np.linalg.norm(vertex)))
+    rounding = RELATIVE * float(np.linalg.norm(gradient)) * size
+    if gap >= -rounding - feasible.accuracy * float(np.abs(gradient).sum()):
+        return
+    backend = "" if feasible.backend is None else f" with backend {feasible.backend!r}"
+    raise InexactOracleError(
+        f"the oracle of {feasible!r}{backend} is not exact: its minimum of <gradient, x> is "
+        f"{-gap:.3g} above the cost of a point of the set, so that its gaps prove nothing. Use an "
+        "exact oracle, or one that returns (vertex, bound) with a lower bound on the minimum, as "
+        "sets.Oracle takes it; wdro_model.sets.check(set) tests it. (A start= outside the set "
+        "looks the same.)"
+    )

@@ -19,8 +19,8 @@ import numpy as np
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.deadlines import OutOfTime, deadline, seconds_left
 from wdro_model.sets.feasible_set import FeasibleSet, checked_choice
+from wdro_model.solvers.driver import Stop
 from wdro_model.solvers.objective import Array
-from wdro_model.solvers.outcome import Stop
 
 ROUNDING = 1e-12
 """Differences of this share of their terms are none."""

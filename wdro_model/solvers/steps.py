@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from wdro_model.registry import Register, refuse_signature
-from wdro_model.solvers.line import ROUNDING, Line, Sample
+from wdro_model.solvers.objective import ROUNDING, Line, Sample
 
 SUGGESTED = 0.5
 """The tolerance of a line search whose first trial is the step of a model: Newton steps are good

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.display.bars import progress_bar
-from wdro_model.display.factual import brief, counted
+from wdro_model.display.tables import brief, counted
 from wdro_model.errors import unknown_name
 
 

@@ -15,19 +15,29 @@ from wdro_model.traffic.flows.route_shares import RouteShares
 from wdro_model.traffic.frames.gmns import GMNSError, read_gmns, write_gmns
 from wdro_model.traffic.maps import plot_comparison, plot_flows
 from wdro_model.traffic.network import Network
-from wdro_model.traffic.planning.link_results import LinkResults, link_results
-from wdro_model.traffic.planning.select_link import SelectedTrips, select_link
-from wdro_model.traffic.planning.skimming import Skims, skim
-from wdro_model.traffic.planning.tolls import marginal_tolls
+from wdro_model.traffic.planning.skims import (
+    LinkResults,
+    SelectedTrips,
+    Skims,
+    link_results,
+    marginal_tolls,
+    select_link,
+    skim,
+)
 from wdro_model.traffic.planning.user_classes import (
     ClassAssignment,
     UserClass,
     class_equilibrium,
 )
 from wdro_model.traffic.tntp import TNTPError, read_flows, read_tntp, renumbered, write_tntp
-from wdro_model.traffic.uncertain.observed_times import ObservedTimes
-from wdro_model.traffic.uncertain.rerouting import ReroutingTest, reroute, rerouting_test
-from wdro_model.traffic.uncertain.traffic_days import DayDraw, TrafficDays
+from wdro_model.traffic.uncertain.days import (
+    DayDraw,
+    ObservedTimes,
+    ReroutingTest,
+    TrafficDays,
+    reroute,
+    rerouting_test,
+)
 from wdro_model.traffic.uncertain.uncertain_network import UncertainNetwork
 from wdro_model.traffic.unreachable import drop_unreachable
 

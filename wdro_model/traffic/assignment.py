@@ -20,10 +20,10 @@ from wdro_model.solvers import FrankWolfe, LineSearch, Solver, State, Stop
 from wdro_model.solvers.frank_wolfe import check_positive
 from wdro_model.traffic.beckmann import beckmann, system_cost
 from wdro_model.traffic.bushes import Bushes, PowerCosts, Roads
-from wdro_model.traffic.bushes.bush_run import REACHED, BushLimits, BushRun
+from wdro_model.traffic.bushes.run import REACHED, BushLimits, BushRun
 from wdro_model.traffic.flows import TrafficFlows
-from wdro_model.traffic.flows.machine_code import has_numba, refuse_without_numba
-from wdro_model.traffic.flows.path_flows import PathFlows
+from wdro_model.traffic.flows.paths import PathFlows
+from wdro_model.traffic.flows.traffic_flows import has_numba, refuse_without_numba
 from wdro_model.traffic.network import Network, as_flow
 
 GAP = 1e-5

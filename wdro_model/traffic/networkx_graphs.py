@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.deferred import networkx as nx
+from wdro_model.compat import networkx as nx
 from wdro_model.traffic.demand_matrix import demand_of
 
 DEFAULTS = {"b": 0.15, "power": 4.0, "fixed_cost": 0.0}

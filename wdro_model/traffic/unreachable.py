@@ -6,8 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.traffic.demand_matrix import nonzero_demand
-from wdro_model.traffic.flows.road_graph import RoadGraph, pairs_without_route
-from wdro_model.traffic.flows.trips import Trips
+from wdro_model.traffic.flows.road_graph import RoadGraph, Trips, pairs_without_route
 from wdro_model.traffic.network import Network
 
 SHOWN = 3

@@ -2,10 +2,9 @@
 
 from wdro_model.uncertainty import costs, supports
 from wdro_model.uncertainty.ambiguity import WassersteinBall
-from wdro_model.uncertainty.joint import JointSamples
+from wdro_model.uncertainty.joint import JointSamples, LazySamples, scenario_batches
 from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.sampling import GaussianSampler
-from wdro_model.uncertainty.scenarios import LazySamples, scenario_batches
 
 __all__ = [
     "GaussianSampler",

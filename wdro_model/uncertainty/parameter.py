@@ -12,20 +12,20 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.errors import unknown_name
-from wdro_model.uncertainty.data_frames import (
+from wdro_model.uncertainty.samples import (
     NamesCoordinates,
     as_labels,
+    as_probabilities,
     column_names,
     frame_numbers,
     in_order,
     index_of,
+    is_dask_array,
     is_frame,
+    on_disk,
     refuse_other_index,
 )
-from wdro_model.uncertainty.sample_shares import as_probabilities
-from wdro_model.uncertainty.stored_samples import is_dask_array, on_disk
-from wdro_model.uncertainty.supports import Everywhere, Support
-from wdro_model.uncertainty.supports.boxes import first_index
+from wdro_model.uncertainty.supports import Everywhere, Support, first_index
 
 KNOWN = tuple(
     name

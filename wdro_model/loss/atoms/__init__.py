@@ -1,15 +1,6 @@
 """Atoms: one file for each family, with all that is known of it."""
 
-from wdro_model.loss.atoms import (  # noqa: F401  (families are declared on import, bases first)
-    elementwise,
-    linear,
-    own,
-    products,
-    quadratic,
-    rearranging,
-    reductions,
-    scaling,
-)
+from wdro_model.loss.atoms import elementwise, linear, products, quadratic, reductions  # noqa: F401
 from wdro_model.loss.atoms.cvxpy_classes import Atom
 from wdro_model.loss.atoms.facts import AtomFacts, declare, facts_of, rule
 

@@ -41,8 +41,7 @@ import numpy as np
 from cvxpy.atoms.atom import Atom
 
 from wdro_model.errors import MissingRuleError
-from wdro_model.loss.atoms.fact_guards import guarded
-from wdro_model.loss.atoms.rule_checks import check_rule
+from wdro_model.loss.atoms.checks import check_rule, guarded
 from wdro_model.registry import loaded
 
 Kernel = Callable[..., tuple[Any, ...]]

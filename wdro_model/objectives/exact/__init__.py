@@ -18,7 +18,7 @@ at a fixed decision. Adding one is a file with a class, and `register_counterpar
 from __future__ import annotations
 
 from wdro_model.objectives.empirical import Program
-from wdro_model.objectives.exact.affine_loss import AffineLoss, QuadraticFormLoss
+from wdro_model.objectives.exact.affine import AffineLoss, QuadraticFormLoss
 from wdro_model.objectives.exact.counterpart import (
     Counterpart,
     Extremal,
@@ -34,9 +34,11 @@ from wdro_model.objectives.exact.counterpart import (
 )
 from wdro_model.objectives.exact.least_squares_loss import LeastSquaresLoss
 from wdro_model.objectives.exact.lipschitz_loss import LipschitzLoss
-from wdro_model.objectives.exact.max_affine_everywhere import MaxAffineEverywhere
-from wdro_model.objectives.exact.max_affine_on_box import MaxAffineOnBox
-from wdro_model.objectives.exact.max_affine_on_polyhedron import MaxAffineOnPolyhedron
+from wdro_model.objectives.exact.max_affine import (
+    MaxAffineEverywhere,
+    MaxAffineOnBox,
+    MaxAffineOnPolyhedron,
+)
 
 __all__ = [
     "Counterpart",

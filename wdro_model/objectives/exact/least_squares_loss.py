@@ -17,7 +17,6 @@ from wdro_model.loss.expressions import square_of_number, times
 from wdro_model.loss.polynomial import Degrees, additive_terms
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program
-from wdro_model.objectives.exact.clusters import Piece, as_piece, evaluate_piece
 from wdro_model.objectives.exact.counterpart import (
     Counterpart,
     Extremal,
@@ -27,8 +26,9 @@ from wdro_model.objectives.exact.counterpart import (
     unmoved,
 )
 from wdro_model.objectives.exact.decomposition import scalars
+from wdro_model.objectives.exact.pieces import Piece, as_piece, evaluate_piece
 from wdro_model.solvers.objective import Array
-from wdro_model.uncertainty.sample_shares import SampleShares
+from wdro_model.uncertainty.samples import SampleShares
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,7 @@ from wdro_model.loss.per_sample import vectorised
 from wdro_model.loss.polynomial import affine_forms
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program, empirical_program
-from wdro_model.objectives.exact.clusters import Cluster, Piece, as_piece, largest
-from wdro_model.objectives.exact.coordinate_lines import Lines
+from wdro_model.objectives.exact.affine import RobustAffineNorm
 from wdro_model.objectives.exact.counterpart import (
     Extremal,
     first_refusal,
@@ -33,18 +32,16 @@ from wdro_model.objectives.exact.counterpart import (
 )
 from wdro_model.objectives.exact.decomposition import (
     Group,
+    MaximaPart,
     PiecewiseCounterpart,
+    SampleMaxima,
     certain_part,
     groups_of,
-)
-from wdro_model.objectives.exact.robust_affine import RobustAffineNorm
-from wdro_model.objectives.exact.sample_maxima import (
-    MaximaPart,
-    SampleMaxima,
     has_many_lines,
     part_of_cluster,
     parts_of_lines,
 )
+from wdro_model.objectives.exact.pieces import Cluster, Lines, Piece, as_piece, largest
 from wdro_model.solvers.objective import Array
 
 ATTAINED = 1e-7

@@ -21,17 +21,14 @@ from wdro_model.objectives.integration.conditional.by_blocks import (
 )
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream, inputs
-from wdro_model.objectives.integration.low_rank.form_anatomy import dissect, generic_rank
-from wdro_model.objectives.integration.low_rank.through_forms import (
+from wdro_model.objectives.integration.low_rank.forms import dissect, generic_rank
+from wdro_model.objectives.integration.low_rank.slice import (
     build_low_rank,
     drawn_refusal,
     low_rank_refusal,
 )
 from wdro_model.objectives.integration.norms import EuclideanMixture, squared_twin
-from wdro_model.objectives.integration.separable.by_terms import (
-    build_separable,
-    separable_refusal,
-)
+from wdro_model.objectives.integration.separable.slice import build_separable, separable_refusal
 from wdro_model.objectives.integration.tilted import build_tilted, tilted_refusal
 
 __all__ = ["STRATEGIES", "Choice", "Integration", "Scales", "Slice", "Stream", "choose"]

@@ -26,16 +26,17 @@ from wdro_model.objectives.integration.cells import (
     cell_diagnostics,
     normal_log_masses,
 )
-from wdro_model.objectives.integration.importance.frame import Frame, frame_of
-from wdro_model.objectives.integration.importance.proposal_scales import (
+from wdro_model.objectives.integration.importance.frame import (
+    Frame,
     affine_dual,
+    frame_of,
     typical_radius,
 )
 from wdro_model.objectives.integration.importance.targets import blocks, probe
 from wdro_model.objectives.integration.inner_integral import ROBUST, Given, Stream, inputs
-from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
+from wdro_model.objectives.integration.normal import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array, Diagnostics
-from wdro_model.uncertainty.sample_shares import SampleShares
+from wdro_model.uncertainty.samples import SampleShares
 from wdro_model.uncertainty.supports import Polyhedron
 
 FINE, COARSE = {1: 1e-9, 2: 3e-6}, 1e-3

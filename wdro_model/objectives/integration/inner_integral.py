@@ -22,7 +22,7 @@ from wdro_model.objectives.dual import DualPoint
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
-from wdro_model.uncertainty.sample_shares import SampleShares
+from wdro_model.uncertainty.samples import SampleShares
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from wdro_model.objectives.integration.inner_integral import ROBUST, Integration
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundSquared
-from wdro_model.uncertainty.sample_shares import SampleShares
+from wdro_model.uncertainty.samples import SampleShares
 
 WIDEST, FINEST = 4.0, 24
 """The width of a panel of log u, and how often it may be halved."""

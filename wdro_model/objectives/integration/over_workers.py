@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.deferred import cloudpickle
+from wdro_model.compat import cloudpickle
 from wdro_model.loss.batched import FlatLoss
 from wdro_model.model import Memory, RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream
 from wdro_model.solvers.objective import Array
-from wdro_model.uncertainty.sample_shares import SampleShares
+from wdro_model.uncertainty.samples import SampleShares
 
 Build = Callable[[RobustModel], Integration]
 MOST_KEPT = 32

@@ -18,11 +18,11 @@ from scipy.stats import t as student
 
 from wdro_model.loss.batched import FlatPullback
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.importance.noise import BLOCKS, block_variance
+from wdro_model.objectives.integration.importance.draws import BLOCKS, block_variance
 from wdro_model.objectives.integration.inner_integral import Given, Slice, Stream
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array, Diagnostics
-from wdro_model.uncertainty.sample_shares import SampleShares
+from wdro_model.uncertainty.samples import SampleShares
 
 CHUNK_ENTRIES = 2**24
 """Entries of drawn scenarios that exist at once (128 MiB)."""

@@ -1,11 +1,15 @@
 """Direction rules: where to go from an iterate, given the gradient and the oracle's vertex."""
 
 from wdro_model.solvers.directions.active_set import ActiveSet
-from wdro_model.solvers.directions.blended import BlendedConjugate, BlendedPairwise
-from wdro_model.solvers.directions.conjugate import Conjugate
-from wdro_model.solvers.directions.plain import DirectionRule, DirectionState, Move, Plain
+from wdro_model.solvers.directions.blended import BlendedConjugate, BlendedNewton, BlendedPairwise
+from wdro_model.solvers.directions.conjugate import (
+    Conjugate,
+    DirectionRule,
+    DirectionState,
+    Move,
+    Plain,
+)
 from wdro_model.solvers.directions.projected_newton import OracleNewton
-from wdro_model.solvers.directions.quasi_newton import BlendedNewton
 
 RULES: dict[str, DirectionRule] = {
     "plain": Plain(),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.solvers.directions.secant_pairs import SecantPairs
+from wdro_model.solvers.directions.projected_newton import SecantPairs
 from wdro_model.solvers.objective import Array
 
 LONG, SPARSE = 4096, 0.05

@@ -1,8 +1,13 @@
 """Link flows that carry the demand of a road network: the set, its paths and its backends."""
 
 from wdro_model.sets import register_backend
-from wdro_model.traffic.flows.program_backends import with_cvxpy, with_ortools
-from wdro_model.traffic.flows.route_backends import with_networkx, with_numba, with_scipy
+from wdro_model.traffic.flows.backends import (
+    with_cvxpy,
+    with_networkx,
+    with_numba,
+    with_ortools,
+    with_scipy,
+)
 from wdro_model.traffic.flows.traffic_flows import TrafficFlows
 
 register_backend(TrafficFlows, "scipy", with_scipy)

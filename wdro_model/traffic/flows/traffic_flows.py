@@ -1,4 +1,4 @@
-"""Link flows that carry the traffic of a road network."""
+"""The set of link flows that carry the demand of a road network."""
 
 from __future__ import annotations
 
@@ -12,13 +12,47 @@ from scipy.sparse.csgraph import dijkstra
 
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
-from wdro_model.traffic.flows import origin_flows
-from wdro_model.traffic.flows.flow_decomposition import distance, routes_of
-from wdro_model.traffic.flows.machine_code import has_numba
-from wdro_model.traffic.flows.origin_flows import OriginFlows, count_of, refuse_large
-from wdro_model.traffic.flows.path_flows import PathFlows, shortest_routes
-from wdro_model.traffic.flows.road_graph import RoadGraph, check_reachable, flow_limits
-from wdro_model.traffic.flows.trips import Indices, RoadNetwork, Trips
+from wdro_model.traffic.flows import paths
+from wdro_model.traffic.flows.paths import (
+    OriginFlows,
+    PathFlows,
+    count_of,
+    distance,
+    refuse_large,
+    routes_of,
+    shortest_routes,
+)
+from wdro_model.traffic.flows.road_graph import (
+    Indices,
+    RoadGraph,
+    RoadNetwork,
+    Trips,
+    check_reachable,
+    flow_limits,
+)
+
+
+def has_numba() -> bool:
+    """Can Numba be imported? It is, where it can."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def refuse_without_numba(what: str, instead: str) -> None:
+    """Raise ImportError where Numba is not installed."""
+    if not has_numba():
+        raise ImportError(
+            f"{what} needs Numba, which is not installed: pip install 'wdro_model[fast]', or use "
+            f"{instead}."
+        )
+
+
+# ------------------------------
+# Link flows that carry the traffic of a road network
+
 
 SUMMABLE = 1e290
 """Weights below this can be added up; larger ones are scaled, which changes no assignment."""
@@ -113,7 +147,7 @@ class TrafficFlows(FeasibleSet):
         """Directions towards equilibria, for the compiled backend; None for others."""
         if self.backend != "numba":
             return None
-        from wdro_model.traffic.bushes.bush_directions import TowardsEquilibrium
+        from wdro_model.traffic.bushes.directions import TowardsEquilibrium
 
         return TowardsEquilibrium(self)
 
@@ -127,7 +161,7 @@ class TrafficFlows(FeasibleSet):
         """
         super().reset()
         if self.backend == "numba":
-            from wdro_model.traffic.bushes.bush_directions import forget
+            from wdro_model.traffic.bushes.directions import forget
 
             forget(self)
 
@@ -234,8 +268,8 @@ class TrafficFlows(FeasibleSet):
         """
         point = as_direction(x, self.dimension, kind="x")
         metric = np.ones(self.dimension) if weights is None else self._as_weights(weights)
-        if weights is not None and has_numba() and self._count_flows() > origin_flows.MOST_FLOWS:
-            from wdro_model.traffic.bushes.bush_paths import paths_in_equilibrium
+        if weights is not None and has_numba() and self._count_flows() > paths.MOST_FLOWS:
+            from wdro_model.traffic.bushes.directions import paths_in_equilibrium
 
             return paths_in_equilibrium(self.trips, point, metric, tolerance)
         split = self.origin_flows(

@@ -9,16 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wdro_model.traffic.frames.column_table import ColumnTable, check_columns
-from wdro_model.traffic.frames.network_tables import (
+from wdro_model.traffic.frames.tables import (
+    ColumnTable,
     by_zone,
+    check_columns,
     demand_columns,
     link_columns,
     network_fields,
     node_columns,
 )
-from wdro_model.traffic.malformed import MalformedFile
 from wdro_model.traffic.network import Network
+from wdro_model.traffic.network_checks import MalformedFile
 
 FILES = {"links": "link.csv", "demand": "demand.csv", "nodes": "node.csv"}
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}")

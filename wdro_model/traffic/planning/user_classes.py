@@ -17,8 +17,7 @@ from typing import Any, Unpack
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.display.html_tables import Column
-from wdro_model.evaluation.tables import Tabular
+from wdro_model.display.tables import Column, Tabular
 from wdro_model.problem import Problem
 from wdro_model.sets import In
 from wdro_model.solve.certify import Solution

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,291 @@ import numpy as np
 
 from wdro_model.traffic.demand_matrix import demand_of
 from wdro_model.traffic.network import Network
-from wdro_model.traffic.tntp.demands import Demands, read_trips
-from wdro_model.traffic.tntp.links import Links, read_links
-from wdro_model.traffic.tntp.text import Document, is_number, read_document
+from wdro_model.traffic.network_checks import ARC_FIELDS, WAYS_OUT
+from wdro_model.traffic.tntp.files import (
+    REQUIRED,
+    Document,
+    LinkColumns,
+    header_names,
+    is_header,
+    is_number,
+    locate,
+    read_document,
+)
+
+ORIGIN = re.compile(r"\s*origin\b\s*:?\s*([^\s:;]*)(.*)", re.IGNORECASE | re.DOTALL)
+TOTAL = "TOTAL OD FLOW"
+TOTAL_TOLERANCE = 1e-5
+"""Totals are written with six digits in some files."""
+
+
+@dataclass(frozen=True)
+class Demands:
+    """The demands by the numbers of their zones."""
+
+    demand: dict[int, dict[int, float]]
+    """Demands by origin and destination, listed zeros included."""
+    lines: dict[int, int]
+    """The zones that are named, each with the first line that does so."""
+    repairs: tuple[str, ...]
+
+
+def read_trips(document: Document) -> Demands:
+    """The demands; what is listed twice is added."""
+    demand: dict[int, dict[int, float]] = {}
+    lines: dict[int, int] = {}
+    repeated: list[tuple[int, int]] = []
+    origin: int | None = None
+    for line, raw in document.body:
+        text = raw.partition("~")[0]
+        match = ORIGIN.match(text)
+        if match is not None:
+            origin, text = document.identifier(match[1], line, "origin"), match[2]
+            lines.setdefault(origin, line)
+        for entry in text.split(";"):
+            if not entry or entry.isspace():
+                continue
+            if origin is None:
+                raise document.error(line, "origin", f"{entry.strip()!r} precedes every Origin.")
+            zone, trips = _entry(document, line, origin, entry)
+            row = demand.setdefault(origin, {})
+            if zone in row:
+                repeated.append((origin, zone))
+            row[zone] = row.get(zone, 0.0) + trips
+            if zone not in lines:
+                lines[zone] = line
+    _check_total(document, sum(sum(row.values()) for row in demand.values()))
+    return Demands(demand, lines, _repairs(document, repeated))
+
+
+def _repairs(document: Document, repeated: list[tuple[int, int]]) -> tuple[str, ...]:
+    if not repeated:
+        return ()
+    return (
+        f"{document.file}: added up {len(repeated)} demands that are listed twice, such as that "
+        f"from {repeated[0][0]} to {repeated[0][1]}",
+    )
+
+
+def _entry(document: Document, line: int, origin: int, entry: str) -> tuple[int, float]:
+    destination, colon, quantity = entry.partition(":")
+    with suppress(ValueError):  # what is wrong is found out below, entry by entry
+        zone, trips = int(destination), float(quantity)
+        if 0 <= trips < float("inf"):
+            return zone, trips
+    if not colon:
+        raise document.error(
+            line, f"demand from {origin}", f"expected 'zone : trips', got {entry.strip()!r}."
+        )
+    zone = document.identifier(destination.strip(), line, "destination")
+    field = f"demand from {origin} to {zone}"
+    trips = document.number(quantity, line, field)
+    if not 0 <= trips < float("inf"):
+        raise document.error(line, field, f"must be finite and >= 0, got {trips!r}.")
+    return zone, trips
+
+
+def _check_total(document: Document, total: float) -> None:
+    declared = document.value(TOTAL)
+    if not declared:
+        return
+    if abs(total - declared) > TOTAL_TOLERANCE * declared:
+        raise document.error(
+            document.last_line,
+            f"<{TOTAL}>",
+            f"line {document.metadata[TOTAL][1]} declares {declared!r} trips, the file has "
+            f"{total!r}: it is cut off, or the total is wrong (correct or delete that line).",
+        )
+
+
+# ------------------------------
+# The links of a net file: one row each, fields between tabs or blanks, perhaps a semicolon
+
+
+COUNT = "NUMBER OF LINKS"
+COSTS = ("length", "toll")
+
+
+@dataclass(frozen=True)
+class Links:
+    """The open links of a net file, in the order of its rows."""
+
+    tails: np.ndarray
+    """(A,) numbers of nodes, as written."""
+    heads: np.ndarray
+    values: dict[str, np.ndarray]
+    """(A,) each: capacity, free_flow_time, b, power, and of length and toll those that exist."""
+    mentioned: frozenset[int]
+    """The nodes at the ends of all links, closed ones included."""
+    repairs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The text of a link, without comments and semicolon."""
+
+    line: int
+    text: str
+
+    @property
+    def ends_with_tab(self) -> bool:
+        return self.text.rstrip(" ").endswith("\t")
+
+    def fields(self, layout: _Layout, document: Document) -> list[str]:
+        """The fields: by blanks, or, where one is empty, by tabs."""
+        words = self.text.split()
+        if len(words) == layout.columns.width:
+            return words
+        cells = [cell.strip() for cell in self.text.lstrip().split("\t")]
+        if layout.closing_tab and self.ends_with_tab:
+            cells.pop()
+        if len(cells) == layout.columns.width:
+            return cells
+        raise document.error(
+            self.line,
+            "fields",
+            f"expected {layout.columns.width} fields, got {len(words)}: {self.text.strip()!r}.",
+        )
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How the rows of a file are written."""
+
+    columns: LinkColumns
+    closing_tab: bool
+    """Does a tab follow the last field?"""
+
+    @classmethod
+    def of(cls, names: list[str] | None, rows: list[_Row]) -> _Layout:
+        """As most rows have it."""
+        widths = Counter(len(row.text.split()) for row in rows)
+        closing = Counter(row.ends_with_tab for row in rows)
+        return cls(locate(names, widths.most_common(1)[0][0]), closing.most_common(1)[0][0])
+
+
+@dataclass(frozen=True)
+class _Link:
+    """A link as it was read; `numbers` are None if no trip can use it."""
+
+    line: int
+    tail: int
+    head: int
+    numbers: list[float] | None
+
+
+def read_links(document: Document, needed: tuple[str, ...] = ()) -> Links:
+    """The links; `needed` are the optional columns (length, toll) that must be there."""
+    names, rows = _rows(document)
+    _check_count(document, len(rows))
+    if not rows:
+        raise document.error(document.last_line, "links", "the file has no links.")
+    layout = _Layout.of(names, rows)
+    columns = layout.columns
+    _check_columns(document, columns, needed)
+    read = [name for name in (*REQUIRED[2:], *COSTS) if name in columns.position]
+    links = [_link(document, row, layout, read) for row in rows]
+    usable = [link for link in links if link.numbers is not None]
+    if not usable:
+        raise document.error(document.last_line, "links", "every link is closed or a loop.")
+    table = np.array([link.numbers for link in usable], dtype=np.float64)
+    values = dict(zip(read, table.T))
+    _check_values(document, values, [link.line for link in usable])
+    return Links(
+        tails=np.array([link.tail for link in usable], dtype=np.int64),
+        heads=np.array([link.head for link in usable], dtype=np.int64),
+        values=values,
+        mentioned=frozenset(node for link in links for node in (link.tail, link.head)),
+        repairs=_repairs_links(document, columns, links),
+    )
+
+
+def _rows(document: Document) -> tuple[list[str] | None, list[_Row]]:
+    """The header, if there is one, and the rows without comments and semicolons."""
+    names: list[str] | None = None
+    rows: list[_Row] = []
+    for line, raw in document.body:
+        text, _, comment = raw.partition("~")
+        if names is None and not rows:
+            names = next((header_names(h) for h in (comment, text) if is_header(h)), None)
+            if names is not None:
+                continue
+        text = text.partition(";")[0]
+        if text.strip():
+            rows.append(_Row(line, text.rstrip("\r\n")))
+    return names, rows
+
+
+def _link(document: Document, row: _Row, layout: _Layout, read: list[str]) -> _Link:
+    """A link; one of capacity 0 or infinite time is closed, and the rest of it is not looked at."""
+    fields, where = row.fields(layout, document), layout.columns.position
+    tail, head = (document.identifier(fields[where[end]], row.line, end) for end in REQUIRED[:2])
+    capacity = document.number(fields[where["capacity"]], row.line, "capacity")
+    time = fields[where["free_flow_time"]]
+    closed = capacity == 0 or time.lower() in ("inf", "+inf", "infinity")
+    if closed or tail == head:
+        return _Link(row.line, tail, head, None)
+    numbers = [_optional(document, fields[where[name]], row.line, name) for name in read]
+    return _Link(row.line, tail, head, numbers)
+
+
+def _repairs_links(document: Document, columns: LinkColumns, links: list[_Link]) -> tuple[str, ...]:
+    notes = list(columns.repairs)
+    if document.count(COUNT) is None:
+        notes.append(f"<{COUNT}> is not given; took the {len(links)} in the file")
+    loops = [link.line for link in links if link.tail == link.head]
+    closed = [link.line for link in links if link.numbers is None and link.tail != link.head]
+    for lines, why in (
+        (closed, "closed (capacity 0 or an infinite free-flow time)"),
+        (loops, "from a node to itself"),
+    ):
+        if lines:
+            some = ", ".join(map(str, lines[:5])) + (", ..." if len(lines) > 5 else "")
+            notes.append(f"removed {len(lines)} links, {why}: lines {some}")
+    return tuple(f"{document.file}: {note}" for note in notes)
+
+
+def _optional(document: Document, text: str, line: int, field: str) -> float:
+    """The number in a field; an empty length or toll is 0."""
+    return 0.0 if not text and field in COSTS else document.number(text, line, field)
+
+
+def _check_count(document: Document, found: int) -> None:
+    declared = document.count(COUNT)
+    if declared is None or declared == found:
+        return
+    why = "the file is cut off, or the count is wrong" if found < declared else "the count is wrong"
+    raise document.error(
+        document.last_line,
+        f"<{COUNT}>",
+        f"line {document.metadata[COUNT][1]} declares {declared} links, the file has {found}: "
+        f"{why}.",
+    )
+
+
+def _check_columns(document: Document, columns: LinkColumns, needed: tuple[str, ...]) -> None:
+    for name in (*REQUIRED, *needed):
+        if name not in columns.position:
+            reason = " (it has a weight)" if name in needed else ""
+            raise document.error(None, name, f"the links have no such column{reason}.")
+
+
+def _check_values(document: Document, values: dict[str, np.ndarray], lines: list[int]) -> None:
+    for field, column in values.items():
+        rule, holds = ARC_FIELDS.get(field, ARC_FIELDS["fixed_cost"])
+        wrong = ~holds(column)
+        if wrong.any():
+            a = int(np.argmax(wrong))
+            raise document.error(
+                lines[a],
+                field,
+                f"must be {rule}, got {float(column[a])!r}; {WAYS_OUT.get(field, 'correct it')}.",
+            )
+
+
+# ------------------------------
+# Networks from the files of the Transportation Networks for Research collection (TNTP)
+
 
 MANY, ISOLATED = 1000, 10
 """A count of nodes is believed up to 1000 more than ten times those that have a link."""

@@ -1,4 +1,4 @@
-"""Uncertain congestion on a road network: free-flow times, alpha and beta of the BPR formula.
+"""Uncertain congestion: distributions of free-flow times, alpha and beta of the BPR formula.
 
 The scenarios of Villuendas, Besançon and Malick around a nominal instance (t0, alpha, beta):
     time_a = m_a t0_a with m_a uniform on time_range, for each arc,
@@ -11,15 +11,16 @@ by k^-beta, which is the same:  alpha (x / (k c))^beta = (alpha k^-beta) (x / c)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.stats import truncnorm
 
+from wdro_model.display.tables import brief_fields
 from wdro_model.traffic.network import Network
-from wdro_model.traffic.uncertain.common_law import common_power, with_common_b
-from wdro_model.traffic.uncertain.scenario_checks import (
+from wdro_model.traffic.uncertain.days import (
     Range,
     as_amount,
     as_range,
@@ -27,9 +28,133 @@ from wdro_model.traffic.uncertain.scenario_checks import (
     check_count,
     check_within,
 )
-from wdro_model.traffic.uncertain.traffic_ranges import TrafficDraw, TrafficRanges
 from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Box
+
+FREE = 1e6
+"""An arc that does not congest is given this many times the total demand as capacity."""
+
+
+def with_common_b(network: Any) -> Network:
+    """The network with one b on all arcs; those that do not congest get a capacity beyond reach.
+
+    Refuses networks whose arcs have different b > 0.
+    """
+    if not isinstance(network, Network):
+        raise ValueError(f"expected a wdro_model.traffic.Network, got {type(network).__name__}.")
+    congests = congests_at(network)
+    b = common_value(network, network.b[congests], "alpha", "b", "write network.normalized(0.15)")
+    if congests.all():
+        return network
+    constant = network.free_flow_time * (1.0 + np.where(network.power > 0, 0.0, network.b))
+    beyond = FREE * max(1.0, network.total_demand)
+    return network.replace(
+        free_flow_time=np.where(congests, network.free_flow_time, constant),
+        capacity=np.where(congests, network.capacity, beyond),
+        b=np.full(network.n_arcs, b),
+        power=np.where(congests, network.power, np.max(network.power)),
+    )
+
+
+def common_power(network: Network) -> float:
+    """The power of all arcs that congest; refuses networks where they have different ones."""
+    powers = network.power[congests_at(network)]
+    return common_value(
+        network, powers, "beta", "power", "give one for all of them, such as beta=4"
+    )
+
+
+def congests_at(network: Network) -> np.ndarray:
+    return (network.b > 0) & (network.power > 0)
+
+
+def common_value(
+    network: Network, values: np.ndarray, what: str, field: str, way_out: str
+) -> float:
+    if values.size == 0:
+        raise ValueError(
+            f"scenarios of {what} need arcs that congest (b > 0 and power > 0); {network!r} has "
+            "none."
+        )
+    least, most = float(values.min()), float(values.max())
+    if least != most:
+        raise ValueError(
+            f"scenarios of {what} need one {field} for all arcs that congest, got {least:g} to "
+            f"{most:g} in {network!r}; {way_out}."
+        )
+    return least
+
+
+# ------------------------------
+# Where scenarios of congestion may lie, and scenarios that were drawn
+
+
+@dataclass(frozen=True)
+class TrafficRanges:
+    """Where scenarios may lie: time as a multiple of the free-flow time, alpha and beta.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> room = wdro.datasets.TrafficRanges(time=(0.5, 1.5), alpha=(0.0, 0.5), beta=(2.0, 6.0))
+    >>> network = wdro.datasets.sioux_falls()
+    >>> wdro.datasets.training_scenarios(network, ranges=room).ranges == room
+    True
+    """
+
+    time: Range
+    alpha: Range
+    beta: Range
+
+    def __post_init__(self) -> None:
+        for name in ("time", "alpha", "beta"):
+            object.__setattr__(self, name, as_range(getattr(self, name), name))
+
+    @classmethod
+    def around(cls, alpha: float, beta: float) -> TrafficRanges:
+        """Room for training and shifted scenarios of a nominal instance.
+
+        Times from a half to twice the free-flow time, alpha up to ten times, and beta from a
+        quarter to seven quarters of the nominal value.
+        """
+        return cls((0.5, 2.0), (0.0, 10.0 * alpha), (0.25 * beta, 1.75 * beta))
+
+
+@dataclass(frozen=True, eq=False)
+class TrafficDraw:
+    """N scenarios: time (N, A), alpha (N,) and beta (N,).
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> draw = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls()).sample(5, seed=0)
+    >>> draw.time.shape
+    (5, 76)
+    """
+
+    time: np.ndarray
+    alpha: np.ndarray
+    beta: np.ndarray
+
+    __repr__ = brief_fields
+
+    def as_test(self, time: Any, alpha: Any, beta: Any) -> Mapping[Any, np.ndarray]:
+        """The scenarios by parameter, as `compare` and `problem.losses` take them.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls())
+        >>> time, alpha, beta = scenarios.parameters(10, seed=0)
+        >>> held_out = scenarios.sample(50, seed=1).as_test(time, alpha, beta)
+        >>> held_out[time].shape
+        (50, 76)
+        """
+        return {time: self.time, alpha: self.alpha, beta: self.beta}
+
+
+# ------------------------------
+# Uncertain congestion on a road network: free-flow times, alpha and beta of the BPR formula
 
 
 @dataclass(frozen=True, eq=False)

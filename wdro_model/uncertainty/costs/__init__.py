@@ -17,11 +17,15 @@ from wdro_model.uncertainty.costs.cost_register import (
     register_cost,
 )
 from wdro_model.uncertainty.costs.ground_cost import BoundCost, GroundCost
-from wdro_model.uncertainty.costs.mahalanobis import BoundMahalanobis, Mahalanobis
 from wdro_model.uncertainty.costs.norm import BoundNorm, Norm
-from wdro_model.uncertainty.costs.rescaled_cost import RescaledCost
-from wdro_model.uncertainty.costs.squared import BoundSquared, SquaredEuclidean
+from wdro_model.uncertainty.costs.squared import (
+    BoundMahalanobis,
+    BoundSquared,
+    Mahalanobis,
+    SquaredEuclidean,
+)
 from wdro_model.uncertainty.costs.user_cost import BoundUserCost, Callable
+from wdro_model.uncertainty.costs.weighted_cost import RescaledCost
 
 __all__ = [
     "BoundCost",

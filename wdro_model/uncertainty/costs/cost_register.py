@@ -23,9 +23,8 @@ import numpy as np
 
 from wdro_model.registry import Register, refuse_signature
 from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost, class_knows
-from wdro_model.uncertainty.costs.mahalanobis import Mahalanobis
 from wdro_model.uncertainty.costs.norm import Norm
-from wdro_model.uncertainty.costs.squared import SquaredEuclidean
+from wdro_model.uncertainty.costs.squared import Mahalanobis, SquaredEuclidean
 from wdro_model.uncertainty.costs.user_cost import Callable as FunctionCost
 
 PURPOSES: dict[str, str] = {

@@ -327,7 +327,7 @@ class BoundCost(ABC):
     # ------------------------------------------------------------------ the same in other terms
     def rescaled(self, units: Array, unit: float) -> BoundCost:
         """c' with c(u delta') = unit c'(delta'): data in units u (d,), the cost in its own."""
-        from wdro_model.uncertainty.costs.rescaled_cost import RescaledCost
+        from wdro_model.uncertainty.costs.weighted_cost import RescaledCost
 
         return RescaledCost(self, np.asarray(units, dtype=float), float(unit))
 

@@ -12,7 +12,7 @@ import cvxpy as cp
 import numpy as np
 from scipy.special import gamma
 
-from wdro_model.display.factual import brief_fields
+from wdro_model.display.tables import brief_fields
 from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost
 from wdro_model.uncertainty.costs.weighted_cost import (
     WeightedCost,

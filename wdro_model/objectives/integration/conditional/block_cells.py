@@ -18,13 +18,13 @@ import numpy as np
 
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.cells import CellIntegral, Resolved, cell_diagnostics
-from wdro_model.objectives.integration.conditional.block_integral import Slopes
-from wdro_model.objectives.integration.conditional.block_loss import looked
-from wdro_model.objectives.integration.conditional.block_table import TableLoss
+from wdro_model.objectives.integration.conditional.integral import Slopes
+from wdro_model.objectives.integration.conditional.loss import looked
+from wdro_model.objectives.integration.conditional.table import TableLoss
 from wdro_model.objectives.integration.importance.targets import blocks
-from wdro_model.objectives.integration.kernel.normal import HALF_LOG_2PI
+from wdro_model.objectives.integration.normal import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array, Diagnostics
-from wdro_model.uncertainty.sample_shares import SampleShares
+from wdro_model.uncertainty.samples import SampleShares
 
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.conditional.by_blocks import Conditional

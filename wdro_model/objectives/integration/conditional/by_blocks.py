@@ -37,27 +37,31 @@ from wdro_model.loss.batched import FlatLoss
 from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.cell_regions import CellRegion, region_of
 from wdro_model.objectives.integration.cells import CellMemory, normal_log_masses
-from wdro_model.objectives.integration.conditional.affine_block import affine_block
 from wdro_model.objectives.integration.conditional.block_cells import BlockCellSlice
-from wdro_model.objectives.integration.conditional.block_integral import AffineBlock
-from wdro_model.objectives.integration.conditional.block_loss import BlockLoss, LossAtNodes
-from wdro_model.objectives.integration.conditional.block_nodes import COARSE, Grid, fine
-from wdro_model.objectives.integration.conditional.block_slice import (
-    KEPT_ENTRIES,
-    ConditionalSlice,
+from wdro_model.objectives.integration.conditional.integral import AffineBlock
+from wdro_model.objectives.integration.conditional.loss import (
+    BlockLoss,
+    LossAtNodes,
+    affine_block,
+    may_have_kinks,
 )
-from wdro_model.objectives.integration.conditional.block_table import BlockTable, TableLoss
-from wdro_model.objectives.integration.conditional.lookout import Lookout
-from wdro_model.objectives.integration.conditional.loss_tables import Tables
-from wdro_model.objectives.integration.conditional.placement import KnownModes, Placement
-from wdro_model.objectives.integration.conditional.smoothness import may_have_kinks
+from wdro_model.objectives.integration.conditional.modes import Lookout
+from wdro_model.objectives.integration.conditional.nodes import (
+    COARSE,
+    Grid,
+    KnownModes,
+    Placement,
+    fine,
+)
+from wdro_model.objectives.integration.conditional.slice import KEPT_ENTRIES, ConditionalSlice
+from wdro_model.objectives.integration.conditional.table import BlockTable, TableLoss, Tables
 from wdro_model.objectives.integration.importance.frame import Frame, frame_of
 from wdro_model.objectives.integration.importance.targets import blocks
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, Divergence, Given, Stream
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
-from wdro_model.uncertainty.sample_shares import SampleShares
+from wdro_model.uncertainty.samples import SampleShares
 
 CHUNK_ENTRIES, TABLE_ENTRIES = 2**17, 2**20
 """Numbers of scenarios that are evaluated at once (1 MiB: arrays that stay in the cache), and of

@@ -1,10 +1,14 @@
-"""Coordinates in which the tilted density is close to a product: moves y of the free coordinates.
+"""Coordinates in which the reference and the cost are diagonal: moves of the free coordinates.
 
 A scenario is zeta = xi_k + R y over the coordinates that can move. R = 1 for most costs; for a
 Mahalanobis cost (xi - zeta)' P (xi - zeta) on R^d it is diag(sigma) Q with Q the eigenvectors of
 diag(sigma) P diag(sigma), so that reference and cost are both diagonal:
 
     reference  y_i ~ N(0, spread_i),      cost  c = sum_i weights_i y_i^2    (quadratic costs).
+
+The reference N(xi_k, diag sigma^2) and the cost (zeta - xi_k)' P (zeta - xi_k) become z ~ N(0, I)
+and sum_i lambda_i z_i^2 with zeta = xi_k + R z. The cost alone tilts z to N(0, V),
+v_i = 1/(1 + 2 l lambda_i/eps).
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import nnls
 
+from wdro_model.loss.batched import FlatLoss
 from wdro_model.objectives.integration.importance.proposals import Component, component
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
@@ -233,3 +238,75 @@ def box_of(joint: JointSamples) -> tuple[Array, Array]:
         if box is not None:
             lower[where], upper[where] = np.ravel(box[0]), np.ravel(box[1])
     return lower, upper
+
+
+# ------------------------------
+# Coordinates in which the reference and a quadratic cost are diagonal together
+
+
+class Whitening:
+    """Coordinates z of the moving data in which reference and cost are diagonal.
+
+    weights: lambda (d,), the cost of a unit move of each z_i; uniform: their common value, None
+    where they differ; free: which coordinates of the data move.
+    """
+
+    def __init__(self, cost: BoundCost, sigma: float | Array) -> None:
+        self.free = ~cost.frozen
+        spread = np.broadcast_to(np.asarray(sigma, dtype=float), (cost.dimension,))[self.free]
+        self.deviation = spread
+        """sigma of the coordinates that move: dzeta/dz where the cost is separable."""
+        self._turn: Array | None = None
+        if not cost.is_separable:
+            block = cost.matrix[np.ix_(self.free, self.free)]
+            self.weights, turn = np.linalg.eigh(spread[:, None] * block * spread)
+            self._turn = spread[:, None] * turn
+        else:
+            self.weights = cost.coordinate_weights[self.free] * spread**2
+        self.dimension = len(self.weights)
+        self._whole = bool(self.free.all())
+        same = self.dimension > 0 and np.ptp(self.weights) <= 1e-14 * self.weights.max()
+        self.uniform = float(self.weights[0]) if same else None
+
+    def moving(self, rows: Array) -> Array:
+        """The coordinates of data (..., d) that move; a view where all do."""
+        return rows if self._whole else rows[..., self.free]
+
+    def slopes(self, gradients: Array) -> Array:
+        """Derivatives in z from derivatives (..., d) in the data."""
+        free = self.moving(gradients)
+        return free * self.deviation if self._turn is None else free @ self._turn
+
+    def moves(self, z: Array) -> Array:
+        """The displacements of the data (..., d) that coordinates z stand for."""
+        moved = z * self.deviation if self._turn is None else z @ self._turn.T
+        if self._whole:
+            return moved
+        full = np.zeros((*z.shape[:-1], len(self.free)))
+        full[..., self.free] = moved
+        return full
+
+    def variances(self, dual: float | Array, epsilon: float) -> Array:
+        """v (d,), or (J, d) for several duals: those of z under the tilt of the cost alone."""
+        return 1.0 / (1.0 + 2.0 * np.multiply.outer(dual, self.weights) / epsilon)
+
+
+def typical_radius(frame: Frame) -> float:
+    """The radius for which the reference of a frame has its default spread."""
+    if frame.weights is not None:
+        return max(float(2 * frame.weights @ frame.spread), 1e-300)
+    return max(float(np.sqrt(2 * frame.spread.sum())), 1e-300)
+
+
+def affine_dual(
+    loss: FlatLoss, x: Array, samples: Array, frame: Frame, cost: BoundCost, radius: float
+) -> float:
+    """The dual variable of a loss with the slopes G of this one at some samples, were it affine.
+
+    G / (2 sqrt(radius)) for a quadratic cost, G for a norm.
+    """
+    raw = loss(x, frame.joint.matrix[samples])[1].in_data(np.ones(len(samples)))
+    weights = np.ones(frame.dimension) if frame.weights is None else frame.weights
+    squares = (frame.pulled(raw) ** 2 / weights).sum(axis=1)
+    size = float(np.sqrt(frame.joint.shares_of(samples).total(squares)))
+    return cost.typical_price(size, radius, frame.joint)

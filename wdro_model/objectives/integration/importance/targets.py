@@ -1,4 +1,7 @@
-"""The tilted densities h_k(y) = f(x, xi_k + y)/eps - l c(xi_k, xi_k + y)/eps - sum y^2/(2 sigma^2).
+"""The tilted densities h_k(y) = f/eps - l c/eps - |y|^2/2, with the loss's pieces and tangents.
+
+exp(max_j f_j/eps) lies between the largest and the sum of the tilted Gaussians, so that their
+mixture, weighted by their masses, covers the target up to the number of pieces.
 
 For a quadratic cost the last two terms are -sum y^2/(2 v), v_i = 1/(2 l w_i/eps + 1/sigma_i^2).
 Other costs are kept as they are; a model c ~ sum q_i y_i^2 of them serves to choose a spread.
@@ -7,18 +10,79 @@ Other costs are kept as they are; a model c ~ sum q_i y_i^2 of them serves to ch
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from wdro_model.loss.batched import FlatLoss
 from wdro_model.objectives.integration.importance.frame import Frame
-from wdro_model.objectives.integration.importance.modes import ascend
-from wdro_model.objectives.integration.importance.piece_modes import PieceLines
-from wdro_model.objectives.integration.importance.proposals import Bounds
+from wdro_model.objectives.integration.importance.modes import FEW, FLOOR, WINDOW, ascend
+from wdro_model.objectives.integration.importance.proposals import (
+    Bounds,
+    Component,
+    Mixture,
+    component,
+    mixture,
+)
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
+
+
+@dataclass(frozen=True)
+class PieceLines:
+    """Affine pieces f_j = constant_j + <gradient_j, xi> of a loss at one decision."""
+
+    slopes: Array
+    """In the moves y, (J, r)."""
+    constants: Array
+    gradients: Array
+    """In the data, (J, d)."""
+
+    def at(self, rows: Array) -> Array:
+        """f_j at the rows (B, d): (B, J)."""
+        return self.constants + rows @ self.gradients.T
+
+
+def piece_lines(
+    pieces: tuple[FlatLoss, ...], x: Array, row: Array, frame: Frame
+) -> PieceLines | None:
+    """The pieces at a decision, seen from one scenario (d,); None without pieces."""
+    if not pieces:
+        return None
+    found = [piece(x, row[None]) for piece in pieces]
+    raw = np.concatenate([pullback.in_data(np.ones(1)) for _, pullback in found])
+    constants = np.array([values[0] for values, _ in found]) - raw @ row
+    return PieceLines(frame.pulled(raw), constants, raw)
+
+
+def piece_mixture(
+    lines: PieceLines, frame: Frame, samples: Array, variance: Array, epsilon: float
+) -> Mixture:
+    """The tilted Gaussians of all pieces; variance: of the tilt of the cost alone, (1, r)."""
+    bounds = frame.bounds(samples)
+    shape = (1 if bounds is None else len(samples), frame.dimension)
+    deviation = np.broadcast_to(np.sqrt(variance), shape)
+    at_samples = lines.at(frame.joint.matrix[samples])
+    components, masses = [], []
+    for j, slope in enumerate(lines.slopes):
+        center = np.broadcast_to(variance * slope / epsilon, shape)
+        one = component(center, deviation, bounds)
+        # h_j(y) = f_j(xi)/eps + <slope, y>/eps - y^2/(2v), at the anchor of the component.
+        h = ((slope / epsilon - 0.5 * one.anchor / variance) * one.anchor).sum(axis=1)
+        masses.append(at_samples[:, j] / epsilon + h - at_anchor(one))
+        components.append(one)
+    return mixture(components, np.stack(masses, axis=1), FLOOR, WINDOW)
+
+
+def at_anchor(one: Component) -> Array:
+    """The log density of a component at its anchor, (K,)."""
+    return one.log_density(one.anchor[:, None])[:, 0]
+
+
+# ------------------------------
+# The tilted densities h_k(y) = f(x, xi_k + y)/eps - l c(xi_k, xi_k + y)/eps - sum y^2/(2
+
 
 DIFFERENCES = 64
 """Up to this dimension a cost of the user is differentiated coordinate by coordinate."""
@@ -273,3 +337,63 @@ def blocks(size: int, width: int, entries: int = PROBED_ENTRIES) -> list[slice]:
     """Slices of rows of bounded size."""
     step = max(1, entries // max(1, width))
     return [slice(start, start + step) for start in range(0, size, step)]
+
+
+# ------------------------------
+# Tangents of losses whose pieces are not known, near to the samples and far away
+
+
+DISTANCES = 2.0 ** np.arange(0, 21)
+"""How far tangents are looked for, in deviations of the reference: a steep piece that begins ten
+thousand deviations away is seen."""
+DIRECTIONS = 16
+"""Random directions from each sample, beside the axes."""
+LOOKED_FROM = 4
+"""Samples from which tangents are looked for."""
+SAME_SLOPE = 0.02
+"""Slopes that differ by less than this share lead to one mode: fewer tangents if larger."""
+MOST_TANGENTS = 64
+"""Tangents that are kept; each costs an evaluation of the loss for each sample and dual."""
+
+
+def tangents(loss: FlatLoss, x: Array, frame: Frame) -> PieceLines | None:
+    """Tangents of a loss whose pieces are not known, near to the samples and far away.
+
+    Slopes do not depend on the dual variable, so one search serves all of them: along axes and
+    random directions from a few samples, at distances that double.
+    """
+    r, size = frame.dimension, frame.joint.size
+    if not r or frame.joint.dimension * LOOKED_FROM * DIRECTIONS * len(DISTANCES) > PROBED_ENTRIES:
+        return None
+    generator = np.random.default_rng(5)
+    aside = generator.standard_normal((DIRECTIONS, r)) / np.sqrt(max(1, r))
+    axes = np.eye(r) if r <= FEW else np.zeros((0, r))
+    ways = np.concatenate([aside, axes, -axes]) * np.sqrt(frame.spread)
+    steps = (DISTANCES[:, None, None] * ways).reshape(-1, r)
+    few = np.unique(np.linspace(0, size - 1, LOOKED_FROM).astype(int))
+    owners, moves = np.repeat(few, len(steps)), np.tile(steps, (len(few), 1))
+    bounds = frame.bounds(owners)
+    rows = frame.rows(owners, moves if bounds is None else np.clip(moves, *bounds))
+    values, raw = probe(loss, x, rows, frame.inside(rows), slopes=True)
+    good = np.isfinite(values)
+    values, raw, rows = values[good], raw[good], rows[good]
+    slopes = frame.pulled(raw)
+    kept = spread_out(slopes * np.sqrt(frame.spread)) if len(slopes) else np.zeros(0, dtype=int)
+    constants = values - np.einsum("bd,bd->b", raw, rows)
+    return PieceLines(slopes[kept], constants[kept], raw[kept])
+
+
+def spread_out(slopes: Array) -> Array:
+    """Indices of up to `MOST_TANGENTS` slopes (B, r) that differ most in direction and in size.
+
+    The steepest comes first, then again and again the one farthest from those before.
+    """
+    sizes = np.linalg.norm(slopes, axis=1, keepdims=True)
+    usual = max(float(np.median(sizes)), 1e-12 * float(sizes.max()), 1e-300)
+    places = slopes / np.maximum(sizes, 1e-300) * np.log1p(sizes / usual)
+    kept = [int(sizes[:, 0].argmax())]
+    apart = np.linalg.norm(places - places[kept[0]], axis=1)
+    while len(kept) < MOST_TANGENTS and apart.max() > SAME_SLOPE:
+        kept.append(int(apart.argmax()))
+        apart = np.minimum(apart, np.linalg.norm(places - places[kept[-1]], axis=1))
+    return np.array(kept)

@@ -1,0 +1,328 @@
+"""Pictures over the radius: paths of decisions, and the scores of a selection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wdro_model.display.figures import (
+    COLOURS,
+    ERM_COLOUR,
+    METHOD_COLOURS,
+    PALE,
+    colour,
+    drawn,
+    inches_of,
+    legend_columns,
+    panels_for,
+    plain,
+    scenario_colour,
+    spread_apart,
+    style,
+)
+from wdro_model.errors import unknown_name
+
+if TYPE_CHECKING:
+    from wdro_model.evaluation.path import RadiusPath
+    from wdro_model.evaluation.radius import RadiusSelection
+
+
+HEIGHT, WIDTH = 4.4, 5.2
+"""Inches, of one panel."""
+LINE = 0.17
+"""Inches from one label to the next."""
+SAME, VISIBLE = 1e-6, 0.01
+"""Changes under these fractions of the largest coordinate, or of the largest change, are not
+named."""
+MOST_TICKS = 7
+FLAT = 0.25
+"""Mean losses that use less of the panel of the values have a panel of their own as well."""
+
+
+KINDS = ("loss", "mean loss", "decision")
+"""The panels of a path."""
+
+
+def plot_path(
+    path: RadiusPath,
+    file: Any = None,
+    labelled: int = 8,
+    *,
+    kind: str | None = None,
+    ax: Any = None,
+) -> Any:
+    """Values, mean losses and the coordinates of the decision over the radius."""
+    if kind is not None and kind not in KINDS:
+        raise ValueError(unknown_name("kind", kind, KINDS))
+    chosen = [kind] if kind else [name for name in KINDS if name != "mean loss" or is_flat(path)]
+    figure, panels = panels_for(ax, len(chosen), len(chosen) * WIDTH, HEIGHT)
+    places = axis_positions(path.radii)
+    for axes, name in zip(panels, chosen):
+        if name == "decision":
+            draw_decisions(axes, path, places, max(0, labelled))
+        else:
+            only = mean_labels(path) if name == "mean loss" else list(value_curves(path))
+            draw_curves(axes, path, places, only)
+            alone = f"mean {unit(path)} alone"
+            axes.set_title(alone if name == "mean loss" else f"promise and mean {unit(path)}")
+        set_radius_axis(axes, path.radii, places)
+        if path.radii[0] == 0:
+            axes.axvline(places[0], color=PALE, lw=0.8, zorder=0)
+    handles, labels = panels[0].get_legend_handles_labels()
+    if not handles:
+        return drawn(figure, file, ax)
+    if ax is None:
+        columns = legend_columns(labels, len(chosen) * WIDTH)
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    else:
+        panels[0].legend(fontsize="small", framealpha=0.7)
+    return drawn(figure, file, ax)
+
+
+def is_flat(path: RadiusPath) -> bool:
+    """Are the mean losses too close to each other to be seen beside the values?"""
+    curves = value_curves(path)
+    means = spread([curves[name] for name in mean_labels(path)])
+    return 0 < means < FLAT * spread(list(curves.values()))
+
+
+def mean_labels(path: RadiusPath) -> list[str]:
+    return [f"mean {unit(path)}, {plain(name)}" for name in path.scenario_sets]
+
+
+def unit(path: RadiusPath) -> str:
+    """What the numbers are: losses, or the values of an objective that is maximised."""
+    return "objective" if path.maximise else "loss"
+
+
+def curve_colours(path: RadiusPath) -> dict[str, str]:
+    """The values have the colour of the method, the mean losses that of their scenarios."""
+    own = METHOD_COLOURS.get(path.method, COLOURS[-1])
+    found = dict.fromkeys(value_curves(path), own)
+    for k, label in enumerate(mean_labels(path)):
+        found[label] = scenario_colour(k)
+    return found
+
+
+def value_curves(path: RadiusPath) -> dict[str, np.ndarray]:
+    """The value of the method, the worst-case risk where it is another, and the mean losses."""
+    curves = {f"value (what is {'maximised' if path.maximise else 'minimised'})": path.values}
+    known = ~np.isnan(path.robust_values)
+    if known.any() and not np.allclose(path.robust_values[known], path.values[known], rtol=1e-5):
+        curves["worst-case risk"] = path.robust_values
+    for name in path.scenario_sets:
+        curves[f"mean {unit(path)}, {plain(name)}"] = path.means(name)
+    return curves
+
+
+def spread(curves: list[np.ndarray]) -> float:
+    """From the lowest to the highest point of the curves."""
+    return float(np.nanmax(curves) - np.nanmin(curves))
+
+
+def draw_curves(axes: Any, path: RadiusPath, places: np.ndarray, chosen: list[str]) -> None:
+    """The chosen curves, those of held-out scenarios with a band of two standard errors."""
+    held_out = dict(zip(mean_labels(path)[1:], path.scenario_sets[1:]))
+    colours = curve_colours(path)
+    for k, (label, curve) in enumerate(value_curves(path).items()):
+        if label not in chosen:
+            continue
+        own = colours[label]
+        axes.plot(places, curve, style(k), marker=".", color=own, label=label)
+        if label in held_out:
+            found = path.statistics(held_out[label])
+            band = 2 * np.array([np.nan if s is None else s.standard_error for s in found])
+            axes.fill_between(places, curve - band, curve + band, color=own, alpha=0.15, lw=0)
+    axes.set_ylabel(unit(path) + (" (band: two standard errors)" if held_out else ""))
+
+
+def draw_decisions(axes: Any, path: RadiusPath, places: np.ndarray, labelled: int) -> None:
+    """One line for each coordinate; those that change most in colour, with their names."""
+    decisions = path.decisions
+    chosen = most_changing(decisions, labelled)
+    others = np.setdiff1d(np.arange(decisions.shape[1]), chosen)
+    if others.size:
+        axes.plot(places, decisions[:, others], color=PALE, lw=0.7, alpha=0.7, zorder=1)
+    for k, index in enumerate(chosen):
+        axes.plot(places, decisions[:, index], style(k), marker=".", color=colour(k), zorder=2)
+    axes.margins(y=0.04)
+    count = decisions.shape[1]
+    some = f" ({chosen.size} of {count} coordinates named)" if others.size else ""
+    axes.set_title(f"decision{some}")
+    axes.set_ylabel("value of a coordinate")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high)
+    finished = np.flatnonzero(~np.isnan(decisions).any(axis=1))
+    if not chosen.size or not finished.size:
+        return
+    ends = decisions[finished[-1], chosen]
+    room = LINE / inches_of(axes)[1] * (high - low)
+    heights = spread_apart(ends, room, low, high)
+    for k, (index, end, height) in enumerate(zip(chosen, ends, heights)):
+        axes.annotate(
+            plain(path.coordinates[index]),
+            xy=(places[finished[-1]], end),
+            xytext=(1.06, height),
+            textcoords=axes.get_yaxis_transform(),
+            color=colour(k),
+            fontsize=9,
+            verticalalignment="center",
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colour(k),
+                "lw": 0.6,
+                "alpha": 0.6,
+                "relpos": (0.0, 0.5),
+            },
+            annotation_clip=False,
+        )
+
+
+def most_changing(decisions: np.ndarray, count: int) -> np.ndarray:
+    """The coordinates with the widest range along the path; the largest ones where none changes."""
+    whole = decisions[~np.isnan(decisions).any(axis=1)]
+    if not whole.size:
+        return np.zeros(0, dtype=int)
+    change, size = np.ptp(whole, axis=0), np.abs(whole).max(axis=0)
+    measure = change if change.max() > SAME * size.max() else size
+    order = np.argsort(-measure, kind="stable")[:count]
+    return order[measure[order] > VISIBLE * measure.max()]
+
+
+# ------------------------------------------------------------------ the scores of a selection
+def plot_radii(selection: RadiusSelection, path: Any = None, *, ax: Any = None) -> Any:
+    """Mean scores with one standard error to each side, against the radius on a log axis.
+
+    Radius 0 stands at the left edge, cut off from the axis; its level is a horizontal line. Thin
+    lines are the folds, the chosen radius is marked.
+    """
+    figure, (axes,) = panels_for(ax, 1, 6.4, 4.4)
+    solution = selection.solution
+    robust = METHOD_COLOURS.get("exact" if solution is None else solution.method, COLOURS[1])
+    robust = COLOURS[4] if robust == ERM_COLOUR else robust  # radius 0 was chosen
+    at = axis_positions(selection.radii)
+    several = selection.counts.max() > 1
+    for k, fold in enumerate(selection.scores.T if several else ()):
+        label = "_folds" if k else "folds"  # one of them in the legend
+        axes.plot(at, fold, color=PALE, linewidth=0.8, zorder=1, label=label)
+    errors = np.where(np.isfinite(selection.standard_error), selection.standard_error, 0.0)
+    axes.errorbar(
+        at,
+        selection.mean,
+        yerr=errors,
+        color=robust,
+        marker="o",
+        markersize=4,
+        capsize=3,
+        label="mean ± standard error",
+    )
+    if selection.erm is not None:
+        axes.axhline(selection.erm, color=ERM_COLOUR, ls=":", label="ERM (radius 0)", zorder=1)
+    axes.plot(
+        at[selection.index],
+        selection.mean[selection.index],
+        marker="o",
+        markersize=11,
+        markerfacecolor="none",
+        markeredgewidth=2,
+        linestyle="none",
+        color=COLOURS[-1],
+        label=f"chosen: {selection.radius:.3g}",
+    )
+    set_radius_axis(axes, selection.radii, at)
+    if selection.erm is not None and at.size > 1:  # the axis is cut between 0 and the others
+        cut = {"ha": "center", "va": "center", "clip_on": False}
+        axes.text(np.sqrt(at[0] * at[1]), 0.0, "//", transform=axes.get_xaxis_transform(), **cut)
+    axes.set_ylim(*limits(selection, errors))
+    axes.set_ylabel(f"{plain(selection.metric)} of held-out losses")
+    axes.set_title(plain(selection.headline, int(11 * inches_of(axes)[0])), fontsize=11)
+    if ax is None:
+        figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+    else:
+        axes.legend(fontsize="small", framealpha=0.7)
+    return drawn(figure, path, ax)
+
+
+def limits(selection: RadiusSelection, errors: np.ndarray) -> tuple[float, float]:
+    """Room for the means and their errors; folds that lie far away leave the picture."""
+    mean = selection.mean[np.isfinite(selection.mean)]
+    errors = errors[np.isfinite(selection.mean)]
+    low, high = float((mean - 1.6 * errors).min()), float((mean + 1.6 * errors).max())
+    room = 0.08 * (high - low) or 0.1 * max(1.0, abs(high))
+    return low - room, high + room
+
+
+# ------------------------------------------------------------------ the axis of the radius
+def axis_positions(radii: np.ndarray) -> np.ndarray:
+    """Where the radii stand on a logarithmic axis; radius 0 at its left edge."""
+    positive = radii[radii > 0]
+    if not positive.size:
+        return np.ones(radii.size)
+    decades = np.log10(positive.max() / positive.min())
+    edge = positive.min() / 10 ** max(0.3, 0.12 * decades)
+    return np.where(radii > 0, radii, edge)
+
+
+def set_radius_axis(axes: Any, radii: np.ndarray, places: np.ndarray) -> None:
+    """A logarithmic axis with ticks at round numbers, and at 0 if it is there."""
+    axes.set_xscale("log")
+    axes.set_xlabel("radius")
+    ticks = round_numbers(radii[radii > 0])
+    labels = [f"{tick:g}" for tick in ticks]
+    if radii[0] == 0:
+        ticks, labels = [places[0], *ticks], ["0", *labels]
+    axes.set_xticks(ticks, labels)
+    axes.set_xticks(between(radii[radii > 0]), minor=True)
+    axes.xaxis.set_minor_formatter("")
+    if places.min() == places.max():
+        axes.set_xlim(places[0] / 2, places[0] * 2)
+
+
+def round_numbers(radii: np.ndarray) -> list[float]:
+    """At most seven round numbers in the range of the radii, evenly spaced on a log axis.
+
+    Powers of ten, every second or third of them over many decades, with 3, or 2 and 5, times them
+    over few; steps of one size where that is not enough.
+    """
+    if not radii.size:
+        return []
+    low, high = float(radii.min()), float(radii.max())
+    exponents = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    for leads in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
+        ticks = [lead * 10.0**e for e in exponents for lead in leads]
+        inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+        if len(inside) >= 3:
+            return inside if len(inside) <= MOST_TICKS else every(inside)
+    return stepped(low, high)
+
+
+def every(ticks: list[float]) -> list[float]:
+    """Every second, third, ... of some ticks, as few as there is room for."""
+    return ticks[:: -(-len(ticks) // MOST_TICKS)]
+
+
+def stepped(low: float, high: float) -> list[float]:
+    """Multiples of a round step between two numbers of the same size; the numbers where none is."""
+    if low == high:
+        return [low]
+    size = 10.0 ** np.floor(np.log10(high - low))
+    for step in (0.2 * size, 0.5 * size, size, 2 * size):
+        first = np.ceil(low / step - 1e-9)
+        count = int(np.floor(high / step + 1e-9) - first) + 1
+        if count <= 5:
+            break
+    ticks = [float(f"{(first + k) * step:.12g}") for k in range(count)]
+    return ticks if count >= 2 else [low, high]
+
+
+def between(radii: np.ndarray) -> list[float]:
+    """The multiples of powers of ten in the range of the radii, for ticks without a number."""
+    if not radii.size:
+        return []
+    low, high = float(radii.min()), float(radii.max())
+    exponents = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    if exponents.size > MOST_TICKS + 1:
+        return []
+    ticks = [lead * 10.0**e for e in exponents for lead in range(1, 10)]
+    return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]

@@ -1,0 +1,399 @@
+"""The tilted distribution of the forms: Gaussian, by quadrature at rank 1 and 2, draws beyond.
+
+For g(t) = h(u_k + L t)/eps - |t|^2/2 and modes m_1, m_2, ... of it, the proposal is a mixture of
+Gaussians N(m_i, C_i) with weights p_i exp(g(m_i)) |C_i|^(1/2) normalised, and
+
+    E exp(h/eps) ~ sum_i p_i mean_s exp(g(t_is)) / sum_j p_j N(t_is; m_j, C_j) / (2 pi)^(r/2)
+
+with the same random numbers for each mode, so that the estimate varies smoothly with the modes.
+
+density proportional to exp(g(t)),   g(t) = h(u_k + L t)/eps - |t|^2/2,   t in R^r.
+
+On a plane a smooth law with one mode is integrated by equal steps in both directions, scaled by the
+Hessian at the mode: exact to rounding where half of the points give the same. Samples for which
+they do not, or which have another mode of some height, are integrated by lines within lines. A
+maximum of affine pieces of which one outweighs the rest is a Gaussian; others are integrated in
+closed form along one direction and by lines along the other.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from wdro_model.objectives.integration.importance.draws import block_variance, noise
+from wdro_model.objectives.integration.importance.modes import ascend, find
+from wdro_model.objectives.integration.importance.proposals import Mixture, component, mixture
+from wdro_model.objectives.integration.inner_integral import Divergence, Stream
+from wdro_model.objectives.integration.lines import (
+    CONVEX,
+    integrate_lines,
+    lines_within_lines,
+    whole_lines,
+)
+from wdro_model.objectives.integration.low_rank.forms import FormTarget, Outer
+from wdro_model.objectives.integration.normal import (
+    HALF_LOG_2PI,
+    TiltedLaw,
+    integrate_pieces,
+    log_sum_exp,
+    normal_interval,
+    united,
+)
+from wdro_model.solvers.objective import Array
+
+INFLATION = 1.2
+"""The variance of a proposal over that of the Gaussian that fits at the mode."""
+NEGLIGIBLE = 1e-4
+"""Modes with a smaller share are left out."""
+
+
+class QuasiRandom:
+    """Standard normal points, those of sample k a function of (stream, k) alone."""
+
+    def __init__(self, draws: int) -> None:
+        self.draws = draws
+        self._kept: tuple[Stream, int, dict[int, Array]] | None = None
+
+    def normal(self, samples: Array, stream: Stream, rank: int) -> Array:
+        """(K, S, r)"""
+        if self._kept is None or self._kept[:2] != (stream, rank):
+            self._kept = (stream, rank, {})
+        known = self._kept[2]
+        for k in map(int, samples):
+            if k not in known:
+                known[k] = noise(stream.generator(k), self.draws, rank).normal
+        return np.stack([known[int(k)] for k in samples])
+
+
+@dataclass(frozen=True)
+class DrawnLaw(TiltedLaw):
+    """A tilted law by weighted draws."""
+
+    effective_size: Array = field(default_factory=lambda: np.zeros(0))
+    """Effective sample size of each sample, between 1 and S."""
+    variance_of_log: Array = field(default_factory=lambda: np.zeros(0))
+    """Variance of log_mass, from independent blocks of draws."""
+
+
+def drawn_law(outer: Outer, u: Array, L: Array, normal: Array) -> DrawnLaw:
+    """The tilted law for forms u (K, q) moved by L (K or 1, q, r), from normal draws (K, S, r)."""
+    size, draws, rank = normal.shape
+    L = np.broadcast_to(L, (size, *L.shape[1:]))
+    target, everyone = FormTarget(outer, u, L), np.arange(size)
+    try:
+        known = outer.anatomy.pieces is not None
+        proposals = piece_proposals(outer, u, L) if known else found_proposals(target)
+    except Divergence:
+        infinite, one = np.full(size, np.inf), np.ones(size)
+        return DrawnLaw(infinite, everyone, np.zeros((size, rank)), one, None, one, 0 * one)
+    owners, points, logs = [], [], []
+    for j, share in enumerate(proposals.log_weights.T):
+        rows = np.flatnonzero(np.isfinite(share))
+        owner = np.repeat(rows, draws)
+        moves = proposals.components[j].transport(owner, normal[rows].reshape(-1, rank))
+        density = proposals.of(rows).log_density(moves.reshape(len(rows), draws, rank)).ravel()
+        height = target.values(owner, moves) - rank * HALF_LOG_2PI
+        owners.append(owner)
+        points.append(moves)
+        logs.append(height - density + share[owner] - np.log(draws))
+    owner, log = np.concatenate(owners), np.concatenate(logs)
+    top = np.full(size, -np.inf)
+    np.maximum.at(top, owner, log)
+    weights = np.exp(log - top[owner])
+    # Draws with the same random number belong together: their sums are independent in blocks.
+    number = np.concatenate([np.tile(np.arange(draws), len(o) // draws) for o in owners])
+    sums = np.bincount(owner * draws + number, weights, size * draws).reshape(size, draws)
+    total = sums.sum(axis=1)
+    sums = sums / total[:, None]
+    return DrawnLaw(
+        top + np.log(total),
+        owner,
+        np.concatenate(points),
+        weights / total[owner],
+        None,
+        effective_size=1.0 / np.einsum("ks,ks->k", sums, sums),
+        variance_of_log=block_variance(sums),
+    )
+
+
+def found_proposals(target: FormTarget) -> Mixture:
+    """Around the modes that the finder knows."""
+    modes = find(target, np.arange(len(target.u)))
+    found = modes.mixture(0.0, -np.log(NEGLIGIBLE))
+    wide = tuple(one.scaled(np.sqrt(INFLATION)) for one in found.components)
+    return Mixture(wide, found.log_weights)
+
+
+def piece_proposals(outer: Outer, u: Array, L: Array) -> Mixture:
+    """A maximum of a_p + b_p't: each piece tilts N(0, I) to N(b_p, I), of mass exp(a + b^2/2)."""
+    values, slopes = outer.pieces(u)
+    b = slopes @ L
+    centers = np.broadcast_to(b, (len(u), *b.shape[1:]))
+    masses = values + 0.5 * np.einsum("kpr,kpr->kp", centers, centers)
+    components = [component(c, np.ones(c.shape), None) for c in centers.swapaxes(0, 1)]
+    return mixture(components, masses, 0.0, -np.log(NEGLIGIBLE))
+
+
+# ------------------------------
+# Tilted laws of quadratic functions: Gaussians, on intervals truncated ones
+
+
+FLAT = 1e-9
+"""A precision under this is taken for a density that is not Gaussian."""
+DEFINITE = 1e-13
+"""The same where there is no end: the law has no mass to normalise by."""
+
+
+def gaussian_law(c: Array, b: Array, A: Array) -> TiltedLaw:
+    """H = c + b't + t'At/2 on R^r for c (F,), b (F, r), A (F, r, r): t ~ N(C b, C), C = (I - A)^-1.
+
+    The points integrate cubic polynomials exactly (those of degree five for r <= 2).
+    """
+    size, rank = b.shape
+    precision = np.eye(rank) - 0.5 * (A + A.swapaxes(1, 2))
+    values, vectors = np.linalg.eigh(precision)
+    diverges = values[:, 0] <= DEFINITE
+    values = np.where(diverges[:, None], 1.0, values)
+    along = np.einsum("kr,krs->ks", b, vectors)
+    log_mass = c + 0.5 * (along**2 / values - np.log(values)).sum(axis=1)
+    offsets, weights = sigma_points(rank)
+    scaled = along[:, None] / values[:, None] + offsets / np.sqrt(values)[:, None]
+    points = scaled @ vectors.swapaxes(1, 2)
+    return TiltedLaw(
+        np.where(diverges, np.inf, log_mass),
+        np.repeat(np.arange(size), len(offsets)),
+        points.reshape(-1, rank),
+        np.tile(weights, size),
+    )
+
+
+def quadratic_law(c: Array, b: Array, bend: Array, low: Array, high: Array) -> TiltedLaw:
+    """H = c + b t + bend t^2/2 on [low, high], all (F,).
+
+    A Gaussian of precision 1 - bend, restricted to the interval, if that is positive; its
+    three points have its mean and variance (and all moments up to the fifth on the whole line).
+    Otherwise the mass sits at the ends: by quadrature.
+    """
+    round_ = 1.0 - bend > FLAT
+    rows, rest = np.flatnonzero(round_), np.flatnonzero(~round_)
+    p = 1.0 - bend[rows]
+    root, mean = np.sqrt(p), b[rows] / p
+    part = normal_interval(low[rows] * root, high[rows] * root, mean * root)
+    center, spread = part.mean / root, np.sqrt(part.variance) / root
+    offsets, weights = sigma_points(1)
+    law = TiltedLaw(
+        c[rows] + 0.5 * b[rows] * mean - 0.5 * np.log(p) + part.log_mass,
+        np.repeat(np.arange(len(rows)), len(offsets)),
+        (center[:, None] + spread[:, None] * offsets[:, 0]).reshape(-1, 1),
+        np.tile(weights, len(rows)),
+    )
+    if not len(rest):
+        return law
+
+    def exponent(owner: Array, t: Array) -> Array:
+        who = rest[owner]
+        return c[who] + t * (b[who] + 0.5 * bend[who] * t)
+
+    found = integrate_lines(exponent, low[rest], high[rest], curvature="convex")
+    return united([(rows, law), (rest, found)], len(c))
+
+
+def sigma_points(rank: int) -> tuple[Array, Array]:
+    """Points (m, r) and weights with the moments of N(0, I_r)."""
+    if rank > 2:
+        offsets = np.sqrt(rank) * np.concatenate([np.eye(rank), -np.eye(rank)])
+        return offsets, np.full(2 * rank, 0.5 / rank)
+    nodes, weights = np.sqrt(3.0) * np.array([-1, 0, 1]), np.array([1, 4, 1]) / 6
+    grid = np.stack(np.meshgrid(*[nodes] * rank, indexing="ij"), axis=-1).reshape(-1, rank)
+    products = np.stack(np.meshgrid(*[weights] * rank, indexing="ij"), axis=-1)
+    return grid, products.reshape(-1, rank).prod(axis=1)
+
+
+# ------------------------------
+# The tilted law of t in the cases that need no sampling: h quadratic, or t of rank at most two
+
+
+BLOCK = 2048
+"""Inner integrals that are computed at once."""
+WINDOW_BLOCK = 64
+"""Samples whose windows are computed at once: their arrays stay in the processor's cache."""
+INNER, PLANE = 1e-10, 1e-9
+"""Tolerances of the inner and of the outer integral of lines within lines."""
+STEP, REACH = 0.5, 8.25
+AGREEMENT = 2e-8
+"""Relative difference of the sums over all points and over every second one."""
+FLOOR = 27.0
+"""Other modes so far below the highest one in logarithm are left out."""
+DOMINANT = 1e-12
+"""Relative mass of all other pieces under which one piece is taken for the maximum."""
+ANGLES = 2 * np.pi * np.arange(16) / 16
+RING = np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1)
+STARTS = np.concatenate([np.zeros((1, 2)), *(r * RING for r in (4.0, 64.0, 4096.0))])
+"""Points whose slopes tell where modes may be."""
+DIFFERENCE = 1e-2
+"""Step of the differences of gradients."""
+
+
+def exact_law(outer: Outer, u: Array, L: Array) -> TiltedLaw | None:
+    """The tilted law for forms u (K, q) moved by L (K or 1, q, r); None if it must be sampled."""
+    rank, anatomy = L.shape[-1], outer.anatomy
+    if rank == 0:
+        owner = np.arange(len(u))
+        return TiltedLaw(outer(owner, u), owner, np.zeros((len(u), 0)), np.ones(len(u)))
+    if anatomy.quadratic:
+        return gaussian_law(*outer.parabolas(u, L))
+    if rank > 2:
+        return None
+    if anatomy.pieces is not None:
+        values, slopes = outer.pieces(u)
+        b = slopes @ L
+        return integrate_pieces(values, b[..., 0]) if rank == 1 else piece_plane_law(values, b)
+    if rank == 2:
+        return plane_law(outer, u, L)
+    exponent = outer.along(u, L[..., 0])
+    return integrate_lines(exponent, *whole_lines(len(u)), curvature=anatomy.curvature)
+
+
+# ------------------------------------------------------------------ any function on a plane
+def plane_law(outer: Outer, u: Array, L: Array) -> TiltedLaw:
+    """The tilted law of h(u_k + L t)/eps, L (K or 1, q, 2)."""
+    size = len(u)
+    target = FormTarget(outer, u, np.broadcast_to(L, (size, *L.shape[1:])))
+    parts = []
+    for start in range(0, size, WINDOW_BLOCK):
+        some = np.arange(start, min(start + WINDOW_BLOCK, size))
+        with np.errstate(all="ignore"), suppress(Divergence):
+            parts.append(window_law(target, some))
+    left = np.ones(size, dtype=bool)
+    for rows, _ in parts:
+        left[rows] = False
+    if left.any():
+        rest = np.flatnonzero(left)
+        parts.append((rest, lines_law(outer, u, target.L, rest)))
+    return united(parts, size)
+
+
+def lines_law(outer: Outer, u: Array, L: Array, samples: Array) -> TiltedLaw:
+    """The laws of some samples by lines within lines."""
+    curvature = outer.anatomy.curvature
+
+    def inner(owner: Array, s: Array) -> TiltedLaw:
+        parts = []
+        for start in range(0, max(1, len(owner)), BLOCK):
+            who = samples[owner[start : start + BLOCK]]
+            base = u[who] + L[who, :, 0] * s[start : start + BLOCK, None]
+            line = outer.along(base, L[who, :, 1], who)
+            law = integrate_lines(
+                line, *whole_lines(len(who)), curvature=curvature, tolerance=INNER
+            )
+            parts.append((start + np.arange(len(who)), law))
+        return united(parts, len(owner))
+
+    return lines_within_lines(inner, len(samples), curvature, PLANE)
+
+
+def _lattice() -> tuple[Array, Array]:
+    """Points of a square lattice in a disc, and which of them are on the lattice twice as wide."""
+    side = np.arange(-int(REACH / STEP), int(REACH / STEP) + 1)
+    index = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
+    index = index[np.linalg.norm(STEP * index, axis=1) <= REACH]
+    return STEP * index, (index % 2 == 0).all(axis=1)
+
+
+POINTS, COARSE = _lattice()
+BORDER = np.linalg.norm(POINTS, axis=1) > REACH - 2 * STEP
+
+
+def window_law(target: FormTarget, samples: Array) -> tuple[Array, TiltedLaw]:
+    """Those of the samples that equal steps around the highest mode integrate well, their laws."""
+    size = len(samples)
+    owner = np.repeat(samples, len(STARTS))
+    # Where the mode would be if h were affine with the slope that it has at a start.
+    starts = np.tile(STARTS, (size, 1))
+    tilted = target(owner, starts)[1] + starts
+    heights = target.values(owner, tilted).reshape(size, -1)
+    tilted = tilted.reshape(size, -1, 2)
+    start = tilted[np.arange(size), heights.argmax(axis=1)]
+    mode, height, gradient = ascend(target, samples, start)
+    values, vectors = _axes(target, samples, mode, gradient)
+    root = vectors / np.sqrt(values)[:, None]
+    t = mode[:, None] + POINTS @ root.swapaxes(1, 2)
+    g = target.values(np.repeat(samples, len(POINTS)), t.reshape(-1, 2)).reshape(size, -1)
+    best = np.maximum(g.max(axis=1), height)
+    mass = np.exp(g - best[:, None])
+    noise = 1e-15 * (np.abs(best) + 0.5 * (t * t).sum(axis=-1).max(axis=1))
+    settled = _agrees(mass, np.maximum(AGREEMENT, 10 * noise))
+    apart = np.einsum("kms,ksr->kmr", tilted - mode[:, None], vectors)
+    distance = np.sqrt(np.einsum("kmr,kr->km", apart**2, values))
+    settled &= ~((distance > REACH) & (heights > best[:, None] - FLOOR)).any(axis=1)
+    settled &= ~_rises(target, samples)
+    total, area = mass.sum(axis=1)[settled], STEP**2 / np.sqrt(values.prod(axis=1)[settled])
+    log_mass = best[settled] + np.log(total * area) - 2 * HALF_LOG_2PI
+    row, column = np.nonzero(mass[settled] > 1e-17)
+    weights = mass[settled][row, column] / total[row]
+    return samples[settled], TiltedLaw(log_mass, row, t[settled][row, column], weights)
+
+
+def _agrees(mass: Array, allowed: Array) -> Array:
+    """For which samples do sums over a window and over every second point of it agree?"""
+    total = mass.sum(axis=1)
+    good = np.isfinite(total) & (mass[:, BORDER].sum(axis=1) < 1e-10 * total)
+    good &= np.abs(4 * mass[:, COARSE].sum(axis=1) - total) <= allowed * total
+    for i in (0, 1):
+        moment, coarse = mass @ POINTS[:, i], mass[:, COARSE] @ POINTS[COARSE, i]
+        good &= np.abs(4 * coarse - moment) <= 10 * allowed * total
+    return good
+
+
+def _rises(target: FormTarget, samples: Array) -> Array:
+    """For which samples does g rise far out in some direction?"""
+    owner = np.repeat(samples, len(RING))
+    near, far = (
+        target.values(owner, np.tile(r * RING, (len(samples), 1))) for r in (2.0**24, 2.0**40)
+    )
+    rises = (far > near) | np.isposinf(far)
+    return np.any(rises.reshape(len(samples), -1), axis=1)
+
+
+def _axes(target: FormTarget, owner: Array, t: Array, gradient: Array) -> tuple[Array, Array]:
+    """Eigenvalues, kept positive, and eigenvectors of -Hess g by differences of gradients."""
+    moved = [target(owner, t + step)[1] for step in DIFFERENCE * np.eye(2)]
+    hessian = (np.stack(moved, axis=1) - gradient[:, None]) / DIFFERENCE
+    values, vectors = np.linalg.eigh(-0.5 * (hessian + hessian.swapaxes(1, 2)))
+    return np.clip(values, 0.02, 1e12), vectors
+
+
+# ------------------------------------------------------------------ maxima of affine pieces
+def piece_plane_law(a: Array, b: Array) -> TiltedLaw:
+    """A maximum of a_p + b_p't, a (K, P), b (K or 1, P, 2).
+
+    E exp(max_p) lies between the largest of exp(a_p + |b_p|^2/2) and the sum of them.
+    """
+    size, rows = len(a), np.arange(len(a))
+    b = np.broadcast_to(b, (*a.shape, 2))
+    mass = a + 0.5 * np.einsum("kpr,kpr->kp", b, b)
+    lead, others = mass.argmax(axis=1), mass.copy()
+    others[rows, lead] = -np.inf
+    rest = log_sum_exp(others.ravel(), np.repeat(rows, a.shape[1]), size)
+    alone = rest - mass[rows, lead] < np.log(DOMINANT)
+    single, several = np.flatnonzero(alone), np.flatnonzero(~alone)
+    parts = []
+    if len(single):
+        offsets, weights = sigma_points(2)
+        points = b[single, lead[single]][:, None] + offsets
+        owner = np.repeat(np.arange(len(single)), len(offsets))
+        law = TiltedLaw(
+            mass[single, lead[single]], owner, points.reshape(-1, 2), np.tile(weights, len(single))
+        )
+        parts.append((single, law))
+    if len(several):
+        a, b = a[several], b[several]
+
+        def inner(owner: Array, s: Array) -> TiltedLaw:
+            return integrate_pieces(a[owner] + b[owner, :, 0] * s[:, None], b[owner, :, 1])
+
+        parts.append((several, lines_within_lines(inner, len(a), CONVEX, PLANE)))
+    return united(parts, size)

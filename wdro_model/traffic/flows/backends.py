@@ -1,0 +1,319 @@
+"""All-or-nothing assignment: shortest path trees, or minimum-cost flows.
+
+Routes do not depend on how much travels on them: the programs send one unit from an origin to each
+of its destinations, and the demand is then loaded on the arcs that they use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from threading import Lock
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import breadth_first_order, dijkstra
+
+from wdro_model.compat import networkx as nx
+from wdro_model.sets.backends import LinearOracle, Vector
+from wdro_model.sets.convex import ConvexSet
+from wdro_model.traffic.flows.road_graph import Indices, RoadGraph
+from wdro_model.traffic.flows.traffic_flows import TrafficFlows, refuse_without_numba
+
+
+class TreeLoading:
+    """The demand of some origins, loaded on one predecessor tree each.
+
+    With S the demand that ends at each (origin, node) and P its predecessor, the flow through every
+    node is found by pointer doubling:
+
+        S <- S + sum of S(v) over the v with P(v) = u,   P <- P(P),
+
+    until all P have reached the roots: ceil(log2(depth)) rounds. Nothing is ordered by distance,
+    which would be wrong where weights are zero.
+    """
+
+    def __init__(self, graph: RoadGraph, first: int, last: int) -> None:
+        self.graph, trips = graph, graph.trips
+        self.sources = graph.sources[first:last]
+        rows, labels = last - first, (last - first) * graph.size
+        part = slice(trips.starts[first], trips.starts[last])
+        self._ends = (trips.rows[part] - first) * graph.size + trips.destinations[part]
+        self._quantities = trips.quantities[part]
+        self._roots = np.arange(rows) * graph.size + self.sources
+        self._rows = (np.arange(rows) * graph.size)[:, None]
+        self._nodes = np.tile(np.arange(graph.size), rows)
+        self._labels = labels
+
+    def __call__(self, predecessors: NDArray[np.int32]) -> Vector:
+        """Flows on the entries of the graph (E,), for predecessors (origins, N), < 0 for none."""
+        sink = self._labels
+        parent = np.empty(sink + 1, dtype=np.int64)
+        np.add(predecessors, self._rows, out=parent[:-1].reshape(predecessors.shape))
+        before = predecessors.ravel()
+        parent[:-1][before < 0] = sink
+        parent[-1] = sink
+        through = np.zeros(sink + 1)
+        through[self._ends] = self._quantities
+        while np.minimum.reduce(parent) < sink:
+            through += np.bincount(parent, through, sink + 1)
+            parent = parent.take(parent)
+        through[self._roots] = 0.0
+        carrying = np.flatnonzero(through[:-1])
+        entries = self.graph.entry(before.take(carrying), self._nodes.take(carrying))
+        flows = np.bincount(entries, through.take(carrying), self.graph.entries)
+        return flows.astype(np.float64, copy=False)
+
+
+def tree_loadings(graph: RoadGraph) -> Iterator[TreeLoading]:
+    """Loadings that cover all origins, few enough labels in each."""
+    return (TreeLoading(graph, first, last) for first, last in graph.parts())
+
+
+# ------------------------------
+# All-or-nothing by shortest path trees, one from each origin: SciPy, NetworkX, Numba
+
+
+CHUNKS_PER_THREAD = 4
+SCANS_PER_NODE = 2
+"""So many scans of Pape's algorithm take as long as one node of Dijkstra's; road networks take 1.0
+to 1.5, but for large ones, and where destinations are near."""
+
+
+def with_scipy(flows: TrafficFlows) -> LinearOracle:
+    """Dijkstra on a CSR matrix whose structure is built once and whose data is overwritten."""
+    graph = flows.graph
+    loadings = list(tree_loadings(graph))
+    matrix = graph.matrix(np.zeros(graph.entries))
+    writing = Lock()
+
+    def minimize(weights: Vector) -> Vector:
+        entry_flows = np.zeros(graph.entries)
+        with writing:
+            matrix.data[:] = graph.weights(weights)
+            for load in loadings:
+                _, predecessors = dijkstra(matrix, indices=load.sources, return_predecessors=True)
+                entry_flows += load(predecessors)
+        return graph.link_flows(entry_flows, weights)
+
+    return minimize
+
+
+def with_networkx(flows: TrafficFlows) -> LinearOracle:
+    """Dijkstra on a NetworkX graph; the trees are loaded in the reverse of the order of search."""
+    graph, trips = flows.graph, flows.trips
+    entry = {pair: i for i, pair in enumerate(zip(graph.tails.tolist(), graph.heads.tolist()))}
+    roads: Any = nx.DiGraph(list(entry))
+    roads.add_nodes_from(range(graph.size))
+    attributes = [roads.edges[pair] for pair in entry]
+    demand = []
+    for row, source in enumerate(graph.sources.tolist()):
+        pairs = slice(trips.starts[row], trips.starts[row + 1])
+        ends = zip(trips.destinations[pairs].tolist(), trips.quantities[pairs].tolist())
+        demand.append((source, dict(ends)))
+
+    def minimize(weights: Vector) -> Vector:
+        for attribute, weight in zip(attributes, graph.weights(weights).tolist()):
+            attribute["weight"] = weight
+        entry_flows = [0.0] * graph.entries
+        for source, ends in demand:
+            before, distance = nx.dijkstra_predecessor_and_distance(roads, source)
+            through = ends.copy()
+            # Nodes are listed as they were reached for good, each after its first predecessor.
+            for node in reversed(distance):
+                flow = through.get(node)
+                if flow is not None and node != source:
+                    tail = before[node][0]
+                    entry_flows[entry[tail, node]] += flow
+                    through[tail] = through.get(tail, 0.0) + flow
+        return graph.link_flows(np.array(entry_flows), weights)
+
+    return minimize
+
+
+def with_numba(flows: TrafficFlows) -> LinearOracle:
+    """A compiled kernel over the origins; in chunks, on `flows.threads` threads, if asked for."""
+    load = _kernel()
+    trips = flows.trips
+    order = np.argsort(trips.tails, kind="stable")
+    tails, heads = trips.tails[order].astype(np.uint32), trips.heads[order].astype(np.uint32)
+    indptr = np.searchsorted(tails, np.arange(len(trips.names) + 1)).astype(np.uint32)
+    ends, quantities = trips.destinations.astype(np.uint32), trips.quantities.copy()
+    through, scans = trips.through.copy(), np.uint32(SCANS_PER_NODE)
+    threads = flows.threads or 1
+    ranges = _ranges(trips.origins.size, 1 if threads == 1 else CHUNKS_PER_THREAD * threads)
+    chunks = [
+        (trips.origins[i:j].astype(np.uint32), trips.starts[i : j + 1].astype(np.uint32))
+        for i, j in ranges
+    ]
+
+    def minimize(weights: Vector) -> Vector:
+        by_tail = weights[order]
+
+        def run(chunk: tuple[Any, Any]) -> Vector:
+            found = np.zeros(order.size)
+            load(*chunk, ends, quantities, indptr, heads, tails, through, by_tail, scans, found)
+            return found
+
+        if threads == 1:
+            total = run(chunks[0])
+        else:
+            # The sum is in the order of the chunks, whichever thread is done first.
+            with ThreadPoolExecutor(threads) as pool:
+                total = sum(pool.map(run, chunks), np.zeros(order.size))
+        link_flows = np.empty(order.size)
+        link_flows[order] = total
+        return link_flows
+
+    return minimize
+
+
+def _kernel() -> Callable[..., None]:
+    refuse_without_numba("backend 'numba'", "backend='scipy'")
+    from wdro_model.traffic.flows.numba_kernel import load_shortest_trees
+
+    return load_shortest_trees
+
+
+def _ranges(count: int, parts: int) -> list[tuple[int, int]]:
+    """About equal ranges that divide `count` origins; one empty range for none."""
+    cuts = np.unique(np.linspace(0, count, parts + 1).astype(int)).tolist()
+    return list(pairwise(cuts)) or [(0, 0)]
+
+
+# ------------------------------
+# All-or-nothing by flows of least cost from the origins: OR-Tools in integers, CVXPY by an LP
+
+
+ACCEPTED_LOSS = 1e-6
+"""The largest part of the cost that rounding weights to integers may hide."""
+
+
+class SupportLoading:
+    """The demand of each origin on a tree inside the support of an optimal flow from it.
+
+    In a flow of least cost from an origin every arc in use is on a shortest path (or on a cycle of
+    weight zero between nodes at the same distance), so that any tree of such arcs is a shortest
+    path tree. Cycles are left behind, and the demand is loaded as it is, without a solver's
+    rounding.
+    """
+
+    def __init__(self, graph: RoadGraph) -> None:
+        self._graph, self._trips = graph, graph.trips
+        self._loadings = list(tree_loadings(graph))
+
+    def supplies(self) -> Iterator[Indices]:
+        """For each origin, what enters the nodes (N,): one unit for each of its destinations."""
+        trips = self._trips
+        for row, source in enumerate(self._graph.sources):
+            ends = trips.destinations[trips.starts[row] : trips.starts[row + 1]]
+            supply = np.zeros(self._graph.size, dtype=np.int64)
+            supply[ends] = -1
+            supply[source] = ends.size
+            yield supply
+
+    def __call__(self, used: NDArray[np.bool_]) -> Vector:
+        """Flows on the entries (E,), for the entries in use from each origin (O, E)."""
+        flows, row = np.zeros(self._graph.entries), 0
+        for load in self._loadings:
+            rows = range(row, row + load.sources.size)
+            flows += load(np.stack([self._tree(row, used[row]) for row in rows]))
+            row = rows.stop
+        return flows
+
+    def _tree(self, row: int, used: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """The predecessors (N,) of a tree from one origin, < 0 for none."""
+        graph, trips = self._graph, self._trips
+        kept = np.flatnonzero(used)
+        indptr = np.searchsorted(kept, graph.indptr).astype(np.int32)
+        support = sp.csr_array(
+            (np.ones(kept.size), graph.indices[kept], indptr), shape=(graph.size, graph.size)
+        )
+        _, before = breadth_first_order(support, graph.sources[row], return_predecessors=True)
+        ends = trips.destinations[trips.starts[row] : trips.starts[row + 1]]
+        missed = ends[before[ends] < 0]
+        if missed.size:
+            raise cp.error.SolverError(
+                f"the flow found from {trips.names[trips.origins[row]]!r} does not reach "
+                f"{trips.names[missed[0]]!r}; use backend='scipy'."
+            )
+        return np.asarray(before, dtype=np.int32)
+
+
+def with_ortools(flows: TrafficFlows) -> LinearOracle:
+    """A minimum cost flow per origin, in integers.
+
+    Supplies are whole numbers whatever the demand. Weights are scaled to integers and rounded down:
+    the integer optimum is a lower bound, and a cost that exceeds it by more than 1e-6 is refused.
+    """
+    from ortools.graph.python import min_cost_flow as module
+
+    graph, trips = flows.graph, flows.trips
+    load = SupportLoading(graph)
+    tails, heads = graph.tails.astype(np.int32), graph.heads.astype(np.int32)
+    most = int(np.diff(trips.starts).max(initial=0)) + 1
+    capacity = np.full(graph.entries, most, dtype=np.int64)
+    # The solver multiplies costs by the number of nodes, and their sums must fit 64 bits.
+    largest = min(2.0**44, 2.0**60 / (graph.size + 1) ** 2)
+    if largest < 2.0**20:
+        raise ValueError(
+            f"backend 'ortools' rounds weights to integers and would keep fewer than 20 bits on "
+            f"{graph.size} nodes; use backend='scipy'."
+        )
+
+    def minimize(weights: Vector) -> Vector:
+        entry_weights = graph.weights(weights)
+        unit = entry_weights.max(initial=0.0) or 1.0
+        costs = np.floor(entry_weights / unit * largest).astype(np.int64)
+        solver = module.SimpleMinCostFlow()
+        arcs = solver.add_arcs_with_capacity_and_unit_cost(tails, heads, capacity, costs)
+        used = np.empty((trips.origins.size, graph.entries), dtype=bool)
+        for row, supply in enumerate(load.supplies()):
+            solver.set_nodes_supplies(np.arange(graph.size), supply)
+            status = solver.solve()
+            if status != solver.OPTIMAL:
+                raise cp.error.SolverError(f"OR-Tools stopped with status {status} on the flow.")
+            used[row] = solver.flows(arcs) > 0
+        entry_flows = load(used)
+        cost = float(entry_weights @ entry_flows)
+        hidden = cost - float(costs @ entry_flows) / largest * unit
+        if hidden > ACCEPTED_LOSS * cost:
+            raise ValueError(
+                f"backend 'ortools' rounds weights to integers, and those from "
+                f"{entry_weights[entry_weights > 0].min():g} to {entry_weights.max():g} are too "
+                f"far apart: {hidden / cost:.1e} of the cost {cost:g} would be lost; use "
+                "backend='scipy'."
+            )
+        return graph.link_flows(entry_flows, weights)
+
+    return minimize
+
+
+def with_cvxpy(flows: TrafficFlows) -> LinearOracle:
+    """One linear program over the flows of all origins, through HiGHS.
+
+    With whole supplies the vertices are whole: what is in use is told from zero without a doubt.
+    """
+    graph, trips = flows.graph, flows.trips
+    split = flows.origin_flows("backend 'cvxpy'", "use backend='scipy'")
+    load = SupportLoading(graph)
+    if not split.count:
+        return lambda weights: np.zeros(flows.dimension)
+    y = cp.Variable(split.count)
+    ends = np.diff(trips.starts)[split.rows]
+    supply = split.supplies(np.ones(trips.quantities.size))
+    polytope = ConvexSet([split.conservation @ y == supply, y >= 0, y <= ends], y)
+    tails, heads = graph.departure[trips.tails[split.arcs]], trips.heads[split.arcs]
+    entries = graph.entry(tails, heads)
+
+    def minimize(weights: Vector) -> Vector:
+        chosen = polytope.minimize(weights[split.arcs]) > 0.5
+        used = np.zeros((trips.origins.size, graph.entries), dtype=bool)
+        used[split.rows[chosen], entries[chosen]] = True
+        return graph.link_flows(load(used), weights)
+
+    return minimize

@@ -1,0 +1,496 @@
+"""Days on a network: weather, incidents, observed travel times, and drivers who re-route.
+
+A share of the drivers knows the scenario and settles anew, around those who keep to the plan:
+
+    min { sum_a int_0^{x_a + f_a} t_a : x routes the share's demand },  f = (1 - share) * the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import ArrayLike
+
+from wdro_model.display.tables import Column, Tabular, brief_fields
+from wdro_model.problem import Problem
+from wdro_model.sets import In
+from wdro_model.solvers import FrankWolfe, LineSearch
+from wdro_model.traffic.beckmann import beckmann
+from wdro_model.traffic.demand_matrix import as_numbers
+from wdro_model.traffic.flows import TrafficFlows
+from wdro_model.traffic.network import Network, as_flow
+from wdro_model.uncertainty import UncertainParameter
+from wdro_model.uncertainty.supports import Nonnegative
+
+Range = tuple[float, float]
+
+
+def as_amount(given: Any, name: str, positive: bool = False) -> float:
+    number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
+    if not number or not np.isfinite(given) or given < 0 or (positive and given == 0):
+        sign = "> 0" if positive else ">= 0"
+        raise ValueError(f"{name} must be a finite number {sign}, got {given!r}.")
+    return float(given)
+
+
+def as_range(given: Any, name: str) -> Range:
+    try:
+        low, high = (as_amount(end, name) for end in given)
+    except TypeError:
+        raise ValueError(f"{name} must be two numbers (low, high), got {given!r}.") from None
+    if low > high:
+        raise ValueError(f"{name} must be (low, high) with low <= high, got {given!r}.")
+    return low, high
+
+
+def check_within(name: str, inner: Range, outer: Range) -> None:
+    if inner[0] < outer[0] or inner[1] > outer[1]:
+        raise ValueError(
+            f"{name} would be drawn from [{inner[0]:g}, {inner[1]:g}], which leaves its range "
+            f"[{outer[0]:g}, {outer[1]:g}]; shift less, or give wider ranges=TrafficRanges(...) to "
+            "training and shifted scenarios alike."
+        )
+
+
+def check_count(count: Any) -> None:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise ValueError(f"count must be an integer of at least 1, got {count!r}.")
+
+
+def as_seed(given: Any) -> int | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 0:
+        raise ValueError(f"seed must be a nonnegative integer or None, got {given!r}.")
+    return int(given)
+
+
+# ------------------------------
+# Days on a network: weather that slows all links, incidents on some, the level of demand
+
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class DayDraw:
+    """N days; made by `TrafficDays.sample`.
+
+    `UncertainNetwork(network, **days.conditions())` takes them as scenarios.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> days = wdro.traffic.TrafficDays(network).sample(10, seed=0)
+    >>> uncertain = wdro.traffic.UncertainNetwork(network, **days.conditions())
+    >>> uncertain.count
+    10
+    """
+
+    capacity: Array
+    """(N, A)."""
+    free_flow_time: Array
+    """(N, A)."""
+    demand_level: Array
+    """(N,) factors of the demand."""
+    bad_weather: Array
+    """(N,) booleans."""
+    incidents: Array
+    """(N, A) booleans: links with an incident."""
+
+    __repr__ = brief_fields
+
+    def conditions(self) -> dict[str, Array]:
+        """The arguments of `UncertainNetwork` and of its `as_test` and `networks`.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> days = wdro.traffic.TrafficDays(wdro.datasets.sioux_falls()).sample(10, seed=0)
+        >>> sorted(days.conditions())
+        ['capacity', 'demand_level', 'free_flow_time']
+        """
+        return {
+            "capacity": self.capacity,
+            "free_flow_time": self.free_flow_time,
+            "demand_level": self.demand_level,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class TrafficDays:
+    """A law of days: each has its weather, incidents on some links, and a level of demand.
+
+    Parameters
+    ----------
+    bad_weather
+        The probability of a day with bad weather.
+    weather_capacity, weather_time
+        What is left of the capacities, and what the free-flow times are multiplied by, then. By
+        default 0.85 and 1.1, the order of what heavy rain does.
+    incident
+        The probability of an incident on a link on a day, one number or (A,).
+    incident_capacity
+        What is left of the capacity of such a link.
+    demand_deviation
+        The standard deviation of the logarithm of the demand's level, whose median is 1.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> law = wdro.traffic.TrafficDays(network, incident=0.05, incident_capacity=0.4)
+    >>> days = law.sample(100, seed=0)
+    >>> days.capacity.shape, bool((days.capacity <= network.capacity).all())
+    ((100, 76), True)
+    """
+
+    network: Network
+    bad_weather: float = 0.2
+    weather_capacity: float = 0.85
+    weather_time: float = 1.1
+    incident: Any = 0.02
+    incident_capacity: float = 0.5
+    demand_deviation: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.network, Network):
+            raise ValueError(
+                f"expected a wdro_model.traffic.Network, got {type(self.network).__name__}."
+            )
+        object.__setattr__(self, "incident", as_numbers(self.incident, "incident"))
+        if self.incident.shape not in ((), (self.network.n_arcs,)):
+            raise ValueError(
+                f"incident must be a probability, or one for each of the {self.network.n_arcs} "
+                f"links, got shape {self.incident.shape}."
+            )
+        for name in ("bad_weather", "incident"):
+            values = as_numbers(getattr(self, name), name)
+            if not ((values >= 0) & (values <= 1)).all():
+                raise ValueError(f"{name} must be a probability from 0 to 1, got {values}.")
+        for name in ("weather_capacity", "weather_time", "incident_capacity"):
+            as_amount(getattr(self, name), name, positive=True)
+        as_amount(self.demand_deviation, "demand_deviation")
+
+    def sample(self, count: int, seed: int | None = None) -> DayDraw:
+        """Draw `count` independent days.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> days = wdro.traffic.TrafficDays(wdro.datasets.sioux_falls()).sample(5, seed=0)
+        >>> days.demand_level.shape
+        (5,)
+        """
+        check_count(count)
+        rng = np.random.default_rng(as_seed(seed))
+        network = self.network
+        weather = rng.random(count) < self.bad_weather
+        incidents = rng.random((count, network.n_arcs)) < self.incident
+        level = np.exp(self.demand_deviation * rng.standard_normal(count))
+        left = np.where(weather, self.weather_capacity, 1.0)[:, None]
+        left = left * np.where(incidents, self.incident_capacity, 1.0)
+        slower = np.where(weather, self.weather_time, 1.0)[:, None]
+        return DayDraw(
+            left * network.capacity, slower * network.free_flow_time, level, weather, incidents
+        )
+
+
+# ------------------------------
+# Observed travel times as scenarios: a series in time, drawn from in blocks
+
+
+class ObservedTimes:
+    """A series of travel times (T, A): one row for each interval, one column for each link.
+
+    Links are slow together, and stay so for a while: a draw takes whole rows, which keeps what
+    happens on the links together, and `block` rows in a row, which keeps what follows (a moving
+    block bootstrap). Rows with a missing entry (NaN) are left out, and `missing` counts them; no
+    block reaches over one.
+
+    Parameters
+    ----------
+    times
+        (T, A), or a pandas DataFrame with a column for each link, in the order of the arcs.
+    period, within
+        Keep only the intervals t with t % period in `within`: period=24 and within=[7, 8] are the
+        mornings of hourly data that begin at midnight.
+    block
+        The length of the blocks that are drawn.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> hours = np.arange(48)[:, None] % 24
+    >>> times = 5.0 + np.where(np.isin(hours, [7, 8]), 3.0, 0.0) + np.zeros((48, 2))
+    >>> mornings = wdro.traffic.ObservedTimes(times, period=24, within=[7, 8])
+    >>> mornings.times.mean(), mornings.sample(10, seed=0).shape
+    (np.float64(8.0), (10, 2))
+    """
+
+    def __init__(
+        self, times: Any, *, period: int | None = None, within: Any = None, block: int = 1
+    ) -> None:
+        series = as_numbers(times, "times")
+        if series.ndim != 2 or 0 in series.shape:
+            raise ValueError(
+                f"times must have shape (T, A), a row for each interval, got {series.shape}."
+            )
+        wrong = np.isinf(series) | (series < 0)
+        if wrong.any():
+            at = tuple(map(int, np.argwhere(wrong)[0]))
+            raise ValueError(f"times must be finite and >= 0, got {series[at]} at index {at}.")
+        check_count(block)
+        kept = _within(len(series), period, within)
+        complete = ~np.isnan(series).any(axis=1)
+        self.missing = int(np.sum(kept & ~complete))
+        """Rows that were left out because an entry is missing."""
+        where = np.flatnonzero(kept & complete)
+        self.times: Array = series[where]
+        """(T, A) the rows that are kept."""
+        self.block = int(block)
+        # A block starts where the next `block` rows were observed one after the other.
+        last = where[: len(where) - self.block + 1] if len(where) >= self.block else where[:0]
+        ends = where[self.block - 1 :][: len(last)]
+        self._starts = np.flatnonzero(ends - last == self.block - 1)
+        if not self._starts.size:
+            raise ValueError(
+                f"no {self.block} intervals in a row are left of {len(series)} ({self.missing} "
+                "have missing entries); choose a shorter block, or other intervals."
+            )
+
+    def sample(self, count: int, seed: int | None = None) -> Array:
+        """`count` rows (count, A), drawn in blocks.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> wdro.traffic.ObservedTimes([[1.0, 2.0], [3.0, 4.0]], block=2).sample(2, seed=0)
+        array([[1., 2.],
+               [3., 4.]])
+        """
+        check_count(count)
+        rng = np.random.default_rng(as_seed(seed))
+        starts = rng.choice(self._starts, size=-(-count // self.block))
+        rows = (starts[:, None] + np.arange(self.block)).ravel()[:count]
+        return self.times[rows]
+
+    def parameter(self, name: str = "time") -> UncertainParameter:
+        """The uncertain times (A,), with all rows as samples and nonnegative.
+
+        Examples
+        --------
+        >>> import wdro_model as wdro
+        >>> time = wdro.traffic.ObservedTimes([[1.0, 2.0], [3.0, 4.0]]).parameter()
+        >>> time.count, time.shape
+        (2, (2,))
+        """
+        return UncertainParameter(
+            self.times.shape[1], name, samples=self.times, support=Nonnegative()
+        )
+
+    def __repr__(self) -> str:
+        rows, links = self.times.shape
+        return f"ObservedTimes({rows} intervals, {links} links, blocks of {self.block})"
+
+
+def _within(count: int, period: Any, within: Any) -> Array:
+    """Which intervals are kept (T,)."""
+    if period is None and within is None:
+        return np.ones(count, dtype=bool)
+    if period is None or within is None:
+        raise ValueError("period and within belong together: period=24, within=[7, 8].")
+    check_count(period)
+    hours = np.atleast_1d(np.asarray(within))
+    if hours.dtype.kind not in "iu" or ((hours < 0) | (hours >= period)).any():
+        raise ValueError(f"within must be whole numbers from 0 to {period - 1}, got {within!r}.")
+    return np.isin(np.arange(count) % period, hours)
+
+
+# ------------------------------
+# Tests in which drivers re-route: planned flows where the network turns out to be another one
+
+
+GAP, ITERATIONS, LINE_TOLERANCE = 1e-3, 2000, 0.1
+TAIL = 0.95
+COLUMNS = (
+    Column("flow", "the plan", word=True),
+    Column("share", "of the drivers that re-route", heading="re-routing", form=".0%"),
+    Column("mean", "what all drivers spend together, on average over the scenarios"),
+    Column("cvar95", "the mean of the worst 5% of the scenarios"),
+    Column("worst", "in the worst scenario"),
+)
+
+
+def reroute(network: Network, flow: ArrayLike, share: float = 1.0, *, gap: float = GAP) -> Array:
+    """The flow (A,) after a share of the drivers has settled anew on a network.
+
+    The others stay where the flow has them. The flow must route the demand of the network; where
+    demand has another level, multiply it first.
+
+    Parameters
+    ----------
+    share
+        From 0, nobody, to 1: then the result is the equilibrium, whatever the flow was.
+    gap
+        The relative gap, in Beckmann's objective, that is certified.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> flow, _ = wdro.traffic.equilibrium(network, gap=1e-3)
+    >>> flooded = network.replace(capacity=0.7 * network.capacity)
+    >>> after = wdro.traffic.reroute(flooded, flow, share=0.5)
+    >>> flooded.beckmann(after) < flooded.beckmann(flow)
+    True
+    """
+    planned = as_flow(flow, network, one=True)
+    number = isinstance(share, int | float | np.number) and not isinstance(share, bool)
+    if not number or not 0 <= share <= 1:
+        raise ValueError(f"share must be a number from 0 to 1, got {share!r}.")
+    if share == 0:
+        return planned
+    staying = (1.0 - float(share)) * planned
+    feasible = TrafficFlows(network.replace(demand=network.demand * float(share)))
+    x = cp.Variable(network.n_arcs, name="rerouted")
+    loss = beckmann(x + staying, network.capacity, network.free_flow_time, network.b, network.power)
+    problem = Problem(cp.Minimize(loss + network.fixed_cost @ x), [In(x, feasible)])
+    solver = FrankWolfe(
+        gap=gap,
+        direction="biconjugate",
+        step=LineSearch(LINE_TOLERANCE),
+        max_iterations=ITERATIONS,
+    )
+    problem.solve(method="erm", solver=solver, progress=False)
+    return np.maximum(x.value, 0.0) + staying
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ReroutingTest(Tabular):
+    """What plans cost in scenarios when some drivers re-route; made by `rerouting_test`.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> uncertain = wdro.traffic.UncertainNetwork(network, capacity=[0.7, 0.9])
+    >>> flow, _ = wdro.traffic.equilibrium(network, gap=1e-2)
+    >>> test = wdro.traffic.rerouting_test(uncertain.networks(), {"plan": flow}, shares=[0, 1])
+    >>> test.costs["plan", 0.0].shape
+    (2,)
+    """
+
+    costs: dict[tuple[str, float], Array]
+    """(N,) what all drivers spend in each scenario, by plan and share."""
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        return COLUMNS
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "flow": name,
+                "share": share,
+                "mean": float(costs.mean()),
+                "cvar95": _cvar(costs),
+                "worst": float(costs.max()),
+            }
+            for (name, share), costs in self.costs.items()
+        ]
+
+    def _under_table(self) -> list[str]:
+        count = len(next(iter(self.costs.values())))
+        return [
+            f"{count} scenarios; with all drivers re-routing every plan ends in the equilibrium"
+        ]
+
+    def __repr__(self) -> str:
+        return f"ReroutingTest({len(self.costs)} plans and shares)"
+
+
+def rerouting_test(
+    networks: Iterable[Network] | Network,
+    flows: Mapping[str, ArrayLike],
+    shares: Iterable[float] = (0.0, 0.5, 1.0),
+    *,
+    gap: float = GAP,
+) -> ReroutingTest:
+    """What planned flows cost in scenarios where none, some or all of the drivers re-route.
+
+    Parameters
+    ----------
+    networks
+        The network of each scenario, such as `UncertainNetwork.networks(...)`. Flows are scaled to
+        the demand that each has.
+    flows
+        {name: (A,)}, planned for a network with the same pairs of zones.
+    shares
+        Of the drivers that know the scenario and settle anew.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> network = wdro.datasets.sioux_falls()
+    >>> cases = [network.replace(capacity=c * network.capacity) for c in (0.6, 0.8)]
+    >>> plans = {"empty roads": wdro.traffic.all_or_nothing(network, network.free_flow_time)}
+    >>> test = wdro.traffic.rerouting_test(cases, plans, shares=[0.0, 1.0], gap=1e-2)
+    >>> test.rows()[0]["mean"] > test.rows()[1]["mean"]
+    True
+    """
+    if not isinstance(flows, Mapping) or not flows:
+        raise ValueError(f"flows must be a dict of flows by their names, got {flows!r}.")
+    cases = [networks] if isinstance(networks, Network) else list(networks)
+    parts = [float(share) for share in shares]
+    if not cases:
+        raise ValueError("there must be at least one scenario, got none.")
+    costs: dict[tuple[str, float], Array] = {}
+    settled: list[float] | None = None
+    for name, flow in flows.items():
+        planned = [_at_level(case, flow) for case in cases]
+        for share in parts:
+            if share == 1.0 and settled is not None:
+                found = settled  # the equilibrium, whatever the plan was
+            else:
+                found = [
+                    case.total_cost(reroute(case, x, share, gap=gap))
+                    for case, x in zip(cases, planned)
+                ]
+                settled = found if share == 1.0 else settled
+            costs[str(name), share] = np.array(found)
+    return ReroutingTest(costs)
+
+
+def _at_level(network: Network, flow: ArrayLike) -> Array:
+    """The flow scaled to the demand of a network, by what leaves its zones."""
+    x = as_flow(flow, network, one=True)
+    trips = TrafficFlows(network).trips
+    n = network.n_nodes
+    leaving = np.bincount(network.tails, x, n) - np.bincount(network.heads, x, n)
+    wanted = np.zeros(n)
+    np.add.at(wanted, trips.origins, trips.leaving)
+    np.subtract.at(wanted, trips.destinations, trips.quantities)
+    size = float(np.abs(leaving).sum())
+    if size == 0.0:
+        return x
+    level = float(wanted @ leaving) / float(leaving @ leaving)
+    if np.abs(level * leaving - wanted).max() > 1e-3 * max(1.0, float(np.abs(wanted).max())):
+        raise ValueError(
+            f"a flow does not route the demand of {network!r}, at any level; plan it for the same "
+            "pairs of zones."
+        )
+    return level * x
+
+
+def _cvar(costs: Array) -> float:
+    """The mean of the worst 5%, the scenario at the border counted in part."""
+    ordered = np.sort(costs)[::-1]
+    left = (1.0 - TAIL) * len(ordered)
+    weights = np.clip(left - np.arange(len(ordered)), 0.0, 1.0)
+    return float(weights @ ordered / weights.sum())

@@ -1,0 +1,443 @@
+"""Samples: from arrays, frames, memory maps and Dask arrays, with their weights.
+
+Labels match labels: where two sides have some, entries are brought into one order by them, and what
+does not match is refused. Where one side has none, or but the numbers 0, 1, ... in their order,
+entries are taken by position; the same numbers in another order are labels. Frames of pandas,
+polars and others are known by what they offer, `columns` and `to_numpy`, series by their `index`:
+none of these packages is imported.
+
+On this machine a Dask array becomes a memory map, written block by block: everything that reads the
+samples in blocks works on it as on an array. Where a Dask client is active its blocks stay on the
+workers as well, and sums over them are computed there.
+
+The reference distribution is sum_k p_k delta_{xi_k}. Whatever averages over samples asks these
+shares for it; where all p_k are 1/N they give plain means.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from numbers import Real
+from typing import Any, Protocol, runtime_checkable
+
+import cvxpy as cp
+import numpy as np
+
+SHOWN = 6
+"""Names of columns that a message lists."""
+
+
+@runtime_checkable
+class NamesCoordinates(Protocol):
+    """A feasible set, as far as labels go."""
+
+    names: tuple[Any, ...] | None
+    """The label of each coordinate; None where there are none."""
+    coordinates: Mapping[Any, int]
+    """The coordinate of each label, and of its other spellings."""
+
+
+def is_frame(given: Any) -> bool:
+    """Is it a frame, with columns and rows, or a dictionary of columns?"""
+    return isinstance(given, Mapping) or (hasattr(given, "columns") and hasattr(given, "to_numpy"))
+
+
+def column_names(
+    given: Any,
+    what: str,
+    known: NamesCoordinates | tuple[Any, ...] | None = None,
+    numbered: bool = False,
+) -> tuple[Any, ...] | None:
+    """The names of the columns; None if it is no frame, or they are 0, 1, ... and not `numbered`.
+
+    known: labels that are expected; columns of several levels are read as tuples where these are.
+    """
+    if not is_frame(given):
+        return None
+    coordinates = known.coordinates if isinstance(known, NamesCoordinates) else {}
+    labels = known.names if isinstance(known, NamesCoordinates) else known
+    names = tuple(given) if isinstance(given, Mapping) else tuple(given.columns)
+    levels = getattr(getattr(given, "columns", None), "nlevels", 1)
+    if levels > 1 and not any(isinstance(label, tuple) for label in labels or ()):
+        example = next(iter(names), ())
+        raise ValueError(
+            f"{what} have columns of several levels, such as {example!r}; give each one name first:"
+            " frame.columns = ['_'.join(map(str, c)) for c in frame.columns]; or, where they are "
+            "edges or pairs of a set, declare the parameter with labels=set."
+        )
+    if not names:
+        raise ValueError(f"{what} are a frame without columns; select some of them.")
+    names = tuple(labels[coordinates[n]] if labels and n in coordinates else n for n in names)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{what} have two columns called {twice!r}; drop or rename one of them.")
+    return None if not numbered and is_numbering(names) else names
+
+
+def as_labels(given: Any, what: str) -> tuple[Any, ...]:
+    """The labels that a user gives as a list, or as a set whose coordinates have names."""
+    if isinstance(given, NamesCoordinates):
+        if given.names is None:
+            raise ValueError(f"labels= of {what} is {given!r}, which has no labels; give a list.")
+        return tuple(given.names)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ValueError(f"labels= of {what} must be a set or a list of labels, got {given!r}.")
+    labels = tuple(given)
+    _refuse_twice(labels, f"labels= of {what}")
+    return labels
+
+
+def frame_numbers(
+    given: Any, columns: tuple[Any, ...] | None, what: str, known: Any = None
+) -> np.ndarray:
+    """The numbers of a frame, (N, columns), in the order of known columns where it has names."""
+    names = column_names(given, what, columns if known is None else known, numbered=True)
+    order = label_order(names, columns, what, "column")
+    array = _stacked(given, what) if isinstance(given, Mapping) else given.to_numpy()
+    if array.dtype.kind not in "fiub":
+        array = np.column_stack([_numbers(c, n, what) for n, c in zip(names or (), array.T)])
+    return array if order is None or order == list(range(len(order))) else array[:, order]
+
+
+def _stacked(columns: Mapping[Any, Any], what: str) -> np.ndarray:
+    """The columns of a dictionary side by side, their rows paired by their labels."""
+    arrays = [np.asarray(column) for column in columns.values()]
+    if any(array.ndim != 1 or array.shape != arrays[0].shape for array in arrays):
+        shapes = ", ".join(str(array.shape) for array in arrays[:SHOWN])
+        raise ValueError(f"columns of {what} must be (N,) and of the same length, got {shapes}.")
+    orders = row_orders([repr(n) for n in columns], [index_of(c) for c in columns.values()])
+    return np.column_stack([a if o is None else a[o] for a, o in zip(arrays, orders)])
+
+
+def _numbers(column: np.ndarray, name: Any, what: str) -> np.ndarray:
+    """One column as floats; an error that names it where it holds anything else."""
+    for k, value in enumerate(column):
+        if not isinstance(value, Real | np.bool_):
+            raise ValueError(
+                f"{what} must be real numbers, but column {name!r} has {value!r} in row {k}; drop "
+                "the column, or convert or impute it first."
+            )
+    return column.astype(float)
+
+
+# ------------------------------------------------------------------ one order for two sides
+def labels_of(given: Any) -> tuple[Any, ...] | None:
+    """The labels of a series, of a frame's rows or of a dictionary; None of anything else."""
+    if isinstance(given, Mapping):
+        return tuple(given)
+    return None if index_of(given) is None else tuple(given.index)
+
+
+def is_numbering(labels: Sequence[Any]) -> bool:
+    """Are the labels the numbers 0, 1, ... in their order?"""
+    return tuple(labels) == tuple(range(len(labels)))
+
+
+def in_order(given: Any, labels: Sequence[Any] | None, what: str) -> Any:
+    """The entries of a series or dictionary in the order of the labels; anything else as it is."""
+    values = list(given.values()) if isinstance(given, Mapping) else given
+    return reordered(values, labels_of(given), labels, what)
+
+
+def reordered(
+    values: Any, own: Sequence[Any] | None, labels: Sequence[Any] | None, what: str
+) -> Any:
+    """Values with labels of their own in the order of others."""
+    order = label_order(own, labels, what)
+    return values if order is None else np.asarray(values)[order]
+
+
+def label_order(
+    own: Sequence[Any] | None, labels: Sequence[Any] | None, what: str, thing: str = "entry"
+) -> list[int] | None:
+    """The position of each label among one's own; None where either side has none."""
+    if own is None or (labels is not None and len(labels) == len(own) and own == labels):
+        return None
+    if labels is None or is_numbering(labels) or is_numbering(own):
+        if set(own) != set(range(len(own)) if labels is None else labels):
+            return None
+        labels = range(len(own)) if labels is None else labels
+    _refuse_twice(own, what)
+    position = {label: i for i, label in enumerate(own)}
+    wanted = set(labels)
+    missing = [label for label in labels if label not in position]
+    extra = [label for label in own if label not in wanted]
+    if missing:
+        near = nearest(missing[0], extra)
+        others = f"; they have {listed(extra)}. .to_numpy() is taken by position." if extra else "."
+        hint = others if near is None else f"; is it the one called {near!r}?"
+        raise ValueError(f"{what} have no {thing} {listed(missing)}{hint}")
+    if extra:
+        near = nearest(extra[0], labels)
+        hint = "" if near is None else f" (the nearest known one is {near!r})"
+        raise ValueError(
+            f"{what} have the {thing} {listed(extra)} too many{hint}; select the known ones: "
+            "frame[list(parameter.columns)]."
+        )
+    return [position[label] for label in labels]
+
+
+def index_of(given: Any) -> Any:
+    """The row labels of a frame or a series of pandas; None for anything else."""
+    index = getattr(given, "index", None)
+    return index if hasattr(index, "equals") else None
+
+
+def row_orders(names: Sequence[str], indices: Sequence[Any]) -> list[np.ndarray | None]:
+    """The orders that bring rows with labels into that of the first that have some.
+
+    names: of the data, for messages. indices: of pandas, one for each; None for no labels.
+    """
+    orders: list[np.ndarray | None] = [None] * len(indices)
+    labelled = [k for k, index in enumerate(indices) if index is not None]
+    for k in labelled[1:]:
+        first, own = indices[labelled[0]], indices[k]
+        if own is first or own.equals(first):
+            continue
+        what = f"the rows of {names[k]}, paired with those of {names[labelled[0]]},"
+        known, own_ones = set(first), set(own)
+        if own_ones != known:
+            others = [label for label in own if label not in known]
+            missing = [label for label in first if label not in own_ones]
+            raise ValueError(
+                f"{what} have the labels {listed(others)} in place of {listed(missing)}; select "
+                "rows by .reindex(...), or pass .to_numpy() to pair them by position."
+            )
+        order = label_order(tuple(own), tuple(first), what, "label")
+        if len(labelled) < len(indices):
+            raise ValueError(
+                f"{what} have the same labels in another order, and other data has none to be "
+                "paired by; use .reindex(...), or .to_numpy() where positions are right."
+            )
+        orders[k] = np.asarray(order)
+    return orders
+
+
+def _refuse_twice(labels: Sequence[Any], what: str) -> None:
+    if len(set(labels)) < len(labels):
+        twice = next(label for label, count in Counter(labels).items() if count > 1)
+        raise ValueError(f"{what} have the label {twice!r} twice; labels must tell entries apart.")
+
+
+def nearest(name: Any, known: Iterable[Any]) -> Any | None:
+    """The known name that looks most like one; capitals do not matter. None if none does."""
+    lower = {str(other).lower(): other for other in known}
+    near = get_close_matches(str(name).lower(), list(lower), n=1, cutoff=0.5)
+    return lower[near[0]] if near else None
+
+
+def listed(names: Sequence[Any]) -> str:
+    shown = ", ".join(map(repr, names[:SHOWN]))
+    return f"{shown}, ..." if len(names) > SHOWN else shown
+
+
+def refuse_other_index(samples: Any, probabilities: Any) -> None:
+    """Probabilities with an index of their own must be in the order of the samples."""
+    index: Any = getattr(samples, "index", None)
+    own: Any = getattr(probabilities, "index", None)
+    if not (hasattr(index, "equals") and hasattr(own, "equals")):
+        return
+    if len(index) == len(own) and not index.equals(own):
+        raise ValueError(
+            "the index of the probabilities is not that of the samples; bring them into one order "
+            "first: probabilities.reindex(samples.index), or pass probabilities.to_numpy()."
+        )
+
+
+# ------------------------------
+# Samples that do not fit into memory: Dask arrays, kept on disk and, where they are, on workers
+
+
+MOST_ENTRIES = 2**24
+"""A block has at most so many numbers, so that a few of them fit into memory."""
+
+
+def is_dask_array(given: Any) -> bool:
+    """Is it a Dask array? (Without Dask nothing is.)"""
+    module = sys.modules.get("dask.array")
+    return module is not None and isinstance(given, module.Array)
+
+
+def on_disk(given: Any) -> np.ndarray:
+    """A Dask array as a memory map of a file that is gone when nobody uses it."""
+    if any(math.isnan(n) for n in given.shape):
+        raise ValueError(
+            f"samples have the unknown shape {given.shape}; call compute_chunk_sizes() first."
+        )
+    handle, path = tempfile.mkstemp(suffix=".wdro")
+    os.close(handle)
+    try:
+        stored = np.memmap(path, dtype=np.float64, mode="w+", shape=given.shape)
+        start = 0
+        for block in in_row_blocks(given).partitions if given.ndim else []:
+            rows = np.asarray(block.compute(), dtype=np.float64)
+            stored[start : start + len(rows)] = rows
+            start += len(rows)
+        stored.flush()
+        # Opened anew, its pages are those of the file, and can be dropped when memory is short.
+        return np.memmap(path, dtype=np.float64, mode="r", shape=given.shape)
+    finally:
+        os.unlink(path)  # the map keeps the file until it is gone itself
+
+
+def in_row_blocks(given: Any) -> Any:
+    """The Dask array in blocks of whole rows, none too large."""
+    rows = max(1, MOST_ENTRIES // max(1, math.prod(given.shape[1:])))
+    whole = given.rechunk(dict.fromkeys(range(1, given.ndim), -1))
+    return whole.rechunk({0: rows}) if max(whole.chunks[0]) > rows else whole
+
+
+def active_client() -> Any | None:
+    """The Dask client of this process, if there is one."""
+    module = sys.modules.get("distributed")
+    if module is None:
+        return None
+    try:
+        return module.get_client()
+    except ValueError:
+        return None
+
+
+# ------------------------------
+# What each sample counts: averages over the samples, of numbers and of CVXPY expressions
+
+
+CLOSE = 1e-8
+"""How far the sum of probabilities may be from one."""
+
+
+@dataclass(frozen=True, eq=False)
+class SampleShares:
+    """The shares of n samples in an average: 1/N of each, or their probabilities.
+
+    Those of all samples add up to one, those of a part of them to its probability.
+    """
+
+    count: int
+    """n."""
+    divisor: int
+    """N."""
+    probabilities: np.ndarray | None = None
+    """(n,); None where all shares are 1/N."""
+
+    @classmethod
+    def of(cls, size: int, probabilities: np.ndarray | None = None) -> SampleShares:
+        """Those of all samples."""
+        return cls(size, size, probabilities)
+
+    @cached_property
+    def array(self) -> np.ndarray:
+        """The shares, (n,)."""
+        if self.probabilities is not None:
+            return self.probabilities
+        return np.full(self.count, 1.0 / self.divisor)
+
+    @property
+    def mass(self) -> float:
+        """Their sum."""
+        return self.count / self.divisor if self.probabilities is None else float(self.array.sum())
+
+    @property
+    def square(self) -> float:
+        """sum_k p_k^2, by which variances of independent terms add up to that of their average."""
+        if self.probabilities is None:
+            return self.count / self.divisor**2
+        return float(self.probabilities @ self.probabilities)
+
+    @property
+    def effective_size(self) -> float:
+        """The number of equal shares of the same sum of squares: N where all are equal."""
+        return float(self.divisor) if self.probabilities is None else 1.0 / self.square
+
+    def total(self, values: np.ndarray) -> Any:
+        """sum_k p_k values_k over the first axis of values (n, ...): their average."""
+        if self.probabilities is None:
+            return values.sum(axis=0) / self.divisor
+        return np.tensordot(self.probabilities, values, axes=1)
+
+    def error(self, variances: np.ndarray) -> float:
+        """The standard error of an average of independent terms with these variances (n,)."""
+        if self.probabilities is None:
+            return float(np.sqrt(float(variances.sum())) / self.divisor)
+        return float(np.sqrt(self.probabilities**2 @ variances))
+
+    def times(self, values: np.ndarray) -> np.ndarray:
+        """p_k values_k for values (n, ...)."""
+        if self.probabilities is None:
+            return values / self.divisor
+        return values * self.probabilities.reshape(-1, *([1] * (np.ndim(values) - 1)))
+
+    def multiple(self, values: np.ndarray) -> np.ndarray:
+        """N p_k values_k for values (n, ...): themselves where all shares are 1/N."""
+        return values if self.probabilities is None else self.divisor * self.times(values)
+
+    def expression(self, values: Any) -> Any:
+        """sum_k p_k values_k of a CVXPY vector (n,), or of one number that all samples share."""
+        if values.size != self.count:
+            return self.mass * cp.sum(values)
+        if self.probabilities is None:
+            return cp.sum(values) / self.divisor
+        return self.probabilities @ (values if values.ndim == 1 else cp.vec(values, order="C"))
+
+    def repeated(self, times: int) -> SampleShares:
+        """Those of values of which each sample has several, one after the other."""
+        whole = None if self.probabilities is None else np.repeat(self.probabilities, times)
+        return SampleShares(self.count * times, self.divisor, whole)
+
+    def alone(self) -> SampleShares:
+        """Those of the same samples in averages over them alone: they add up to one."""
+        if self.probabilities is None:
+            return SampleShares.of(self.count)
+        return SampleShares.of(self.count, self.probabilities / self.probabilities.sum())
+
+    def some(self, index: Any) -> SampleShares:
+        """Those of some of the samples, as they are."""
+        if self.probabilities is not None:
+            part = self.probabilities[index]
+            return SampleShares(len(part), self.divisor, part)
+        count = len(range(self.count)[index] if isinstance(index, slice) else index)
+        return SampleShares(count, self.divisor)
+
+
+def as_probabilities(given: Any, size: int, what: str) -> np.ndarray:
+    """Probabilities (size,) that add up to one, from what a user gives; read-only."""
+    try:
+        array = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what} must be real numbers, got {given!r}.") from error
+    if array.shape == (size, 1):
+        array = array[:, 0]
+    if array.shape != (size,):
+        raise ValueError(
+            f"{what} must be one number for each of the {size} samples, shape ({size},), got shape "
+            f"{array.shape}."
+        )
+    wrong = ~(np.isfinite(array) & (array >= 0))
+    if wrong.any():
+        k = int(np.argmax(wrong))
+        raise ValueError(
+            f"{what} must be finite and at least 0, got {float(array[k])} for sample {k}; leave "
+            "that sample out, or give it 0."
+        )
+    total = float(array.sum())
+    if abs(total - 1.0) > CLOSE:
+        way_out = "p / p.sum() does" if total > 0 else "some sample must have a positive one"
+        raise ValueError(f"{what} must add up to 1, got a sum of {total:.10g}; {way_out}.")
+    array /= total
+    array.flags.writeable = False
+    return array
+
+
+def unless_equal(probabilities: np.ndarray | None) -> np.ndarray | None:
+    """None for probabilities that are all the same: averages are then plain means."""
+    if probabilities is None or np.ptp(probabilities) <= 1e-13 * probabilities.max():
+        return None
+    return probabilities

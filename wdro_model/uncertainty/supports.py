@@ -1,0 +1,475 @@
+"""Supports: the set Xi in which the uncertain data may lie.
+
+A support with coordinate structure (`Everywhere`, `Box`, `Nonnegative`) bounds each entry on its
+own and is sampled exactly; `Polyhedron` and `Where` couple entries and are sampled by rejection.
+Membership allows for rounding: a point may pass a bound b by 1e-9 max(1, |b|).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import linprog
+
+from wdro_model.errors import blaming
+from wdro_model.uncertainty.samples import column_names, in_order, label_order, labels_of, reordered
+
+__all__ = ["Box", "Everywhere", "Nonnegative", "Polyhedron", "Support", "Where"]
+
+
+Shape = tuple[int, ...]
+Array = np.ndarray
+TOLERANCE = 1e-9
+
+
+class Support(ABC):
+    """A closed set of scenarios of a given shape; immutable, and usable for several parameters.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> box = wdro.supports.Box(0, [1.0, 2.0])
+    >>> isinstance(box, wdro.supports.Support)
+    True
+    >>> box.contains(np.array([[0.5, 1.5], [1.5, 1.5]]))
+    array([ True, False])
+    """
+
+    @abstractmethod
+    def contains(self, points: Array) -> Array:
+        """Which of the points `(B, *shape)` lie in the support, as booleans (B,)."""
+
+    @abstractmethod
+    def bounds(self, shape: Shape) -> tuple[Array, Array] | None:
+        """Lower and upper bound of each entry, or None if the support is not a box."""
+
+    @abstractmethod
+    def validate(self, shape: Shape) -> None:
+        """Raise ValueError if the support does not fit the shape or is empty."""
+
+    @abstractmethod
+    def restrict(self, lower: Any, upper: Any) -> Support:
+        """The part of the support whose entries also lie between `lower` and `upper`."""
+
+    def in_order(self, labels: Sequence[Any] | None) -> Support:
+        """The support of entries with these labels, where it was given with labels of its own."""
+        return self
+
+    def scaled(self, factor: float) -> Support | None:
+        """The support times factor > 0; None where it is not known how."""
+        return None
+
+    def is_nonnegative(self, shape: Shape) -> bool:
+        """Is every entry known to be nonnegative? (A question about declared bounds alone.)"""
+        box = self.bounds(shape)
+        return box is not None and bool(np.all(box[0] >= 0))
+
+    def is_nonpositive(self, shape: Shape) -> bool:
+        """Is every entry known to be nonpositive?"""
+        box = self.bounds(shape)
+        return box is not None and bool(np.all(box[1] <= 0))
+
+    def why_outside(self, point: Array) -> str:
+        """What keeps this one point (of the parameter's shape) out, for a message."""
+        return f"it is outside {self!r}"
+
+
+def first_index(mask: Array) -> tuple[int, ...]:
+    """The index of the first True entry; () for a zero-dimensional mask."""
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), np.shape(mask)))
+
+
+def slack(bound: Array, sign: float) -> Array:
+    """The bound moved outwards by the tolerance; infinite bounds stay."""
+    return bound + sign * TOLERANCE * np.maximum(1.0, np.abs(bound))
+
+
+def numbers(given: Any, label: str) -> Array:
+    """A read-only float copy of what the user gave as bound data."""
+    if isinstance(given, Mapping):
+        given = list(given.values())
+    raw = np.asarray(given)
+    words = raw.dtype.kind in "US" or (
+        raw.dtype == object and any(isinstance(entry, str | bytes) for entry in raw.flat)
+    )
+    try:
+        if words:
+            raise TypeError("text is no number, even if it looks like one")
+        array = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{label} of a support must be real numbers, got {given!r}; convert text with float()."
+        ) from error
+    array.flags.writeable = False
+    return array
+
+
+# ------------------------------------------------------------------ entry by entry
+class _Coordinatewise(Support):
+    """A support that bounds each entry on its own."""
+
+    @abstractmethod
+    def bounds(self, shape: Shape) -> tuple[Array, Array]:
+        """Lower and upper bound of each entry, as read-only arrays of that shape."""
+
+    def contains(self, points: Array) -> Array:
+        lower, upper = (slack(side, sign) for side, sign in zip(self._sides(), (-1.0, 1.0)))
+        entries = tuple(range(1, np.ndim(points)))
+        inside = np.ones(len(points), dtype=bool)
+        if np.any(lower > -np.inf):
+            inside &= np.all(points >= lower, axis=entries)
+        if np.any(upper < np.inf):
+            inside &= np.all(points <= upper, axis=entries)
+        return inside
+
+    def why_outside(self, point: Array) -> str:
+        lower, upper = self.bounds(np.shape(point))
+        for word, bound, wrong in (
+            ("below its lower bound", lower, point < slack(lower, -1.0)),
+            ("above its upper bound", upper, point > slack(upper, 1.0)),
+        ):
+            if np.any(wrong):
+                at = first_index(wrong)
+                entry = f"entry {list(at)}" if at else "it"
+                return f"{entry} is {float(point[at])!r}, {word} {float(bound[at])!r}"
+        return super().why_outside(point)
+
+    def restrict(self, lower: Any, upper: Any) -> Support:
+        own_lower, own_upper = self._sides()
+        return Box(np.maximum(own_lower, lower), np.minimum(own_upper, upper))
+
+    def scaled(self, factor: float) -> Support:
+        lower, upper = self._sides()
+        return Box(lower * factor, upper * factor)
+
+    @abstractmethod
+    def _sides(self) -> tuple[Array, Array]:
+        """The bounds as declared, not yet broadcast to a shape."""
+
+
+@dataclass(frozen=True)
+class Everywhere(_Coordinatewise):
+    """The whole space R^d.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> wdro.UncertainParameter(2, samples=[[0.2, 0.4]]).support
+    Everywhere()
+    """
+
+    def bounds(self, shape: Shape) -> tuple[Array, Array]:
+        return np.broadcast_to(-np.inf, shape), np.broadcast_to(np.inf, shape)
+
+    def validate(self, shape: Shape) -> None:
+        """Fits every shape."""
+
+    def restrict(self, lower: Any, upper: Any) -> Support:
+        if np.all(np.equal(lower, 0.0)) and np.all(np.equal(upper, np.inf)):
+            return Nonnegative()
+        return Box(lower, upper)
+
+    def scaled(self, factor: float) -> Everywhere:
+        return self
+
+    def _sides(self) -> tuple[Array, Array]:
+        return np.array(-np.inf), np.array(np.inf)
+
+
+@dataclass(frozen=True)
+class Nonnegative(_Coordinatewise):
+    """The nonnegative orthant: every entry is at least zero.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> demand = wdro.UncertainParameter(samples=[7.0, 9.0], support=wdro.supports.Nonnegative())
+    >>> demand.is_nonneg()
+    True
+    """
+
+    def bounds(self, shape: Shape) -> tuple[Array, Array]:
+        return np.broadcast_to(0.0, shape), np.broadcast_to(np.inf, shape)
+
+    def validate(self, shape: Shape) -> None:
+        """Fits every shape."""
+
+    def scaled(self, factor: float) -> Nonnegative:
+        return self
+
+    def _sides(self) -> tuple[Array, Array]:
+        return np.array(0.0), np.array(np.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Box(_Coordinatewise):
+    """Entries between bounds: {z : lower <= z <= upper}.
+
+    Parameters
+    ----------
+    lower, upper
+        Numbers, arrays that broadcast to the parameter's shape, or series and dictionaries with the
+        labels of its columns; infinite values leave that side of an entry open.
+
+    Examples
+    --------
+    >>> import wdro_model as wdro
+    >>> share = wdro.UncertainParameter(2, samples=[[0.2, 0.4]], support=wdro.supports.Box(0, 1))
+    >>> share.is_nonneg()
+    True
+    >>> wdro.UncertainParameter(2, "share", samples=[[0.2, 1.4]], support=wdro.supports.Box(0, 1))
+    Traceback (most recent call last):
+        ...
+    ValueError: ...
+    """
+
+    lower: Any = -np.inf
+    upper: Any = np.inf
+    _labels: Any = field(default=(), init=False, repr=False)
+    """The labels that each side was given with; None for none."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_labels", (labels_of(self.lower), labels_of(self.upper)))
+        object.__setattr__(self, "lower", _bound(self.lower, "lower", forbidden=np.inf))
+        object.__setattr__(self, "upper", _bound(self.upper, "upper", forbidden=-np.inf))
+
+    def in_order(self, labels: Sequence[Any] | None) -> Support:
+        if self._labels == (None, None):
+            return self
+        lower, upper = self._labels
+        return Box(
+            reordered(self.lower, lower, labels, "lower bounds"),
+            reordered(self.upper, upper, labels, "upper bounds"),
+        )
+
+    def bounds(self, shape: Shape) -> tuple[Array, Array]:
+        return _fit(self.lower, "lower", shape), _fit(self.upper, "upper", shape)
+
+    def validate(self, shape: Shape) -> None:
+        lower, upper = self.bounds(shape)
+        if np.any(lower > upper):
+            at = first_index(lower > upper)
+            where = f" at entry {list(at)}" if at else ""
+            raise ValueError(
+                f"the box is empty: its lower bound {float(lower[at])!r} exceeds its upper bound "
+                f"{float(upper[at])!r}{where}; exchange or correct the bounds."
+            )
+
+    def _sides(self) -> tuple[Array, Array]:
+        return self.lower, self.upper
+
+    def __repr__(self) -> str:
+        return f"Box(lower={_brief(self.lower)}, upper={_brief(self.upper)})"
+
+
+def _bound(given: Any, side: str, forbidden: float) -> Array:
+    array = numbers(given, side)
+    if np.any(np.isnan(array)) or np.any(array == forbidden):
+        value = np.nan if np.any(np.isnan(array)) else forbidden
+        raise ValueError(
+            f"{side} bound of a Box cannot be {value}; use {-forbidden} for an entry without "
+            f"a {side} bound."
+        )
+    return array
+
+
+def _fit(bound: Array, side: str, shape: Shape) -> Array:
+    """The bound as a read-only array of the parameter's shape."""
+    try:
+        return np.broadcast_to(bound.reshape(()) if bound.size == 1 else bound, shape)
+    except ValueError:
+        raise ValueError(
+            f"{side} bound of shape {bound.shape} does not fit a parameter of shape {shape}; give "
+            "a number or an array that broadcasts to it."
+        ) from None
+
+
+def _brief(array: Array) -> str:
+    if array.ndim == 0:
+        return repr(float(array))
+    return repr(array.tolist()) if array.size <= 6 else f"array of shape {array.shape}"
+
+
+# ------------------------------
+# Supports that couple entries: by linear inequalities, or known through a predicate alone
+
+
+@dataclass(frozen=True, eq=False)
+class Polyhedron(Support):
+    """Linear inequalities on the flattened (row-major) parameter: {z : A z <= b}.
+
+    Parameters
+    ----------
+    A
+        (k, d) array or SciPy sparse matrix, finite; or a frame with the parameter's columns.
+    b
+        (k,), finite.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> at_most_one = wdro.supports.Polyhedron(np.vstack([np.ones(2), -np.eye(2)]), [1.0, 0.0, 0.0])
+    >>> at_most_one.contains(np.array([[0.5, 0.4], [0.5, 0.6]]))
+    array([ True, False])
+    >>> share = wdro.UncertainParameter(2, samples=[[0.5, 0.4]], support=at_most_one)
+    """
+
+    A: Any
+    b: Any
+    _columns: Any = field(default=None, init=False, repr=False)
+    """The labels of the columns of A, where it was given as a frame."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "_columns", column_names(self.A, "the inequalities", numbered=True)
+        )
+        object.__setattr__(self, "b", in_order(self.b, labels_of(self.A), "b"))
+        is_sparse = sparse.issparse(self.A)
+        matrix = sparse.csr_array(self.A, copy=True) if is_sparse else numbers(self.A, "A")
+        vector = np.atleast_1d(numbers(self.b, "b"))
+        if matrix.ndim != 2 or vector.shape != (matrix.shape[0],):
+            raise ValueError(
+                f"Polyhedron(A, b) needs A of shape (k, d) and b of shape (k,), got shapes "
+                f"{matrix.shape} and {vector.shape}; write one row of A and one entry of b per "
+                "inequality."
+            )
+        entries = matrix.data if sparse.issparse(matrix) else matrix
+        if not (np.all(np.isfinite(entries)) and np.all(np.isfinite(vector))):
+            raise ValueError(
+                "Polyhedron(A, b) needs finite entries; drop the rows without a bound."
+            )
+        object.__setattr__(self, "A", matrix)
+        object.__setattr__(self, "b", vector)
+
+    def in_order(self, labels: Sequence[Any] | None) -> Support:
+        order = label_order(self._columns, labels, "the inequalities", "column")
+        return self if order is None else Polyhedron(self.A[:, order], self.b)
+
+    def contains(self, points: Array) -> Array:
+        rows = np.reshape(points, (len(points), -1))
+        products = (self.A @ rows.T).T
+        return np.all(products <= slack(self.b, 1.0), axis=1)
+
+    def bounds(self, shape: Shape) -> tuple[Array, Array] | None:
+        """Those of a box, where every inequality sees one entry; None for other polyhedra."""
+        rows = sparse.csr_array(self.A)
+        rows.eliminate_zeros()
+        if not np.all(np.diff(rows.indptr) == 1):
+            return None
+        at, limits = rows.indices, self.b / rows.data
+        lower, upper = np.full(rows.shape[1], -np.inf), np.full(rows.shape[1], np.inf)
+        above = rows.data > 0
+        np.minimum.at(upper, at[above], limits[above])
+        np.maximum.at(lower, at[~above], limits[~above])
+        for side in (lower, upper):
+            side.flags.writeable = False
+        return lower.reshape(shape), upper.reshape(shape)
+
+    def validate(self, shape: Shape) -> None:
+        size = math.prod(shape)
+        if self.A.shape[1] != size:
+            raise ValueError(
+                f"Polyhedron has {self.A.shape[1]} columns in A but the parameter of shape {shape} "
+                f"has {size} entries; A acts on the flattened (row-major) parameter."
+            )
+        result = linprog(np.zeros(size), A_ub=self.A, b_ub=self.b, bounds=(None, None))
+        if result.status == 2:
+            raise ValueError(
+                f"the polyhedron is empty: no point satisfies its {len(self.b)} inequalities "
+                "A z <= b; check their signs."
+            )
+
+    def restrict(self, lower: Any, upper: Any) -> Polyhedron:
+        size = self.A.shape[1]
+        sides = [np.broadcast_to(np.ravel(side), size) for side in (lower, upper)]
+        keep = [np.isfinite(side) for side in sides]
+        identity = sparse.eye_array(size, format="csr")
+        rows = sparse.vstack([self.A, -identity[keep[0]], identity[keep[1]]], format="csr")
+        limits = np.concatenate([self.b, -sides[0][keep[0]], sides[1][keep[1]]])
+        return Polyhedron(rows if sparse.issparse(self.A) else rows.toarray(), limits)
+
+    def scaled(self, factor: float) -> Polyhedron:
+        return Polyhedron(self.A, self.b * factor)
+
+    def why_outside(self, point: Array) -> str:
+        excess = self.A @ np.ravel(point) - self.b
+        row = int(np.argmax(excess - slack(self.b, 1.0) + self.b))
+        return f"row {row} of A z <= b is violated by {float(excess[row]):.3g}"
+
+    def __repr__(self) -> str:
+        rows, columns = self.A.shape
+        return f"Polyhedron({rows} inequalities on {columns} entries)"
+
+
+@dataclass(frozen=True, eq=False)
+class Where(Support):
+    """The points a predicate accepts: `predicate(points (B, *shape)) -> booleans (B,)`.
+
+    Examples
+    --------
+    >>> import numpy as np, wdro_model as wdro
+    >>> ring = wdro.supports.Where(lambda points: np.linalg.norm(points, axis=1) >= 1.0)
+    >>> ring.contains(np.array([[1.0, 1.0], [0.1, 0.1]]))
+    array([ True, False])
+    """
+
+    predicate: Callable[[Array], Array]
+
+    def __post_init__(self) -> None:
+        if not callable(self.predicate):
+            raise ValueError(
+                f"Where(predicate) needs a callable from points (B, *shape) to booleans (B,), got "
+                f"{self.predicate!r}."
+            )
+
+    def contains(self, points: Array) -> Array:
+        given = np.asarray(points).view()
+        given.flags.writeable = False
+        with blaming(f"the predicate {_name(self.predicate)} of Where"):
+            answer = np.asarray(self.predicate(given))
+        if answer.dtype != bool or answer.shape != (len(given),):
+            raise ValueError(
+                f"predicate {_name(self.predicate)} of Where must return {len(given)} booleans, "
+                f"shape ({len(given)},), for points of shape {given.shape}; it returned "
+                f"{answer.dtype} of shape {answer.shape}. Reduce over the entries of each point."
+            )
+        return answer
+
+    def bounds(self, shape: Shape) -> None:
+        return None
+
+    def validate(self, shape: Shape) -> None:
+        """Nothing is known before a point is tried."""
+
+    def restrict(self, lower: Any, upper: Any) -> Where:
+        return Where(_Both(self, Box(lower, upper)))
+
+    def why_outside(self, point: Array) -> str:
+        return f"the predicate {_name(self.predicate)} rejects it"
+
+    def __repr__(self) -> str:
+        return f"Where({_name(self.predicate)})"
+
+
+@dataclass(frozen=True)
+class _Both:
+    """The predicate of an intersection."""
+
+    first: Support
+    second: Support
+
+    def __call__(self, points: Array) -> Array:
+        return self.first.contains(points) & self.second.contains(points)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", repr(function))
+
+
+__dir__ = __all__.copy  # what the tab key offers
