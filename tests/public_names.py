@@ -1,4 +1,4 @@
-"""What users can name: the public modules, what they list, and the methods that matter.
+"""The names that users see: public modules, the names in them, methods that have an example.
 
 `python -m tests.public_names` runs the example of each and prints what went wrong, by name.
 """
@@ -12,7 +12,13 @@ import json
 import types
 import warnings
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
+
+import cvxpy as cp
+import networkx as nx
+import numpy as np
+import pandas as pd
 
 import wdro_model as wdro
 from wdro_model.evaluation.discrete import Rounded
@@ -21,41 +27,20 @@ from wdro_model.evaluation.statistics import Advantage
 from wdro_model.evaluation.worst_case import WorstCase
 from wdro_model.sets.checking import OracleReport
 
-WHOLE = (
-    wdro.Problem,
-    wdro.WassersteinBall,
-    wdro.evaluation.Report,
-    wdro.evaluation.RadiusSelection,
-    wdro.evaluation.LossStatistics,
-    wdro.traffic.Network,
-    wdro.traffic.TrafficFlows,
-    wdro.datasets.TreeCosts,
-    wdro.datasets.TrafficScenarios,
-    wdro.solvers.Trace,
+MAIN = (
+    *("Problem", "UncertainParameter", "WassersteinBall", "In", "compare", "select_radius"),
+    *("radius_for", "cvar", "expectation", "probability", "Solution"),
+    *("costs.SquaredEuclidean", "costs.Norm", "costs.Mahalanobis"),
+    *("supports.Box", "supports.Nonnegative", "supports.Polyhedron"),
+    *("sets.SpanningTree", "sets.ShortestPath", "sets.TrafficFlows", "sets.Oracle"),
+    *("sets.FeasibleSet", "solvers.FrankWolfe", "solvers.MomentumFrankWolfe", "solvers.Conic"),
+    *("estimators.RobustLinearRegression", "estimators.RobustLogisticRegression"),
+    *("traffic.Network", "traffic.equilibrium", "datasets.sioux_falls"),
 )
-"""Classes of which every public method has an example."""
-FORMAL = ("row", "rows", "describe", "use_backend", "origin_flows")
-"""Methods of these that only the library calls, or that their name says all about."""
-SOME = {
-    wdro.sets.FeasibleSet: (
-        *("minimize", "minimize_within", "minimize_with_slack", "constraints", "contains"),
-        *("round", "is_vertex", "backends", "with_backend"),
-    ),
-    wdro.UncertainParameter: ("as_samples",),
-    wdro.Solution: ("relative_gap", "vertices"),
-    wdro.sets.Subsets: ("selected",),
-    wdro.sets.Flow: ("selected",),
-    wdro.sets.CpSat: ("values",),
-    wdro.sets.Tour: ("order",),
-    wdro.sets.Assignment: ("table",),
-    wdro.datasets.QuadraticTree: ("shifted",),
-    wdro.datasets.TrafficDraw: ("as_test",),
-    wdro.evaluation.RadiusSelection: ("to_frame", "to_csv"),
-    wdro.evaluation.Judged: ("statistics", "excess", "kept"),
-}
-"""Of other classes, these."""
+"""Names whose examples stand alone, with their imports; others may use `example_namespace`."""
 RETURNED = (WorstCase, Rounded, RadiusPath, Advantage, OracleReport)
 """What users are given, though they never build one."""
+HEADING = "\nExamples\n--------\n"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -68,7 +53,7 @@ def public_modules() -> Iterator[types.ModuleType]:
 
 
 def public_names() -> dict[str, Any]:
-    """Classes, functions and methods by their dotted names; one for each thing."""
+    """Classes, functions, and methods that have an example, by their dotted names."""
     found: dict[int, tuple[str, Any]] = {}
     for module in public_modules():
         prefix = "wdro" if module is wdro else f"wdro.{module.__name__.rpartition('.')[2]}"
@@ -76,23 +61,31 @@ def public_names() -> dict[str, Any]:
             thing = getattr(module, name)
             if inspect.isclass(thing) or inspect.isroutine(thing):
                 found.setdefault(id(thing), (f"{prefix}.{name}", thing))
-    classes = {thing: name for name, thing in found.values() if inspect.isclass(thing)}
-    methods = SOME | {t: (*own_methods(t), *SOME.get(t, ())) for t in WHOLE}
     listed = dict(found.values())
     listed |= {f"the result {thing.__name__}": thing for thing in RETURNED}
-    for owner, names in methods.items():
-        for name in names:
-            listed[f"{classes[owner]}.{name}"] = inspect.getattr_static(owner, name)
+    for name, thing in [*listed.items()]:
+        if inspect.isclass(thing):
+            listed |= {f"{name}.{key}": member for key, member in methods_with_example(thing)}
     return listed
 
 
-def own_methods(owner: type) -> Iterator[str]:
-    """The public methods that a class writes itself."""
-    for name, thing in vars(owner).items():
-        if name.startswith("_") or name in FORMAL:
-            continue
-        if inspect.isfunction(thing) or isinstance(thing, classmethod):
-            yield name
+def methods_with_example(owner: type) -> Iterator[tuple[str, Any]]:
+    """The methods and properties that a class writes itself and that have an example."""
+    for name, member in vars(owner).items():
+        written = inspect.isroutine(member) or isinstance(member, (property, cached_property))
+        if written and not name.startswith("_") and HEADING in docstring(member):
+            yield name, member
+
+
+def example_namespace() -> dict[str, Any]:
+    """The names that a short example may use: five packages, one model, one network."""
+    x = cp.Variable(2, nonneg=True)
+    price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    ball = wdro.WassersteinBall(1.0)
+    problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+    network = wdro.datasets.sioux_falls()
+    model = {"x": x, "price": price, "ball": ball, "problem": problem, "network": network}
+    return {"cp": cp, "np": np, "nx": nx, "pd": pd, "wdro": wdro, **model}
 
 
 def docstring(thing: Any) -> str:
@@ -103,7 +96,8 @@ def docstring(thing: Any) -> str:
 
 def complaint(name: str, thing: Any) -> str:
     """What doctest says of an example that does not do what it shows; nothing if it does."""
-    test = doctest.DocTestParser().get_doctest(docstring(thing), {}, name, None, 0)
+    names = {} if name.removeprefix("wdro.") in MAIN else example_namespace()
+    test = doctest.DocTestParser().get_doctest(docstring(thing), names, name, None, 0)
     if not test.examples:
         return "no example"
     said = io.StringIO()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import wdro_model as wdro
-from tests.public_names import docstring, public_modules, public_names
+from tests.public_names import HEADING, MAIN, docstring, public_modules, public_names
 
 ROOT = Path(__file__).parent.parent
 MODULES = list(public_modules())
@@ -47,8 +47,12 @@ def test_the_tab_key_offers_the_public_names(module):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_public_name_has_an_example(name):
     text = docstring(NAMES[name])
-    assert "\nExamples\n--------\n" in text, f"{name} has no Examples in its docstring"
-    assert ">>> " in text.split("\nExamples\n--------\n")[1]
+    assert HEADING in text, f"{name} has no Examples in its docstring"
+    assert ">>> " in text.split(HEADING)[1]
+
+
+def test_the_main_names_are_public():
+    assert {f"wdro.{name}" for name in MAIN} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
