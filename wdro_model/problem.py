@@ -53,6 +53,7 @@ from wdro_model.solve.options import (
 )
 from wdro_model.solve.true_risk import known_robust_value, refuse_wrong_loss
 from wdro_model.solvers import Solver
+from wdro_model.solvers.features import Feature, has_features
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.joint import JointSamples, as_rows
 from wdro_model.uncertainty.parameter import UncertainParameter
@@ -243,7 +244,7 @@ class Problem:
         assurance = None if self.ambiguity is None else self.ambiguity.assurance
         if isinstance(model, RobustModel) and assurance is not None:
             solution = replace(solution, assurance=assurance)
-        if not chosen.solver.is_conic:
+        if not has_features(chosen.solver, Feature.PROGRAMS):
             forget_multipliers(model.feasible.declared)
         self._decide(solution.everything)
         self.value, self.status, self.solution = solution.value, solution.status, solution

@@ -21,6 +21,7 @@ from wdro_model.solve.plan import Plan, Written
 from wdro_model.solve.true_risk import refuse_false_objective
 from wdro_model.solve.units import in_units, loss_unit
 from wdro_model.solvers import ActiveSet, FrankWolfe, Outcome, Simplicial, Stop
+from wdro_model.solvers.features import Feature
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.simplicial import ColumnMaster, first_columns
 
@@ -30,7 +31,7 @@ def run_first_order(model: Model, chosen: Plan, solver: FirstOrder, options: Opt
     began, asked = time.perf_counter(), model.feasible.oracle().calls
     objective, outcome = first_order_outcome(model, chosen, solver, options)
     point, gap = outcome.point, outcome.gap
-    if solver.is_stochastic:
+    if Feature.FULL_GRADIENTS not in solver.features:
         point, gap = certified(objective, model.feasible.oracle(), outcome.x, None)
     return report(
         model,
@@ -84,7 +85,7 @@ def reset_oracle(model: Model, solver: FirstOrder) -> FeasibleSet:
     An UnboundedError where the set is not bounded, and the solver asks for that.
     """
     oracle = model.feasible.oracle()
-    if not solver.takes_unbounded:
+    if Feature.UNBOUNDED_SETS not in solver.features:
         oracle.check_bounded()
     oracle.reset()
     return oracle

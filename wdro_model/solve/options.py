@@ -19,6 +19,7 @@ from wdro_model.objectives.integration.over_workers import OverWorkers
 from wdro_model.objectives.least_thresholds import LeastThresholds
 from wdro_model.objectives.smoothed_risk import Moving, Smoothed
 from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe, QuasiNewton, Solver
+from wdro_model.solvers.features import Feature
 from wdro_model.solvers.frank_wolfe import check_positive
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.samples import active_client
@@ -174,7 +175,7 @@ FirstOrder = FrankWolfe | QuasiNewton | MomentumFrankWolfe
 
 def choose_integration(model: RobustModel, solver: FirstOrder, options: Options) -> Choice:
     """How the inner integral is computed; the paper's algorithm keeps the paper's estimator."""
-    if options.integration is None and solver.is_stochastic:
+    if options.integration is None and Feature.FULL_GRADIENTS not in solver.features:
         return Choice("gaussian", "the paper's estimator goes with the paper's algorithm")
     asked = options.integration
     return model.remember(f"integration {asked}", lambda: integration.choose(model, asked))
@@ -182,7 +183,8 @@ def choose_integration(model: RobustModel, solver: FirstOrder, options: Options)
 
 def dual_rule(solver: FirstOrder, options: Options) -> str:
     """What becomes of the dual variable: "exact" or "vertex"."""
-    return options.dual or ("vertex" if solver.is_stochastic else "exact")
+    sees_all_samples = Feature.FULL_GRADIENTS in solver.features
+    return options.dual or ("exact" if sees_all_samples else "vertex")
 
 
 @dataclass(frozen=True)

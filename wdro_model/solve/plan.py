@@ -38,6 +38,7 @@ from wdro_model.solvers import (
     Solver,
     cone_solver,
 )
+from wdro_model.solvers.features import Feature, has_features, require
 from wdro_model.solvers.objective import Objective
 
 SMALL = 2**17
@@ -121,7 +122,7 @@ def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) 
     """
     if method not in METHODS:
         raise ValueError(unknown_name("method", method, METHODS))
-    if model.tails is not None and solver is not None and solver.is_stochastic:
+    if model.tails is not None and samples_gradients(solver):
         raise ValueError(
             f"{type(solver).__name__} sees a few samples at a time, and {model.tails.describe()} "
             "is no mean over samples; use solver=FrankWolfe(), or leave it out."
@@ -133,6 +134,12 @@ def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) 
         return kept.again
     chosen = METHODS[method](model, solver, relax)
     return replace(chosen, key=key, compilation=trouble)
+
+
+def samples_gradients(solver: Solver | None) -> bool:
+    """Whether a solver is given that sees a few samples at a time."""
+    gradients = has_features(solver, Feature.GRADIENTS)
+    return gradients and not has_features(solver, Feature.FULL_GRADIENTS)
 
 
 def program_key(method: str, solver: Solver | None, relax: bool = False) -> tuple[Any, ...]:
@@ -150,7 +157,7 @@ def automatic(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
         return erm(model, solver, relax).because("no ambiguity set was given")
     if model.radius == 0:
         return erm(model, solver, relax).because("the radius is 0")
-    if solver is not None and solver.is_stochastic:
+    if samples_gradients(solver):
         return smoothed(model, solver, relax).because("a stochastic solver was given")
     try:
         return exactly(model, solver, relax).because("an exact counterpart is known")
@@ -180,7 +187,7 @@ def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     if not isinstance(model, RobustModel) and model.feasible.uncertain:
         return _certain(model, solver, relax).because("the objective is certain")
     robust = _needs_ball(model, "exact")
-    if solver is not None and solver.is_stochastic:
+    if samples_gradients(solver):
         raise ValueError(
             f"{type(solver).__name__} samples the smoothed objective, an exact counterpart needs "
             "no sampling; use solver=FrankWolfe() or Conic(), or method='smoothed'."
@@ -233,7 +240,7 @@ def by_aggregation(
     maxima: Callable[[RobustModel], SampleMaxima | None],
 ) -> Plan | None:
     """A plan for many samples in few pieces, where it is asked for or of use; else None."""
-    asked = isinstance(solver, Aggregation)
+    asked = has_features(solver, Feature.SAMPLE_GROUPS)
     if not asked and (solver is not None or model.size < MANY_SAMPLES):
         return None
     feasible = model.feasible
@@ -274,7 +281,7 @@ def _certain(model: Model, solver: Solver | None, relax: bool) -> Plan:
 def takes_composite(model: RobustModel, solver: Solver | None) -> bool:
     """Are quasi-Newton steps asked for, or faster than a cone for each sample?"""
     feasible = model.feasible
-    suits = isinstance(solver, QuasiNewton) or (
+    suits = has_features(solver, Feature.COMPOSITE) or (
         solver is None and model.rows.size > MANY and feasible.layout.dimension <= MOST_CURVED
     )
     return (
@@ -311,21 +318,17 @@ def smoothed(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     """The entropic approximation of the worst-case risk."""
     _needs_ball(model, "smoothed")
     if model.radius == 0:
-        kept = None if solver is not None and solver.is_stochastic else solver
+        kept = None if samples_gradients(solver) else solver
         return replace(erm(model, kept, relax), method="smoothed").because(
             "the radius is 0: this is ERM"
         )
-    if solver is not None and solver.is_conic:
-        raise ValueError(
-            "the smoothed objective has no conic form; use solver=FrankWolfe(...) or "
-            "MomentumFrankWolfe(...), or method='exact'."
-        )
-    if isinstance(solver, Aggregation | BranchAndBound | Simplicial):
-        raise ValueError(
-            f"the smoothed objective has no conic form and no bounds for {type(solver).__name__}; "
-            "solve over the convex hull with solver=FrankWolfe(...) and then call round(), or use "
-            "method='exact' or method='erm'."
-        )
+    require(
+        solver,
+        Feature.GRADIENTS,
+        "the smoothed objective has no conic form and no bounds for {solver}; solve over the "
+        "convex hull with solver=FrankWolfe(...) or MomentumFrankWolfe(...) and, for integers, "
+        "call round() then, or use method='exact' or method='erm'.",
+    )
     formula = (
         "F(x, l) = l radius + epsilon mean_k log E exp((f(x, zeta) - l c(xi_k, zeta))/epsilon)"
     )
@@ -365,7 +368,7 @@ def _with_solver(
         return _integer(model, draft, solver, written)
     if isinstance(solver, Simplicial):
         return _by_columns(model, draft, solver, written)
-    if solver is not None and not solver.is_conic:
+    if solver is not None and Feature.GRADIENTS in solver.features:
         return replace(_smooth(draft), solver=solver, reasons=("solver given",))
     if solver is None and model.feasible.is_integer:
         if relax:

@@ -69,6 +69,7 @@ from wdro_model.solve.stages import (
 )
 from wdro_model.solvers import ActiveSet, Outcome, Stop
 from wdro_model.solvers.driver import tolerance
+from wdro_model.solvers.features import Feature
 from wdro_model.solvers.gradients import Tracking
 from wdro_model.solvers.objective import Array
 
@@ -122,7 +123,7 @@ def run_smoothed(
             late = unseen(outcome.x, outcome.active_set)
             return Result(replace(outcome, stop=why(error)), late.point, np.inf, False)
 
-    if solver.is_stochastic:
+    if Feature.FULL_GRADIENTS not in solver.features:
         more: dict[str, Any] = {}
         if bound is None:
             more["tracking"] = Tracking(first_dual(model, start), model.radius)
@@ -173,7 +174,7 @@ def place_to_begin(
 ) -> Array:
     """The user's start, else where the strategy begins: sampled ones at a good decision."""
     model, rule = recipe.model, first.integration
-    if options.start is not None or solver.is_stochastic:
+    if options.start is not None or Feature.FULL_GRADIENTS not in solver.features:
         return first_point(model, None, options, rng)
     if rule.begins == EMPIRICAL and rule.exact:
         return empirical_decision(model, options)

@@ -21,6 +21,7 @@ from wdro_model.display.bars import progress_bar
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.driver import Stop, relative_gap, tolerance
+from wdro_model.solvers.features import Feature
 from wdro_model.solvers.frank_wolfe import check_count, check_positive, check_time
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.trace import Record, Trace, next_milestone
@@ -56,8 +57,7 @@ class BranchAndBound:
     node_limit: int = 10_000
     """Nodes that are looked at, at most."""
 
-    is_conic: ClassVar[bool] = False
-    is_stochastic: ClassVar[bool] = False
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.INTEGERS})
     stage: ClassVar[str | None] = "integer"
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from cvxpy.error import SolverError
 from wdro_model.errors import InaccurateError, InfeasibleError, UnboundedError, did_you_mean
 from wdro_model.sets.deadlines import OutOfTime, seconds_left
 from wdro_model.sets.feasible_set import FeasibleSet
+from wdro_model.solvers.features import Feature
 from wdro_model.solvers.frank_wolfe import check_count, check_positive, check_time
 from wdro_model.solvers.patience import Watch, patient, waited
 from wdro_model.solvers.warm_highs import WarmHighs
@@ -78,8 +79,7 @@ class Conic:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Passed to `cvxpy.Problem.solve`."""
 
-    is_conic: ClassVar[bool] = True
-    is_stochastic: ClassVar[bool] = False
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.PROGRAMS})
     stage: ClassVar[str | None] = "conic"
 
     def __post_init__(self) -> None:
@@ -416,8 +416,7 @@ class Aggregation:
     time_limit: float | None = None
     """Seconds."""
 
-    is_conic: ClassVar[bool] = True
-    is_stochastic: ClassVar[bool] = False
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.PROGRAMS, Feature.SAMPLE_GROUPS})
     stage: ClassVar[str | None] = "aggregation"
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from wdro_model.solvers.directions import ActiveSet, DirectionRule
 from wdro_model.solvers.directions.active_set import LONG
 from wdro_model.solvers.directions.projected_newton import ProjectedNewton
 from wdro_model.solvers.driver import Limits, Outcome, Rules, State, run
+from wdro_model.solvers.features import GRADIENT_FEATURES, Feature
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.steps import (
     STEPS,
@@ -86,9 +87,7 @@ class FrankWolfe:
     callbacks: Sequence[Callback] = ()
     """Called with the state before each step; one that returns True stops the run."""
 
-    is_conic: ClassVar[bool] = False
-    is_stochastic: ClassVar[bool] = False
-    takes_unbounded: ClassVar[bool] = False
+    features: ClassVar[frozenset[Feature]] = GRADIENT_FEATURES
     stage: ClassVar[str | None] = None
     """The stage of a solve that runs it; None where the objective decides."""
 
@@ -225,9 +224,7 @@ class MomentumFrankWolfe:
     """Seconds."""
     callbacks: Sequence[Callback] = ()
 
-    is_conic: ClassVar[bool] = False
-    is_stochastic: ClassVar[bool] = True
-    takes_unbounded: ClassVar[bool] = False
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.GRADIENTS})
     stage: ClassVar[str | None] = None
     """The stage of a solve that runs it; None where the objective decides."""
 
@@ -355,9 +352,10 @@ class QuasiNewton:
     callbacks: Sequence[Callback] = ()
     """Called with the state before each step; one that returns True stops the run."""
 
-    is_conic: ClassVar[bool] = False
-    is_stochastic: ClassVar[bool] = False
-    takes_unbounded: ClassVar[bool] = True
+    features: ClassVar[frozenset[Feature]] = GRADIENT_FEATURES | {
+        Feature.UNBOUNDED_SETS,
+        Feature.COMPOSITE,
+    }
     stage: ClassVar[str | None] = None
     dual_bound: ClassVar[float | None] = None
 

@@ -33,6 +33,7 @@ from wdro_model.sets.cone_program import twin_of, with_fixed_bounds
 from wdro_model.sets.deadlines import OutOfTime, deadline, seconds_left
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.driver import Stop, tolerance
+from wdro_model.solvers.features import Feature
 from wdro_model.solvers.frank_wolfe import check_count, check_positive, check_time
 from wdro_model.solvers.objective import Array, certificate
 from wdro_model.solvers.trace import Display, Record, Trace
@@ -333,8 +334,7 @@ class Simplicial:
     time_limit: float | None = None
     """Seconds."""
 
-    is_conic: ClassVar[bool] = False
-    is_stochastic: ClassVar[bool] = False
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.COLUMNS})
     stage: ClassVar[str | None] = "simplicial"
 
     def __post_init__(self) -> None:
