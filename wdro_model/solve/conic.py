@@ -324,7 +324,7 @@ def _other_solvers_attempt(run: _Run, failure: SolverError) -> Attempt:
             best = _best_attempt(replace(run, solver=other))
             note = f"CLARABEL gave no answer, and the program was solved by {best.answer.solver}."
             return replace(best, is_ordinary=False, notes=(note,))
-    if isinstance(failure, InaccurateError):
+    if isinstance(failure, InaccurateError) or not usual:
         raise failure
     raise SolverError(f"{NO_ANSWER} ({failure})") from None
 
