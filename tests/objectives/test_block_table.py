@@ -11,7 +11,7 @@ from numpy.polynomial.chebyshev import chebval
 
 import wdro_model as wdro
 from wdro_model.objectives.integration import Scales
-from wdro_model.objectives.integration.conditional.by_blocks import build_conditional
+from wdro_model.objectives.integration.conditional.by_blocks import Conditional
 from wdro_model.objectives.integration.conditional.integral import Sight
 from wdro_model.objectives.integration.conditional.loss import LossAtNodes
 from wdro_model.objectives.integration.conditional.table import (
@@ -67,7 +67,7 @@ def rule_of(loss, seed, *, tight=False, ends=((0.05, 1.4), (0.8, 5.0)), epsilon=
     )
     ball = wdro.WassersteinBall(0.05)
     model = wdro.Problem(cp.Minimize(expression), [x <= 2], ball, assume_convex=True)._model
-    return build_conditional(model, Scales(epsilon, scales.get("sigma", 0.2), 20)), rng
+    return Conditional(model, Scales(epsilon, scales.get("sigma", 0.2), 20)), rng
 
 
 def nodes(rule, rng, size):
@@ -133,7 +133,7 @@ def test_one_coordinate_beside_the_affine_block():
     x = cp.Variable(ARCS, nonneg=True)
     ball = wdro.WassersteinBall(0.05)
     model = wdro.Problem(cp.Minimize(bpr(x, time, 0.3, beta)), [x <= 2], ball)._model
-    rule = build_conditional(model, Scales(0.1, 0.2, 20)).surrogate()
+    rule = Conditional(model, Scales(0.1, 0.2, 20)).surrogate()
     assert rule.frame.dimension == 1
     at, (owners, moves) = rng.uniform(0.1, 1.5, ARCS), nodes(rule, rng, 5)
     read, truth = pair(rule, at, owners, moves)
@@ -205,7 +205,7 @@ def test_samples_with_labels_of_their_own_have_no_common_table():
     loss = (time @ x) * cp.exp(0.1 * cp.sum(beta) * label)
     cost = wdro.costs.SquaredEuclidean(weights={time: 1.0, beta: 1.0, label: np.inf})
     model = wdro.Problem(cp.Minimize(loss), [x <= 2], wdro.WassersteinBall(0.05, cost))._model
-    rule = build_conditional(model, Scales(0.1, 0.2, 20))
+    rule = Conditional(model, Scales(0.1, 0.2, 20))
     assert rule._tables.at(np.ones(2)) is None
     assert np.isfinite(rule.slice(np.ones(2), np.arange(40), Stream(0)).at(5.0).value)
 

@@ -12,7 +12,7 @@ import pytest
 import wdro_model as wdro
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration.closed_form import ClosedForm
-from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.integration.inner_integral import Scales, Stream
 
 STREAM = Stream(0)
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(400)
@@ -30,7 +30,7 @@ def build(data, support=None, weights=None, *, epsilon, sigma, cost=None, loss=N
         cp.Minimize(expression), [x >= -1, x <= 1], ambiguity=wdro.WassersteinBall(1.0, cost)
     )
     model = problem._model
-    strategy = ClosedForm(model.loss, model.joint, model.cost, epsilon=epsilon, sigma=sigma)
+    strategy = ClosedForm(model, Scales(epsilon, sigma))
     return strategy, A
 
 
@@ -204,13 +204,8 @@ def test_smoothed_margin_is_a_fixed_fraction_of_the_exact_one(d, kappa, fraction
         cp.Minimize(cp.sum(xi) * x[0]), [x == 1], ambiguity=wdro.WassersteinBall(rho)
     )
     model, size = problem._model, np.sqrt(d)
-    strategy = ClosedForm(
-        model.loss,
-        model.joint,
-        model.cost,
-        epsilon=kappa * np.sqrt(rho) * size / (2 * d),
-        sigma=np.sqrt(rho / (2 * d)),
-    )
+    scales = Scales(kappa * np.sqrt(rho) * size / (2 * d), np.sqrt(rho / (2 * d)))
+    strategy = ClosedForm(model, scales)
     inner = strategy.slice(np.ones(1), np.arange(1), STREAM)
     margin = minimise_dual(inner.at, rho).value
     assert margin / (np.sqrt(rho) * size) == pytest.approx(fraction, abs=0.006)

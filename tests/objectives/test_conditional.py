@@ -14,13 +14,12 @@ from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration import Scales
 from wdro_model.objectives.integration.conditional.by_blocks import (
     Conditional,
-    build_conditional,
     conditional_refusal,
 )
 from wdro_model.objectives.integration.conditional.loss import affine_block
 from wdro_model.objectives.integration.conditional.table import Tables
 from wdro_model.objectives.integration.inner_integral import Stream
-from wdro_model.objectives.integration.tilted import build_tilted
+from wdro_model.objectives.integration.tilted import Tilted
 from wdro_model.uncertainty.costs import Norm, SquaredEuclidean
 from wdro_model.uncertainty.supports import Box, Nonnegative, Where
 
@@ -56,7 +55,7 @@ def traffic(
 
 
 def conditional(model, epsilon, sigma) -> Conditional:
-    return build_conditional(model, Scales(epsilon, sigma, 20))
+    return Conditional(model, Scales(epsilon, sigma, 20))
 
 
 def everything(model):
@@ -145,7 +144,7 @@ def test_many_links_agree_with_tilted_draws():
     model = traffic(links=30, count=4)
     x, dual, epsilon, sigma = np.full(30, 1.1), 2.0, 0.1, 0.1
     inner = at_point(conditional(model, epsilon, sigma), model, x, dual)
-    draws = build_tilted(model, Scales(epsilon, sigma, 4000))
+    draws = Tilted(model, Scales(epsilon, sigma, 4000))
     sampled = at_point(draws, model, x, dual)
     error = sampled.diagnostics(dual).standard_error
     assert inner.at(dual).value == pytest.approx(sampled.at(dual).value, abs=5 * error + 1e-4)
@@ -158,9 +157,9 @@ def test_tilted_draws_settle_at_the_same_dual_variable():
     x, epsilon, sigma = np.full(60, 0.9), 0.05, 0.05
     inner = conditional(model, epsilon, sigma).slice(x, everything(model), Stream(0))
     exact = minimise_dual(inner.at, model.radius, 1.0)
-    rule = build_tilted(model, Scales(epsilon, sigma, 200))
+    rule = Tilted(model, Scales(epsilon, sigma, 200))
     for guess in (None, 0.1 * exact.dual, 20 * exact.dual):
-        assert rule.settle(x, guess) == pytest.approx(exact.dual, rel=0.03)
+        assert rule.settle_dual(x, guess) == pytest.approx(exact.dual, rel=0.03)
     sampled = rule.slice(x, everything(model), Stream(0))
     found = minimise_dual(sampled.at, model.radius, exact.dual)
     assert found.dual == pytest.approx(exact.dual, rel=0.03)
@@ -491,13 +490,13 @@ def test_frozen_parameters_keep_their_value():
     assert rule.frame.dimension == 1
     x, dual = np.array([0.9, 1.4]), 1.2
     inner = at_point(rule, frozen, x, dual)
-    sampled = at_point(build_tilted(frozen, Scales(0.1, 0.2, 20_000)), frozen, x, dual)
+    sampled = at_point(Tilted(frozen, Scales(0.1, 0.2, 20_000)), frozen, x, dual)
     assert inner.at(dual).value == pytest.approx(sampled.at(dual).value, rel=1e-3)
     both = traffic_with_weights({names["beta"]: np.inf, names["alpha"]: np.inf}, names)
     rule = conditional(both, 0.1, 0.2)
     assert rule.frame.dimension == 0
     inner = at_point(rule, both, x, dual)
-    sampled = at_point(build_tilted(both, Scales(0.1, 0.2, 20)), both, x, dual)
+    sampled = at_point(Tilted(both, Scales(0.1, 0.2, 20)), both, x, dual)
     assert inner.at(dual).value == pytest.approx(sampled.at(dual).value, rel=1e-9)
 
 

@@ -18,7 +18,7 @@ from scipy.special import log_ndtr, logsumexp
 
 import wdro_model as wdro
 from wdro_model.objectives.integration import Scales, Stream
-from wdro_model.objectives.integration.conditional.by_blocks import build_conditional
+from wdro_model.objectives.integration.conditional.by_blocks import Conditional
 from wdro_model.objectives.integration.conditional.loss import may_have_kinks
 from wdro_model.uncertainty.supports import Box
 
@@ -294,7 +294,7 @@ def test_two_states_without_kinks(seed, width):
 def test_derivatives_are_those_of_the_values(seed, states, kinked):
     case = random_case(seed, width=1, states=states, kinked=kinked)
     model = case.problem()._model
-    rule = build_conditional(model, Scales(case.epsilon, case.sigma, 20))
+    rule = Conditional(model, Scales(case.epsilon, case.sigma, 20))
     samples, dual, h = np.arange(len(case.a)), case.dual, 1e-4
 
     def at(x: float):

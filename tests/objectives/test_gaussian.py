@@ -11,7 +11,7 @@ import pytest
 import wdro_model as wdro
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.gaussian import Gaussian
-from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.integration.inner_integral import Scales, Stream
 from wdro_model.objectives.scales import calibrate_dual
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
 
@@ -30,11 +30,8 @@ def affine(rng):
 
 def strategies(problem, draws):
     model = problem._model
-    parts = (model.loss, model.joint, model.cost)
-    return (
-        Gaussian(*parts, epsilon=EPSILON, sigma=SIGMA, draws=draws),
-        ClosedForm(*parts, epsilon=EPSILON, sigma=SIGMA),
-    )
+    scales = Scales(EPSILON, SIGMA, draws)
+    return Gaussian(model, scales), ClosedForm(model, scales)
 
 
 def test_estimator_converges_to_the_closed_form(affine):

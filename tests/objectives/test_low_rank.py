@@ -13,7 +13,7 @@ from wdro_model import Problem, UncertainParameter
 from wdro_model.loss import CallableLoss
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration.closed_form import ClosedForm
-from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.integration.inner_integral import Scales, Stream
 from wdro_model.objectives.integration.lines import integrate_lines, whole_lines
 from wdro_model.objectives.integration.low_rank.slice import LowRank, low_rank_refusal
 from wdro_model.uncertainty.ambiguity import WassersteinBall
@@ -32,7 +32,7 @@ def model_of(loss, cost=None):
 def strategy(loss, epsilon, sigma, cost=None, draws=100):
     model = model_of(loss, cost)
     assert low_rank_refusal(model) is None
-    return model, LowRank(model, epsilon=epsilon, sigma=sigma, draws=draws)
+    return model, LowRank(model, Scales(epsilon, sigma, draws))
 
 
 def panels(breaks, nodes=24):
@@ -301,7 +301,7 @@ def test_affine_losses_agree_with_the_closed_form(kind) -> None:
         "frozen": SquaredEuclidean(weights=[1.0, np.inf, 0.5, np.inf, 3.0]),
     }[kind]
     model, rule = strategy(x @ data + cp.sum_squares(x), 0.01, 0.3, cost)
-    other = ClosedForm(model.loss, model.joint, model.cost, epsilon=0.01, sigma=0.3)
+    other = ClosedForm(model, Scales(0.01, 0.3))
     point = rng.normal(size=5)
     some = np.array([1, 4, 5])
     for samples in (np.arange(7), some):

@@ -127,7 +127,7 @@ def test_modes_of_another_temperature_lead_to_the_same_integrals(
     known = earlier.findings()
     assert known is not None
     rule = Choice("conditional", "").build(model, Scales(EPSILON, SIGMA, 10))
-    rule.begin_with(known, first)
+    rule.use_findings(known, first)
     inner = rule.slice(x, np.arange(3), Stream(0))
     assert inner.guess == first
     for dual in (first, then):
@@ -234,7 +234,7 @@ def test_modes_of_other_samples_are_not_taken_over() -> None:
         for p in (built, other)
     ]
     rules[0].slice(x, np.arange(3), Stream(0)).at(1.0)
-    rules[1].begin_with(rules[0].findings(), 123.0)
+    rules[1].use_findings(rules[0].findings(), 123.0)
     assert rules[1].slice(x, np.arange(3), Stream(0)).guess != 123.0
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.objectives.annealed import Annealed
 from tests.objectives.sampled_decisions import judged, random_decision
 from wdro_model.objectives.integration import Scales, Stream
-from wdro_model.objectives.integration.tilted import build_tilted
+from wdro_model.objectives.integration.tilted import Tilted
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -29,7 +29,7 @@ def test_a_value_called_optimal_is_right(seed):
 def test_a_far_corner_of_the_box_is_not_missed():
     """The loss grows like exp: at this price of transport all of the mass is in the far corner."""
     case, epsilon, sigma, dual = random_decision(11), 9e-4, 0.01, 1.0
-    rule = build_tilted(case.problem()._model, Scales(epsilon, sigma, 256))
+    rule = Tilted(case.problem()._model, Scales(epsilon, sigma, 256))
     rule.refresh(case.decision, dual)
     inner = rule.slice(case.decision, np.arange(1), Stream(0))
     truth = case.reference(epsilon, sigma).one(0, dual)

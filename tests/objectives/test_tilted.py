@@ -13,17 +13,12 @@ from tests.objectives.quadrature import brute_force
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.integration.importance.proposals import log_scaled_mass
-from wdro_model.objectives.integration.inner_integral import Stream
-from wdro_model.objectives.integration.tilted import Tilted, build_tilted, tilted_refusal
+from wdro_model.objectives.integration.inner_integral import Scales, Stream
+from wdro_model.objectives.integration.tilted import Tilted, tilted_refusal
 from wdro_model.uncertainty.costs import Callable, Mahalanobis, Norm, SquaredEuclidean
 from wdro_model.uncertainty.supports import Box, Nonnegative, Polyhedron, Where
 
 pytestmark = pytest.mark.filterwarnings("error")
-
-
-class Scales:
-    def __init__(self, epsilon, sigma, draws):
-        self.epsilon, self.sigma, self.draws = epsilon, sigma, draws
 
 
 def compiled(loss, *, cost=None, radius=0.1, variables=None):
@@ -36,7 +31,7 @@ def compiled(loss, *, cost=None, radius=0.1, variables=None):
 
 
 def tilted(model, epsilon, sigma, draws) -> Tilted:
-    return build_tilted(model, Scales(epsilon, sigma, draws))
+    return Tilted(model, Scales(epsilon, sigma, draws))
 
 
 def everything(model):
@@ -79,7 +74,7 @@ def test_affine_losses_have_equal_weights_and_the_closed_form_value(box):
     x = cp.Variable(d)
     model = compiled(xi @ x)
     point = rng.standard_normal(d)
-    exact = ClosedForm(model.loss, model.joint, model.cost, epsilon=epsilon, sigma=sigma)
+    exact = ClosedForm(model, Scales(epsilon, sigma))
     truth = exact.slice(point, everything(model), Stream(0))
     total, gradient, slope = [], np.zeros(d), []
     chunks, draws = 5, 20_000
@@ -101,7 +96,7 @@ def test_another_dual_variable_reweights_the_same_draws():
     xi = wdro.UncertainParameter(3, samples=rng.standard_normal((5, 3)))
     model = compiled(cp.Variable(3) @ xi)
     x, epsilon, sigma = np.array([1.0, -0.5, 0.2]), 0.1, 0.3
-    truth = ClosedForm(model.loss, model.joint, model.cost, epsilon=epsilon, sigma=sigma)
+    truth = ClosedForm(model, Scales(epsilon, sigma))
     exact = truth.slice(x, everything(model), Stream(0))
     inner = at_point(tilted(model, epsilon, sigma, 4000), model, x, 1.0)
     for dual in (0.5, 1.0, 2.0):
@@ -118,7 +113,7 @@ def test_mahalanobis_cost_on_affine_losses_is_the_closed_form():
     xi = wdro.UncertainParameter(d, samples=rng.standard_normal((4, d)))
     model = compiled(cp.Variable(d) @ xi, cost=Mahalanobis(precision=factor @ factor.T + np.eye(d)))
     x, epsilon, sigma = rng.standard_normal(d), 0.05, 0.2
-    truth = ClosedForm(model.loss, model.joint, model.cost, epsilon=epsilon, sigma=sigma)
+    truth = ClosedForm(model, Scales(epsilon, sigma))
     exact = truth.slice(x, everything(model), Stream(0)).at(0.4)
     inner = at_point(tilted(model, epsilon, sigma, 50), model, x, 0.4)
     assert inner.at(0.4).value == pytest.approx(exact.value, rel=1e-10)
@@ -163,7 +158,7 @@ def test_ten_tilted_draws_beat_a_thousand_from_the_reference(case):
     reference = at_point(tilted(model, epsilon, sigma, 5000), model, x, dual, seed=99)
     truth = reference.gradient(dual)
     few = tilted(model, epsilon, sigma, 10)
-    plain = Gaussian(model.loss, model.joint, model.cost, epsilon=epsilon, sigma=sigma, draws=1000)
+    plain = Gaussian(model, Scales(epsilon, sigma, 1000))
     errors = [
         np.linalg.norm(at_point(few, model, x, dual, seed).gradient(dual) - truth)
         for seed in range(5)

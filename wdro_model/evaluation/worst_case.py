@@ -14,7 +14,10 @@ from wdro_model.loss.atoms.facts import brief as brief_constraint
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.exact import Extremal, counterpart
 from wdro_model.objectives.exact.counterpart import unmoved
-from wdro_model.objectives.integration import STRATEGIES, Scales, Stream
+from wdro_model.objectives.integration.gaussian import Gaussian
+from wdro_model.objectives.integration.inner_integral import Scales, Stream
+from wdro_model.objectives.integration.sampled import SampledSlice
+from wdro_model.objectives.integration.tilted import Tilted, tilted_refusal
 from wdro_model.objectives.least_thresholds import risk_on
 from wdro_model.solve.certify import Solution
 from wdro_model.solve.true_risk import robust_value, settled, worst_with_tails
@@ -232,12 +235,13 @@ def smoothed_worst_case(model: RobustModel, solution: Solution, seed: int = 0) -
         )
     x = model.feasible.layout.join(solution.everything)
     draws = int(np.clip(ENTRIES // max(1, model.rows.size), 1, MOST_DRAWS))
-    name = "tilted" if STRATEGIES["tilted"].refusal(model) is None else "gaussian"
-    rule = STRATEGIES[name].build(model, Scales(solution.epsilon, solution.sigma, draws))
+    kind = Tilted if tilted_refusal(model) is None else Gaussian
+    rule = kind(model, Scales(solution.epsilon, solution.sigma, draws))
     dual = float(solution.dual)
     rule.refresh(x, dual)
     samples, stream = np.arange(model.joint.size), Stream(seed, STAGE)
     found = rule.slice(x, samples, stream)
+    assert isinstance(found, SampledSlice)
     weights, log_mean = found.weights(dual)
     shares = model.shares
     penalty = float(

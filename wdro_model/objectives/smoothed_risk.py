@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ def is_rough(inner: Slice, point: Point, epsilon: float) -> bool:
 
     The strategy knows the last one now, and makes them anew for it.
     """
-    guess: float | None = getattr(inner, "guess", None)
+    guess = inner.guess
     if guess is None or point.dual is None or point.diagnostics is None:
         return False
     moved = abs(point.dual - guess) > FAR * guess
@@ -113,7 +112,8 @@ class Smoothed:
         inner = self.integration.slice(x, samples, self.stream)
         point = self._point(inner, dual)
         if dual is None and is_rough(inner, point, self.epsilon):
-            self.integration.forget()
+            assert point.dual is not None
+            self.integration.refresh(x, point.dual)
             inner = self.integration.slice(x, samples, self.stream)
             point = self._point(inner, None)
         self._last = (x.copy(), inner, point.dual or 0.0)
@@ -125,22 +125,24 @@ class Smoothed:
         None where that is not known: the strategy does not say, or x is not the decision that was
         evaluated last.
         """
-        return self._known("held", x)
+        inner, dual = self._evaluated_at(x)
+        return None if inner is None else inner.held(dual)
 
     def replied(self, x: Array) -> Callable[[Array], Array] | None:
         """Gradients at decisions close to x, to which adversary and dual reply; None as above."""
-        return self._known("replied", x)
+        inner, dual = self._evaluated_at(x)
+        return None if inner is None else inner.replied(dual)
 
     def likely(self, x: Array) -> Array | None:
         """Where the adversary most likely moves each sample, (N, d); None where not known."""
-        return self._known("likely", x)
+        inner, dual = self._evaluated_at(x)
+        return None if inner is None else inner.likely(dual)
 
-    def _known(self, name: str, x: Array) -> Any:
-        """What the integrals know at the last decision and its dual; None if x is another one."""
+    def _evaluated_at(self, x: Array) -> tuple[Slice | None, float]:
+        """The integrals of the last decision and its dual; None if x is another one."""
         if self._last is None or not np.array_equal(x, self._last[0]):
-            return None
-        tell: Any = getattr(self._last[1], name, None)
-        return None if tell is None else tell(self._last[2])
+            return None, np.nan
+        return self._last[1], self._last[2]
 
     def estimate(
         self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator
@@ -162,9 +164,8 @@ class Smoothed:
         residual = 0.0
         if dual is None:
             last = self.minimum.dual if self.minimum else None
-            # Strategies may know better where to look, and how far.
-            start, trust = getattr(inner, "guess", last), getattr(inner, "trust", np.inf)
-            self.minimum = minimise_dual(in_time(inner), self.radius, start, trust=trust)
+            start = last if inner.guess is None else inner.guess
+            self.minimum = minimise_dual(in_time(inner), self.radius, start, trust=inner.trust)
             refuse_infinite(self.minimum.value, self.minimum.dual)
             if self.minimum.at_bound:
                 raise UnboundedError(UNBOUNDED)
@@ -226,7 +227,7 @@ class Moving(Smoothed):
     def settle(self, x: Array, start: float | None) -> tuple[DualMinimum, float]:
         """The dual at x over all samples, the proposals moving with it, and how far the values on
         the way contradict convexity: draws that miss a mode at one dual and not at another do."""
-        rule: Any = self.integration
+        rule = self.integration
         samples = np.arange(self.size)
         while True:
             seen: list[tuple[float, DualPoint]] = []

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from wdro_model.errors import did_you_mean, unknown_name
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives import integration
-from wdro_model.objectives.integration import STRATEGIES, Choice, Scales, Stream
+from wdro_model.objectives.integration import STRATEGIES, Choice, Integration, Scales, Stream
 from wdro_model.objectives.integration.over_workers import OverWorkers
 from wdro_model.objectives.least_thresholds import LeastThresholds
 from wdro_model.objectives.smoothed_risk import Moving, Smoothed
@@ -214,7 +214,7 @@ class Recipe:
         )
         return over_thresholds(found, self.model)
 
-    def _rule(self, scales: Scales) -> Any:
+    def _rule(self, scales: Scales) -> Integration:
         """The strategy: on the workers of a cluster where they hold the data, else here."""
         client = active_client() if self.model.joint.is_stored else None
         if client is None:
@@ -230,14 +230,14 @@ class Recipe:
         return max(least, min(REPORT_DRAWS, REPORT_ENTRIES // entries))
 
 
-def built(choice: Choice, scales: Scales, model: RobustModel) -> Any:
+def built(choice: Choice, scales: Scales, model: RobustModel) -> Integration:
     """The strategy for a part of the data."""
     return choice.build(model, scales)
 
 
 def surrogate(objective: Smoothed) -> Smoothed | None:
     """A cheaper objective of nearly the same value to begin with, where the strategy has one."""
-    easier: Any = objective.integration.surrogate()
+    easier = objective.integration.surrogate()
     if easier is None:
         return None
     drawn = easier.joint.probabilities

@@ -176,11 +176,11 @@ def place_to_begin(
     model, rule = recipe.model, first.integration
     if options.start is not None or Feature.FULL_GRADIENTS not in solver.features:
         return first_point(model, None, options, rng)
-    if rule.begins == EMPIRICAL and rule.exact:
+    if rule.start == EMPIRICAL and rule.exact:
         return empirical_decision(model, options)
     if not rule.exact:
         return good_decision(model, options)
-    if rule.begins == ROBUST:
+    if rule.start == ROBUST:
         if (robust := robust_decision(model, options)) is not None:
             return robust
         good = empirical_decision(model, options)
@@ -196,7 +196,7 @@ def gone_on(recipe: Recipe, first: Smoothed, earlier: Experience, start: Array) 
     steepness = earlier.expected_steepness(distance)
     if steepness is None:
         return start
-    first.integration.begin_with(earlier.integrals, steepness / distance ** (order - 1))
+    first.integration.use_findings(earlier.integrals, steepness / distance ** (order - 1))
     directions: Any = model.feasible.oracle().own_direction
     if not hasattr(directions, "begin_with"):
         return start

@@ -115,8 +115,8 @@ def run_stages(
             for stage in range(STAGES):
                 stage_began = time.perf_counter()
                 objective = recipe.objective(draws, stage)
-                objective.integration.inherit(known)
-                objective.minimum = DualMinimum(objective.integration.settle(x, dual), np.nan)
+                objective.integration.use_findings(known.findings(), dual)
+                objective.minimum = DualMinimum(objective.integration.settle_dual(x, dual), np.nan)
                 standstill = Standstill(solver.gap)
                 limited = within(solver, began, sum(run.iterations for run in runs))
                 limited = replace(
@@ -206,7 +206,7 @@ def judged(
     fitting = STAGE_ENTRIES // (16 * max(1, recipe.model.rows.size))
     more = max(draws, min(REPORTED, fitting)) if oracle is None else MORE * draws
     objective = recipe.objective(more, stage)
-    objective.integration.inherit(known)
+    objective.integration.use_findings(known.findings(), dual)
     for _ in range(AUDITS):
         objective.minimum = DualMinimum(dual, np.nan)
         plain = objective.evaluate(outcome.x)
@@ -244,7 +244,7 @@ def audited(objective: Smoothed, x: Array, point: Point) -> Point:
     """The point with the error of what its draws may have missed, where the strategy can tell."""
     if point.diagnostics is None or point.dual is None:
         return point
-    found = objective.integration.audited(point.diagnostics, x, point.dual)
+    found = objective.integration.audit(point.diagnostics, x, point.dual)
     return replace(point, diagnostics=found)
 
 

@@ -8,39 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from wdro_model.model import RobustModel
-from wdro_model.objectives.integration.by_cells import build_cells, cells_refusal
+from wdro_model.objectives.integration.by_cells import ByCells, cells_refusal
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.conditional.by_blocks import (
-    build_conditional,
+    Conditional,
     conditional_refusal,
 )
 from wdro_model.objectives.integration.gaussian import Gaussian
-from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream, inputs
+from wdro_model.objectives.integration.inner_integral import Integration, Scales, Slice, Stream
 from wdro_model.objectives.integration.low_rank.forms import dissect, generic_rank
 from wdro_model.objectives.integration.low_rank.slice import (
-    build_low_rank,
+    LowRank,
     drawn_refusal,
     low_rank_refusal,
 )
 from wdro_model.objectives.integration.norms import EuclideanMixture, squared_twin
-from wdro_model.objectives.integration.separable.slice import build_separable, separable_refusal
-from wdro_model.objectives.integration.tilted import build_tilted, tilted_refusal
+from wdro_model.objectives.integration.separable.slice import Separable, separable_refusal
+from wdro_model.objectives.integration.tilted import Tilted, tilted_refusal
 
 __all__ = ["STRATEGIES", "Choice", "Integration", "Scales", "Slice", "Stream", "choose"]
-
-
-@dataclass(frozen=True)
-class Scales:
-    """Temperature and reference of the smoothing, and the draws of the sampling strategies."""
-
-    epsilon: float
-    sigma: float | np.ndarray
-    draws: int
 
 
 @dataclass(frozen=True)
@@ -48,7 +38,7 @@ class Strategy:
     """One entry of the table."""
 
     refusal: Callable[[RobustModel], str | None]
-    build: Callable[[RobustModel, Scales], Any]
+    build: Callable[[RobustModel, Scales], Integration]
     detour: Callable[[RobustModel], str | None] = lambda model: None
     """Why a later one does better, where this one applies; asked if the user names none."""
 
@@ -60,7 +50,7 @@ class Choice:
     name: str
     reason: str
 
-    def build(self, model: RobustModel, scales: Scales) -> Any:
+    def build(self, model: RobustModel, scales: Scales) -> Integration:
         return STRATEGIES[self.name].build(model, scales)
 
 
@@ -77,10 +67,6 @@ def closed_form_refusal(model: RobustModel) -> str | None:
         if not model.cost.is_separable:
             return "the ground cost couples the coordinates of a box support"
     return None
-
-
-def build_closed_form(model: RobustModel, scales: Scales) -> ClosedForm:
-    return ClosedForm(*inputs(model), epsilon=scales.epsilon, sigma=scales.sigma)
 
 
 def norms_refusal(model: RobustModel) -> str | None:
@@ -105,12 +91,7 @@ def _squared_refusals(model: RobustModel) -> dict[str, str | None]:
 
 def build_norms(model: RobustModel, scales: Scales) -> EuclideanMixture:
     name = next(name for name, reason in _squared_refusals(model).items() if reason is None)
-    inner = STRATEGIES[name].build(squared_twin(model), scales)
-    return EuclideanMixture(model, inner, epsilon=scales.epsilon, sigma=scales.sigma)
-
-
-def build_gaussian(model: RobustModel, scales: Scales) -> Gaussian:
-    return Gaussian(*inputs(model), epsilon=scales.epsilon, sigma=scales.sigma, draws=scales.draws)
+    return EuclideanMixture(model, scales, STRATEGIES[name].build(squared_twin(model), scales))
 
 
 def low_rank_detour(model: RobustModel) -> str | None:
@@ -135,14 +116,14 @@ MIXABLE = ("closed_form", "separable", "low_rank")
 """Strategies for squared costs that tell the samples apart."""
 
 STRATEGIES: dict[str, Strategy] = {
-    "closed_form": Strategy(closed_form_refusal, build_closed_form),
-    "separable": Strategy(separable_refusal, build_separable),
-    "low_rank": Strategy(low_rank_refusal, build_low_rank, low_rank_detour),
+    "closed_form": Strategy(closed_form_refusal, ClosedForm),
+    "separable": Strategy(separable_refusal, Separable),
+    "low_rank": Strategy(low_rank_refusal, LowRank, low_rank_detour),
     "norms": Strategy(norms_refusal, build_norms, norms_detour),
-    "cells": Strategy(cells_refusal, build_cells),
-    "conditional": Strategy(conditional_refusal, build_conditional),
-    "tilted": Strategy(tilted_refusal, build_tilted),
-    "gaussian": Strategy(lambda model: None, build_gaussian),
+    "cells": Strategy(cells_refusal, ByCells),
+    "conditional": Strategy(conditional_refusal, Conditional),
+    "tilted": Strategy(tilted_refusal, Tilted),
+    "gaussian": Strategy(lambda model: None, Gaussian),
 }
 
 

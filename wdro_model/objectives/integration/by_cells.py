@@ -11,8 +11,6 @@ next one begins. The gradient in x is that of f, averaged over the nodes in thei
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wdro_model.loss.batched import FlatLoss
@@ -33,7 +31,13 @@ from wdro_model.objectives.integration.importance.frame import (
     typical_radius,
 )
 from wdro_model.objectives.integration.importance.targets import blocks, probe
-from wdro_model.objectives.integration.inner_integral import ROBUST, Given, Stream, inputs
+from wdro_model.objectives.integration.inner_integral import (
+    ROBUST,
+    Integration,
+    Scales,
+    Slice,
+    Stream,
+)
 from wdro_model.objectives.integration.normal import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.samples import SampleShares
@@ -50,18 +54,15 @@ FLAT = 1e-9
 """A polyhedron so thin around a sample, relative to its distance from 0, has no interior."""
 
 
-class ByCells(Given):
+class ByCells(Integration):
     """Adaptive cells over one or two coordinates."""
 
     name = "cells"
-    begins = ROBUST
-    exact = True
+    start = ROBUST
 
-    def __init__(
-        self, *given: Any, radius: float | None, tolerance: float | None = None, **settings: Any
-    ) -> None:
-        super().__init__(*given, **settings)
-        self.radius = radius
+    def __init__(self, model: RobustModel, scales: Scales, tolerance: float | None = None) -> None:
+        super().__init__(model, scales)
+        self.radius = model.radius
         self.frame: Frame = frame_of(self.joint, self.cost, self.sigma)
         self.tolerance = tolerance or FINE[self.frame.dimension]
         self.region: CellRegion = region_of(self.frame, self.cost)
@@ -79,23 +80,10 @@ class ByCells(Given):
             "coordinates that move"
         )
 
-    @property
-    def rows(self) -> Array:
-        """The samples, (N, d)."""
-        return self.joint.matrix
-
     def surrogate(self) -> ByCells | None:
         """The same with fewer cells, to begin with, in the plane."""
         if self.frame.dimension == 2 and self.tolerance < COARSE and self._easier is None:
-            self._easier = ByCells(
-                self.loss,
-                self.joint,
-                self.cost,
-                epsilon=self.epsilon,
-                sigma=self.sigma,
-                radius=self.radius,
-                tolerance=COARSE,
-            )
+            self._easier = ByCells(self.model, self.scales, COARSE)
         return self._easier
 
     def slice(
@@ -165,7 +153,7 @@ def plain_values(loss: FlatLoss, x: Array, rows: Array) -> Array:
             return np.where(np.isneginf(found), np.nan, found)
 
 
-class CellSlice:
+class CellSlice(Slice):
     """mean_k phi_k at one x."""
 
     def __init__(self, rule: ByCells, x: Array, samples: Array, shares: SampleShares) -> None:
@@ -253,8 +241,3 @@ def thin_refusal(region: CellRegion) -> str | None:
         area = 0.5 * abs(float(x @ np.roll(y, 1) - y @ np.roll(x, 1)))
         thin = len(part) < 3 or area < FLAT * size**2
     return "the support has no interior" if thin else None
-
-
-def build_cells(model: RobustModel, scales: Any) -> ByCells:
-    """The strategy for a model; scales: epsilon and sigma."""
-    return ByCells(*inputs(model), epsilon=scales.epsilon, sigma=scales.sigma, radius=model.radius)

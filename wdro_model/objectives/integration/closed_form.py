@@ -23,17 +23,22 @@ samples enter through their mean alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from scipy.special import log_ndtr
 
+from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.importance.frame import Whitening
-from wdro_model.objectives.integration.inner_integral import ROBUST, Given, Stream
+from wdro_model.objectives.integration.inner_integral import (
+    ROBUST,
+    Integration,
+    SampleSlice,
+    Scales,
+    Stream,
+)
 from wdro_model.objectives.integration.normal import hazard, interval_log_mass, normal_interval
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.joint import JointSamples
@@ -157,23 +162,25 @@ class AffineTilt:
         return 0.5 * float(np.sum(self.shift**2 / self.variance) + np.sum(np.log(self.variance)))
 
 
-class ClosedForm(Given):
+class ClosedForm(Integration):
     """Exact integration for affine losses."""
 
     name = "closed_form"
-    exact = True
 
-    def __init__(self, *inputs: Any, rows: Array | None = None, **settings: Any) -> None:
-        super().__init__(*inputs, **settings)
+    def __init__(self, model: RobustModel, scales: Scales, nodes: Array | None = None) -> None:
+        super().__init__(model, scales)
         joint = self.joint
-        self.rows = joint.matrix if rows is None else rows
-        """The samples, or nodes that stand for them."""
+        self._nodes = joint.matrix if nodes is None else nodes
         self.frame = Whitening(self.cost, self.sigma)
         self.bounds = None if joint.everywhere else joint.bounds
         self.box = () if self.bounds is None else tuple(map(self.frame.moving, self.bounds))
         if self.bounds is not None and joint.matrix.size >= SURROGATE_ENTRIES:
-            self.begins = ROBUST  # an evaluation costs more than the exact counterpart
+            self.start = ROBUST  # an evaluation costs more than the exact counterpart
         self._reference: Array | None = None
+
+    @property
+    def rows(self) -> Array:
+        return self._nodes
 
     def slice(
         self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
@@ -193,22 +200,18 @@ class ClosedForm(Given):
         On half lines up to the sixth, nearly the same function at 1/N of the cost. Elsewhere over
         two nodes with the samples' mean and variance, coordinate by coordinate.
         """
-        if self.bounds is None or self.begins != ROBUST or len(self.rows) <= 4:
+        if self.bounds is None or self.start != ROBUST or len(self.rows) <= 4:
             return None
-        build: Callable[..., ClosedForm] = Compressed
-        extra: dict[str, Array] = {}
-        if not on_half_lines(self.bounds):
-            mean, square = self.joint.mean, np.zeros(self.joint.dimension)
-            times = self.joint.shares.multiple(np.ones(self.joint.size))
-            # One by one: no second array of the samples' size.
-            for count, row in zip(times, self.joint.matrix):
-                square += count * (row - mean) ** 2
-            spread = np.sqrt(square / self.joint.size)
-            nodes = np.clip(np.stack([mean - spread, mean + spread]), *self.bounds)
-            build, extra = ClosedForm, {"rows": nodes}
-        return build(
-            self.loss, self.joint, self.cost, epsilon=self.epsilon, sigma=self.sigma, **extra
-        )
+        if on_half_lines(self.bounds):
+            return Compressed(self.model, self.scales)
+        mean, square = self.joint.mean, np.zeros(self.joint.dimension)
+        times = self.joint.shares.multiple(np.ones(self.joint.size))
+        # One by one: no second array of the samples' size.
+        for count, row in zip(times, self.joint.matrix):
+            square += count * (row - mean) ** 2
+        spread = np.sqrt(square / self.joint.size)
+        nodes = np.clip(np.stack([mean - spread, mean + spread]), *self.bounds)
+        return ClosedForm(self.model, self.scales, nodes)
 
     def describe(self) -> str:
         if self.bounds is None:
@@ -231,7 +234,7 @@ class ClosedForm(Given):
         return self._reference[samples]
 
 
-class FreeSlice:
+class FreeSlice(SampleSlice):
     """mean_k phi_k at one x, on R^d."""
 
     def __init__(
@@ -262,7 +265,7 @@ class FreeSlice:
     def gradient(self, dual: float) -> Array:
         return self._gradient_at(self._mean, self._rule.tilt(self._slope, dual).shift)
 
-    def each(self, duals: Array) -> tuple[Array, Array]:
+    def by_sample(self, duals: Array) -> tuple[Array, Array]:
         """phi and the mean cost, of the mean of the samples: all move alike. (J, 1) twice."""
         points = [self.at(float(dual)) for dual in duals]
         values, costs = [point.value for point in points], [-point.slope for point in points]
@@ -273,9 +276,6 @@ class FreeSlice:
         weight = shares.sum(axis=1)
         move = sum(w * self._rule.tilt(self._slope, dual).shift for w, dual in zip(weight, duals))
         return self._gradient_at(self._mean, np.asarray(move))
-
-    def diagnostics(self, dual: float) -> None:
-        return None
 
     def _gradient_at(self, mean: Array, move: Array) -> Array:
         """The gradient in x of the loss at one scenario, the move in z."""
@@ -326,7 +326,7 @@ class BoxSlice(FreeSlice):
     def gradient(self, dual: float) -> Array:
         return self._gradient_at(self._mean, self._at(dual).move)
 
-    def each(self, duals: Array) -> tuple[Array, Array]:
+    def by_sample(self, duals: Array) -> tuple[Array, Array]:
         """phi_k and the mean cost of each sample, (J, K) twice."""
         rule, rows = self._rule, self._rule.rows[self._samples]
         still = self._value + (rows - self._mean) @ self._gradient
@@ -376,8 +376,8 @@ class BoxSlice(FreeSlice):
 class Compressed(ClosedForm):
     """Affine losses on half lines, the samples standing behind their moments."""
 
-    def __init__(self, *inputs: Any, **settings: Any) -> None:
-        super().__init__(*inputs, rows=inputs[1].mean[None], **settings)
+    def __init__(self, model: RobustModel, scales: Scales) -> None:
+        super().__init__(model, scales, model.joint.mean[None])
         assert self.bounds is not None
         ends = np.isfinite(self.box[0]) | np.isfinite(self.box[1])
         self.ended = np.flatnonzero(ends)

@@ -12,11 +12,12 @@ do not tell their error: some samples are integrated again by draws that follow 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
-from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.model import RobustModel
+from wdro_model.objectives.integration.inner_integral import AUDIT_STREAM, Scales, Stream
 from wdro_model.objectives.integration.sampled import Draws, SampledIntegration
 from wdro_model.objectives.integration.tilted import Tilted
 from wdro_model.sets.deadlines import OutOfTime
@@ -25,8 +26,6 @@ from wdro_model.uncertainty.sampling import GaussianSampler
 
 CHECKED, CHECKING_DRAWS = 16, 64
 """Samples that are integrated again, and draws of each for that."""
-AUDIT = Stream(seed=0, stage=2**63 - 2)
-"""Random numbers that no slice uses."""
 NOISE = 4.0
 """Standard errors up to which two estimates of one integral may differ."""
 
@@ -36,8 +35,8 @@ class Gaussian(SampledIntegration):
 
     name = "gaussian"
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
+    def __init__(self, model: RobustModel, scales: Scales) -> None:
+        super().__init__(model, scales)
         self._sampler = GaussianSampler(self.joint, self.cost.frozen)
         self._buffer = np.empty((0, self.joint.dimension))
 
@@ -62,20 +61,19 @@ class Gaussian(SampledIntegration):
             costs[i] = self.cost(centers, points)
         return Draws(self._buffer[: len(samples) * count], costs)
 
-    def audited(self, found: Diagnostics, x: Array, dual: float) -> Diagnostics:
+    def audit(self, diagnostics: Diagnostics, x: Array, dual: float) -> Diagnostics:
         """The diagnostics, with the distance to draws that follow the density as missed mass."""
         rows = np.unique(np.linspace(0, self.joint.size - 1, CHECKED).astype(int))
-        settings: dict[str, Any] = {"epsilon": self.epsilon, "sigma": self.sigma}
-        other = Tilted(self.loss, self.joint, self.cost, draws=CHECKING_DRAWS, **settings)
+        other = Tilted(self.model, replace(self.scales, draws=CHECKING_DRAWS))
         values, errors = [], []
         try:
             for rule in (self, other):
                 rule.refresh(x, dual)
-                inner = rule.slice(x, rows, AUDIT)
+                inner = rule.slice(x, rows, AUDIT_STREAM)
                 values.append(inner.at(dual).value)
                 known = inner.diagnostics(dual)
                 errors.append(0.0 if known is None else known.standard_error)
         except (OutOfTime, NotImplementedError):  # no time, or no gradient in the data
-            return found
+            return diagnostics
         apart, error = abs(values[1] - values[0]), math.hypot(*errors)
-        return found if apart <= NOISE * error else found.worse_by(0.0, apart)
+        return diagnostics if apart <= NOISE * error else diagnostics.worse_by(0.0, apart)

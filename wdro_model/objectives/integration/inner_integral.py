@@ -4,24 +4,21 @@ For each sample xi_k and reference measure N(xi_k, sigma^2) restricted to the su
 
     phi_k(x, l) = eps * log E_zeta exp((f(x, zeta) - l c(xi_k, zeta)) / eps).
 
-A strategy fixes x and returns a slice: the mean of phi_k over some samples as a function of the
-dual variable l alone, cheap to evaluate many times, and its gradient in x at a chosen l.
+An `Integration` fixes x and returns a `Slice`: the mean of phi_k over some samples as a function of
+the dual variable l alone, cheap to evaluate many times, and its gradient in x at a chosen l.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 
-from wdro_model.loss.batched import FlatLoss
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.solvers.objective import Array, Diagnostics
-from wdro_model.uncertainty.costs import BoundCost
-from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.samples import SampleShares
 
 
@@ -39,15 +36,90 @@ class Stream:
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
-VERTEX, EMPIRICAL, ROBUST = "vertex", "ERM decision", "exact robust decision"
-"""Places to begin: a vertex of the set, or a decision where the objective costs more than that."""
-PILOT = Stream(seed=0, stage=2**63 - 1)
+PILOT_STREAM = Stream(seed=0, stage=2**63 - 1)
+AUDIT_STREAM = Stream(seed=0, stage=2**63 - 2)
 """Random numbers that no slice uses."""
 
+VERTEX, EMPIRICAL, ROBUST = "vertex", "ERM decision", "exact robust decision"
+"""Decisions to start a run from: a vertex of the set, or a decision of another method."""
 
-def inputs(model: RobustModel) -> tuple[FlatLoss, JointSamples, BoundCost]:
-    """What every strategy reads of a model with uncertain data and a ball."""
-    return model.loss, model.joint, model.cost
+
+@dataclass(frozen=True)
+class Scales:
+    """Temperature and reference of the smoothing, and the draws of the sampling strategies."""
+
+    epsilon: float
+    sigma: float | Array
+    draws: int = 100
+
+
+class Divergence(ArithmeticError):
+    """A density rises without end: at this dual variable the loss outgrows the cost."""
+
+
+class Slice(ABC):
+    """The function l -> mean_k phi_k(x, l) at one decision x."""
+
+    guess: float | None = None
+    """A dual variable to start the minimisation from; None for that of the last decision."""
+    trust: float = np.inf
+    """The factor by which a first step from `guess` should change the dual at most."""
+
+    @abstractmethod
+    def at(self, dual: float) -> DualPoint:
+        """Value, slope and curvature in the dual variable."""
+
+    @abstractmethod
+    def gradient(self, dual: float) -> Array:
+        """The gradient in x, (n,)."""
+
+    def diagnostics(self, dual: float) -> Diagnostics | None:
+        """The errors of the values; None where they are those of rounding."""
+        return None
+
+    def held(self, dual: float) -> Callable[[Array], Array] | None:
+        """Gradients at other decisions, the adversary held at its distribution; None if unknown."""
+        return None
+
+    def replied(self, dual: float) -> Callable[[Array], Array] | None:
+        """Gradients at decisions close to x, to which adversary and dual reply; None as above."""
+        return None
+
+    def likely(self, dual: float) -> Array | None:
+        """The scenario to which the adversary most likely moves each sample, (N, d), or None."""
+        return None
+
+
+class SampleSlice(Slice):
+    """A slice that can tell its samples apart, at several dual variables at once."""
+
+    @abstractmethod
+    def by_sample(self, duals: Array) -> tuple[Array, Array]:
+        """phi_k and the mean cost, (J, K) twice; K = 1 where all samples have the same moves."""
+
+    @abstractmethod
+    def mixed_gradient(self, duals: Array, shares: Array) -> Array:
+        """sum_jk shares_jk grad_x phi_k(x, l_j), for shares (J, K)."""
+
+
+class InfiniteSlice(Slice):
+    """A slice at a dual variable under which the loss outgrows the cost: F is infinite."""
+
+    def at(self, dual: float) -> DualPoint:
+        return INFINITE
+
+    def gradient(self, dual: float) -> Array:
+        refuse_infinite_gradient()
+        raise AssertionError
+
+
+INFINITE = DualPoint(np.inf, -np.inf, np.nan)
+"""The point of a slice where the loss outgrows the cost."""
+
+
+def refuse_infinite_gradient() -> None:
+    """Raise an error where a gradient is asked for and the objective is infinite."""
+    raise FloatingPointError("the smoothed objective is infinite here: it has no gradient.")
 
 
 def refuse_undefined(values: Array, samples: Array) -> None:
@@ -60,51 +132,31 @@ def refuse_undefined(values: Array, samples: Array) -> None:
         )
 
 
-class Slice(Protocol):
-    """l -> mean_k phi_k(x, l) at one x."""
-
-    def at(self, dual: float) -> DualPoint:
-        """Value, slope and curvature in the dual variable."""
-        ...
-
-    def gradient(self, dual: float) -> Array:
-        """The gradient in x, (n,)."""
-        ...
-
-    def diagnostics(self, dual: float) -> Diagnostics | None:
-        """How far the values can be trusted; None where nothing was sampled."""
-        ...
-
-
-class Divergence(ArithmeticError):
-    """A density rises without end: at this dual variable the loss outgrows the cost."""
-
-
-class InfiniteSlice:
-    """A slice at a dual variable under which the loss outgrows the cost: F is infinite."""
-
-    def at(self, dual: float) -> DualPoint:
-        return DualPoint(np.inf, -np.inf, np.nan)
-
-    def gradient(self, dual: float) -> Array:
-        raise FloatingPointError("the smoothed objective is infinite here: it has no gradient.")
-
-    def diagnostics(self, dual: float) -> None:
-        return None
-
-
 class Integration(ABC):
-    """A way to compute the inner integral."""
+    """A way to compute the inner integral of a model at given scales."""
 
     name: str
-    exact: bool
-    """Free of Monte Carlo error?"""
-    adapts = False
-    """Are its draws made for one decision and one dual?"""
-    refines = False
-    """Do more draws make it as good as wanted, whatever the decision?"""
-    begins = VERTEX
-    """Where a run begins that has no start."""
+    exact: bool = True
+    """True if the values are free of Monte Carlo error."""
+    adapts: bool = False
+    """True if the draws are made for one decision and one dual."""
+    refines: bool = False
+    """True if more draws make it as good as wanted, whatever the decision."""
+    recalls: bool = False
+    """True if modes that were seen at other dual variables start the search for those at this one;
+    set by an objective whose values contradict each other."""
+    start: str = VERTEX
+    """The decision at which a run starts that is given none."""
+
+    def __init__(self, model: RobustModel, scales: Scales) -> None:
+        self.model, self.scales = model, scales
+        self.loss, self.joint, self.cost = model.loss, model.joint, model.cost
+        self.epsilon, self.sigma, self.draws = scales.epsilon, scales.sigma, scales.draws
+
+    @property
+    def rows(self) -> Array:
+        """The samples (N, d), or nodes that stand for them."""
+        return self.joint.matrix
 
     @abstractmethod
     def slice(
@@ -112,57 +164,39 @@ class Integration(ABC):
     ) -> Slice:
         """The inner integral at x over the samples with these indices, each of them once.
 
-        shares: what they count in the mean; by default as their probabilities are.
+        shares: the weights of the samples in the mean; by default their probabilities.
         """
 
     @abstractmethod
     def describe(self) -> str:
-        """What is computed and why, for people."""
+        """The computation and the reason for it, for people."""
 
+    # -------------------------------------------------------------- from one evaluation to the next
     def refresh(self, x: Array, dual: float) -> None:  # noqa: B027
-        """Adapt to a decision and a dual variable, at the start of a stage."""
+        """Make nodes or draws anew, for this decision and dual variable."""
 
-    def forget(self) -> None:  # noqa: B027
-        """Begin anew at the next decision, without what was made for earlier ones."""
-
-    def settle(self, x: Array, dual: float) -> float:
-        """Adapt to a decision, and return the dual variable that goes with it."""
+    def settle_dual(self, x: Array, dual: float | None) -> float:
+        """Refresh at x and at the dual variable that belongs to it; `dual` is a first guess."""
+        assert dual is not None
+        self.refresh(x, dual)
         return dual
 
+    def findings(self) -> object:
+        """Modes and the like that help integrals of the same model at another stage or radius."""
+        return None
+
+    def use_findings(self, findings: object, dual: float) -> None:  # noqa: B027
+        """Take up findings, of any strategy; `dual` is the dual variable that is expected."""
+
     def surrogate(self) -> Integration | None:
-        """A cheaper strategy of nearly the same value to begin with, where there is one."""
+        """A cheaper strategy of nearly the same value to start with, where there is one."""
         return None
 
-    def inherit(self, other: Integration) -> None:  # noqa: B027
-        """Take over what another one has found out about the same model."""
-
-    def findings(self) -> Any:
-        """What helps a solve of the same model with another radius to begin; None for nothing."""
-        return None
-
-    def begin_with(self, findings: Any, dual: float) -> None:  # noqa: B027
-        """Take up the findings of another solve, of any kind, and the dual that is expected."""
-
+    # -------------------------------------------------------------- errors
     def support_error(self, samples: Array, shares: SampleShares) -> float:
         """Standard error of the value for the mass of the support, where that is estimated."""
         return 0.0
 
-    def audited(self, found: Diagnostics, x: Array, dual: float) -> Diagnostics:
-        """The diagnostics with the error of what draws may have missed, as far as it can tell."""
-        return found
-
-
-class Given(Integration):
-    """What most strategies are built from: loss, data, cost, and the scales of the smoothing."""
-
-    def __init__(
-        self,
-        loss: FlatLoss,
-        joint: JointSamples,
-        cost: BoundCost,
-        *,
-        epsilon: float,
-        sigma: float | Array,
-    ) -> None:
-        self.loss, self.joint, self.cost = loss, joint, cost
-        self.epsilon, self.sigma = epsilon, sigma
+    def audit(self, diagnostics: Diagnostics, x: Array, dual: float) -> Diagnostics:
+        """The diagnostics with the error of modes that the draws may have missed."""
+        return diagnostics

@@ -16,13 +16,19 @@ and the gradient in x is the average of the inner ones.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 import numpy as np
 
 from wdro_model.model import Memory, RobustModel
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.inner_integral import ROBUST, Integration, Stream
+from wdro_model.objectives.integration.inner_integral import (
+    ROBUST,
+    Integration,
+    SampleSlice,
+    Scales,
+    Slice,
+    Stream,
+)
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundSquared
@@ -47,18 +53,6 @@ SMALLEST = 1e-10
 """A dual variable under which the cost of the reference is this share of eps is taken for 0."""
 
 
-class SampleSlice(Protocol):
-    """A slice that tells its samples apart."""
-
-    def each(self, duals: Array) -> tuple[Array, Array]:
-        """phi_k and the mean cost, (J, K) twice; K = 1 where all samples have the same moves."""
-        ...
-
-    def mixed_gradient(self, duals: Array, shares: Array) -> Array:
-        """sum_jk shares_jk grad_x phi_k(x, l_j), for shares (J, K) of sum one."""
-        ...
-
-
 def squared_twin(model: RobustModel) -> RobustModel:
     """The model with the square of its Euclidean cost."""
     weights = np.asarray(model.cost.coordinate_scales, dtype=float) ** 2
@@ -70,21 +64,23 @@ class EuclideanMixture(Integration):
     """Integration for a Euclidean cost, by a strategy for squared costs."""
 
     name = "norms"
-    begins = ROBUST
-    exact = True
+    start = ROBUST
 
-    def __init__(self, model: RobustModel, inner: Any, *, epsilon: float, sigma: Any) -> None:
-        self.inner, self.epsilon, self.joint = inner, epsilon, model.joint
+    def __init__(self, model: RobustModel, scales: Scales, inner: Integration) -> None:
+        super().__init__(model, scales)
+        self.inner = inner
         moves = ~np.asarray(model.cost.frozen)
-        scales = (np.asarray(model.cost.coordinate_scales) * sigma)[moves]
-        self.unit = float(np.sqrt(np.sum(scales**2))) or 1.0
+        lengths = (np.asarray(model.cost.coordinate_scales) * scales.sigma)[moves]
+        self.unit = float(np.sqrt(np.sum(lengths**2))) or 1.0
         """The length of a typical move of the reference."""
 
     def slice(
         self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
     ) -> EuclideanSlice:
         shares = shares or self.joint.shares_of(samples)
-        return EuclideanSlice(self, self.inner.slice(x, samples, stream, shares), shares)
+        inner = self.inner.slice(x, samples, stream, shares)
+        assert isinstance(inner, SampleSlice)
+        return EuclideanSlice(self, inner, shares)
 
     def describe(self) -> str:
         return f"norms: a Euclidean cost as a mixture of squared ones; {self.inner.describe()}"
@@ -122,7 +118,7 @@ class Panel:
         return 0.5 * (self.left + self.right) + 0.5 * (self.right - self.left) * NODES
 
 
-class EuclideanSlice:
+class EuclideanSlice(Slice):
     """mean_k phi_k at one x: integrals with squared costs are kept from one dual to the next."""
 
     def __init__(self, rule: EuclideanMixture, inner: SampleSlice, shares: SampleShares) -> None:
@@ -155,9 +151,6 @@ class EuclideanSlice:
         return self._inner.mixed_gradient(
             self._rule.epsilon * found.nodes[used], shares / shares.sum()
         )
-
-    def diagnostics(self, dual: float) -> None:
-        return None
 
     # -------------------------------------------------------------- the sum over the nodes
     def _mixed(self, dual: float) -> Mixed:
@@ -227,7 +220,7 @@ class EuclideanSlice:
             check_deadline()
             width, eps = WIDEST / 2**level, self._rule.epsilon
             nodes = width * (index + 0.5 * (1 + NODES))
-            values, costs = self._inner.each(eps * np.exp(nodes))
+            values, costs = self._inner.by_sample(eps * np.exp(nodes))
             self._known[key] = Panel(width * index, width * (index + 1), values / eps, costs)
         return self._known[key]
 

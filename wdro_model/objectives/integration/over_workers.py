@@ -36,7 +36,7 @@ class OverWorkers(Integration):
 
     def __init__(self, model: RobustModel, build: Build, client: Any) -> None:
         self._here = build(model.on_samples(np.arange(min(model.size, 2))))
-        self.name, self.exact, self.begins = self._here.name, True, self._here.begins
+        self.name, self.start = self._here.name, self._here.start
         self._client = client
         self._blocks, which = model.joint.on_workers(client)
         self._sizes = np.array([len(samples) for samples in which])
@@ -91,7 +91,7 @@ class Asked:
     """What they count in the mean; as their probabilities are for None."""
 
 
-class SliceOverWorkers:
+class SliceOverWorkers(Slice):
     """l -> mean_k phi_k(x, l), summed up over the blocks in their order."""
 
     def __init__(self, rule: OverWorkers, x: Array, chosen: list[Asked]) -> None:
@@ -103,9 +103,6 @@ class SliceOverWorkers:
 
     def gradient(self, dual: float) -> Array:
         return self._mean("gradient", dual)
-
-    def diagnostics(self, dual: float) -> None:
-        return None
 
     def _mean(self, what: str, dual: float) -> Array:
         answers = self._rule.ask(what, self._x, self._chosen, dual)

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.stats import t as student
 
 from wdro_model.loss.batched import FlatPullback
+from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.importance.draws import BLOCKS, block_variance
-from wdro_model.objectives.integration.inner_integral import Given, Slice, Stream
+from wdro_model.objectives.integration.inner_integral import Integration, Scales, Slice, Stream
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.samples import SampleShares
@@ -47,28 +47,19 @@ class Draws:
     """log(reference density / proposal density), (K, S); 0 for draws from the reference."""
 
 
-class SampledIntegration(Given, ABC):
+class SampledIntegration(Integration, ABC):
     """A strategy that draws scenarios. The draws of sample k depend on (stream, k) alone."""
 
     name: str
     exact = False
 
-    def __init__(self, *inputs: Any, draws: int, **settings: Any) -> None:
-        super().__init__(*inputs, **settings)
-        self.draws = draws
+    def __init__(self, model: RobustModel, scales: Scales) -> None:
+        super().__init__(model, scales)
         self._stored: tuple[Stream, Draws] | None = None
 
     @abstractmethod
     def draw(self, samples: Array, stream: Stream) -> Draws:
         """Draws for the samples with these indices; valid until the next call."""
-
-    @abstractmethod
-    def describe(self) -> str: ...
-
-    def settle(self, x: Array, dual: float) -> float:
-        """Adapt to a decision and find the dual that goes with it; here the one that is given."""
-        self.refresh(x, dual)
-        return dual
 
     def forget(self) -> None:
         """Drop the stored draws of a stage."""
@@ -89,7 +80,7 @@ class SampledIntegration(Given, ABC):
         return self._stored[1]
 
 
-class SampledSlice:
+class SampledSlice(Slice):
     """Losses and costs of the draws at one x."""
 
     def __init__(

@@ -14,7 +14,7 @@ its modes, with the curvature of the loss in a few directions (`modes.cover`).
 
 The proposals belong to the decision and the dual variable of the last `refresh`; the draws are
 fixed in between. Without a refresh the first slice makes one at its decision, with the dual
-variable that minimises the objective there (`settle`).
+variable that minimises the objective there (`settle_dual`).
 
 Supports: boxes by truncation, coordinate by coordinate. On a support without coordinate structure
 the proposal is drawn by rejection with a bounded number of tries; the masses that proposal and
@@ -24,7 +24,7 @@ constant for each sample, and no derivative.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -58,13 +58,13 @@ from wdro_model.objectives.integration.importance.targets import (
     tangents,
 )
 from wdro_model.objectives.integration.inner_integral import (
-    PILOT,
+    AUDIT_STREAM,
+    PILOT_STREAM,
     Divergence,
     InfiniteSlice,
-    Integration,
+    Scales,
     Slice,
     Stream,
-    inputs,
 )
 from wdro_model.objectives.integration.sampled import Draws, SampledIntegration
 from wdro_model.solvers.objective import Array, Diagnostics
@@ -174,11 +174,20 @@ DEFENCE = 0.05
 """Share of the reference in the mixture, where the target is not known to be Gaussian."""
 DEFENDED = 8
 """Dimension up to which a quadratic cost asks for that share."""
-AUDIT = Stream(seed=0, stage=2**63 - 2)
 AUDITED = 16
-"""Random numbers of the search for modes that were missed, and the samples it looks at."""
+"""Samples at which an audit searches for modes that were missed."""
 DUAL_DRAWS, DUAL_SAMPLES = 16, 32
 """Draws and samples that look for the dual variable before the first refresh."""
+
+
+@dataclass
+class AuditFindings:
+    """Modes that the audits of earlier stages have found."""
+
+    places: list[Array] = field(default_factory=list)
+    """Moves (r,)."""
+    count: int = 0
+    """Audits so far, which have random numbers of their own."""
 
 
 class Tilted(SampledIntegration):
@@ -187,27 +196,17 @@ class Tilted(SampledIntegration):
     name = "tilted"
     adapts = True
 
-    def __init__(
-        self,
-        *inputs: Any,
-        radius: float | None = None,
-        pieces: tuple[FlatLoss, ...] = (),
-        **settings: Any,
-    ) -> None:
-        super().__init__(*inputs, **settings)
-        self.radius = radius
-        self.pieces = pieces
+    def __init__(self, model: RobustModel, scales: Scales) -> None:
+        super().__init__(model, scales)
+        self.radius = model.radius
+        self.pieces = affine_pieces_of(model)
         self.frame = frame_of(self.joint, self.cost, self.sigma)
         self._at: tuple[Array, float] | None = None
         self._mixture: Mixture | None = None
         self._settling = False
-        self.recalls = False
-        """Do modes that were seen at other dual variables help to find those at this one?"""
         self._seen: dict[str, tuple[float, tuple[Array, ...]]] = {}
         """Modes of the last and of the least dual variable: far ones belong to small duals."""
-        self._learned: list[Array] = []
-        """Moves (r,) to modes that audits have found."""
-        self._audits = 0
+        self._audit = AuditFindings()
         self._numbers: tuple[tuple[Stream, int, bytes], Noise] | None = None
         self._rejection = Rejection(self.frame, self.cost)
         self._lines: tuple[Array, PieceLines | None] | None = None
@@ -230,7 +229,7 @@ class Tilted(SampledIntegration):
         self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
     ) -> Slice:
         if self._at is None:
-            self.settle(x)
+            self.settle_dual(x, None)
         return self._sliced(x, samples, stream, shares)
 
     def _sliced(
@@ -242,7 +241,7 @@ class Tilted(SampledIntegration):
         except Divergence:
             return InfiniteSlice()
 
-    def settle(self, x: Array, dual: float | None = None) -> float:
+    def settle_dual(self, x: Array, dual: float | None) -> float:
         """Refresh at x and at the dual variable that minimises the objective there; returns it.
 
         In many dimensions the costs of draws concentrate: draws made for one dual variable say
@@ -255,7 +254,7 @@ class Tilted(SampledIntegration):
 
         def adapted(at: float) -> DualPoint:
             self.refresh(x, at)
-            return self._sliced(x, rows, PILOT).at(at)
+            return self._sliced(x, rows, PILOT_STREAM).at(at)
 
         start = (
             dual
@@ -301,7 +300,7 @@ class Tilted(SampledIntegration):
             x=x,
             dual=dual,
             lines=self._lines_at(x),
-            places=(*self._learned, *recalled),
+            places=(*self._audit.places, *recalled),
         )
 
     def _knows_pieces(self, target: Tilt) -> bool:
@@ -340,7 +339,7 @@ class Tilted(SampledIntegration):
         if "least" not in self._seen or dual <= self._seen["least"][0]:
             self._seen["least"] = now
 
-    def audited(self, found: Diagnostics, x: Array, dual: float) -> Diagnostics:
+    def audit(self, diagnostics: Diagnostics, x: Array, dual: float) -> Diagnostics:
         """The diagnostics at (x, dual), with an error for modes that the draws may miss.
 
         Places where some were found are remembered: the next search begins there too.
@@ -349,18 +348,20 @@ class Tilted(SampledIntegration):
         self.refresh(x, dual)
         target = self._target()
         if self._knows_pieces(target) or not target.dimension:
-            return found
-        generator = AUDIT.generator(self._audits)
+            return diagnostics
+        generator = AUDIT_STREAM.generator(self._audit.count)
         missed = missed_by(self.proposals(rows), target, rows, self._reference_of(rows), generator)
-        self._audits += 1
-        self._learned += list(missed.places)
+        self._audit.count += 1
+        self._audit.places += list(missed.places)
         higher = float(self.joint.shares_of(rows).total(missed.log_mass))
-        return found.worse_by(0.0, self.epsilon * higher)
+        return diagnostics.worse_by(0.0, self.epsilon * higher)
 
-    def inherit(self, other: Integration) -> None:
-        """Take over what the audits of another stage have found."""
-        if isinstance(other, Tilted):
-            self._learned, self._audits = other._learned, other._audits
+    def findings(self) -> AuditFindings:
+        return self._audit
+
+    def use_findings(self, findings: object, dual: float) -> None:
+        if isinstance(findings, AuditFindings):
+            self._audit = findings
 
     def support_error(self, samples: Array, shares: SampleShares) -> float:
         variances = [self._rejection.variances.get(int(k), 0.0) for k in samples]
@@ -417,19 +418,9 @@ def tilted_refusal(model: RobustModel) -> str | None:
     return None
 
 
-def build_tilted(model: RobustModel, scales: Any) -> Tilted:
-    """The strategy for a model; scales: epsilon, sigma and draws."""
+def affine_pieces_of(model: RobustModel) -> tuple[FlatLoss, ...]:
+    """The affine pieces whose maximum the loss is; none where they are not known."""
     structure = model.structure
-    found = () if structure is None or structure.pieces is None else structure.pieces
-    loss, joint, cost = inputs(model)
-    pieces = tuple(FlatLoss(BatchedLoss(e, joint.parameters), loss.layout, joint) for e in found)
-    return Tilted(
-        loss,
-        joint,
-        cost,
-        epsilon=scales.epsilon,
-        sigma=scales.sigma,
-        draws=scales.draws,
-        radius=model.radius,
-        pieces=pieces,
-    )
+    pieces = () if structure is None or structure.pieces is None else structure.pieces
+    loss, joint = model.loss, model.joint
+    return tuple(FlatLoss(BatchedLoss(e, joint.parameters), loss.layout, joint) for e in pieces)

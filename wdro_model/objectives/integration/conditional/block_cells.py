@@ -22,6 +22,7 @@ from wdro_model.objectives.integration.conditional.integral import Slopes
 from wdro_model.objectives.integration.conditional.loss import looked
 from wdro_model.objectives.integration.conditional.table import TableLoss
 from wdro_model.objectives.integration.importance.targets import blocks
+from wdro_model.objectives.integration.inner_integral import Slice
 from wdro_model.objectives.integration.normal import HALF_LOG_2PI
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.samples import SampleShares
@@ -124,10 +125,8 @@ class Measured:
     nodes: int
 
 
-class BlockCellSlice:
+class BlockCellSlice(Slice):
     """mean_k phi_k at one x."""
-
-    trust = np.inf
 
     def __init__(self, rule: Conditional, x: Array, samples: Array, shares: SampleShares) -> None:
         order = np.argsort(samples, kind="stable")

@@ -33,7 +33,6 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.loss.batched import FlatLoss
 from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.cell_regions import CellRegion, region_of
 from wdro_model.objectives.integration.cells import CellMemory, normal_log_masses
@@ -57,9 +56,14 @@ from wdro_model.objectives.integration.conditional.slice import KEPT_ENTRIES, Co
 from wdro_model.objectives.integration.conditional.table import BlockTable, TableLoss, Tables
 from wdro_model.objectives.integration.importance.frame import Frame, frame_of
 from wdro_model.objectives.integration.importance.targets import blocks
-from wdro_model.objectives.integration.inner_integral import EMPIRICAL, Divergence, Given, Stream
+from wdro_model.objectives.integration.inner_integral import (
+    EMPIRICAL,
+    Divergence,
+    Integration,
+    Scales,
+    Stream,
+)
 from wdro_model.solvers.objective import Array
-from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.samples import SampleShares
 
@@ -95,40 +99,35 @@ class Columns:
         return gradients if self.chosen is None else gradients[:, self.chosen]
 
 
-class Conditional(Given):
+class Conditional(Integration):
     """Closed form over the affine block, nodes over the rest."""
 
     name = "conditional"
-    exact = True
-    begins = EMPIRICAL
+    start = EMPIRICAL
     """Vertices may be so bad that the density of the data has modes all over its support."""
     block: AffineBlock
     _tables: Tables
 
     def __init__(
         self,
-        loss: FlatLoss,
-        joint: JointSamples,
-        cost: BoundCost,
-        *,
-        epsilon: float,
-        sigma: float | Array,
-        affine: tuple[Any, ...],
-        radius: float | None = None,
+        model: RobustModel,
+        scales: Scales,
         grid: Grid | None = None,
-        kinked: bool = True,
         whole: Conditional | None = None,
     ) -> None:
-        super().__init__(loss, joint, cost, epsilon=epsilon, sigma=sigma)
-        self.radius, self.grid = radius, grid or fine()
+        super().__init__(model, scales)
+        joint, cost, sigma = self.joint, self.cost, self.sigma
+        self.radius, self.grid = model.radius, grid or fine()
         self.is_coarse = grid is not None
         """Does it lead the way for one on a fine grid?"""
+        affine = affine_block(model.expression, model.joint.parameters)
+        kinked = may_have_kinks(model.expression, other_parameters(model, affine))
         self.affine = affine
         self.others = tuple(p for p in joint.parameters if all(p is not a for a in affine))
         columns = np.concatenate([np.arange(joint.dimension)[joint.slices[p]] for p in affine])
         rest = np.setdiff1d(np.arange(joint.dimension), columns)
         self.block = (
-            AffineBlock(frame_of(joint, cost, sigma, columns), epsilon)
+            AffineBlock(frame_of(joint, cost, sigma, columns), self.epsilon)
             if whole is None
             else whole.block
         )
@@ -160,11 +159,6 @@ class Conditional(Given):
             f"conditional closed form: exact over {names} ({self.block.frame.dimension} "
             f"coordinates), quadrature over the other {self.frame.dimension}"
         )
-
-    @property
-    def rows(self) -> Array:
-        """The samples, (N, d)."""
-        return self.joint.matrix
 
     @cached_property
     def region(self) -> CellRegion:
@@ -211,25 +205,14 @@ class Conditional(Given):
         """The same on fewer nodes, to begin with; None where the nodes are few."""
         if self.frame.dimension == 0 or self._easier is not None:
             return self._easier
-        self._easier = Conditional(
-            self.loss,
-            self.joint,
-            self.cost,
-            epsilon=self.epsilon,
-            sigma=self.sigma,
-            affine=self.affine,
-            radius=self.radius,
-            grid=COARSE,
-            kinked=not self.smooth,
-            whole=self,
-        )
+        self._easier = Conditional(self.model, self.scales, COARSE, self)
         self._easier._known = self._known
         return self._easier
 
     def findings(self) -> KnownModes | None:
         return self._places[0].known() if self._places and self._looks_out() else None
 
-    def begin_with(self, findings: Any, dual: float) -> None:
+    def use_findings(self, findings: object, dual: float) -> None:
         """Take the modes of the same samples, with another radius, as a first guess."""
         if isinstance(findings, KnownModes) and findings.data() is self.rows:
             self._known = findings.at(dual, self.frame)
@@ -239,15 +222,13 @@ class Conditional(Given):
         fits = Lookout.fits(self, self.joint.size, KEPT_ENTRIES)
         return self.smooth and not self.adaptive and fits
 
-    def forget(self) -> None:
-        self.memory = CellMemory()
-
     def reached(self, dual: float) -> None:
         """Remember the dual variable that cells were found to end at."""
         self._dual = dual
 
     def refresh(self, x: Array, dual: float) -> None:
         """Put the nodes where the density of the block C is, at this decision and dual."""
+        self.memory = CellMemory()
         if self.adaptive:
             self._dual = dual
             return
@@ -346,18 +327,3 @@ def conditional_refusal(model: RobustModel) -> str | None:
 def other_parameters(model: RobustModel, affine: tuple[Any, ...]) -> tuple[Any, ...]:
     """The uncertain parameters of a model that are not in the affine block."""
     return tuple(p for p in model.joint.parameters if all(p is not a for a in affine))
-
-
-def build_conditional(model: RobustModel, scales: Any) -> Conditional:
-    """The strategy for a model; scales: epsilon, sigma and draws."""
-    affine = affine_block(model.expression, model.joint.parameters)
-    return Conditional(
-        model.loss,
-        model.joint,
-        model.cost,
-        epsilon=scales.epsilon,
-        sigma=scales.sigma,
-        affine=affine,
-        radius=model.radius,
-        kinked=may_have_kinks(model.expression, other_parameters(model, affine)),
-    )

@@ -21,7 +21,7 @@ from wdro_model.objectives.integration.conditional.integral import BlockIntegral
 from wdro_model.objectives.integration.conditional.loss import BlockLoss, Marginal
 from wdro_model.objectives.integration.conditional.modes import BlockModes, Lookout
 from wdro_model.objectives.integration.conditional.nodes import TOLERATED, TRUST, Placement
-from wdro_model.objectives.integration.inner_integral import Divergence
+from wdro_model.objectives.integration.inner_integral import Divergence, Slice
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.samples import SampleShares
 
@@ -151,7 +151,7 @@ class Weighted:
     """Positions of the samples whose density the nodes resolve badly or cut off."""
 
 
-class ConditionalSlice:
+class ConditionalSlice(Slice):
     """mean_k phi_k at one x, on nodes of block C that stay where they are if they can."""
 
     def __init__(

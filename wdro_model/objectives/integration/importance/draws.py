@@ -26,7 +26,7 @@ from wdro_model.objectives.integration.importance.frame import Frame, reference_
 from wdro_model.objectives.integration.importance.modes import FLOOR
 from wdro_model.objectives.integration.importance.proposals import Correlated, Mixture, defended
 from wdro_model.objectives.integration.importance.targets import Tilt
-from wdro_model.objectives.integration.inner_integral import PILOT, Stream
+from wdro_model.objectives.integration.inner_integral import PILOT_STREAM, Stream
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 
@@ -239,7 +239,7 @@ class Rejection:
         if (k, tries) not in self._log_masses:
             reference = Mixture((reference_of(self.frame, np.array([k])),), np.zeros((1, 1)))
             self._log_masses[k, tries] = log_acceptance(
-                reference, partial(self.allowed, k, priced=False), PILOT.generator(k), tries
+                reference, partial(self.allowed, k, priced=False), PILOT_STREAM.generator(k), tries
             )
         return self._log_masses[k, tries]
 
@@ -271,7 +271,7 @@ def pilot(found: Mixture, target: Tilt, samples: Array, reference: Any) -> Pilot
     """Draws of the mixture, half of them from the reference, with their weights."""
     size, dimension = len(samples), target.dimension
     wide = defended(found, np.full(size, 0.5), reference)
-    points = [noise(PILOT.generator(int(k)), PILOT_DRAWS, dimension) for k in samples]
+    points = [noise(PILOT_STREAM.generator(int(k)), PILOT_DRAWS, dimension) for k in samples]
     choice = wide.choose(np.stack([point.uniform for point in points]))
     moves = wide.transport(choice, np.stack([point.normal for point in points]))
     owners = np.repeat(samples, PILOT_DRAWS)

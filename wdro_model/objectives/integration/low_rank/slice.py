@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -29,6 +28,8 @@ from wdro_model.objectives.integration.importance.frame import Whitening
 from wdro_model.objectives.integration.inner_integral import (
     ROBUST,
     Integration,
+    SampleSlice,
+    Scales,
     Stream,
     refuse_undefined,
 )
@@ -60,7 +61,7 @@ from wdro_model.objectives.integration.normal import TiltedLaw, united
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.samples import SampleShares
 
-__all__ = ["LowRank", "build_low_rank", "drawn_refusal", "low_rank_refusal"]
+__all__ = ["LowRank", "drawn_refusal", "low_rank_refusal"]
 
 
 RESOLVED = np.array([1e-10, 1e-9, 1e-9])
@@ -149,7 +150,7 @@ class Part:
         return Outer(rule.anatomy, self._x, rule.epsilon, np.tile(constants, (count, 1)))
 
 
-class LowRankSlice:
+class LowRankSlice(SampleSlice):
     """mean_k phi_k at one x: by one table over all samples where that pays, else in parts."""
 
     def __init__(
@@ -212,7 +213,7 @@ class LowRankSlice:
             gradient += self._gradient(chunk, np.array([dual]), shares)
         return gradient
 
-    def each(self, duals: Array) -> tuple[Array, Array]:
+    def by_sample(self, duals: Array) -> tuple[Array, Array]:
         """phi_k and the mean cost of each sample, (J, K) twice."""
         rule, count = self._rule, len(duals)
         log_mass, costs = [], []
@@ -381,26 +382,19 @@ SURROGATE_SIZE, SURROGATE_SHARE = 2**14, 8
 """Samples from which on a run begins on some of them, one in so many."""
 
 
-def build_low_rank(model: RobustModel, scales: Any) -> LowRank:
-    """The strategy for a model that it does not refuse."""
-    return LowRank(model, epsilon=scales.epsilon, sigma=scales.sigma, draws=scales.draws)
-
-
 class LowRank(Integration):
     """Integration over the few directions in which a loss sees the data."""
 
     name = "low_rank"
-    begins = ROBUST
+    start = ROBUST
 
-    def __init__(
-        self, model: RobustModel, *, epsilon: float, sigma: float | Array, draws: int = 100
-    ) -> None:
+    def __init__(self, model: RobustModel, scales: Scales) -> None:
+        super().__init__(model, scales)
         anatomy = dissect(model)
         if anatomy is None:
             raise ValueError("the loss does not see the data through a few affine forms.")
-        self.anatomy, self.joint, self.epsilon, self.draws = anatomy, model.joint, epsilon, draws
-        self._model, self._sigma = model, sigma
-        self.whitening = Whitening(model.cost, sigma)
+        self.anatomy = anatomy
+        self.whitening = Whitening(model.cost, scales.sigma)
         self.rank = generic_rank(model, anatomy)
         self.exact = anatomy.quadratic or self.rank <= 2
         self.refines = not self.exact
@@ -412,27 +406,21 @@ class LowRank(Integration):
         few = self.rank > 1 and not anatomy.quadratic
         chunk = PLANE_CHUNK if few else LINE_CHUNK
         if not self.exact:
-            chunk = max(1, min(chunk, DRAWN_POINTS // draws))
+            chunk = max(1, min(chunk, DRAWN_POINTS // self.draws))
         self.groups = Groups(model.joint, anatomy.keys, anatomy.forms.count, chunk)
         self.in_one_form &= self.groups.number <= MOST_TABLES
-        self._numbers = QuasiRandom(draws)
+        self._numbers = QuasiRandom(self.draws)
 
     def slice(
         self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
     ) -> LowRankSlice:
         return LowRankSlice(self, x, samples, stream, shares or self.joint.shares_of(samples))
 
-    @property
-    def rows(self) -> Array:
-        """The samples."""
-        return self.joint.matrix
-
     def surrogate(self) -> LowRank | None:
         """The same integral over some of the samples, where they are many."""
         if not self.exact or self.joint.size < SURROGATE_SIZE:
             return None
-        fewer = self._model.on_some(self.joint.size // SURROGATE_SHARE)
-        return LowRank(fewer, epsilon=self.epsilon, sigma=self._sigma, draws=self.draws)
+        return LowRank(self.model.on_some(self.joint.size // SURROGATE_SHARE), self.scales)
 
     def expects_tables(self) -> bool:
         """Is a table worth a try at the next decision? Failures in a row make for pauses."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -27,6 +26,8 @@ from wdro_model.objectives.integration.importance.frame import box_of
 from wdro_model.objectives.integration.inner_integral import (
     ROBUST,
     Integration,
+    SampleSlice,
+    Scales,
     Stream,
     refuse_undefined,
 )
@@ -52,7 +53,7 @@ from wdro_model.objectives.integration.separable.terms import (
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.samples import SampleShares
 
-__all__ = ["Separable", "build_separable", "separable_refusal"]
+__all__ = ["Separable", "separable_refusal"]
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class TiltedTerms:
         return unit * mean.reshape(shape), unit**2 * spread.reshape(shape)
 
 
-class SeparableSlice:
+class SeparableSlice(SampleSlice):
     """mean_k phi_k at one x."""
 
     def __init__(
@@ -182,12 +183,12 @@ class SeparableSlice:
             return DualPoint(np.inf, -np.inf, np.nan)
         return DualPoint(value, -cost, curvature)
 
-    def each(self, duals: Array) -> tuple[Array, Array]:
+    def by_sample(self, duals: Array) -> tuple[Array, Array]:
         """phi_k and the mean cost of each sample, (J, K) twice."""
         found = [self._along_lines(float(dual))[:2] for dual in duals]
         value, cost = (np.stack(part) for part in zip(*found))
         for part in self._joint:
-            values, costs = part.each(duals)
+            values, costs = part.by_sample(duals)
             value, cost = value + values - self._affine, cost + costs
         return value, cost
 
@@ -242,9 +243,6 @@ class SeparableSlice:
             parts.still(self._x, self._rows)
             gradient += parts.still.in_decision(shares[:, None])
         return gradient
-
-    def diagnostics(self, dual: float) -> None:
-        return None
 
     # -------------------------------------------------------------- parts of a slice
     def _affine_gradient(self, rows: Array, shares: Array) -> Array:
@@ -383,20 +381,15 @@ WAYS = {
 }
 
 
-def build_separable(model: RobustModel, scales: Any) -> Separable:
-    """The strategy for a model that it does not refuse."""
-    return Separable(model, epsilon=scales.epsilon, sigma=scales.sigma)
-
-
 class Separable(Integration):
     """Integration coordinate by coordinate."""
 
     name = "separable"
-    begins = ROBUST
-    exact = True
+    start = ROBUST
 
-    def __init__(self, model: RobustModel, *, epsilon: float, sigma: float | Array) -> None:
-        self.joint, self.epsilon = model.joint, epsilon
+    def __init__(self, model: RobustModel, scales: Scales) -> None:
+        super().__init__(model, scales)
+        sigma = scales.sigma
         self.parts = separate(model)
         where = self.parts.coordinates
         self.lines = {kind: np.flatnonzero(self.parts.kinds == kind) for kind in WAYS}
@@ -413,9 +406,7 @@ class Separable(Integration):
         self.reach[where] = 1e-3 + np.abs(self.joint.matrix[:, where] - self.joint.mean[where]).max(
             axis=0, initial=0.0
         )
-        self.joint_groups = [
-            LowRank(part, epsilon=epsilon, sigma=sigma) for part in self.parts.joint
-        ]
+        self.joint_groups = [LowRank(part, scales) for part in self.parts.joint]
         self._reference: Array | None = None
 
     def slice(
