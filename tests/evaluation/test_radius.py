@@ -544,7 +544,7 @@ def test_parcels_share_the_data_and_copy_the_rest():
     samples = np.zeros((200, 200))
     work = np.zeros((200, 200))
     problem = portfolio(samples)
-    parcel = Parcel.of((problem, work))
+    parcel = Parcel.pack((problem, work))
     twin, own_work = parcel.open()
     assert np.shares_memory(twin.uncertain_parameters()[0].samples, samples)
     assert np.shares_memory(twin._model.joint.matrix, samples)

@@ -17,7 +17,7 @@ from wdro_model.compat import joblib
 from wdro_model.display.tables import Column, text_table
 from wdro_model.errors import ConvexityWarning
 from wdro_model.evaluation.loss_pictures import COLOURS, ERM_COLOUR
-from wdro_model.evaluation.report import ROUNDING
+from wdro_model.evaluation.report import PROMISE_TOLERANCE
 from wdro_model.evaluation.statistics import TAIL, conditional_value_at_risk, standard_error
 
 ERM, ROBUST = "ERM", "robust"
@@ -44,7 +44,7 @@ class Judgement:
     @property
     def kept(self) -> bool:
         """Was the mean at most what was promised, up to rounding?"""
-        return self.mean <= self.promise + ROUNDING * (abs(self.promise) + self.deviation)
+        return self.mean <= self.promise + PROMISE_TOLERANCE * (abs(self.promise) + self.deviation)
 
 
 @dataclass(frozen=True)

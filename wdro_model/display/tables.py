@@ -52,6 +52,8 @@ class Column:
     """The format of its numbers."""
     word: bool = False
     """Words are set flush left, numbers flush right."""
+    flags: tuple[str, str] = ("yes", "no")
+    """The texts of True and False."""
 
     @property
     def kind(self) -> str:
@@ -68,7 +70,7 @@ class Column:
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return NOTHING
         if isinstance(value, bool):
-            return "yes" if value else "no"
+            return self.flags[0 if value else 1]
         return value if isinstance(value, str) else format(value, self.form)
 
 
@@ -204,74 +206,57 @@ def words(names: Iterable[Any]) -> str:
 
 
 class Tabular:
-    """What prints as a table, and goes to a notebook, to pandas and to a file.
+    """A result in rows: printed as a table, and given to a notebook, to pandas and to a file.
 
-    A subclass has `columns` and `rows()`, and may have a title and messages under the table.
+    A subclass has `columns` and `rows()`; it may have a title, footnotes, and fewer columns or
+    cells in its printed table than in its frame.
     """
 
     @property
     def columns(self) -> Sequence[Column]:
-        """What is shown of the rows."""
+        """The columns of the table."""
         raise NotImplementedError
 
     @property
     def title(self) -> str:
-        """What stands over the table."""
+        """The line above the table."""
         return ""
 
     def rows(self) -> list[dict[str, Any]]:
-        """The lines of the table, with all that is known of each."""
+        """The rows of the table, with all entries that are known."""
         raise NotImplementedError
 
-    def _shown(self) -> list[dict[str, Any]]:
-        """The rows as they are printed."""
+    def _printed_columns(self) -> Sequence[Column]:
+        """The columns of the printed table."""
+        return self.columns
+
+    def _printed_rows(self) -> list[dict[str, Any]]:
+        """The rows of the printed table."""
         return self.rows()
 
-    def _under_table(self) -> Iterable[str]:
-        """What stands under the table."""
+    def _footnotes(self) -> Iterable[str]:
+        """The messages below the table."""
         return ()
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame of `rows()`.
-
-        Examples
-        --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
-        >>> frame = wdro.compare(problem, "erm", test=[[3.0, 3.0]]).to_frame()
-        >>> list(frame["scenarios"])
-        ['training', 'test']
-        """
+        """A pandas DataFrame of `rows()`."""
         return frame(self.rows())
 
     def to_csv(self, path: Any = None) -> str | None:
-        """`rows()` as comma-separated values: written to a file, or returned without a path.
-
-        Examples
-        --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
-        >>> text = wdro.compare(problem, "erm").to_csv()
-        >>> text.splitlines()[0].split(",")[:3]
-        ['method', 'radius', 'scenarios']
-        """
+        """`rows()` as comma-separated values: written to a file, or returned without a path."""
         return csv_text(self.rows(), path)
 
     def html(self) -> str:
         """The table alone, for a page."""
-        return html_table(self.columns, self._shown(), self.title)
+        return html_table(self.columns, self.rows(), self.title)
 
     def __str__(self) -> str:
-        table = text_table(self.columns, self._shown())
-        return "\n".join([*filter(None, [self.title]), table, *self._under_table()])
+        table = text_table(self._printed_columns(), self._printed_rows())
+        return "\n".join([*filter(None, [self.title]), table, *self._footnotes()])
 
     def _repr_html_(self) -> str:
-        table = html_table(self.columns, self._shown(), self.title, inline=True)
-        return f"{table}\n{listed(self._under_table())}"
+        columns, rows = self._printed_columns(), self._printed_rows()
+        return f"{html_table(columns, rows, self.title, inline=True)}\n{listed(self._footnotes())}"
 
 
 def text_table(columns: Sequence[Column], rows: Iterable[Row]) -> str:

@@ -448,7 +448,6 @@ class RobustHingeClassifier(RobustClassifier):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from wdro_model.estimators import RobustHingeClassifier
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(60, 2))
@@ -638,7 +637,6 @@ class RobustQuantileRegressor(RobustRegressor):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from wdro_model.estimators import RobustQuantileRegressor
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(200, 2))

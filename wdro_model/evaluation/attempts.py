@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cvxpy.error import SolverError
 
+from wdro_model import checks
 from wdro_model.compat import cloudpickle, joblib
 from wdro_model.display.bars import progress_bar
 from wdro_model.errors import MissingRuleError, unknown_name
@@ -42,8 +43,8 @@ STATUSES: dict[type[Exception], str] = {
 """Errors that are an answer of the library, and the status of a solve that ends with one."""
 
 
-PATIENCE = 3.0
-"""Seconds until a bar shows."""
+BAR_DELAY = 3.0
+"""Seconds until a progress bar shows."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def attempt(problem: Problem, arguments: Mapping[str, Any]) -> Solution | Failur
 
 
 def raised_here(error: Exception) -> bool:
-    """Was the error raised by a statement of this library, rather than by one that it called?"""
+    """Whether the error was raised by a statement of this library, not by one that it called."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -80,17 +81,17 @@ def raised_here(error: Exception) -> bool:
 def solve_bar(title: str, count: int, options: Mapping[str, Any]) -> Any:
     """A bar over several solves, unless `progress=False` or `verbose=True` is among the options."""
     show = options.get("progress", True) and not options.get("verbose", False)
-    return progress_bar(title, count, unit="solve", show=bool(show), delay=PATIENCE)
+    return progress_bar(title, count, unit="solve", show=bool(show), delay=BAR_DELAY)
 
 
-def reached(radius: float, found: Solution | Failure) -> str:
-    """What stands at the end of a bar: the radius, and the gap where there is one."""
-    gap = None if isinstance(found, Failure) else found.relative_gap
+def radius_and_gap(radius: float, answer: Solution | Failure) -> str:
+    """The text at the end of a progress bar: the radius, and the gap where there is one."""
+    gap = None if isinstance(answer, Failure) else answer.relative_gap
     return f"radius {radius:.3g}" + ("" if gap is None else f", gap {gap:.1e}")
 
 
 def was_interrupted(solution: Solution) -> bool:
-    """Did Ctrl-C end the solve?"""
+    """Whether Ctrl-C ended the solve."""
     return solution.stop == Stop.INTERRUPT.value
 
 
@@ -151,8 +152,9 @@ def check_radii(radii: Any) -> tuple[float, ...]:
         raise ValueError(f"{wanted}, got none.")
     for position, radius in enumerate(given):
         try:
-            found = float(radius) if hasattr(radius, "assurance") else radius
-            given[position] = nonnegative(found, "radius")
+            given[position] = nonnegative(
+                float(radius) if hasattr(radius, "assurance") else radius, "radius"
+            )
         except ValueError:
             raise ValueError(f"{wanted}, got {radius!r} at position {position}.") from None
     return tuple(sorted(set(given)))
@@ -188,7 +190,7 @@ def named_scenarios(problem: Problem, test: Any) -> dict[str, Any]:
 
 
 def _by_parameter(problem: Problem, test: Mapping[str, Any]) -> bool:
-    """Are the words of a dictionary names of uncertain parameters, not of sets of scenarios?"""
+    """Whether the keys of a dictionary are uncertain parameters' names, not names of sets."""
     names = [parameter.name() for parameter in problem.uncertain_parameters()]
     if any(isinstance(value, Mapping) for value in test.values()):
         return False
@@ -200,30 +202,30 @@ def _by_parameter(problem: Problem, test: Mapping[str, Any]) -> bool:
 # Tasks of one call through joblib: sent without copies of the data, kept when interrupted
 
 
-SHARED_BYTES = 2**16
-"""Read-only arrays from this size on travel beside the pickled object."""
+SHARED_ARRAY_BYTES = 2**16
+"""Size from which read-only arrays travel beside the pickled object."""
 
 
 @dataclass(frozen=True, eq=False)
 class Parcel:
     """An object as bytes, with the large read-only arrays it holds beside them.
 
-    Each `open()` gives a twin of its own, as two tasks may share a process. The arrays stay where
-    they are: joblib maps them into its worker processes, threads read the same memory.
+    Each `open()` gives a copy of its own, as two tasks may share a process. The arrays are not
+    copied: joblib maps them into its worker processes, threads read the same memory.
     """
 
     code: bytes
     arrays: tuple[np.ndarray, ...]
 
     @classmethod
-    def of(cls, content: Any) -> Parcel:
-        """Pack an object; what pickle or cloudpickle raise if it cannot be packed."""
+    def pack(cls, content: Any) -> Parcel:
+        """Pack an object; the error of pickle or cloudpickle if it cannot be packed."""
         arrays: list[np.ndarray] = []
 
         def keep_inside(buffer: pickle.PickleBuffer) -> bool:
             # Memory that tasks write to, such as the work space of an oracle, is not shared.
             view = buffer.raw()
-            if not view.readonly or view.nbytes < SHARED_BYTES:
+            if not view.readonly or view.nbytes < SHARED_ARRAY_BYTES:
                 return True
             arrays.append(np.frombuffer(view, dtype=np.uint8))
             return False
@@ -232,21 +234,21 @@ class Parcel:
         return cls(code, tuple(arrays))
 
     def open(self) -> Any:
-        """A twin of what was packed."""
+        """A copy of the packed object."""
         return pickle.loads(self.code, buffers=self.arrays)
 
 
 def pack(content: Any, parts: Mapping[str, Any]) -> Parcel:
     """A parcel of the content; a TypeError that names the part which cannot be sent."""
     try:
-        return Parcel.of(content)
+        return Parcel.pack(content)
     except Exception as error:
         name, reason = "the problem", error
         for label, part in parts.items():
             try:
-                Parcel.of(part)
-            except Exception as found:
-                name, reason = label, found
+                Parcel.pack(part)
+            except Exception as cause:
+                name, reason = label, cause
                 break
         raise TypeError(
             f"{name} cannot be sent to another process ({type(reason).__name__}: {reason}); make "
@@ -256,11 +258,11 @@ def pack(content: Any, parts: Mapping[str, Any]) -> Parcel:
 
 @dataclass
 class Collected:
-    """The results of the tasks that finished, by task, and why the others did not."""
+    """Results by the number of the task, and the reason if some tasks did not finish."""
 
     results: dict[int, Any] = field(default_factory=dict)
     interruption: str | None = None
-    """What ended the run before its end; None where all tasks finished."""
+    """The reason of an early end; None where all tasks finished."""
 
 
 def collect(
@@ -278,32 +280,32 @@ def collect(
     An interrupt from the keyboard, or the end of a worker process, keeps the results so far; it is
     raised where there are none.
     """
-    found = Collected()
+    collected = Collected()
     with progress_bar(title, count, unit=unit, show=progress) as bar:
         try:
             for index, result in _results(task, range(count), parts, jobs):
-                found.results[index] = result
+                collected.results[index] = result
                 bar.update()
         except KeyboardInterrupt:
-            if not found.results:
+            if not collected.results:
                 raise
-            found.interruption = "interrupted from the keyboard"
+            collected.interruption = "interrupted from the keyboard"
         except BrokenExecutor as error:
-            if not found.results:
+            if not collected.results:
                 raise
-            found.interruption = f"a worker process ended ({str(error).splitlines()[0]})"
-    return found
+            collected.interruption = f"a worker process ended ({str(error).splitlines()[0]})"
+    return collected
 
 
 def _results(
     task: Callable[[int], Any], indices: Sequence[int], parts: Mapping[str, Any], jobs: int | None
 ) -> Iterator[tuple[int, Any]]:
-    """Pairs (index, result) as they come."""
+    """Pairs (index, result) in the order in which they finish."""
     if len(indices) == 1 or joblib.effective_n_jobs(jobs) == 1:
         yield from ((k, task(k)) for k in indices)
         return
     parcel = pack(task, parts)
-    calls = (joblib.delayed(_opened)(parcel, k) for k in indices)
+    calls = (joblib.delayed(_run_packed)(parcel, k) for k in indices)
     settings: dict[str, Any] = {"n_jobs": jobs, "batch_size": 1}
     try:
         parallel = joblib.Parallel(return_as="generator_unordered", **settings)
@@ -312,16 +314,15 @@ def _results(
     yield from parallel(calls)
 
 
-def _opened(parcel: Parcel, index: int) -> tuple[int, Any]:
+def _run_packed(parcel: Parcel, index: int) -> tuple[int, Any]:
     return index, parcel.open()(index)
 
 
 def check_jobs(jobs: Any) -> int | None:
     """None, or a number of jobs as joblib counts them: -1 is one for each core."""
-    whole = isinstance(jobs, int | np.integer) and not isinstance(jobs, bool)
-    if jobs is not None and (not whole or jobs == 0):
-        raise ValueError(
-            f"jobs must be a nonzero integer, or None for joblib's own setting, got {jobs!r}; -1 "
-            "is one for each core."
-        )
-    return None if jobs is None else int(jobs)
+    hint = "-1 is one for each core, None is joblib's own setting"
+    if jobs is None:
+        return None
+    if checks.whole_number("jobs", jobs, hint=hint) == 0:
+        raise checks.refuse("jobs", "a nonzero integer", jobs, hint)
+    return int(jobs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from wdro_model.evaluation.attempts import (
@@ -34,13 +35,13 @@ Methods = str | Iterable[str] | Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Request:
-    """A solve that is asked for."""
+    """One solve of a comparison."""
 
     label: str
     problem: Problem
     arguments: Mapping[str, Any]
     continues: bool = False
-    """Is the one before the same method at another radius?"""
+    """Whether the request before it is the same method at another radius."""
     group: str = ""
     """The label of the method, without its radius."""
 
@@ -51,7 +52,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """What a report was computed from."""
+    """The arguments that a report was computed from."""
 
     problem: Problem
     methods: Mapping[str, Mapping[str, Any]]
@@ -60,7 +61,7 @@ class Compared:
     warm: bool
     options: Mapping[str, Any]
 
-    def at(self, radii: Iterable[float], progress: bool) -> Report:
+    def at_radii(self, radii: Iterable[float], progress: bool) -> Report:
         """The same comparison at other radii."""
         return compare(
             self.problem,
@@ -125,8 +126,8 @@ def compare(
     """
     if not hasattr(problem, "with_radius"):
         raise TypeError(f"compare needs a wdro Problem first, got {type(problem).__name__}.")
-    methods = labelled(methods)
-    requests = list(asked_for(problem, methods, radii, options))
+    methods = labelled_methods(methods)
+    requests = list(requested_solves(problem, methods, radii, options))
     sets = named_scenarios(problem, test)
     if rounded:
         refuse_rounding(problem)
@@ -139,24 +140,27 @@ def compare(
             for request in waiting:
                 before = last if warm or request.continues else None
                 arguments = warm_arguments(request.problem, request.arguments, before)
-                found = attempt(request.problem, arguments)
+                answer = attempt(request.problem, arguments)
                 bar.update()
-                if isinstance(found, Failure):
-                    errors.append(found.error)
-                    entries.append(refused(request, found))
+                if isinstance(answer, Failure):
+                    errors.append(answer.error)
+                    status = answer.status
+                    refused = Refused(request.label, answer.message, status, request.radius)
+                    entries.append(refused)
                     continue
-                last = found
-                entries.append(judged(request, found, sets, found.value))
-                if was_interrupted(found):
+                last = answer
+                entries.append(judge(request, answer, sets, answer.value))
+                if was_interrupted(answer):
                     break
                 if rounded:
-                    entries.append(judged_rounded(request, found, sets))
+                    entries.append(judge_rounded(request, answer, sets))
         except KeyboardInterrupt:
             if last is None:
                 raise
             if request.label not in [entry.name for entry in entries]:
-                entries.append(not_run(request))
-        entries += map(not_run, waiting)
+                waiting = chain([request], waiting)
+        why = "the comparison was interrupted from the keyboard."
+        entries += [Refused(request.label, why, NOT_RUN, request.radius) for request in waiting]
     if len(errors) == len(requests):
         first, *others = errors
         for other in others:
@@ -166,51 +170,43 @@ def compare(
     return Report(tuple(entries), (TRAINING, *sets), source)
 
 
-def judged(
+def judge(
     request: Request, solution: Solution, sets: Mapping[str, Any], promise: float | None
 ) -> Judged:
     """The losses of a solution on the samples and on each set of scenarios."""
-    found = observed_by_set(request.problem._model, solution.everything, sets)
+    model = request.problem._model
+    observed = observed_by_set(model, solution.everything, sets)
     return Judged(
         request.label,
         solution,
-        {name: those.losses for name, those in found.items()},
+        {name: on_set.losses for name, on_set in observed.items()},
         request.radius,
         promise,
         solution.status,
         solution.maximise,
         request.group,
-        probabilities_by_set(request.problem._model),
-        found,
+        probabilities_by_set(model),
+        observed,
     )
 
 
-def judged_rounded(request: Request, solution: Solution, sets: Mapping[str, Any]) -> Judged:
-    """The same for the discrete decision next to it."""
+def judge_rounded(request: Request, solution: Solution, sets: Mapping[str, Any]) -> Judged:
+    """The losses of the discrete decision next to a solution."""
     discrete, promise = rounded_solution(request.problem, solution.as_loss())
     if solution.maximise:
         discrete, promise = discrete.turned(), None if promise is None else -promise
     label, group = (f"{name}, rounded" for name in (request.label, request.group))
-    return judged(replace(request, label=label, group=group), discrete, sets, promise)
+    return judge(replace(request, label=label, group=group), discrete, sets, promise)
 
 
-def refused(request: Request, failure: Failure) -> Refused:
-    return Refused(request.label, failure.message, failure.status, request.radius)
-
-
-def not_run(request: Request) -> Refused:
-    message = "the comparison was interrupted from the keyboard."
-    return Refused(request.label, message, NOT_RUN, request.radius)
-
-
-# ------------------------------------------------------------------ what is asked for
-def asked_for(
-    problem: Problem, methods: Methods, radii: Any, options: Mapping[str, Any]
+# ------------------------------------------------------------------ the solves
+def requested_solves(
+    problem: Problem, methods: Mapping[str, Any], radii: Any, options: Mapping[str, Any]
 ) -> Iterator[Request]:
-    """The solves, in their order; arguments that are wrong for every problem are refused here."""
+    """The solves in their order; a ValueError for arguments that no problem accepts."""
     plans = {
         label: {"method": label, **options, **dict(arguments)}
-        for label, arguments in labelled(methods).items()
+        for label, arguments in methods.items()
     }
     if not plans:
         raise ValueError("compare needs at least one method.")
@@ -229,7 +225,7 @@ def asked_for(
             yield Request(f"{label}, radius {text}", twin, plan, k > 0, label)
 
 
-def labelled(methods: Methods) -> dict[str, Mapping[str, Any]]:
+def labelled_methods(methods: Methods) -> dict[str, Mapping[str, Any]]:
     """Arguments of `solve` by label."""
     if isinstance(methods, Mapping):
         wrong = not all(isinstance(arguments, Mapping) for arguments in methods.values())

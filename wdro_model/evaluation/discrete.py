@@ -159,7 +159,6 @@ class Rounded:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> teams = wdro.sets.Subsets(4, k=2)
     >>> x = cp.Variable(4)
     >>> cost = wdro.UncertainParameter(4, samples=[[1.0, 2.0, 2.0, 3.0], [1.5, 1.0, 2.0, 3.0]])

@@ -196,7 +196,6 @@ class GuaranteedRadius:
 
     Examples
     --------
-    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
     >>> data = np.random.default_rng(0).normal([1.0, 2.0], 0.5, size=(50, 2))
     >>> x, place = cp.Variable(2), wdro.UncertainParameter(2, samples=data)
     >>> loss, ball = cp.sum_squares(x - place), wdro.WassersteinBall(1.0)

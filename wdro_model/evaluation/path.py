@@ -1,8 +1,8 @@
-"""How the decision changes with the radius."""
+"""Decisions along the radius: `Problem.path`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,8 @@ from wdro_model.evaluation.attempts import (
     check_radii,
     decision_kept,
     named_scenarios,
+    radius_and_gap,
     radius_labels,
-    reached,
     solve_bar,
     warm_arguments,
     was_interrupted,
@@ -25,11 +25,10 @@ from wdro_model.evaluation.statistics import (
     PERCENTS,
     TRAINING,
     LossStatistics,
-    observed,
+    observed_by_set,
     quantiles,
 )
 from wdro_model.loss.batched import Layout
-from wdro_model.model import Model
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.solve.certify import Solution
 from wdro_model.solve.compiled_programs import AGAIN
@@ -64,11 +63,6 @@ class RadiusPath(Tabular):
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
-    >>> x = cp.Variable(2, nonneg=True)
-    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [1.2, 1.4]])
-    >>> ball = wdro.WassersteinBall(1.0)
-    >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
     >>> path = problem.path([0.0, 1.0, 100.0])
     >>> path.radii
     array([  0.,   1., 100.])
@@ -78,9 +72,9 @@ class RadiusPath(Tabular):
     coordinates: tuple[str, ...]
     """The names of the n coordinates of a decision."""
     asked: tuple[float, ...]
-    """The radii that were asked for; after an interrupt there are fewer stages."""
+    """The requested radii; after an interrupt there are fewer stages."""
     problem: Problem | None = field(default=None, compare=False)
-    """Whose decisions they are; it is not pickled."""
+    """The problem of the decisions; it is not pickled."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "problem": None}
@@ -91,7 +85,7 @@ class RadiusPath(Tabular):
 
     @property
     def radii(self) -> np.ndarray:
-        """Increasing, (K,)."""
+        """The radii in increasing order, (K,)."""
         return np.array([stage.radius for stage in self.stages])
 
     @property
@@ -105,7 +99,7 @@ class RadiusPath(Tabular):
 
     @property
     def maximise(self) -> bool:
-        """Is the objective maximised? Losses are then its values."""
+        """Whether the objective is maximised: losses are then its values."""
         return any(s.maximise for s in self.solutions if s is not None)
 
     @property
@@ -125,7 +119,7 @@ class RadiusPath(Tabular):
 
     @property
     def decisions(self) -> np.ndarray:
-        """One flat decision a row, (K, n)."""
+        """The flat decisions as rows, (K, n)."""
         return np.array([stage.decision for stage in self.stages])
 
     @property
@@ -144,12 +138,12 @@ class RadiusPath(Tabular):
 
     @property
     def has_risk(self) -> bool:
-        """Has the objective a CVaR, so that it is judged by more than the mean?"""
+        """Whether the objective has a CVaR, so that it is judged by more than the mean."""
         return any(s.measures for stage in self.stages for s in stage.statistics.values())
 
     @property
     def interrupted(self) -> bool:
-        """Did Ctrl-C end the path before its last radius?"""
+        """Whether Ctrl-C ended the path before its last radius."""
         return len(self.stages) < len(self.asked)
 
     def statistics(self, scenarios: str) -> tuple[LossStatistics | None, ...]:
@@ -163,7 +157,8 @@ class RadiusPath(Tabular):
         return np.array([np.nan if s is None else s.mean for s in self.statistics(scenarios)])
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each radius."""
+        """A row for each radius."""
+        keys = [*(["risk"] if self.has_risk else []), "mean", "standard_error", "cvar95"]
         rows: list[dict[str, Any]] = []
         for stage, status in zip(self.stages, self.statuses):
             row: dict[str, Any] = {"radius": stage.radius}
@@ -171,13 +166,8 @@ class RadiusPath(Tabular):
                 row[key] = getattr(stage.solution, key, None)
             for name in self.scenario_sets:
                 statistics = stage.statistics.get(name)
-                for key in (
-                    *(["risk"] if self.has_risk else []),
-                    "mean",
-                    "standard_error",
-                    "cvar95",
-                ):
-                    row[f"{name} {key}"] = None if statistics is None else statistics.row()[key]
+                known = {} if statistics is None else statistics.row()
+                row |= {f"{name} {key}": known.get(key) for key in keys}
             for key in ("iterations", "seconds"):
                 row[key] = getattr(stage.solution, key, None)
             rows.append({**row, "status": status})
@@ -207,17 +197,12 @@ class RadiusPath(Tabular):
         return plot_path(self, path, labelled, kind=kind, ax=ax)
 
     def to_html(self, path: Any = None, title: str = "Decisions along the radius") -> str | None:
-        """One page with a slider over the radii and the table; nothing is loaded from elsewhere.
+        """A page with a slider over the radii and the table; nothing is loaded from elsewhere.
 
-        Written to a file, or returned without a path.
+        It is written to a file, or returned without a path.
 
         Examples
         --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
-        >>> ball = wdro.WassersteinBall(1.0)
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
         >>> page = problem.path([0.0, 0.1, 1.0]).to_html()      # or .to_html("path.html")
         >>> 'type="range"' in page
         True
@@ -238,7 +223,7 @@ class RadiusPath(Tabular):
         return written(page(title, sections), path)
 
     def messages(self) -> list[str]:
-        """What stands under the table: failures, and an interrupt."""
+        """Sentences below the table: failures, and an interrupt."""
         labels = radius_labels(self.asked)
         texts = dict(zip(self.asked, labels))
         out = [f"radius {texts[s.radius]}: {s.message}" for s in self.stages if s.message]
@@ -249,7 +234,7 @@ class RadiusPath(Tabular):
             )
         return out
 
-    def _under_table(self) -> list[str]:
+    def _footnotes(self) -> list[str]:
         return self.messages()
 
     @property
@@ -274,8 +259,8 @@ class RadiusPath(Tabular):
         ]
 
     def _of_solution(self, name: str) -> np.ndarray:
-        found = [getattr(solution, name, None) for solution in self.solutions]
-        return np.array(found, dtype=float)  # None is NaN
+        values = [getattr(solution, name, None) for solution in self.solutions]
+        return np.array(values, dtype=float)  # None is NaN
 
 
 def radius_path(
@@ -289,7 +274,7 @@ def radius_path(
     """
     values, sets = check_radii(radii), named_scenarios(problem, test)
     names = coordinate_names(problem)
-    solved: list[tuple[float, Solution | Failure]] = []
+    answers: list[tuple[float, Solution | Failure]] = []
     last: Solution | None = None
     with decision_kept(problem), solve_bar("path", len(values), options) as bar:
         current = problem
@@ -298,97 +283,45 @@ def radius_path(
                 current = current.with_radius(radius)
                 if last is None or last.compilation != AGAIN:  # else there is a program to go on
                     arguments = warm_arguments(current, {**options, "method": method}, last)
-                found = attempt(current, arguments)
-                bar.set_postfix_str(reached(radius, found), refresh=False)
+                answer = attempt(current, arguments)
+                bar.set_postfix_str(radius_and_gap(radius, answer), refresh=False)
                 bar.update()
-                if isinstance(found, Failure):
+                if isinstance(answer, Failure):
                     if last is None:
-                        raise found.error
-                    solved.append((radius, found))
+                        raise answer.error
+                    answers.append((radius, answer))
                     continue
-                interrupted = was_interrupted(found)
+                interrupted = was_interrupted(answer)
                 if not interrupted or last is None:
-                    solved.append((radius, found))
+                    answers.append((radius, answer))
                 if interrupted:
                     break
-                last = found
+                last = answer
         except KeyboardInterrupt:
             if last is None:
                 raise
-    layout = Layout(problem.variables())
-    stages = tuple(_stage(problem._model, layout, r, found, sets) for r, found in solved)
+    stages = tuple(judge_stage(problem, radius, answer, sets) for radius, answer in answers)
     return RadiusPath(stages, names, values, problem)
 
 
-def _stage(
-    model: Model,
-    layout: Layout,
-    radius: float,
-    found: Solution | Failure,
-    sets: Mapping[str, Any],
+def judge_stage(
+    problem: Problem, radius: float, answer: Solution | Failure, sets: Mapping[str, Any]
 ) -> Stage:
-    """What one solve found, judged on the samples and on each set of scenarios.
-
-    layout: that of the user's variables.
-    """
-    if isinstance(found, Failure):
-        return Stage(radius, None, np.full(layout.dimension, np.nan), {}, {}, found.message)
-    x = layout.join(found.decision)
-    judged = StageJudgement(model, found.everything, sets)
-    return Stage(radius, found, x, Computed(judged, 0), Computed(judged, 1))
-
-
-class StageJudgement:
-    """Statistics and quantiles of the losses on the samples and on each set of scenarios.
-
-    Those on the samples are computed when someone asks, unless the loss has certain parameters,
-    whose values may be others by then.
-    """
-
-    def __init__(
-        self, model: Model, decision: Mapping[Any, np.ndarray], sets: Mapping[str, Any]
-    ) -> None:
-        self._model, self._decision, self._sets = model, decision, sets
-        self._known: dict[str, tuple[LossStatistics, np.ndarray]] = {}
-        for name in self.names() if model.loss_parameters() else sets:
-            self.on(name)
-
-    def names(self) -> Iterator[str]:
-        """Of the samples and the sets."""
-        return iter((TRAINING, *self._sets))
-
-    def on(self, name: str) -> tuple[LossStatistics, np.ndarray]:
-        """Both on one of them."""
-        if name not in self._known:
-            if name != TRAINING and name not in self._sets:
-                raise KeyError(name)
-            x = self._model.feasible.layout.join(self._decision)
-            those = observed(self._model, x, self._sets.get(name))
-            spread = quantiles(those.losses, PERCENTS, those.probabilities)
-            self._known[name] = those.statistics(), spread
-        return self._known[name]
-
-
-class Computed(Mapping[str, Any]):
-    """The statistics or the quantiles by name, each computed when it is first asked for."""
-
-    def __init__(self, judged: StageJudgement, part: int) -> None:
-        self._judged, self._part = judged, part
-
-    def __getitem__(self, name: str) -> Any:
-        return self._judged.on(name)[self._part]
-
-    def __iter__(self) -> Iterator[str]:
-        return self._judged.names()
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)
+    """The solve at one radius, its decision judged on the samples and on each scenario set."""
+    layout = Layout(problem.variables())
+    if isinstance(answer, Failure):
+        return Stage(radius, None, np.full(layout.dimension, np.nan), {}, {}, answer.message)
+    observed = observed_by_set(problem._model, answer.everything, sets)
+    return Stage(
+        radius,
+        answer,
+        layout.join(answer.decision),
+        {name: on_set.statistics() for name, on_set in observed.items()},
+        {
+            name: quantiles(on_set.losses, PERCENTS, on_set.probabilities)
+            for name, on_set in observed.items()
+        },
+    )
 
 
 def coordinate_names(problem: Problem) -> tuple[str, ...]:

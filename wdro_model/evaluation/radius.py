@@ -64,7 +64,6 @@ class RadiusSelection(Tabular):
 
     Examples
     --------
-    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
     >>> rng = np.random.default_rng(0)
     >>> x = cp.Variable(3, nonneg=True)
     >>> returns = wdro.UncertainParameter(3, samples=rng.normal(0.05, 0.3, size=(12, 3)))
@@ -183,7 +182,6 @@ class RadiusSelection(Tabular):
 
         Examples
         --------
-        >>> import cvxpy as cp, numpy as np, wdro_model as wdro
         >>> rng = np.random.default_rng(0)
         >>> x = cp.Variable(3, nonneg=True)
         >>> returns = wdro.UncertainParameter(3, samples=rng.normal(0.05, 0.3, size=(12, 3)))
@@ -199,7 +197,7 @@ class RadiusSelection(Tabular):
     def _shown(self) -> list[dict[str, Any]]:
         return [{**row, "mark": "<- chosen" if row["chosen"] else ""} for row in self.rows()]
 
-    def _under_table(self) -> list[str]:
+    def _footnotes(self) -> list[str]:
         return [f"note: {note}" for note in self.notes]
 
     @property

@@ -15,9 +15,7 @@ from wdro_model.display.tables import (
     Tabular,
     brief,
     counted,
-    html_table,
     listed,
-    text_table,
     words,
     written,
 )
@@ -34,8 +32,8 @@ from wdro_model.solve.certify import Solution
 if TYPE_CHECKING:
     from wdro_model.evaluation.compare import Compared
 
-ROUNDING = 1e-6
-"""A promise counts as kept up to this fraction of its size and of the losses' deviation."""
+PROMISE_TOLERANCE = 1e-6
+"""Relative excess, of the promise's size plus the losses' deviation, up to which it is kept."""
 
 
 COLUMNS = (
@@ -71,7 +69,7 @@ COLUMNS = (
     Column("seconds", "Time of the solve; at further radii, from the decision before.", form=".3g"),
 )
 """The columns of a report."""
-RISKY = {
+RISK_COLUMNS = {
     "promise": (
         Column("promise", "The optimal value of the method: what it says the risk will be."),
         Column("risk", "The objective on the scenarios, risk measures being those of them."),
@@ -86,13 +84,14 @@ RISKY = {
     ),
     "kept": (Column("kept", "Was the risk at most what was promised?", "kept?", word=True),),
 }
-"""What stands in the place of some of them where the objective has a CVaR."""
-IN_TEXT = (
+"""Columns that replace some of these where the objective has a CVaR."""
+PRINTED_COLUMNS = (
     *("method", "scenarios", "promise", "risk", "mean", "standard_error", "excess", "kept"),
     *("deviation", "median", "cvar95", "worst", "status", "seconds"),
 )
 """The columns of the printed table; the frame, the file and the page have all."""
-OF_A_METHOD = ("method", "seconds", "status", "gap", "relative_gap")
+METHOD_COLUMNS = ("method", "seconds", "status", "gap", "relative_gap")
+"""Columns with one entry for a method, which its first row shows."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +100,13 @@ class Judged:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
-    >>> x = cp.Variable(2, nonneg=True)
-    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
-    >>> ball = wdro.WassersteinBall(0.5)
-    >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
-    >>> judged = wdro.compare(problem, "exact", test=[[3.0, 3.0], [1.0, 1.0]])["exact"]
-    >>> judged.losses["test"].round(2), round(judged.promise, 2)
-    (array([3., 1.]), 2.0)
+    >>> judged = wdro.compare(problem, "erm", test=[[3.0, 3.0], [1.0, 1.0]])["erm"]
+    >>> judged.losses["test"].round(2), round(judged.mean("test"), 2), round(judged.promise, 2)
+    (array([3., 1.]), 2.0, 1.5)
+    >>> round(judged.statistics("test").worst, 2), round(judged.excess("test"), 2)
+    (3.0, 0.5)
+    >>> judged.kept("test")
+    False
     """
 
     name: str
@@ -118,21 +116,21 @@ class Judged:
     radius: float = 0.0
     """The radius it was solved with; 0 for ERM."""
     promise: float | None = None
-    """What the method says the mean loss will be, or at most be: its optimal value. None where a
-    rounded decision has none."""
+    """The optimal value of the method, its claim about the mean loss. None where a rounded decision
+    has none."""
     status: str = ""
     maximise: bool = False
-    """Is the objective maximised? `losses` are then its values, and large ones are good."""
+    """Whether the objective is maximised: `losses` are then its values, and large ones are good."""
     group: str = ""
-    """The label of its method, which it shares with other radii; its name, if nothing is said."""
+    """The label of its method, which it shares with other radii; empty for its own name."""
     probabilities: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Of the scenarios of sets that have some, by the name of the set."""
+    """Probabilities of the scenarios, by the name of the set, for sets that have them."""
     observed: Mapping[str, Observed] = field(default_factory=dict, repr=False, compare=False)
-    """The losses with what they add to the risk, by the name of the scenario set."""
+    """The losses with their contributions to the risk, by the name of the scenario set."""
 
     @property
     def family(self) -> str:
-        """The method behind the name, which says its colour: "erm", "exact", "smoothed"."""
+        """The method behind the name, which decides its colour: "erm", "exact", "smoothed"."""
         label = self.group or self.name
         if self.solution is None or label in METHOD_COLOURS:
             return label
@@ -140,61 +138,29 @@ class Judged:
 
     @property
     def is_erm(self) -> bool:
-        """Is it the decision of the mean over the samples?"""
+        """Whether this is the decision of least mean loss over the samples."""
         return self.family == "erm"
 
     def statistics(self, scenarios: str) -> LossStatistics:
-        """Mean, spread and tail on a set of scenarios.
-
-        Examples
-        --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
-        >>> judged = wdro.compare(problem, "erm", test=[[3.0, 3.0], [1.0, 1.0]])["erm"]
-        >>> round(judged.statistics("test").worst, 2)
-        3.0
-        """
+        """Mean, spread and tail on a set of scenarios."""
         if scenarios in self.observed:
             return self.observed[scenarios].statistics()
-        given = self.probabilities.get(scenarios)
-        return LossStatistics.of(self.losses[scenarios], self.maximise, given)
+        probabilities = self.probabilities.get(scenarios)
+        return LossStatistics.of(self.losses[scenarios], self.maximise, probabilities)
 
     def mean(self, scenarios: str) -> float:
-        """The mean loss on a set of scenarios.
-
-        Examples
-        --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
-        >>> judged = wdro.compare(problem, "erm", test=[[3.0, 3.0], [1.0, 1.0]])["erm"]
-        >>> round(judged.mean("test"), 2)
-        2.0
-        """
+        """The mean loss on a set of scenarios."""
         return float(mean_of(self.losses[scenarios], self.probabilities.get(scenarios)))
 
     @property
     def has_risk(self) -> bool:
-        """Has the objective a CVaR, so that it is judged by more than the mean?"""
-        return any(those.measures for those in self.observed.values())
+        """Whether the objective has a CVaR, so that it is judged by more than the mean."""
+        return any(observed.measures for observed in self.observed.values())
 
     def excess(self, scenarios: str) -> float | None:
-        """How far the mean falls short of the promise: positive where it was too good.
+        """The mean loss (or the risk) minus the promise: positive where the promise was too good.
 
-        With risk measures in the objective, how far the risk does.
-
-        Examples
-        --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
-        >>> judged = wdro.compare(problem, "erm", test=[[3.0, 3.0], [1.0, 1.0]])["erm"]
-        >>> round(judged.excess("test"), 2)                     # 1.5 promised, 2.0 seen
-        0.5
+        The sign is turned where the objective is maximised.
         """
         if self.promise is None:
             return None
@@ -204,23 +170,12 @@ class Judged:
         return self.promise - risk if self.maximise else risk - self.promise
 
     def kept(self, scenarios: str) -> bool | None:
-        """Was the mean loss at most what was promised, up to rounding?
-
-        Examples
-        --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
-        >>> ball = wdro.WassersteinBall(1.0)
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
-        >>> report = wdro.compare(problem, ("erm", "exact"), test=[[3.0, 3.0], [1.0, 1.0]])
-        >>> report["erm"].kept("test"), report["exact"].kept("test")
-        (False, True)
-        """
+        """Whether the mean loss was at most the promise, up to rounding."""
         excess = self.excess(scenarios)
         if excess is None or self.promise is None:
             return None
-        return bool(excess <= ROUNDING * (abs(self.promise) + self.losses[scenarios].std()))
+        size = abs(self.promise) + self.losses[scenarios].std()
+        return bool(excess <= PROMISE_TOLERANCE * size)
 
     def __repr__(self) -> str:
         promise = "none" if self.promise is None else f"{self.promise:.6g}"
@@ -250,11 +205,7 @@ class Refused:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
-    >>> x = cp.Variable(2, nonneg=True)
-    >>> gain = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
-    >>> ball = wdro.WassersteinBall(0.1)
-    >>> problem = wdro.Problem(cp.Minimize(cp.exp(-gain @ x)), [cp.sum(x) == 1], ball)
+    >>> problem = wdro.Problem(cp.Minimize(cp.exp(-price @ x)), [cp.sum(x) == 1], ball)
     >>> report = wdro.compare(problem, ("erm", "exact"))
     >>> [(refused.name, refused.status) for refused in report.refused]
     [('exact', 'refused')]
@@ -276,11 +227,6 @@ class Report(Tabular):
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
-    >>> x = cp.Variable(2, nonneg=True)
-    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
-    >>> ball = wdro.WassersteinBall(1.0)
-    >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
     >>> report = wdro.compare(problem, ("erm", "exact"), test=[[3.0, 3.0], [1.0, 1.0]])
     >>> for row in report.rows():
     ...     print(row["method"], row["scenarios"], f"{row['promise']:.2f} {row['mean']:.2f}")
@@ -288,6 +234,9 @@ class Report(Tabular):
     erm test 1.50 2.00
     exact training 2.21 1.50
     exact test 2.21 2.00
+    >>> report.to_csv().splitlines()[0].split(",")[:3]
+    ['method', 'radius', 'scenarios']
+    >>> figure = report.plot()                              # or report.plot("losses.png")
     """
 
     entries: tuple[Judged | Refused, ...]
@@ -295,14 +244,14 @@ class Report(Tabular):
     scenario_sets: tuple[str, ...]
     """The names of the scenario sets, "training" first."""
     source: Compared | None = field(default=None, compare=False)
-    """What it was computed from, for further radii; it is not pickled."""
+    """The comparison behind the report, for further radii; it is not pickled."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What is shown: the risk only where it is not the mean."""
+        """The columns; the risk has one only where it is not the mean."""
         if not any(judged.has_risk for judged in self.methods):
             return COLUMNS
-        return tuple(c for column in COLUMNS for c in RISKY.get(column.key, (column,)))
+        return tuple(c for column in COLUMNS for c in RISK_COLUMNS.get(column.key, (column,)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "source": None}
@@ -314,7 +263,7 @@ class Report(Tabular):
 
     @property
     def refused(self) -> tuple[Refused, ...]:
-        """The methods that did not, each with its message."""
+        """The methods that gave none, each with its message."""
         return tuple(entry for entry in self.entries if isinstance(entry, Refused))
 
     def __getitem__(self, name: str) -> Judged:
@@ -327,7 +276,7 @@ class Report(Tabular):
 
     @property
     def maximise(self) -> bool:
-        """Is the objective maximised? `losses` are then its values, and large ones are good."""
+        """Whether the objective is maximised: `losses` are then its values."""
         return any(judged.maximise for judged in self.methods)
 
     def __repr__(self) -> str:
@@ -335,7 +284,7 @@ class Report(Tabular):
         return brief(self, f"{counted(len(self.entries), 'decision')} on {sets}: {names}")
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each method and set of scenarios, one for a method without a decision."""
+        """A row for each method and set of scenarios; one for a method without a decision."""
         rows: list[dict[str, Any]] = []
         for entry in self.entries:
             if isinstance(entry, Judged):
@@ -346,25 +295,19 @@ class Report(Tabular):
         return [{name: row.get(name) for name in names} for row in rows]
 
     def advantage(self, over: str = "erm") -> Advantage:
-        """What each method gains over `over`, scenario by scenario: positive where better.
+        """The gain of each method over `over`, scenario by scenario: positive where better.
 
         Examples
         --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [1.4, 1.2]])
-        >>> ball = wdro.WassersteinBall(1.0)
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
         >>> report = wdro.compare(problem, ("erm", "exact"), test=[[3.0, 1.0], [2.0, 1.0]])
-        >>> gained = report.advantage()
-        >>> [round(row["difference"], 2) for row in gained.rows() if row["scenarios"] == "test"]
-        [0.53]
+        >>> print(report.advantage().title)
+        advantage over 'erm' on the same scenarios (positive: better)
         """
         base = self[over]
         others = {judged.name: judged.losses for judged in self.methods if judged.name != over}
         return advantage(others, base.name, base.losses, base.maximise, base.probabilities)
 
-    # -------------------------------------------------------------- ways out
+    # -------------------------------------------------------------- pictures and pages
     def plot(
         self,
         path: Any = None,
@@ -380,22 +323,13 @@ class Report(Tabular):
         Parameters
         ----------
         path
-            Where to save the picture; the suffix says the format.
+            The file of the picture; the suffix says the format.
         kind : "strips" or "histogram"
             A row for each method, with its mean, CVaR and promise; or densities in one panel.
         scenarios
             The sets to show, by name; all by default.
         ax
             Matplotlib's axes to draw on, one for each set.
-
-        Examples
-        --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [1.5, 1.0]])
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
-        >>> report = wdro.compare(problem, "erm", test=[[3.0, 3.0], [1.0, 1.0], [2.0, 1.0]])
-        >>> figure = report.plot()                              # or report.plot("losses.png")
         """
         from wdro_model.evaluation.loss_pictures import plot_losses
 
@@ -409,14 +343,14 @@ class Report(Tabular):
         radii: Iterable[float] | None = None,
         progress: bool = True,
     ) -> str | None:
-        """One page with tables that sort, explanations and pictures, nothing loaded from elsewhere.
+        """A page with sortable tables, explanations and pictures; nothing is loaded from elsewhere.
 
         With several radii it has a slider that moves promise, losses, decision and worst case.
 
         Parameters
         ----------
         path
-            Where to write the page, which is returned without it.
+            The file of the page, which is returned without it.
         title
             Its heading.
         radii : list, optional
@@ -427,29 +361,24 @@ class Report(Tabular):
 
         Examples
         --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [1.5, 1.0]])
-        >>> ball = wdro.WassersteinBall(0.1)
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
         >>> report = wdro.compare(problem, ("erm", "exact"))
         >>> page = report.to_html(title="Prices", radii=[0.01, 0.1, 1.0], progress=False)
         >>> "<title>Prices</title>" in page, 'type="range"' in page
         (True, True)
         """
-        along = self if radii is None else self._along(radii, progress)
+        along_radii = self if radii is None else self._at_radii(radii, progress)
         notes = [
             f"{judged.name}: {note}" for judged in self.methods for note in judged.solution.notes
         ]
         reasons: dict[str, str] = {}
-        for report in (self, along):  # each reason once, not at each radius
+        for report in (self, along_radii):  # each reason once, not at each radius
             for refused, text in zip(report.refused, report.messages()):
                 reasons.setdefault(refused.message, text)
-        sense = self.messages()[len(self.refused) :]
+        others = self.messages()[len(self.refused) :]
         sections = {
-            "Over the radius": along._explorer(self),
+            "Over the radius": along_radii._explorer(self),
             "Losses": sorting(self.html()),
-            "Without a decision": listed([*reasons.values(), *sense]),
+            "Without a decision": listed([*reasons.values(), *others]),
             "Against a baseline": self._paired(),
             "Pictures": self._pictures(),
             "What the columns mean": meanings(self.columns),
@@ -457,27 +386,24 @@ class Report(Tabular):
         }
         return written(page(title, sections), path)
 
-    def _along(self, radii: Iterable[float], progress: bool) -> Report:
-        """The same methods at other radii."""
+    def _at_radii(self, radii: Iterable[float], progress: bool) -> Report:
+        """The report of the same methods at other radii."""
         if self.source is None:
             raise ValueError(
                 "this report has no problem to solve at other radii, as it was not made by compare "
                 "or was read from a file; call compare(problem, ..., radii=[...])."
             )
-        return self.source.at(radii, progress)
+        return self.source.at_radii(radii, progress)
 
     def _explorer(self, report: Report) -> str:
-        """The slider, where this has at least two radii; nothing elsewhere.
-
-        report: the one that is shown below; the slider starts at its radius.
-        """
+        """The slider over the radii, which starts at that of `report`; empty for one radius."""
         from wdro_model.evaluation.explorer import Explorer
 
         if self.source is None:
             return ""
-        robust = [judged.radius for judged in report.methods if judged.radius > 0]
-        found = Explorer.of_report(self, self.source.problem, robust[0] if robust else 0.0)
-        return found.html() if len(found.radii) > 1 else ""
+        start = next((judged.radius for judged in report.methods if judged.radius > 0), 0.0)
+        explorer = Explorer.of_report(self, self.source.problem, start)
+        return explorer.html() if len(explorer.radii) > 1 else ""
 
     def _paired(self) -> str:
         """The advantage over ERM, or over the first method where there is no ERM."""
@@ -500,25 +426,14 @@ class Report(Tabular):
         )
         return image(figure, f"The losses of {methods}. {means}.")
 
+    # -------------------------------------------------------------- the printed table
     def messages(self) -> list[str]:
-        """What stands under the table: methods without a decision, confidences, the sense.
-
-        Examples
-        --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> gain = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
-        >>> ball = wdro.WassersteinBall(0.1)
-        >>> problem = wdro.Problem(cp.Minimize(cp.exp(-gain @ x)), [cp.sum(x) == 1], ball)
-        >>> [message] = wdro.compare(problem, ("erm", "exact")).messages()
-        >>> message.split(":")[0]
-        'exact (refused)'
-        """
+        """Sentences below the table: methods without a decision, confidences, the sign."""
         texts = [f"{r.name} ({r.status}): {r.message}" for r in self.refused]
         for judged in self.methods:
-            known = judged.solution.assurance
-            if known is not None:
-                sentence = known.sentence(judged.solution.bound, judged.maximise)
+            assurance = judged.solution.assurance
+            if assurance is not None:
+                sentence = assurance.sentence(judged.solution.bound, judged.maximise)
                 texts.append(f"{judged.name}: {sentence}.")
         if self.maximise:
             texts.append(
@@ -527,25 +442,17 @@ class Report(Tabular):
             )
         return texts
 
-    def _under_table(self) -> list[str]:
+    def _footnotes(self) -> list[str]:
         return self.messages()
 
-    def __str__(self) -> str:
-        table = text_table(self._in_text(), without_repetition(self.rows()))
-        return "\n".join([table, *self.messages()])
+    def _printed_columns(self) -> list[Column]:
+        return [column for column in self.columns if column.key in PRINTED_COLUMNS]
 
-    def _repr_html_(self) -> str:
-        table = html_table(self._in_text(), without_repetition(self.rows()), inline=True)
-        return f"{table}\n{listed(self.messages())}"
-
-    def _in_text(self) -> list[Column]:
-        return [column for column in self.columns if column.key in IN_TEXT]
-
-
-def without_repetition(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with what belongs to a method in its first row only."""
-    out: list[dict[str, Any]] = []
-    for before, row in zip([{}, *rows], rows):
-        same = before.get("method") == row["method"]
-        out.append({**row, **dict.fromkeys(OF_A_METHOD, "")} if same else row)
-    return out
+    def _printed_rows(self) -> list[dict[str, Any]]:
+        """The rows, entries of a method (name, status, seconds) only in its first row."""
+        printed: list[dict[str, Any]] = []
+        rows = self.rows()
+        for before, row in zip([{}, *rows], rows):
+            is_next = before.get("method") == row["method"]
+            printed.append({**row, **dict.fromkeys(METHOD_COLUMNS, "")} if is_next else row)
+        return printed

@@ -18,7 +18,7 @@ from wdro_model.display.tables import Column, Tabular, brief
 from wdro_model.evaluation.attempts import FAILED, collect, warm_arguments
 from wdro_model.evaluation.cross_validation import METRICS, Fold, RadiusTask
 from wdro_model.evaluation.radius import SMALLEST, fold_seeds, spread
-from wdro_model.evaluation.report import ROUNDING
+from wdro_model.evaluation.report import PROMISE_TOLERANCE
 from wdro_model.model import RobustModel
 from wdro_model.solve.certify import Solution
 from wdro_model.uncertainty.ambiguity import Assurance
@@ -86,7 +86,9 @@ class ResampleTask(RadiusTask):
                 continue
             last, methods[k] = solution, solution.method
             promised[k], happened[k] = sign * solution.value, trial.score
-            kept[k] = trial.score <= promised[k] + ROUNDING * (abs(promised[k]) + abs(trial.score))
+            kept[k] = trial.score <= promised[k] + PROMISE_TOLERANCE * (
+                abs(promised[k]) + abs(trial.score)
+            )
         return Promises(promised, happened, kept, tuple(methods), message)
 
 
@@ -96,7 +98,6 @@ class Resampling(Tabular):
 
     Examples
     --------
-    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
     >>> rng = np.random.default_rng(0)
     >>> x = cp.Variable(3, nonneg=True)
     >>> returns = wdro.UncertainParameter(3, samples=rng.normal(0.05, 0.3, size=(12, 3)))

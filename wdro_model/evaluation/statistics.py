@@ -103,7 +103,6 @@ class ConstraintValue:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> stock = cp.Variable(nonneg=True, name="stock")
     >>> demand = wdro.UncertainParameter(name="demand", samples=[70.0, 90.0, 140.0])
     >>> short = wdro.expectation(cp.pos(demand - stock)) <= 10
@@ -185,7 +184,6 @@ class LossStatistics:
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
     >>> statistics = wdro.evaluation.LossStatistics.of(np.arange(1.0, 101.0))
     >>> statistics.mean, statistics.median, statistics.worst
     (50.5, 50.5, 100.0)
@@ -228,7 +226,6 @@ class LossStatistics:
 
         Examples
         --------
-        >>> import wdro_model as wdro
         >>> rewards = wdro.evaluation.LossStatistics.of([1.0, 2.0, 3.0], maximise=True)
         >>> rewards.mean, rewards.worst
         (2.0, 1.0)
@@ -444,10 +441,7 @@ class Advantage(Tabular):
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
-    >>> x = cp.Variable(2, nonneg=True)
     >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [1.4, 1.2]])
-    >>> ball = wdro.WassersteinBall(1.0)
     >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
     >>> report = wdro.compare(problem, ("erm", "exact"), test=[[3.0, 1.0], [2.0, 1.0]])
     >>> gained = report.advantage(over="erm")

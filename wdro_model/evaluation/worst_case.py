@@ -45,9 +45,6 @@ class WorstCase:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
-    >>> x = cp.Variable(2, nonneg=True)
-    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
     >>> ball = wdro.WassersteinBall(0.02)
     >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
     >>> value = problem.solve()

@@ -93,11 +93,11 @@ class LinkResults(Tabular):
             for a, (tail, head) in enumerate(network.arcs)
         ]
 
-    def _shown(self) -> list[dict[str, Any]]:
+    def _printed_rows(self) -> list[dict[str, Any]]:
         rows = sorted(self.rows(), key=lambda row: -row["v/c"])[:SHOWN]
         return [row | {"tail": str(row["tail"]), "head": str(row["head"])} for row in rows]
 
-    def _under_table(self) -> list[str]:
+    def _footnotes(self) -> list[str]:
         network, volume = self.network, self.volume
         over = int(np.sum(self.volume_over_capacity > 1.0))
         spent, delay = float(self.time @ volume), float(self.delay @ volume)
@@ -193,13 +193,13 @@ class SelectedTrips(Tabular):
             for (o, d), trips in sorted(pairs.items(), key=lambda item: -item[1])
         ]
 
-    def _shown(self) -> list[dict[str, Any]]:
+    def _printed_rows(self) -> list[dict[str, Any]]:
         rows = self.rows()[:SHOWN]
         return [
             r | {"origin": str(r["origin"]), "destination": str(r["destination"])} for r in rows
         ]
 
-    def _under_table(self) -> list[str]:
+    def _footnotes(self) -> list[str]:
         left = len(self.rows()) - SHOWN
         return [f"and {left} more pairs of zones"] if left > 0 else []
 

@@ -150,7 +150,7 @@ class ClassAssignment(Tabular):
             )
         return found
 
-    def _under_table(self) -> list[str]:
+    def _footnotes(self) -> list[str]:
         return [f"relative gap {self.gap:.1e}"]
 
     def __repr__(self) -> str:

@@ -405,7 +405,7 @@ class ReroutingTest(Tabular):
             for (name, share), costs in self.costs.items()
         ]
 
-    def _under_table(self) -> list[str]:
+    def _footnotes(self) -> list[str]:
         count = len(next(iter(self.costs.values())))
         return [
             f"{count} scenarios; with all drivers re-routing every plan ends in the equilibrium"
