@@ -50,7 +50,7 @@ def test_a_bar_that_is_closed_or_not_wanted_writes_nothing(clock, capsys):
 
 @pytest.mark.parametrize("progress", [True, False])
 def test_comparisons_and_paths_have_a_bar_on_a_terminal(portfolio, monkeypatch, progress):
-    monkeypatch.setattr("wdro_model.evaluation.attempts.PATIENCE", 0.0)
+    monkeypatch.setattr("wdro_model.evaluation.attempts.BAR_DELAY", 0.0)
     for run in (
         lambda p: wdro.compare(p, ("erm", "exact"), progress=progress),
         lambda p: p.path([0.1, 1.0], progress=progress),

@@ -194,14 +194,15 @@ def test_a_conic_solver_that_fails_leaves_a_gap(portfolio, monkeypatch):
     monkeypatch.setattr(Conic, "run", unlucky)
     monkeypatch.setattr(Conic, "run_again", lambda *given, **more: None)
     monkeypatch.setattr(Conic, "warm", lambda *given: None)
-    path = portfolio[0].path([0.1, 0.2, 0.3], "exact")
+    clarabel = Conic("CLARABEL")  # a solver that the user names has no substitute
+    path = portfolio[0].path([0.1, 0.2, 0.3], "exact", solver=clarabel)
     assert path.statuses == ("optimal", "failed", "optimal")
     assert np.isnan(path.values).tolist() == [False, True, False]
     assert np.isnan(path.decisions[1]).all()
     assert str(path).endswith("radius 0.2: Solver failed.")
     calls[:] = [None]
     with pytest.raises(cp.error.SolverError):
-        portfolio[0].path([0.1, 0.2], "exact")
+        portfolio[0].path([0.1, 0.2], "exact", solver=clarabel)
     pytest.importorskip("matplotlib")
     path.plot()
 
