@@ -223,3 +223,14 @@ def test_a_twin_with_a_radius_is_judged_too() -> None:
     problem.solve()
     with pytest.raises(wdro.UnboundedError, match="Box"):
         problem.with_radius(0.1).solve()
+
+
+@pytest.mark.parametrize("exponent", [1.5, 0.5])
+def test_powers_of_absolute_values_are_defined_everywhere(exponent):
+    z = wdro.UncertainParameter(samples=[-1.0, 0.5, 2.0], support=wdro.supports.Box(-3.0, 3.0))
+    x = cp.Variable()
+    loss = cp.power(cp.abs(z), exponent) + cp.square(x)
+    problem = wdro.Problem(cp.Minimize(loss), ambiguity=wdro.WassersteinBall(0.1))
+    problem.solve(method="smoothed")
+    assert problem.status == "optimal"
+    assert problem.value >= np.mean([1.0, 0.5**exponent, 2.0**exponent]) - 1e-3

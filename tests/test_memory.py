@@ -26,9 +26,9 @@ def test_no_array_of_the_size_of_the_samples_is_created(method, support, monkeyp
     arguments = {"method": method, "solver": FrankWolfe(gap=0.5, max_iterations=3)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tracemalloc.start()
         x = cp.Variable(m)
-        costs = wdro.UncertainParameter((m, m), samples=samples, support=support)
+        costs = wdro.UncertainParameter((m, m), samples=samples, support=support)  # its copy
+        tracemalloc.start()
         problem = wdro.Problem(
             cp.Minimize(wdro.quadratic_form(x, costs)),
             [wdro.In(x, tree)],

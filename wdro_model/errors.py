@@ -224,10 +224,11 @@ def naming_keywords(function: Any) -> Any:
 def name_keywords_of(modules: Iterable[ModuleType]) -> None:
     """Let the public classes and functions of some modules name the nearest keyword.
 
-    Those that take any keyword check it themselves.
+    Functions that take any keyword check it themselves; names that a module imports at their first
+    use are left until then.
     """
     done: dict[Any, Any] = {}
-    names = [(m, name) for m in modules for name in vars(m)["__all__"]]
+    names = [(m, name) for m in modules for name in vars(m)["__all__"] if name in vars(m)]
     for module, name in names:
         thing = getattr(module, name)
         own = vars(thing).get("__init__") if isclass(thing) else thing

@@ -544,6 +544,7 @@ def test_parcels_share_the_data_and_copy_the_rest():
     samples = np.zeros((200, 200))
     work = np.zeros((200, 200))
     problem = portfolio(samples)
+    samples = problem.uncertain_parameters()[0].samples  # the parameter's own copy
     parcel = Parcel.pack((problem, work))
     twin, own_work = parcel.open()
     assert np.shares_memory(twin.uncertain_parameters()[0].samples, samples)

@@ -6,8 +6,11 @@ them is named.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from wdro_model.errors import name_keywords_of
 
 if TYPE_CHECKING:
     from wdro_model.estimators.linear_models import (
@@ -27,8 +30,10 @@ def __getattr__(name: str) -> Any:
         raise ImportError(
             f"{name} needs scikit-learn ({error}): pip install 'wdro_model[sklearn]'"
         ) from error
-    estimator = getattr(import_module(f"{__name__}.linear_models"), name)
-    return globals().setdefault(name, estimator)  # the next time it is there
+    linear_models = import_module(f"{__name__}.linear_models")
+    globals().update({known: getattr(linear_models, known) for known in __all__})
+    name_keywords_of([sys.modules[__name__]])
+    return globals()[name]
 
 
 __all__ = [

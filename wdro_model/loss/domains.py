@@ -64,6 +64,8 @@ def refuse_outside_domain(
                 continue
             reach = Reach(joint, frozen) if reach is None else reach
             least = reach.least_value(argument, limit)
+            if isinstance(argument, ABS) and not np.isnan(limit):
+                least = max(least, 0.0)  # across zero, |v| is zero; a ratio changes its sign
             known = decision is not None or (len(directions) == 1 and not np.isnan(limit))
             infinite = known and limit != 0 and any(not d * limit < 0 for d in directions)
             if least < 0 or (least == 0 and infinite):
