@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 import wdro_model as wdro
+from wdro_model import testing
 from wdro_model.evaluation.discrete import Rounded
 from wdro_model.evaluation.path import RadiusPath
 from wdro_model.evaluation.statistics import Advantage
@@ -50,6 +51,7 @@ def public_modules() -> Iterator[types.ModuleType]:
     for name in wdro.__all__:
         if inspect.ismodule(found := getattr(wdro, name)):
             yield found
+    yield testing
 
 
 def public_names() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from wdro_model.loss.atoms.facts import NoPieces, brief, facts_of
+from wdro_model.loss.atoms.facts import NoPieces, facts_of
 from wdro_model.loss.atoms.linear import linear_maps
 from wdro_model.loss.expressions import broadcast_entry, entry_of, reduced_entries, spread
 from wdro_model.loss.polynomial import Degrees
@@ -40,15 +40,7 @@ def pieces(expression: Any, parameters: Iterable[Any], limit: int = 64) -> tuple
     if expression.size != 1:
         raise ValueError(f"pieces needs one entry, got shape {expression.shape}.")
     try:
-        return tuple(_Pieces(Degrees(parameters), limit).of(expression, 0, 1))
-    except NoPieces:
-        return None
-
-
-def pieces_of(expression: Any, degrees: Degrees, entry: int, sign: int) -> Pieces | None:
-    """Expressions whose maximum is sign * an entry, in column-major order; None if unknown."""
-    try:
-        return _Pieces(degrees, 64).of(expression, entry, sign)
+        return tuple(PieceSearch(Degrees(parameters), limit).of(expression, 0, 1))
     except NoPieces:
         return None
 
@@ -60,13 +52,13 @@ def entry_pieces(expression: Any, degrees: Degrees) -> tuple[int, Pieces] | None
     """
     for sign in (1, -1):
         try:
-            return sign, _Pieces(degrees, PIECES).of(expression, None, sign)
+            return sign, PieceSearch(degrees, PIECES).of(expression, None, sign)
         except NoPieces:
             continue
     return None
 
 
-class _Pieces:
+class PieceSearch:
     """Pieces of one entry of an expression, in column-major order, or of all at once (None).
 
     With sign -1 they are those of the negated entry: a minimum is then what a maximum was.
@@ -81,28 +73,7 @@ class _Pieces:
         if self.degrees(e) <= 1:
             value = e if entry is None else entry_of(e, entry)
             return [value if sign > 0 else -value]
-        facts = facts_of(e)
-        found = self.at_most(facts.pieces(e, sign, AtomEntry(self, e, entry)))
-        if facts._is_foreign:
-            self.check(e, entry, found)
-        return found
-
-    def check(self, e: Any, entry: int | None, found: Pieces) -> None:
-        """Pieces that a user declares are of the shape that was asked for, and affine."""
-        whose = f"the pieces of the atom {type(e).__name__!r} hold"
-        for piece in found:
-            if piece.size != 1 if entry is not None else piece.shape != e.shape:
-                needed = "one entry" if entry is not None else f"the atom's shape {e.shape}"
-                raise ValueError(
-                    f"{whose} '{brief(piece)}' of shape {piece.shape}, where each needs {needed}; "
-                    "take the entry that is asked for with at.part(argument)."
-                )
-            if self.degrees(piece) > 1:
-                raise ValueError(
-                    f"{whose} '{brief(piece)}', which is not affine in the data: its degree is "
-                    f"{self.degrees(piece):g}; raise NoPieces where the atom is no maximum of "
-                    "affine pieces."
-                )
+        return self.at_most(facts_of(e).pieces(e, sign, AtomEntry(self, e, entry)))
 
     def at_most(self, found: Pieces) -> Pieces:
         if len(found) > self.limit:
@@ -120,7 +91,7 @@ class _Pieces:
 class AtomEntry:
     """One entry of an atom, or all at once: what the facts of the atom find its pieces with."""
 
-    walk: _Pieces
+    walk: PieceSearch
     atom: Any
     entry: int | None
 

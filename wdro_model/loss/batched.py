@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Protocol
 
 import cvxpy as cp
@@ -30,7 +30,6 @@ from wdro_model.loss.atoms.facts import (
     brief,
     facts_of,
     hidden_parameters,
-    is_foreign,
     prepare,
 )
 from wdro_model.loss.atoms.risk import Threshold
@@ -388,18 +387,19 @@ class BatchedLoss:
             leaves[slot] = entry(scenarios, parameter, shape, "uncertain parameter")
         _require_values(self.certain)
         self._calls += 1
-        root = self._tape.evaluate(leaves)
+        root = np.reshape(self._tape.evaluate(leaves), -1)
+        if len(root) not in (1, size):
+            raise ValueError(
+                f"the loss '{brief(self.expression)}' has {len(root)} values for {size} scenarios: "
+                "a rule of one of its atoms returns another shape than it must; "
+                "wdro_model.testing.check_atom finds it."
+            )
         values = np.empty(size)
-        values[:] = np.reshape(root, -1)
+        values[:] = root
         call = self._calls
         return values, Pullback(
             partial(self._in_decision, call, size), partial(self._in_data, call, size)
         )
-
-    @cached_property
-    def is_foreign(self) -> bool:
-        """Does it contain an atom of which something was declared outside the library?"""
-        return any(is_foreign(node.expression) for node in self._tape.nodes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Kernels are closures: a copy in another process builds its own.

@@ -19,7 +19,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.errors import blaming
-from wdro_model.loss.batched import Gradients, Pullback, as_weights, batch_size, entry
+from wdro_model.loss.batched import FlatLoss, Gradients, Pullback, as_weights, batch_size, entry
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 Function = Callable[[Mapping[Any, np.ndarray], Mapping[Any, np.ndarray]], tuple[Any, Any]]
@@ -202,4 +202,53 @@ def _refuse(leaves: tuple[Any, ...], kind: type, what: str, hint: str) -> None:
             raise ValueError(
                 f"the {what} must be of type {kind.__name__}, got {type(leaf).__name__} "
                 f"{str(leaf)!r}{hint}."
+            )
+
+
+# ------------------------------------------------------------------ the gradient
+GRADIENT_ROWS = 8
+"""Samples at which a gradient is checked; each costs five evaluations of the loss."""
+DIFFERENCE = 1e-4
+"""Length of a difference, relative to the move; shorter ones drown in rounding."""
+WRONG_SLOPE = 1e-3
+"""Relative difference of two slopes from which a gradient is wrong; that of differences is 1e-8."""
+
+
+def refuse_wrong_gradient(
+    loss: FlatLoss, x: np.ndarray, way: np.ndarray, rng: np.random.Generator, name: str
+) -> None:
+    """Raise a ValueError where a pullback is not the slope of the values, at a decision.
+
+    way: the move of the decision along which its gradient is checked; data move at random. Where
+    differences to both sides, or of two lengths, disagree, there is a kink or noise: nothing is
+    said. Neither is it of gradients that are not given, or beside the domain of the loss.
+    """
+    rows = np.zeros((1, 0))
+    if loss.joint is not None:
+        rows = loss.joint.matrix[rng.integers(loss.joint.size, size=GRADIENT_ROWS)]
+    weights = rng.uniform(0.5, 1.5, size=len(rows))
+    spread = rows.std(axis=0) + 1e-2 * np.abs(rows).max(axis=0, initial=0.0)
+    moves = np.where(spread > 0, spread, 1.0) * rng.standard_normal(rows.shape)
+    for what, dx, dz in (
+        ("variables", way, np.zeros_like(rows)),
+        ("uncertain parameters", np.zeros_like(way), moves),
+    ):
+        try:
+            pullback = loss(x, rows)[1]
+            in_x = pullback.in_decision(weights) if what == "variables" else np.zeros_like(x)
+            in_data = pullback.in_data(weights) if dz.any() else dz
+            told = float(in_x @ dx + np.sum(in_data * dz))
+            steps = DIFFERENCE * np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+            f = [float(weights @ loss.values(x + s * dx, rows + s * dz)) for s in steps]
+        except (NotImplementedError, ArithmeticError, ValueError):
+            continue
+        wide, narrow = (f[4] - f[0]) / (2 * DIFFERENCE), (f[3] - f[1]) / DIFFERENCE
+        bend = abs(f[4] - 2 * f[2] + f[0]) / DIFFERENCE
+        off, size = abs(told - narrow), max(abs(told), abs(narrow), 1e-6 * abs(f[2]))
+        if off > WRONG_SLOPE * size and off > 10 * abs(wide - narrow) and off > 2 * bend:
+            raise ValueError(
+                f"the loss {name!r} has a wrong gradient in its {what}: along a line its pullback "
+                f"gives the slope {told:.6g}, differences of its values give {narrow:.6g}; correct "
+                "the pullback, which is the gradient of weights @ values, and try it by "
+                "wdro_model.testing.check_loss(loss)."
             )

@@ -21,7 +21,6 @@ from cvxpy.error import ParameterError
 
 from wdro_model.loss import BatchedLoss, CallableLoss, analyse
 from wdro_model.loss.batched import FlatLoss
-from wdro_model.loss.facts_at_data import FactsAtData
 from wdro_model.loss.structure import Structure
 from wdro_model.model.declared import Tails, all_variables, refuse_uncertain_constraints
 from wdro_model.model.feasible import Feasible
@@ -501,7 +500,6 @@ def compiled(
     if not uncertain:
         flat = FlatLoss(loss, feasible.layout, None)
         certain = Model(expression, flat, structure, feasible, assume_convex, maximise, tails=tails)
-        refuse_false_facts(certain)
         return certain
     joint = JointSamples(uncertain)
     given = WassersteinBall(0.0) if ball is None else ball
@@ -518,19 +516,7 @@ def compiled(
         has_ball=ball is not None,
         tails=tails,
     )
-    refuse_false_facts(model)
     return model
-
-
-def refuse_false_facts(model: Model, x: np.ndarray | None = None) -> None:
-    """Atoms that a user declared must be what their facts say, at the data and the decision x.
-
-    x: some decisions of order one by default.
-    """
-    loss = model.loss.loss
-    if isinstance(loss, BatchedLoss) and loss.is_foreign:
-        free = ~np.asarray(model.cost.frozen) if isinstance(model, RobustModel) else None
-        FactsAtData(loss, model.loss.layout, model.loss.joint, free).refuse_false(x)
 
 
 def refuse_missing_values(model: Model) -> None:

@@ -14,7 +14,6 @@ from cvxpy import settings
 from wdro_model.display.tables import Facts, brief, facts_html, known
 from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.model import Model, RobustModel
-from wdro_model.model.compiled import refuse_false_facts
 from wdro_model.objectives.ascent import climb
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.least_thresholds import at_quantiles, risk_on
@@ -474,7 +473,6 @@ def evaluations(
     likely: where its adversary moves the samples.
     late: there is no time left to look for more than that.
     """
-    refuse_false_facts(model, x)
     mean = mean_loss(model, x)
     if not isinstance(model, RobustModel) or not model.has_ball:
         return {"empirical_value": mean, "robust_value": robust}

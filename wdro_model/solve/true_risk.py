@@ -24,7 +24,7 @@ from wdro_model.errors import UnboundedError
 from wdro_model.loss import CallableLoss
 from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.loss.batched import BatchedLoss, FlatLoss
-from wdro_model.loss.gradient_check import refuse_wrong_gradient
+from wdro_model.loss.callable import refuse_wrong_gradient
 from wdro_model.loss.structure import analyse
 from wdro_model.model import Feasible, Memory, Model, RobustModel
 from wdro_model.model.declared import Tails

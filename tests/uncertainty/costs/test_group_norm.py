@@ -15,6 +15,7 @@ from wdro_model.errors import NoReformulationError, UnknownToCost
 from wdro_model.model import Memory
 from wdro_model.objectives.ascent import climb
 from wdro_model.solve.true_risk import known_robust_value
+from wdro_model.testing import check_cost
 from wdro_model.uncertainty.costs import BoundCost
 
 RADIUS, D = 0.3, 4
@@ -262,11 +263,15 @@ def test_a_cost_that_contradicts_itself_is_refused(false, message):
     lying = type("Lying", (BoundGroupNorm,), false)
 
     class Liar(GroupNorm):
+        order = None
+
         def bind(self, joint):
             return lying(joint.dimension, super().bind(joint).groups)
 
+    rows = np.random.default_rng(0).normal(size=(10, 4))
+    check_cost(GroupNorm(), rows)
     with pytest.raises(ValueError, match=f"(?s)contradicts itself.*{message}"):
-        built("affine", Liar()).solve(method="erm")
+        check_cost(Liar(), rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -316,7 +316,7 @@ def test_a_quadratic_cost_finds_its_matrix(method):
 def test_a_property_that_is_a_method_is_named():
     bound = type("Bound", (BareQuadratic,), {"matrix": lambda self: P})
     with pytest.raises(ValueError, match=r"matrix of the cost .* must be a property: write @prop"):
-        allocation(type("Mine", (Quadratic,), {"bound": bound})())
+        wdro.costs.check(type("Mine", (Quadratic,), {"bound": bound})(), np.eye(3))
 
 
 def test_what_is_missing_is_named_as_a_property_or_a_method():

@@ -41,7 +41,6 @@ import numpy as np
 from cvxpy.atoms.atom import Atom
 
 from wdro_model.errors import MissingRuleError
-from wdro_model.loss.atoms.checks import check_rule, guarded
 from wdro_model.registry import loaded
 
 Kernel = Callable[..., tuple[Any, ...]]
@@ -120,10 +119,6 @@ class AtomFacts:
     """Does it act on the entries of its arguments, broadcast to its shape, one by one?"""
     is_homogeneous = False
     """Is h(t a) = t h(a) for t > 0?"""
-    _is_proven = True
-    """Is the rule tested with the library? Others are tested when they are first used."""
-    _is_foreign = False
-    """Was any of it declared outside the library? It is then held against the atom's values."""
 
     # -------------------------------------------------------------- values and gradients
     def rule(self, atom: Any, *values: Any) -> tuple[Any, ...]:
@@ -180,13 +175,11 @@ class AtomFacts:
 
     def adjoints(self, atom: Any) -> Adjoints:
         """Where the degree is one: the reverse pass; asked for arguments that see the data."""
-        way_out = "write the product with cp.multiply or @ on vectors and matrices"
-        if self._is_foreign:
-            way_out = (
-                f"declare the fact adjoints(atom) of {type(atom).__name__!r}, whose degree is "
-                "declared as one, or a degree of math.inf if it is not affine"
-            )
-        raise ValueError(f"the slope of '{brief(atom)}' in the data is not known; {way_out}.")
+        raise ValueError(
+            f"the slope of '{brief(atom)}' in the data is not known; write a product with "
+            "cp.multiply or @ on vectors and matrices, and of an atom of your own declare the fact "
+            f"adjoints(atom) of {type(atom).__name__!r}, or a degree of math.inf."
+        )
 
     def constant_part(self, atom: Any, parts: Sequence[Any | None]) -> Any | None:
         """Where the degree is one: the atom of the constant parts; None stands for zero."""
@@ -256,21 +249,11 @@ def facts_of(expression: Any) -> AtomFacts:
     return _facts_of_class(type(expression))
 
 
-def is_foreign(expression: Any) -> bool:
-    """Is anything of what is known of an expression a user's word?"""
-    return facts_of(expression)._is_foreign
-
-
 def _facts_of_class(cls: type) -> AtomFacts:
-    found = _FOUND.get(cls)
-    if found is None:
-        found = next(_TABLE[base] for base in cls.__mro__ if base in _TABLE)
-        own = cls in _TABLE or not issubclass(cls, Atom)
-        if not own and not cls.__module__.startswith(("cvxpy.", "wdro_model.")):
-            # Another function may have been made of an atom that is known.
-            found = type(cls.__name__, (type(found),), {"_is_foreign": True, "_is_proven": False})()
-        _FOUND[cls] = found
-    return found
+    facts = _FOUND.get(cls)
+    if facts is None:
+        facts = _FOUND[cls] = next(_TABLE[base] for base in cls.__mro__ if base in _TABLE)
+    return facts
 
 
 def declare(*atoms: type) -> Callable[[Family], Family]:
@@ -295,13 +278,7 @@ def declare(*atoms: type) -> Callable[[Family], Family]:
         for atom in atoms:
             known = _facts_of_class(atom)
             if not isinstance(known, family):
-                body = _plain_rule(family)
-                if foreign:
-                    body |= guarded(family, AtomFacts, (NoPieces, NoVectorForm))
-                    body["_is_foreign"] = True
-                    if _has_rule(family):
-                        body["_is_proven"] = False
-                known = type(family.__name__, (family, type(known)), body)()
+                known = type(family.__name__, (family, type(known)), _plain_rule(family))()
             # What the library declares has the rule of its bases, if it has none of its own.
             if _has_rule(family) or (not foreign and _has_rule(type(known))):
                 _RULED.add(atom)
@@ -379,10 +356,6 @@ def prepare(atom: Any, operands: Operands) -> Kernel:
         if not _load_packaged(atom):
             raise
         kernel = facts_of(atom).kernel(atom, operands)
-    facts = facts_of(atom)
-    if not facts._is_proven and len(operands) == len(atom.args):
-        check_rule(atom, operands, kernel)
-        type(facts)._is_proven = True
     return kernel
 
 
@@ -407,14 +380,22 @@ def _check_classes(atoms: Sequence[Any]) -> None:
 
 
 def _check_names(family: type) -> None:
-    """A fact that nobody asks for is a misspelled one."""
-    for name in vars(family):
-        if not name.startswith("_") and not hasattr(AtomFacts, name):
+    """Refuse a fact that does not exist, and one that is no method, or no True or False."""
+    for name, fact in vars(family).items():
+        if name.startswith("_"):
+            continue
+        if not hasattr(AtomFacts, name):
             known = ", ".join(n for n in vars(AtomFacts) if not n.startswith("_"))
             raise TypeError(
                 f"{family.__name__} declares {name!r}, which is no fact of an atom; the facts are "
                 f"{known}. Start the names of helpers with an underscore."
             )
+        if isinstance(getattr(AtomFacts, name), bool):
+            if not isinstance(fact, bool):
+                raise TypeError(f"the fact {name} is True or False, got {fact!r}.")
+        elif not callable(fact) and not isinstance(fact, (staticmethod, classmethod)):
+            arguments = ", ".join(inspect.signature(getattr(AtomFacts, name)).parameters)
+            raise TypeError(f"the fact {name} is a method ({arguments}), got {fact!r}.")
 
 
 def _check_signature(function: Any, prepared: bool) -> None:

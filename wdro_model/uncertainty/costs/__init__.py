@@ -7,10 +7,10 @@ bound cost knows its own mathematics; one's own is a `GroundCost` with its `Boun
 """
 
 from wdro_model.errors import UnknownToCost
+from wdro_model.uncertainty.costs.checking import check
 from wdro_model.uncertainty.costs.cost_register import (
     Operation,
     as_cost,
-    check,
     cost_names,
     find_cost,
     operations,

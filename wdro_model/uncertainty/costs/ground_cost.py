@@ -82,8 +82,6 @@ class BoundCost(ABC):
     """Is c a norm of the move: of order 1, positively homogeneous, the same everywhere?"""
     is_conic: bool = False
     """Are `conjugate` and `perspective` known, which bounded supports need?"""
-    is_proven: bool = False
-    """Are its claims tested with the library? Those of others are, when they are bound."""
     has_smooth_dual_norm: bool = False
     """Has the dual norm a gradient at every slope but 0?"""
 
@@ -405,9 +403,7 @@ class GroundCost(ABC):
         """The cost on the coordinates of these samples; ValueError if it does not fit them."""
 
     def bound_to(self, joint: JointSamples) -> BoundCost:
-        """The bound cost, once it has been seen not to contradict itself."""
-        from wdro_model.uncertainty.costs.cost_register import check
-
+        """The bound cost, whose dimension, order and shape of values are checked."""
         name = type(self).__name__
         try:
             bound = self.bind(joint)
@@ -421,9 +417,14 @@ class GroundCost(ABC):
                 f"({', '.join(p.name() for p in joint.parameters)}); it returned "
                 f"{type(bound).__name__} with dimension={getattr(bound, 'dimension', None)}."
             )
-        # A subclass may change what was proven of its parent: each class speaks for itself.
-        if not vars(type(bound)).get("is_proven", False):
-            check(bound, joint.matrix)
+        rows = joint.matrix[:2]
+        costs = np.asarray(bound(rows, rows))
+        if costs.shape != (len(rows),) or costs.dtype.kind not in "fiu":
+            raise ValueError(
+                f"the cost {bound.describe()} must give an array of numbers of shape "
+                f"({len(rows)},) for moves of shape {rows.shape}, got {costs.dtype} of shape "
+                f"{costs.shape}; wdro_model.testing.check_cost tests all that it says of itself."
+            )
         if bound.order is not None and self.order not in (None, bound.order):
             raise ValueError(
                 f"the cost {name} is declared of order {self.order!r}, but what it binds has order "

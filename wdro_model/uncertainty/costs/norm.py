@@ -44,7 +44,6 @@ class BoundNorm(WeightedCost):
 
     p: float = 2.0
 
-    is_proven = True
     is_norm = True
 
     @property

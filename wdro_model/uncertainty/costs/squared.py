@@ -87,8 +87,6 @@ class BoundSquared(WeightedCost, QuadraticCost):
     array([5.])
     """
 
-    is_proven = True
-
     @property
     def is_separable(self) -> bool:
         return True
@@ -195,8 +193,6 @@ class BoundMahalanobis(QuadraticCost):
     dimension: int
     precision: Array
     """P, (d, d), symmetric and positive definite."""
-
-    is_proven = True
 
     @property
     def largest_weight(self) -> float:

@@ -32,8 +32,6 @@ class BoundUserCost(BoundCost):
     dimension: int
     function: Pairs
 
-    is_proven = True
-
     def __call__(self, origins: Array, points: Array) -> Array:
         with blaming(f"the cost {function_name(self.function)}"):
             returned = self.function(origins, points)

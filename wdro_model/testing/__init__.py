@@ -1,4 +1,8 @@
-"""Checks for the tests of those who extend the library: do their parts do what they say?"""
+"""Tests for the authors of extensions: does a set, cost, atom, counterpart or loss tell the truth?
+
+Each `check_...` raises an error that names what is untrue, and is meant for the tests of whoever
+wrote the extension. A solve checks shapes and finite numbers alone.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,14 @@ import numpy as np
 
 from wdro_model.loss import CallableLoss
 from wdro_model.loss.batched import FlatLoss, Layout
-from wdro_model.loss.gradient_check import refuse_wrong_gradient
+from wdro_model.loss.callable import refuse_wrong_gradient
+from wdro_model.sets import check as check_set
+from wdro_model.testing.atoms import check_atom
+from wdro_model.testing.counterparts import check_counterpart
+from wdro_model.uncertainty.costs import check as check_cost
 from wdro_model.uncertainty.joint import JointSamples
 
-__all__ = ["check_loss"]
+__all__ = ["check_atom", "check_cost", "check_counterpart", "check_loss", "check_set"]
 __dir__ = __all__.copy  # what the tab key offers
 
 
@@ -24,11 +32,11 @@ def check_loss(
     tries: int = 20,
     seed: int = 0,
 ) -> None:
-    """Gradients of a callable loss in its variables and in the data, against its own differences.
+    """Hold the gradients of a callable loss against differences of its values.
 
-    A ValueError says which gradient is wrong. The check is made at the samples of the parameters
-    and around the decision, by default around random ones of order one; a solve makes the same
-    check at few points.
+    A ValueError says which gradient is wrong, that in the variables or in the data. The check is
+    made at the samples of the parameters and around the decision, by default around random ones of
+    order one; the first solve makes the same check at few points.
 
     Examples
     --------

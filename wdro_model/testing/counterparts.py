@@ -1,0 +1,293 @@
+"""The test of an exact counterpart: is its value the worst-case risk, as far as the ball tells?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from wdro_model.errors import NoReformulationError, UnboundedError
+from wdro_model.model import Model, RobustModel
+from wdro_model.objectives.ascent import climb, push
+from wdro_model.objectives.empirical import Empirical, Program
+from wdro_model.objectives.exact import Counterpart, Extremal
+from wdro_model.objectives.exact.counterpart import (
+    COUNTERPARTS,
+    objective_by,
+    program_by,
+    refusal_of,
+)
+from wdro_model.objectives.exact.counterpart import check_counterpart as check_form
+from wdro_model.problem import Problem
+from wdro_model.sets.feasible_set import checked_vertex
+from wdro_model.solvers.cone_solver import Conic
+from wdro_model.solvers.objective import Array, Point
+from wdro_model.uncertainty.parameter import UncertainParameter
+
+TOO_LOW = 1e-5
+"""Relative shortfall of a value against a known distribution; smaller ones are rounding."""
+DISAGREEMENT = 1e-4
+"""Relative difference of a value and a program that is solved; conic solvers leave 1e-6."""
+UNATTAINED = 1e-2
+"""Share of what the ball adds to the mean loss by which a worst case may fall short of it."""
+WRONG_SLOPE = 1e-3
+"""Relative difference of a gradient and a difference quotient over 1e-3 of the feasible set."""
+DIFFERENCE = 1e-3
+"""Length of that difference, in the size of the feasible set."""
+CORNER_COUNT = 4
+"""Vertices of the feasible set whose combinations are tried as decisions."""
+
+
+def check_counterpart(
+    counterpart: Any,
+    problem: Problem,
+    decisions: Iterator[Mapping[cp.Variable, Any]] | Any = (),
+    *,
+    tries: int = 3,
+    seed: int = 0,
+) -> None:
+    """Hold an exact counterpart against what must be true of the worst-case risk of a problem.
+
+    A ValueError (TypeError for an answer of another type) names what is untrue: a risk below that
+    of a distribution of the ball, which is looked for by ascent in the data; a program, value and
+    smooth objective that differ; a gradient that is not that of differences; a program that is not
+    convex, or still holds the data; a worst case outside of the ball, or that does not attain the
+    risk. A risk that is too high is not found: compare it with a brute force of your own.
+
+    Parameters
+    ----------
+    counterpart
+        A subclass of `Counterpart`, an instance, or the name of a registered one.
+    problem
+        A problem that it applies to.
+    decisions
+        {variable: value} for each decision to test at; by default combinations of vertices.
+    tries
+        How many of those.
+
+    Examples
+    --------
+    >>> import cvxpy as cp, wdro_model as wdro
+    >>> from wdro_model.counterparts import Counterpart, Program, substitute
+    >>> from wdro_model.testing import check_counterpart
+    >>> class MeanLoss(Counterpart):
+    ...     formula = "the mean loss, as if there were no ball"
+    ...     def refusal(self, model):
+    ...         return None
+    ...     def program(self, model):
+    ...         return Program.if_convex(substitute(model.expression, model.mean_values()))
+    >>> x = cp.Variable(2, nonneg=True)
+    >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
+    >>> ball = wdro.WassersteinBall(0.1, wdro.costs.Norm(1))
+    >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
+    >>> check_counterpart(MeanLoss, problem)
+    Traceback (most recent call last):
+        ...
+    ValueError: the counterpart MeanLoss gives the worst-case risk ..., but some distribution ...
+    """
+    if isinstance(counterpart, str):
+        entry = COUNTERPARTS[counterpart]
+    else:
+        entry = check_form(
+            getattr(counterpart, "__name__", type(counterpart).__name__), counterpart
+        )
+    model = problem._current_model()
+    if not isinstance(model, RobustModel) or not model.has_ball:
+        raise ValueError("check_counterpart needs a problem with uncertain data and a ball.")
+    name = type(entry).__name__
+    reason = refusal_of(entry, model)
+    if reason is not None:
+        raise ValueError(f"the counterpart {name} does not apply to the problem: {reason}.")
+    program = program_by(entry, model)
+    if program is not None:
+        refuse_program(program, name)
+    rng = np.random.default_rng(seed)
+    points = [model.feasible.layout.join(dict(d)) for d in decisions]
+    corners = _corners(model, rng)
+    for _ in range(0 if points else tries):
+        shares = rng.uniform(0.2, 1.0, size=CORNER_COUNT)  # not the centre, which hides mistakes
+        points.append(shares @ corners / shares.sum())
+    for x in points:
+        value = refuse_value(model, x, entry)
+        if program is not None:
+            refuse_disagreement(model, x, _solved(program, model, x), value, entry)
+        if entry.has_objective(model):
+            refuse_objective(model, x, entry, value, corners, rng)
+        try:
+            worst = entry.extremal(model, x)
+        except NoReformulationError:
+            continue
+        refuse_worst_case(model, x, worst, value, entry)
+
+
+def _corners(model: Model, rng: np.random.Generator) -> Array:
+    """Vertices of the feasible set; random decisions where it is unbounded."""
+    dimension = model.feasible.layout.dimension
+    try:
+        oracle = model.feasible.oracle()
+        directions = rng.standard_normal((CORNER_COUNT, dimension))
+        if oracle.nonnegative_directions:
+            directions = np.abs(directions)
+        return np.array([checked_vertex(oracle, oracle.minimize_relaxed(d)) for d in directions])
+    except (UnboundedError, NotImplementedError):
+        return rng.standard_normal((CORNER_COUNT, dimension))
+
+
+def _solved(program: Program, model: RobustModel, x: Array) -> float:
+    """The value of the program with the decision held fixed."""
+    layout = model.feasible.layout
+    fixed = [v == part for v, part in layout.split(x).items()]
+    with layout.holding():
+        problem = cp.Problem(cp.Minimize(program.expression), [*program.constraints, *fixed])
+        Conic().run(problem)
+    return float(problem.value)
+
+
+def refuse_program(program: Program, name: str) -> None:
+    """Raise an error where a program is not one convex number under a list of constraints."""
+    whose = f"program of the counterpart {name}"
+    if not isinstance(program.constraints, list | tuple):
+        raise TypeError(
+            f"{whose} has as constraints one {type(program.constraints).__name__}; write "
+            "Program(expression, [constraint])."
+        )
+    objective = program.expression
+    if not isinstance(objective, cp.Expression) or objective.size != 1:
+        shape = objective.shape if isinstance(objective, cp.Expression) else repr(objective)
+        raise ValueError(f"{whose} must minimise one CVXPY number, got {shape}; sum or average it.")
+    parameters = [
+        *objective.parameters(),
+        *(p for c in program.constraints for p in c.parameters()),
+    ]
+    uncertain = sorted({p.name() for p in parameters if isinstance(p, UncertainParameter)})
+    if uncertain:
+        raise ValueError(
+            f"{whose} still has the uncertain {', '.join(uncertain)} in it; put in numbers: "
+            "substitute(model.expression, {parameter: sample})."
+        )
+    if not objective.is_convex() or not all(c.is_dcp() for c in program.constraints):
+        raise ValueError(
+            f"{whose} is not convex by CVXPY's rules: {objective} is "
+            f"{objective.curvature.lower()}; return Program.if_convex(expression, constraints), "
+            "which is None there."
+        )
+
+
+def refuse_value(model: RobustModel, x: Array, entry: Counterpart) -> float:
+    """The risk of a decision; a ValueError if it is below that of a distribution of the ball."""
+    name, value = type(entry).__name__, entry.value(model, x)
+    if np.ndim(value) != 0 or not isinstance(value, int | float | np.number | np.ndarray):
+        what = f"an array of shape {np.shape(value)}" if np.ndim(value) else repr(value)
+        raise ValueError(
+            f"the counterpart {name} gives the worst-case risk as {what}; its value(model, x) "
+            "must return one number."
+        )
+    mean = Empirical(model).evaluate(x).value
+    moved = [climbed for climbed in (climb(model, x), push(model, x)) if climbed is not None]
+    known = max([mean, *(climbed.expected_loss for climbed in moved)])
+    if not value >= known - TOO_LOW * max(abs(known), abs(known - mean), 1e-3):
+        raise ValueError(
+            f"the counterpart {name} gives the worst-case risk {float(value):.8g}, but some "
+            f"distribution of the ball has the expected loss {known:.8g} at this decision (the "
+            f"data itself has {mean:.8g}); correct its formula, or its refusal."
+        )
+    return float(value)
+
+
+def refuse_disagreement(
+    model: RobustModel, x: Array, solved: float, value: float, entry: Counterpart
+) -> None:
+    """Raise a ValueError where what is minimised and the value differ at a decision."""
+    mean = Empirical(model).evaluate(x).value
+    size = max(abs(solved), abs(value), abs(value - mean), 1e-3)
+    if not abs(solved - value) <= DISAGREEMENT * size:
+        raise ValueError(
+            f"the counterpart {type(entry).__name__} contradicts itself: the worst-case risk of a "
+            f"decision is {solved:.8g} by what is minimised, but {value:.8g} by its value(model, "
+            "x) (by default its program with the decision held fixed); correct one of them."
+        )
+
+
+def refuse_objective(
+    model: RobustModel,
+    x: Array,
+    entry: Counterpart,
+    value: float,
+    corners: Array,
+    rng: np.random.Generator,
+) -> None:
+    """Raise an error where a smooth objective is not the value, or its gradient not its slope.
+
+    Where differences of two sizes disagree there is a kink, or noise, and nothing is said.
+    """
+    name, objective = type(entry).__name__, objective_by(entry, model)
+
+    def evaluate(y: Array) -> Point:
+        point = objective.evaluate(y, None)
+        whose = f"evaluate of the objective of the counterpart {name}"
+        if not isinstance(point, Point):
+            raise TypeError(
+                f"{whose} must return Point(value, gradient), got {type(point).__name__}."
+            )
+        if np.ndim(point.value) != 0 or np.shape(point.gradient) != x.shape:
+            raise ValueError(
+                f"{whose} must return a Point with one number and a gradient of shape {x.shape}, "
+                f"got the shapes {np.shape(point.value)} and {np.shape(point.gradient)}."
+            )
+        return point
+
+    point = evaluate(x)
+    refuse_disagreement(model, x, float(point.value), value, entry)
+    for _ in range(3):
+        shares = rng.uniform(-1.0, 1.0, size=CORNER_COUNT)
+        way = (shares - shares.mean()) @ corners
+        wide, narrow = (
+            (evaluate(x + step * way).value - evaluate(x - step * way).value) / (2 * step)
+            for step in (DIFFERENCE, DIFFERENCE / 2)
+        )
+        told = float(point.gradient @ way)
+        size = max(abs(told), abs(narrow), 1e-6 * abs(point.value))
+        if abs(told - narrow) > max(WRONG_SLOPE * size, 10 * abs(wide - narrow)):
+            raise ValueError(
+                f"the objective of the counterpart {name} has a wrong gradient: along a line "
+                f"inside the feasible set it gives the slope {told:.6g}, differences of its "
+                f"values {narrow:.6g}; correct the gradient in evaluate(x, dual)."
+            )
+
+
+def refuse_worst_case(
+    model: RobustModel, x: Array, worst: Any, risk: float, entry: Counterpart
+) -> None:
+    """Raise an error where a worst case is no distribution of the ball, or misses the risk."""
+    name = type(entry).__name__
+    if not isinstance(worst, Extremal):
+        raise TypeError(
+            f"extremal of the counterpart {name} must return Extremal(rows, weights, source, "
+            f"dual), got {type(worst).__name__}."
+        )
+    if not _is_in_ball(model, worst):
+        raise ValueError(
+            f"the worst case of the counterpart {name} is no distribution of the ball: rows (K, d) "
+            "come from the samples `source` (K,) with `weights` (K,), which add up to the "
+            "probability of each sample (1/N), and move them at a mean cost of at most the radius."
+        )
+    mean = Empirical(model).evaluate(x).value
+    attained = float(worst.weights @ model.loss.values(x, worst.rows))
+    if attained < risk - UNATTAINED * abs(risk - mean) - TOO_LOW * max(abs(risk), 1e-3):
+        raise ValueError(
+            f"the worst case of the counterpart {name} has the expected loss {attained:.8g}, below "
+            f"the worst-case risk {risk:.8g} that it is to attain; correct its extremal(model, x)."
+        )
+
+
+def _is_in_ball(model: RobustModel, worst: Extremal) -> bool:
+    size, count = len(model.rows), len(worst.weights)
+    if np.shape(worst.rows) != (count, model.rows.shape[1]) or len(worst.source) != count:
+        return False
+    if not np.all(np.isin(worst.source, np.arange(size))) or not np.all(worst.weights >= 0):
+        return False
+    shares = np.bincount(worst.source, worst.weights, minlength=size)
+    cost = float(worst.weights @ model.cost(model.rows[worst.source], worst.rows))
+    return np.allclose(shares, model.shares.array, rtol=1e-6) and cost <= model.radius * (1 + 1e-5)
