@@ -15,7 +15,7 @@ from scipy.stats import chi2
 
 import wdro_model as wdro
 from wdro_model.evaluation.guarantee import concentration_radius, cost_within, mean_bound
-from wdro_model.evaluation.resampling import drawn
+from wdro_model.evaluation.resampling import draw_resamples
 from wdro_model.evaluation.wasserstein_profile import limit_law
 
 GRID = [0.0, 0.001, 0.01, 0.1, 1.0]
@@ -45,7 +45,7 @@ def returns():
 def test_bootstrap_takes_the_smallest_radius_whose_promises_are_kept(returns):
     found = wdro.radius_for(portfolio(returns), 0.8, radii=GRID, resamples=15, seed=3)
     table = found.resampling
-    for b, fold in enumerate(drawn(30, 15, 3)):
+    for b, fold in enumerate(draw_resamples(30, 15, 3)):
         train, rest = returns[fold.train], returns[fold.test]
         assert set(fold.train) | set(fold.test) == set(range(30))
         assert len(fold.train) == 30

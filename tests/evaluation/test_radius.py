@@ -271,7 +271,7 @@ def test_splits_in_the_style_of_scikit_learn(data):
         ([([0, 1], [])], {}, "test samples of fold 0 are empty"),
         ([([0], [1]), ([0, 3, 5], [5, 6])], {}, "fold 1 fits and judges on the same sample 5"),
         (5, {"holdout": 0.3}, "holdout=0.3 goes with folds=1, got folds=5"),
-        (1, {"holdout": 1.5}, "holdout must be a share between 0 and 1, got 1.5"),
+        (1, {"holdout": 1.5}, "holdout must be a number between 0 and 1, got 1.5"),
     ],
 )
 def test_bad_folds(folds, more, message):
@@ -547,7 +547,8 @@ def test_parcels_share_the_data_and_copy_the_rest():
     samples = problem.uncertain_parameters()[0].samples  # the parameter's own copy
     parcel = Parcel.pack((problem, work))
     twin, own_work = parcel.open()
-    assert np.shares_memory(twin.uncertain_parameters()[0].samples, samples)
+    own = problem.uncertain_parameters()[0].samples
+    assert np.shares_memory(twin.uncertain_parameters()[0].samples, own)
     assert np.shares_memory(twin._model.joint.matrix, samples)
     assert not np.shares_memory(own_work, work)
     assert own_work.flags.writeable

@@ -1,4 +1,4 @@
-"""Cross-validation of radii: the folds, and what the decisions of one fold score.
+"""Cross-validation of radii: the folds, and the scores of the decisions of one fold.
 
 A fold says which samples a decision is fitted on and which judge it: k-fold, hold-out, or given.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wdro_model import checks
 from wdro_model.errors import blaming, unknown_name
 from wdro_model.evaluation.attempts import FAILED, warm_arguments, was_interrupted
 from wdro_model.evaluation.statistics import (
@@ -41,13 +42,13 @@ METRICS: dict[str, Metric] = {
     "cvar": partial(conditional_value_at_risk, level=TAIL),
 }
 """Functions of the losses, and of `probabilities=` where they have some. The risk is the mean of
-what each scenario adds to the objective, which is known beside its losses."""
+the scenarios' contributions to the objective, which are known beside their losses."""
 ERRORS: dict[str, Metric] = {
     "risk": standard_error,
     "mean": standard_error,
     "cvar": partial(tail_error, level=TAIL),
 }
-"""Their standard errors over independent losses."""
+"""Standard errors of the metrics over independent losses."""
 
 
 def as_metric(given: Any) -> Metric:
@@ -61,7 +62,7 @@ def as_metric(given: Any) -> Metric:
 
 
 def refuse_plain_metric(metric: Any) -> None:
-    """Held-out samples with probabilities ask for a metric that counts them."""
+    """A ValueError for a metric that takes no probabilities, which the samples have."""
     try:
         inspect.signature(as_metric(metric)).bind(None, probabilities=None)
     except TypeError:
@@ -74,7 +75,7 @@ def refuse_plain_metric(metric: Any) -> None:
 
 
 def metric_name(metric: Any) -> str:
-    """What a metric is called in tables."""
+    """The name of a metric in tables."""
     return metric if isinstance(metric, str) else getattr(metric, "__name__", repr(metric))
 
 
@@ -108,15 +109,14 @@ def k_fold(size: int, count: int, seed: int = 0) -> tuple[Fold, ...]:
 
 
 def hold_out(size: int, share: float, seed: int = 0) -> tuple[Fold, ...]:
-    """One fold, in which a share of the samples, drawn by the seed, judges."""
-    if isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) < 1:
-        raise ValueError(f"holdout must be a share between 0 and 1, got {share!r}; write 0.3.")
+    """A single fold, in which a share of the samples, drawn by the seed, judges."""
+    share = checks.number("holdout", share, low=0, high=1, open=True, hint="write 0.3")
     if size < 2:
         raise ValueError(
             f"a hold-out needs at least 2 samples, there is {size}; give test= with scenarios of "
             "their own."
         )
-    count = min(size - 1, max(1, round(float(share) * size)))
+    count = min(size - 1, max(1, round(share * size)))
     order = np.random.default_rng(seed).permutation(size)
     return (Fold(np.sort(order[count:]), np.sort(order[:count])),)
 
@@ -147,10 +147,10 @@ def as_folds(folds: Any, size: int, holdout: float | None = None, seed: int = 0)
             f"folds must be a positive integer, an object with split(X), or pairs of indices "
             f"(train, test); got {folds!r}."
         )
-    found = [_as_fold(pair, k, size) for k, pair in enumerate(folds)]
-    if not found:
+    pairs = [_as_fold(pair, k, size) for k, pair in enumerate(folds)]
+    if not pairs:
         raise ValueError("folds is empty; give at least one pair of indices (train, test).")
-    return found
+    return pairs
 
 
 def _as_fold(pair: Any, position: int, size: int) -> Fold:
@@ -175,15 +175,19 @@ def _as_fold(pair: Any, position: int, size: int) -> Fold:
 # ------------------------------------------------------------------ one fold
 @dataclass(frozen=True)
 class Trial:
-    """One radius of one fold."""
+    """The solve at one radius in one fold, and its score on the samples held out."""
 
     status: str
-    """Of the solve; "failed" where there is no decision."""
+    """The status of the solve; "failed" where there is no decision."""
     message: str
-    """Why there is no score; empty where there is one."""
+    """The reason where there is no score; empty where there is one."""
     score: float = np.nan
     error: float = np.nan
     """Standard error over the fold's own scenarios; NaN for a metric of the user."""
+    promise: float = np.nan
+    """The optimal value as a loss: minus the value of an objective that is maximised."""
+    method: str = FAILED
+    """The method of the solve; "failed" where there is no score."""
 
 
 @dataclass(frozen=True)
@@ -216,8 +220,8 @@ class RadiusTask:
         with feasible.holding():
             for variable in feasible.layout.variables:
                 variable.save_value(None)
-            found = self._walk(self.folds[index], self.seeds[index])
-        return FoldScores(found, time.perf_counter() - began)
+            trials = self._trials(self.folds[index], self.seeds[index])
+        return FoldScores(trials, time.perf_counter() - began)
 
     def parts(self) -> dict[str, Any]:
         """The user's own parts of the task by name, to say which of them cannot be sent."""
@@ -239,7 +243,8 @@ class RadiusTask:
             parts[f"the argument {name}={value!r}"] = value
         return parts
 
-    def _walk(self, fold: Fold | None, seed: int) -> list[Trial]:
+    def _trials(self, fold: Fold | None, seed: int) -> list[Trial]:
+        """The trials at all radii, each started from the solution before."""
         try:
             fitted = self.problem if fold is None else self.problem.with_samples(rows=fold.train)
         except Exception as error:
@@ -247,13 +252,13 @@ class RadiusTask:
         fitted = fitted.with_radius(self.radii[0])
         fitted._warned = True  # of a loss that is not convex: the solve on all samples says so
         arguments = {**self.arguments, "seed": seed, "progress": False}
-        found: list[Trial] = []
+        trials: list[Trial] = []
         last: Solution | None = None
         for radius in self.radii:
             fitted = fitted.with_radius(radius)
-            found.append(self._trial(fitted, fold, warm_arguments(fitted, arguments, last)))
+            trials.append(self._trial(fitted, fold, warm_arguments(fitted, arguments, last)))
             last = fitted.solution or last
-        return found
+        return trials
 
     def _trial(self, fitted: Problem, fold: Fold | None, arguments: Mapping[str, Any]) -> Trial:
         """Solve at one radius and judge the decision."""
@@ -269,22 +274,22 @@ class RadiusTask:
         given = self._probabilities(fold)
         score = _score(self.metric, losses, given)
         if not np.isfinite(score):
-            message = f"the metric {metric_name(self.metric)} is {score}"
-            return Trial(solution.status, message)
+            return Trial(solution.status, f"the metric {metric_name(self.metric)} is {score}")
         spread = np.nan
         if isinstance(self.metric, str):
             spread = ERRORS[self.metric](losses, probabilities=given)
-        return Trial(solution.status, "", score, spread)
+        promise = fitted._model.sign * solution.value
+        return Trial(solution.status, "", score, spread, promise, solution.method)
 
     def fold_probabilities(self) -> np.ndarray | None:
-        """Of the samples that each fold judges on; None where all samples count the same."""
+        """The probability of each fold's held-out samples; None where all count the same."""
         known = self.problem._model.shares.probabilities
         if known is None or any(fold is None for fold in self.folds):
             return None
         return np.array([known[fold.test].sum() for fold in self.folds if fold is not None])
 
     def _probabilities(self, fold: Fold | None) -> np.ndarray | None:
-        """Those of the samples of a fold that judge; None where they are equal."""
+        """Probabilities of the samples of a fold that judge; None where they are equal."""
         model = self.problem._model
         if fold is None or not isinstance(model, RobustModel):
             return None
@@ -294,14 +299,14 @@ class RadiusTask:
         """The losses of a decision on what was held out, or on the user's scenarios.
 
         Small is good: they are minus the values of an objective that is maximised. For the risk,
-        what each adds to it.
+        the contribution of each scenario.
         """
         model, scenarios = self.problem._model, self.scenarios
         x = model.feasible.layout.join(solution.everything)
         if fold is not None and isinstance(model, RobustModel):
             model, scenarios = replace(model, joint=model.joint.take(fold.test)), None
-        found = observed(model, x, scenarios)
-        return model.sign * (found.contributions if self.metric == "risk" else found.losses)
+        values = observed(model, x, scenarios)
+        return model.sign * (values.contributions if self.metric == "risk" else values.losses)
 
 
 def _failure(error: Exception) -> Trial:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from numbers import Integral, Real
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,14 +28,13 @@ import numpy as np
 
 from wdro_model.display.tables import Facts, brief, facts_html, facts_text
 from wdro_model.errors import unknown_name
-from wdro_model.evaluation.attempts import check_jobs, check_solving
-from wdro_model.evaluation.radius import OWN, check_problem, increasing_radii
+from wdro_model.evaluation.attempts import check_jobs
+from wdro_model.evaluation.radius import check_problem, check_solve_arguments, increasing_radii
 from wdro_model.evaluation.resampling import Resampling, radius_by_bootstrap
 from wdro_model.evaluation.wasserstein_profile import radius_by_profile
 from wdro_model.model import RobustModel
 from wdro_model.model.sharing import one_thread_at_a_time
 from wdro_model.model.uncertain_constraints import refuse_unpaired
-from wdro_model.solve.options import Options
 from wdro_model.uncertainty.ambiguity import Assurance
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
@@ -417,16 +416,10 @@ def check_rule_arguments(
         if present and name not in TAKEN[rule]:
             owner = next(other for other, names in TAKEN.items() if name in names)
             raise TypeError(f"{name}= goes with rule={owner!r}, not with rule={rule!r}.")
-    solving = [f.name for f in fields(Options) if f.name not in OWN]
-    every = [*given, *solving, "method", "solver", "time_limit", "confidence", "rule", "progress"]
-    for name in arguments:
-        if name in OWN:
-            raise TypeError(f"radius_for sets {name}= itself.")
-        if name not in every:
-            raise TypeError(unknown_name("argument", name, every))
+    names = (*given, "confidence", "rule")
+    check_solve_arguments(problem, "radius_for", names, seed, arguments)
     if rule == "rate" and arguments:
         raise TypeError(f"rule='rate' solves nothing, and has no use for {next(iter(arguments))}=.")
-    check_solving(problem, {"method": "auto", **arguments, "seed": seed})
     if rule == "bootstrap" and arguments.get("method") == "erm":
         raise ValueError(
             "method='erm' does not see the radius, there is nothing to choose; use 'auto', 'exact' "

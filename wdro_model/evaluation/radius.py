@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wdro_model import checks
 from wdro_model.display.tables import Column, Tabular, brief
 from wdro_model.errors import unknown_name
 from wdro_model.evaluation.attempts import (
@@ -49,12 +50,13 @@ if TYPE_CHECKING:
     from wdro_model.problem import Problem
 
 
+CHOSEN = Column("chosen", "The radius that was chosen.", " ", word=True, flags=("<- chosen", ""))
 COLUMNS = (
     Column("radius", "The radius of the Wasserstein ball."),
     Column("mean", "The mean of the folds' scores.", form=".6g"),
     Column("standard_error", "The standard error of the mean.", form=".3g"),
     Column("status", "How the solves ended.", word=True),
-    Column("mark", "Which radius was chosen.", heading=" ", word=True),
+    CHOSEN,
 )
 
 
@@ -64,14 +66,11 @@ class RadiusSelection(Tabular):
 
     Examples
     --------
-    >>> rng = np.random.default_rng(0)
-    >>> x = cp.Variable(3, nonneg=True)
-    >>> returns = wdro.UncertainParameter(3, samples=rng.normal(0.05, 0.3, size=(12, 3)))
-    >>> ball = wdro.WassersteinBall(0.01)
-    >>> problem = wdro.Problem(cp.Minimize(-returns @ x), [cp.sum(x) == 1], ball)
-    >>> found = wdro.select_radius(problem, radii=[0.0, 0.1], folds=3, progress=False)
-    >>> found.scores.shape, found.complete                  # radii, folds
+    >>> problem = problem.with_samples(np.random.default_rng(0).normal([1, 2], 0.5, size=(9, 2)))
+    >>> selection = wdro.select_radius(problem, radii=[0.0, 0.1], folds=3, progress=False)
+    >>> selection.scores.shape, selection.complete          # radii, folds
     ((2, 3), True)
+    >>> figure = selection.plot()                           # or selection.plot("radii.png")
     """
 
     radii: np.ndarray
@@ -81,24 +80,24 @@ class RadiusSelection(Tabular):
     errors: np.ndarray
     """Standard errors over the scenarios within each fold, (K, F); NaN for a user's metric."""
     statuses: np.ndarray
-    """Of the solves, (K, F) strings; "failed" and "not run" have no score."""
+    """Statuses of the solves, (K, F) strings; "failed" and "not run" have no score."""
     fold_seconds: np.ndarray
     """The time that each fold took where it ran, (F,); NaN where it did not."""
     messages: tuple[str, ...]
-    """Why solves failed, each reason once."""
+    """The reasons of failed solves, each once."""
     metric: str
     rule: str
     seconds: float
-    """From call to return, the last solve included."""
+    """The time from call to return, the last solve included."""
     complete: bool
-    """Did every fold run to its end?"""
+    """Whether every fold ran to its end."""
     problem: Problem
     """The user's problem at the chosen radius, solved on all samples unless refit=False, the run
     was interrupted, or the solve failed."""
     notes: tuple[str, ...] = ()
     fold_probabilities: np.ndarray | None = None
-    """Of the samples that each fold judges on, (F,), where samples have probabilities: folds count
-    by them in the mean. None where all folds count the same."""
+    """The probability of the samples that each fold judges on, (F,), its share in the mean. None
+    where all folds count the same."""
 
     columns = COLUMNS
 
@@ -122,7 +121,7 @@ class RadiusSelection(Tabular):
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """On how many folds each radius has a score, (K,)."""
+        """The number of folds on which each radius has a score, (K,)."""
         return np.isfinite(self.scores).sum(axis=1)
 
     @cached_property
@@ -137,7 +136,7 @@ class RadiusSelection(Tabular):
 
     @cached_property
     def standard_error(self) -> np.ndarray:
-        """Of the mean, (K,): from the spread of the folds, or within the fold if there is one."""
+        """Standard error of the mean, (K,): between folds, or within the fold if there is one."""
         scored, count = np.isfinite(self.scores), np.maximum(self.counts, 2)
         squares = np.where(scored, (self.scores - self.mean[:, None]) ** 2, 0.0)
         between = np.sqrt(squares.sum(axis=1) / (count - 1) / count)
@@ -150,7 +149,7 @@ class RadiusSelection(Tabular):
 
     @cached_property
     def _fold_shares(self) -> np.ndarray:
-        """What each fold with a score counts in the mean of a radius, (K, F)."""
+        """The share of each fold in the mean score of a radius, (K, F)."""
         assert self.fold_probabilities is not None
         counted = np.where(np.isfinite(self.scores), self.fold_probabilities, 0.0)
         return counted / np.maximum(counted.sum(axis=1, keepdims=True), 1e-300)
@@ -162,7 +161,7 @@ class RadiusSelection(Tabular):
         return float(self.mean[at[0]]) if at.size else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each radius."""
+        """A row for each radius."""
         return [
             {
                 "radius": float(radius),
@@ -179,30 +178,17 @@ class RadiusSelection(Tabular):
         """Scores against radii with their standard errors; saved if a path is given.
 
         Returns the figure, which notebooks show, or `ax`, Matplotlib's axes to draw on.
-
-        Examples
-        --------
-        >>> rng = np.random.default_rng(0)
-        >>> x = cp.Variable(3, nonneg=True)
-        >>> returns = wdro.UncertainParameter(3, samples=rng.normal(0.05, 0.3, size=(12, 3)))
-        >>> ball = wdro.WassersteinBall(0.01)
-        >>> problem = wdro.Problem(cp.Minimize(-returns @ x), [cp.sum(x) == 1], ball)
-        >>> found = wdro.select_radius(problem, radii=[0.0, 0.01, 0.1], folds=3, progress=False)
-        >>> figure = found.plot()                               # or found.plot("radii.png")
         """
         from wdro_model.evaluation.radius_pictures import plot_radii
 
         return plot_radii(self, path, ax=ax)
-
-    def _shown(self) -> list[dict[str, Any]]:
-        return [{**row, "mark": "<- chosen" if row["chosen"] else ""} for row in self.rows()]
 
     def _footnotes(self) -> list[str]:
         return [f"note: {note}" for note in self.notes]
 
     @property
     def headline(self) -> str:
-        """What was chosen, and by what, for a picture."""
+        """The chosen radius and the rule behind it, for a picture."""
         by = "smallest mean" if self.rule == "min" else self.rule.replace("_", " ")
         folds = "1 fold" if self.scores.shape[1] == 1 else f"{self.scores.shape[1]} folds"
         return f"radius {self.radius:.3g} has been chosen ({by}, {folds})"
@@ -216,10 +202,10 @@ class RadiusSelection(Tabular):
 
     def _status(self, k: int) -> str:
         """The status of all folds, with counts where they differ."""
-        found = Counter(str(status) for status in self.statuses[k] if status != NOT_RUN)
-        if len(found) == 1:
-            return next(iter(found))
-        return ", ".join(f"{count} {status}" for status, count in found.most_common())
+        counts = Counter(str(status) for status in self.statuses[k] if status != NOT_RUN)
+        if len(counts) == 1:
+            return next(iter(counts))
+        return ", ".join(f"{count} {status}" for status, count in counts.most_common())
 
 
 # ------------------------------------------------------------------ rules
@@ -251,16 +237,16 @@ def choose(rule: str, mean: np.ndarray, standard_error: np.ndarray, counts: np.n
 
 
 # ------------------------------
-# The radius of the ball, chosen by what the decisions do on samples that they did not see
+# The radius of the ball, chosen by the out-of-sample losses of the decisions
 
 
-OWN = ("start", "progress")
-"""Arguments of `solve` that the selection sets itself."""
+SET_BY_CALLER = ("start", "progress")
+"""Arguments of `solve` that `select_radius` and `radius_for` set themselves."""
 NAMES = ("radii", "folds", "metric", "rule", "test", "holdout", "jobs", "refit")
-COUNT = 10
-"""Positive radii of the default grid."""
-SMALLEST = 1e-2
-"""The first one, as a share of the sampling error of the mean."""
+DEFAULT_RADII = 10
+"""Number of positive radii in the default grid."""
+SMALLEST_SHARE = 1e-2
+"""The smallest positive radius of the grid, as a share of the sampling error of the mean."""
 
 
 @one_thread_at_a_time
@@ -360,43 +346,45 @@ def select_radius(
         scenarios=scenarios,
         arguments=arguments,
     )
-    found = collect(
+    collected = collect(
         task, len(splits), task.parts(), jobs=jobs, progress=progress, title="select_radius"
     )
-    selection = judged(task, found, rule, began)
+    selection = select(task, collected, rule, began)
     if refit and selection.complete:
-        selection = refitted(selection, {**arguments, "seed": seed, "progress": progress})
+        selection = solve_on_all_samples(
+            selection, {**arguments, "seed": seed, "progress": progress}
+        )
     return replace(selection, seconds=time.perf_counter() - began)
 
 
-def judged(task: RadiusTask, found: Collected, rule: str, began: float) -> RadiusSelection:
+def select(task: RadiusTask, collected: Collected, rule: str, began: float) -> RadiusSelection:
     """The selection from the folds that finished; an error if no radius has a score."""
     shape = (len(task.radii), len(task.folds))
     scores, errors = np.full(shape, np.nan), np.full(shape, np.nan)
     statuses, seconds = np.full(shape, NOT_RUN, dtype=object), np.full(shape[1], np.nan)
     reasons: dict[str, None] = {}
-    for fold, result in found.results.items():
+    for fold, result in collected.results.items():
         seconds[fold] = result.seconds
         for k, trial in enumerate(result.trials):
             scores[k, fold], errors[k, fold] = trial.score, trial.error
             statuses[k, fold] = trial.status
             reasons.setdefault(trial.message)
     messages = [message for message in reasons if message]
-    failed = int((statuses == FAILED).sum())
+    failed, finished = int((statuses == FAILED).sum()), len(collected.results)
     if not np.isfinite(scores).any():
         raise RuntimeError(
             f"no radius could be scored: all {failed} solves failed. {' | '.join(messages[:3])}"
         )
     if failed:
         warnings.warn(
-            f"{failed} solves of {len(found.results) * len(task.radii)} failed and have no score; "
-            f"a radius is chosen among those with the most scores. {messages[0]}",
+            f"{failed} solves of {finished * len(task.radii)} failed and have no score; a radius "
+            f"is chosen among those with the most scores. {messages[0]}",
             stacklevel=3,
         )
     notes = [f"a solve failed: {message}" for message in messages]
-    if found.interruption is not None:
+    if collected.interruption is not None:
         notes.append(
-            f"{found.interruption}: {len(found.results)} of {len(task.folds)} folds have scores; "
+            f"{collected.interruption}: {finished} of {len(task.folds)} folds have scores; "
             "the problem was not solved at the radius: call result.problem.solve()"
         )
     selection = RadiusSelection(
@@ -409,7 +397,7 @@ def judged(task: RadiusTask, found: Collected, rule: str, began: float) -> Radiu
         metric=metric_name(task.metric),
         rule=rule,
         seconds=time.perf_counter() - began,
-        complete=found.interruption is None,
+        complete=collected.interruption is None,
         problem=task.problem,
         fold_probabilities=task.fold_probabilities(),
     )
@@ -420,7 +408,9 @@ def judged(task: RadiusTask, found: Collected, rule: str, began: float) -> Radiu
     )
 
 
-def refitted(selection: RadiusSelection, arguments: Mapping[str, Any]) -> RadiusSelection:
+def solve_on_all_samples(
+    selection: RadiusSelection, arguments: Mapping[str, Any]
+) -> RadiusSelection:
     """The selection with its problem solved on all samples; scores are kept if that fails."""
     try:
         selection.problem.solve(**arguments)
@@ -460,17 +450,8 @@ def check_problem(problem: Any, caller: str = "select_radius") -> tuple[JointSam
 
 
 def check_arguments(problem: Problem, seed: Any, arguments: Mapping[str, Any]) -> None:
-    """Refuse what `solve` would refuse, and what a selection has no use for."""
-    solving = [f.name for f in fields(Options) if f.name not in OWN]
-    known = [*NAMES, *solving, "method", "solver", "time_limit", "progress"]
-    for name in arguments:
-        if name in OWN:
-            raise TypeError(
-                f"select_radius sets {name}= itself: each solve starts from the radius before."
-            )
-        if name not in known:
-            raise TypeError(unknown_name("argument", name, known))
-    check_solving(problem, {"method": "auto", **arguments, "seed": seed})
+    """Refuse arguments that `solve` would refuse, and those without a use in a selection."""
+    check_solve_arguments(problem, "select_radius", NAMES, seed, arguments)
     if arguments.get("method") == "erm":
         raise ValueError(
             "method='erm' does not see the radius, there is nothing to choose; use 'auto', 'exact' "
@@ -478,10 +459,23 @@ def check_arguments(problem: Problem, seed: Any, arguments: Mapping[str, Any]) -
         )
 
 
+def check_solve_arguments(
+    problem: Problem, caller: str, names: Iterable[str], seed: Any, arguments: Mapping[str, Any]
+) -> None:
+    """Refuse arguments that neither `solve` nor the caller has, with the nearest of their names."""
+    solving = [f.name for f in fields(Options) if f.name not in SET_BY_CALLER]
+    known = [*names, *solving, "method", "solver", "time_limit", "progress"]
+    for name in arguments:
+        if name in SET_BY_CALLER:
+            raise TypeError(f"{caller} sets {name}= itself: it starts from the radius before.")
+        if name not in known:
+            raise TypeError(unknown_name("argument", name, known))
+    check_solving(problem, {"method": "auto", **arguments, "seed": seed})
+
+
 def check_rule(rule: Any, metric: Any, folds: int) -> None:
     """A known rule, with a standard error where it needs one."""
-    if rule not in RULES:
-        raise ValueError(unknown_name("rule", rule, RULES))
+    checks.choice("rule", rule, RULES)
     if rule == "one_standard_error" and folds == 1 and metric not in ERRORS:
         raise ValueError(
             "rule='one_standard_error' needs a standard error, and one fold has none for the "
@@ -496,11 +490,13 @@ def check_test(joint: JointSamples, test: Any, holdout: Any) -> Any:
     if holdout is not None:
         raise ValueError(f"test= takes the place of a hold-out; drop holdout={holdout!r}.")
     given = joint.by_parameter(test)
-    found = {p: _scenarios(p, given[p]) for p in joint.parameters}
+    scenarios = {p: _scenarios(p, given[p]) for p in joint.parameters}
     orders = joint.row_orders([index_of(given[p]) for p in joint.parameters])
-    found = {p: s if o is None else s[o] for (p, s), o in zip(found.items(), orders)}
-    joint.check_counts([len(scenarios) for scenarios in found.values()])
-    return found
+    for parameter, order in zip(joint.parameters, orders):
+        if order is not None:
+            scenarios[parameter] = scenarios[parameter][order]
+    joint.check_counts([len(rows) for rows in scenarios.values()])
+    return scenarios
 
 
 def _scenarios(parameter: Any, given: Any) -> Any:
@@ -513,21 +509,23 @@ def _scenarios(parameter: Any, given: Any) -> Any:
 
 
 # ------------------------------------------------------------------ radii to try
-def default_radii(joint: JointSamples, cost: BoundCost, order: float | None) -> np.ndarray:
-    """0 (ERM) and ten radii, evenly spaced in their logarithm, from 0.01 S N^(-p/2) to S.
+def default_radii(
+    joint: JointSamples, cost: BoundCost, order: float | None, count: int = DEFAULT_RADII
+) -> np.ndarray:
+    """0 (ERM) and `count` radii, evenly spaced in their logarithm, from 0.01 S N^(-p/2) to S.
 
     S = mean_k c(xi_k, mean of the samples) is the cost of carrying the samples to their mean, the
     total variance for the squared cost; p is the order of the cost, 2 where it is not known. The
     mean of N samples is off by about S N^(-p/2), total variance / N for the squared cost: a ball
     much smaller than that is ERM, and one of radius S has room for all the data in one point.
     """
-    scale = spread(joint, cost)
+    scale = transport_scale(joint, cost)
     size = joint.shares.effective_size
-    first = SMALLEST * scale * size ** (-(2.0 if order is None else order) / 2)
-    return np.concatenate([[0.0], np.geomspace(first, scale, COUNT)])
+    first = SMALLEST_SHARE * scale * size ** (-(2.0 if order is None else order) / 2)
+    return np.concatenate([[0.0], np.geomspace(first, scale, count)])
 
 
-def spread(joint: JointSamples, cost: BoundCost) -> float:
+def transport_scale(joint: JointSamples, cost: BoundCost) -> float:
     """mean_k c(xi_k, mean of the samples), over the coordinates that may move."""
     if not cost.allows_moves:
         raise ValueError(
