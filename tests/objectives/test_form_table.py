@@ -111,9 +111,9 @@ def test_blocks_of_samples_and_of_places_change_nothing(rng, case, monkeypatch):
     together = rule.slice(x, np.arange(N), STREAM)
     value, gradient = together.at(6.0), together.gradient(6.0)
     folder = "wdro_model.objectives.integration.low_rank"
-    monkeypatch.setattr(f"{folder}.form_table.BLOCK", 500)
-    monkeypatch.setattr(f"{folder}.form_slice.BLOCK", 700)
-    monkeypatch.setattr(f"{folder}.form_slice.PLACES", 40)
+    monkeypatch.setattr(f"{folder}.table.BLOCK", 500)
+    monkeypatch.setattr(f"{folder}.slice.BLOCK", 700)
+    monkeypatch.setattr(f"{folder}.slice.PLACES", 40)
     apart = rule.slice(x, np.arange(N), STREAM)
     found = apart.at(6.0)
     assert apart._last[1][0].table is not None

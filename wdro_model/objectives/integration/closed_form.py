@@ -1,17 +1,7 @@
 """The inner integral in closed form, for losses affine in the data and quadratic ground costs.
 
-For a coordinate that ends at one side, N(xi_k + m, v) has the mass Phi(tau_k) inside, tau_k the
-distance of its mean from the end in units of sqrt(v), and with the hazard h = phi/Phi
-
-    E move = m + s sqrt(v) h(tau_k),   E move^2 = m^2 + 2 m s sqrt(v) h(tau_k) + v (1 - tau_k h),
-
-s = 1 for a lower end and -1 for an upper one. The means over the samples of log Phi, h and tau h
-are expanded around the mean sample, with their central moments up to the sixth; the derivatives
-follow from h' = -h (tau + h). Where the samples spread too far for that, two nodes stand for them
-that have their first three moments: the empirical Gauss rule.
-
-With f = a(x) + <B(x), z>, z the coordinates of `whitening` in which the reference is N(0, I) and
-the cost sum_i lambda_i z_i^2, the tilted distribution is Gaussian in each of them,
+With f = a(x) + <B(x), z>, z the whitened moves of `Frame` in which the reference is N(0, I) and the
+cost sum_i lambda_i z_i^2, the tilted distribution is Gaussian in each of them,
 
     v_i = 1/(1 + 2 l lambda_i/eps),   m_i = v_i B_i/eps,   z_i ~ N(m_i, v_i),
     phi_k = f(x, xi_k) + eps sum_i [ m_i^2/(2 v_i) + log(v_i)/2 ]              on R^d.
@@ -24,14 +14,12 @@ samples enter through their mean alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
-from scipy.special import log_ndtr
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.importance.frame import Whitening
+from wdro_model.objectives.integration.importance.frame import frame_of
 from wdro_model.objectives.integration.inner_integral import (
     ROBUST,
     Integration,
@@ -39,110 +27,13 @@ from wdro_model.objectives.integration.inner_integral import (
     Scales,
     Stream,
 )
-from wdro_model.objectives.integration.normal import hazard, interval_log_mass, normal_interval
+from wdro_model.objectives.integration.normal import interval_log_mass, normal_interval
 from wdro_model.solvers.objective import Array
-from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.samples import SampleShares
 
-NARROW = 0.3
-"""The spread of samples, in standard deviations of their tilted law, up to which they are
-expanded."""
-ORDERS = np.arange(2, 7)
-BLOCK = 2**12
-"""Coordinates whose derivatives exist at once: they stay in the processor's cache."""
-
-
-def on_half_lines(bounds: tuple[Array, Array] | None) -> bool:
-    """Does every coordinate end at one side at most?"""
-    return bounds is not None and not bool(np.any(np.isfinite(bounds[0]) & np.isfinite(bounds[1])))
-
-
-@dataclass(frozen=True)
-class HalfLines:
-    """The samples' distances from the ends of their half lines, coordinate by coordinate."""
-
-    sign: Array
-    """1 where there is a lower end, -1 for an upper one; (e,), coordinates without an end apart."""
-    distance: Array
-    """Of the mean sample from the end."""
-    moments: Array
-    """Central moments of the distances, of orders 2 to 6: (5, e)."""
-
-    def averages(self, shift: Array, deviation: Array) -> tuple[Array, Array, Array]:
-        """Means over the samples of log Phi(tau), h(tau) and tau h(tau)."""
-        deviation = np.broadcast_to(deviation, self.sign.shape)
-        found = np.empty((3, len(self.sign)))
-        for start in range(0, len(self.sign), BLOCK):
-            some = slice(start, start + BLOCK)
-            unit = deviation[some]
-            tau = (self.distance[some] + self.sign[some] * shift[some]) / unit
-            scaled = self.moments[:, some] / unit ** ORDERS[:, None]
-            means = np.array(expanded(tau, scaled))
-            wide = np.flatnonzero(scaled[0] > NARROW**2)
-            if len(wide):
-                means[:, wide] = two_nodes(tau[wide], scaled[:2, wide])
-            found[:, some] = means
-        return found[0], found[1], found[2]
-
-
-def expanded(tau: Array, moments: Array) -> tuple[Array, Array, Array]:
-    """Means of log Phi, h and tau h by Taylor's formula; moments of tau of orders 2 to 6."""
-    h = hazard(tau)
-    u = tau + h
-    h1 = -h * u
-    g = 1 + h1
-    h2 = -h1 * u - h * g
-    h3 = -h2 * u - 2 * h1 * g - h * h2
-    h4 = -h3 * u - 3 * h2 * g - 3 * h1 * h2 - h * h3
-    h5 = -h4 * u - 4 * h3 * g - 6 * h2 * h2 - 4 * h1 * h3 - h * h4
-    a2, a3, a4, a5, a6 = (m / f for m, f in zip(moments, (2, 6, 24, 120, 720)))
-    log_mass = log_ndtr(tau) + a2 * h1 + a3 * h2 + a4 * h3 + a5 * h4 + a6 * h5
-    mean = h + a2 * h2 + a3 * h3 + a4 * h4 + a5 * h5
-    lever = tau * mean + 2 * a2 * h1 + 3 * a3 * h2 + 4 * a4 * h3 + 5 * a5 * h4
-    return log_mass, mean, lever
-
-
-def two_nodes(tau: Array, moments: Array) -> tuple[Array, Array, Array]:
-    """The same means by the two nodes with the moments of orders 1 to 3 of the samples."""
-    spread = np.sqrt(moments[0])
-    skew = moments[1] / spread**3
-    root = np.sqrt(1 + 0.25 * skew**2)
-    log_mass, mean, lever = np.zeros((3, len(tau)))
-    for side in (-1.0, 1.0):
-        place = 0.5 * skew + side * root
-        # The weight of a node is the share of the distance that lies on its other side.
-        weight = (root - side * 0.5 * skew) / (2 * root)
-        at = tau + spread * place
-        h = hazard(at)
-        log_mass += weight * log_ndtr(at)
-        mean += weight * h
-        lever += weight * at * h
-    return log_mass, mean, lever
-
-
-def half_lines(joint: JointSamples, ended: Array, lower: Array, upper: Array) -> HalfLines:
-    """The half lines of the coordinates `ended`, samples read one by one."""
-    sign = np.where(np.isfinite(lower[ended]), 1.0, -1.0)
-    end = np.where(sign > 0, lower[ended], upper[ended])
-    mean = joint.mean[ended]
-    moments = np.zeros((len(ORDERS), len(ended)))
-    times = joint.shares.multiple(np.ones(joint.size))
-    for count, row in zip(times, joint.matrix):
-        away = sign * (row[ended] - mean)
-        power = count * away
-        for total in moments:
-            power *= away
-            total += power
-    return HalfLines(sign, sign * (mean - end), moments / joint.size)
-
-
-# ------------------------------
-# The inner integral in closed form, for losses affine in the data and quadratic ground costs
-
-
 SURROGATE_ENTRIES = 2**20
-"""Truncated integrals per evaluation beyond which a run begins at the exact decision and on a
-surrogate."""
+"""Truncated integrals per evaluation from which a run starts at the exact decision and on a
+surrogate: an evaluation then costs more than the exact counterpart."""
 CHUNK_ENTRIES = 2**18
 """Truncated integrals computed at once: their arrays stay in the processor's cache."""
 
@@ -169,68 +60,67 @@ class ClosedForm(Integration):
 
     def __init__(self, model: RobustModel, scales: Scales, nodes: Array | None = None) -> None:
         super().__init__(model, scales)
-        joint = self.joint
-        self._nodes = joint.matrix if nodes is None else nodes
-        self.frame = Whitening(self.cost, self.sigma)
-        self.bounds = None if joint.everywhere else joint.bounds
-        self.box = () if self.bounds is None else tuple(map(self.frame.moving, self.bounds))
-        if self.bounds is not None and joint.matrix.size >= SURROGATE_ENTRIES:
-            self.start = ROBUST  # an evaluation costs more than the exact counterpart
+        self._nodes = nodes
+        self.frame = frame_of(self.joint, self.cost, self.sigma)
+        if self.frame.bounded and self.joint.matrix.size >= SURROGATE_ENTRIES:
+            self.start = ROBUST
         self._reference: Array | None = None
 
     @property
     def rows(self) -> Array:
-        return self._nodes
+        return self.joint.matrix if self._nodes is None else self._nodes
+
+    @property
+    def origins(self) -> Array:
+        """The moving coordinates of the samples or nodes, (N, r)."""
+        return self.frame.origins if self._nodes is None else self._nodes[:, self.frame.columns]
 
     def slice(
         self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
     ) -> FreeSlice:
-        own = self.rows is self.joint.matrix
+        own = self._nodes is None
         if own and shares is None and len(samples) == self.joint.size:
             shares, mean = self.joint.shares_of(samples), self.joint.mean
         else:
             equal = SampleShares.of(len(samples))
             shares = shares or (self.joint.shares_of(samples) if own else equal)
             mean = shares.total(self.rows[samples])
-        return (FreeSlice if self.bounds is None else BoxSlice)(self, x, samples, mean, shares)
+        return (BoxSlice if self.frame.bounded else FreeSlice)(self, x, samples, mean, shares)
 
     def surrogate(self) -> ClosedForm | None:
-        """The same integral from the moments of the samples; None where it would save little.
+        """The integral over two nodes with the mean and variance of the samples in each coordinate.
 
-        On half lines up to the sixth, nearly the same function at 1/N of the cost. Elsewhere over
-        two nodes with the samples' mean and variance, coordinate by coordinate.
+        None where it would save little.
         """
-        if self.bounds is None or self.start != ROBUST or len(self.rows) <= 4:
+        if self.start != ROBUST or len(self.rows) <= 4:
             return None
-        if on_half_lines(self.bounds):
-            return Compressed(self.model, self.scales)
         mean, square = self.joint.mean, np.zeros(self.joint.dimension)
         times = self.joint.shares.multiple(np.ones(self.joint.size))
-        # One by one: no second array of the samples' size.
-        for count, row in zip(times, self.joint.matrix):
+        for count, row in zip(times, self.joint.matrix):  # no second array of the samples' size
             square += count * (row - mean) ** 2
         spread = np.sqrt(square / self.joint.size)
-        nodes = np.clip(np.stack([mean - spread, mean + spread]), *self.bounds)
-        return ClosedForm(self.model, self.scales, nodes)
+        nodes = np.stack([mean - spread, mean + spread])
+        assert self.joint.bounds is not None
+        return ClosedForm(self.model, self.scales, np.clip(nodes, *self.joint.bounds))
 
     def describe(self) -> str:
-        if self.bounds is None:
+        if not self.frame.bounded:
             return "closed form: the loss is affine in the data, the tilted scenarios are Gaussian"
         return "closed form: affine loss on a box, truncated Gaussians coordinate by coordinate"
 
     def tilt(self, slope: Array, dual: float) -> AffineTilt:
         """Variance and shift of the tilted Gaussian, in z."""
-        variance = self.frame.variances(dual, self.epsilon)
+        variance = self.frame.whitened_variances(dual, self.epsilon)
         return AffineTilt(variance, variance * slope / self.epsilon)
 
     def reference_log_mass(self, samples: Array) -> Array:
         """For each sample, the log mass that the reference gives to the box; computed once."""
         if self._reference is None:
-            sides = (
-                [(side - self.frame.moving(row)) / self.frame.deviation for side in self.box]
-                for row in self.rows
-            )
-            self._reference = np.array([interval_log_mass(*ends).sum() for ends in sides])
+            frame, masses = self.frame, []
+            for row in self.origins:
+                low, high = ((side - row) / frame.deviation for side in (frame.lower, frame.upper))
+                masses.append(interval_log_mass(low, high).sum())
+            self._reference = np.array(masses)
         return self._reference[samples]
 
 
@@ -245,16 +135,17 @@ class FreeSlice(SampleSlice):
         values, pullback = rule.loss(x, mean[None])
         self._value = float(values[0])
         self._gradient = pullback.in_data(np.ones(1))[0]
-        self._slope = rule.frame.slopes(self._gradient)
+        self._slope = rule.frame.whitened_slopes(self._gradient)
         self._energy = float(self._slope @ self._slope)
 
     def at(self, dual: float) -> DualPoint:
-        rule, weights = self._rule, self._rule.frame.weights
-        if rule.frame.uniform is not None:
-            size = rule.frame.dimension
-            margin = isotropic(dual, self._energy, rule.frame.uniform, size, rule.epsilon)
+        rule, frame = self._rule, self._rule.frame
+        if frame.common_weight is not None:
+            margin = isotropic(
+                dual, self._energy, frame.common_weight, frame.dimension, rule.epsilon
+            )
             return DualPoint(self._value + margin.value, margin.slope, margin.curvature)
-        tilt = rule.tilt(self._slope, dual)
+        tilt, weights = rule.tilt(self._slope, dual), frame.whitened_weights
         v, m2 = tilt.variance, tilt.shift**2
         return DualPoint(
             self._value + rule.epsilon * tilt.log_mass,
@@ -272,14 +163,13 @@ class FreeSlice(SampleSlice):
         return np.array(values)[:, None], np.array(costs)[:, None]
 
     def mixed_gradient(self, duals: Array, shares: Array) -> Array:
-        """The gradient in x at the mean of the scenarios under several duals."""
-        weight = shares.sum(axis=1)
-        move = sum(w * self._rule.tilt(self._slope, dual).shift for w, dual in zip(weight, duals))
-        return self._gradient_at(self._mean, np.asarray(move))
+        """The gradient in x at the mean of the scenarios: that of an affine loss is affine."""
+        shifts = [self._rule.tilt(self._slope, float(dual)).shift for dual in duals]
+        return self._gradient_at(self._mean, shares.sum(axis=1) @ np.array(shifts))
 
     def _gradient_at(self, mean: Array, move: Array) -> Array:
         """The gradient in x of the loss at one scenario, the move in z."""
-        scenario = mean + self._rule.frame.moves(move)
+        scenario = mean + self._rule.frame.displacements(move)
         return self._rule.loss(self._x, scenario[None])[1](np.ones(1))
 
 
@@ -317,11 +207,11 @@ class BoxSlice(FreeSlice):
     _last: tuple[float, BoxIntegral] | None = None
 
     def at(self, dual: float) -> DualPoint:
-        found, tilt = self._at(dual), self._rule.tilt(self._slope, dual)
-        log_mass = found.log_mass - self._rule.reference_log_mass(self._samples)
+        integral, tilt = self._at(dual), self._rule.tilt(self._slope, dual)
+        log_mass = integral.log_mass - self._rule.reference_log_mass(self._samples)
         average = self._shares.total
         value = self._value + self._rule.epsilon * (tilt.log_mass + float(average(log_mass)))
-        return DualPoint(value, -float(average(found.cost)), np.nan)
+        return DualPoint(value, -float(average(integral.cost)), np.nan)
 
     def gradient(self, dual: float) -> Array:
         return self._gradient_at(self._mean, self._at(dual).move)
@@ -333,9 +223,9 @@ class BoxSlice(FreeSlice):
         still = still - rule.epsilon * rule.reference_log_mass(self._samples)
         values, costs = [], []
         for dual in duals:
-            found, tilt = self._at(float(dual)), rule.tilt(self._slope, float(dual))
-            values.append(still + rule.epsilon * (tilt.log_mass + found.log_mass))
-            costs.append(found.cost)
+            integral, tilt = self._at(float(dual)), rule.tilt(self._slope, float(dual))
+            values.append(still + rule.epsilon * (tilt.log_mass + integral.log_mass))
+            costs.append(integral.cost)
         return np.stack(values), np.stack(costs)
 
     def mixed_gradient(self, duals: Array, shares: Array) -> Array:
@@ -348,7 +238,7 @@ class BoxSlice(FreeSlice):
         return self._gradient_at(mean, np.sum(moves, axis=0))
 
     def _at(self, dual: float) -> BoxIntegral:
-        """At a dual variable, each sample with its share; the last one is kept."""
+        """The integrals at a dual variable, kept for the next call."""
         if self._last is None or self._last[0] != dual:
             self._last = (dual, self._integrated(dual, self._shares.array))
         return self._last[1]
@@ -357,65 +247,17 @@ class BoxSlice(FreeSlice):
         """The integrals, and the mean move of samples with these shares."""
         rule, size = self._rule, len(self._samples)
         frame, tilt = rule.frame, rule.tilt(self._slope, dual)
-        lower, upper = rule.box
         root = np.sqrt(tilt.variance)
         deviation, center = frame.deviation * root, tilt.shift / root
-        weights = frame.weights * tilt.variance
+        weights = frame.whitened_weights * tilt.variance
         log_mass, cost, move = np.empty(size), np.empty(size), np.zeros(len(root))
         step = max(1, CHUNK_ENTRIES // max(1, len(root)))
         for start in range(0, size, step):
-            some = slice(start, start + step)
-            rows = frame.moving(rule.rows[self._samples[some]])
-            t = normal_interval((lower - rows) / deviation, (upper - rows) / deviation, center)
-            log_mass[some] = t.log_mass.sum(axis=1)
-            cost[some] = (t.variance + t.mean**2) @ weights
-            move += shares[some] @ t.mean
+            chunk = slice(start, start + step)
+            rows = rule.origins[self._samples[chunk]]
+            low, high = ((side - rows) / deviation for side in (frame.lower, frame.upper))
+            t = normal_interval(low, high, center)
+            log_mass[chunk] = t.log_mass.sum(axis=1)
+            cost[chunk] = (t.variance + t.mean**2) @ weights
+            move += shares[chunk] @ t.mean
         return BoxIntegral(log_mass, cost, root * move)
-
-
-class Compressed(ClosedForm):
-    """Affine losses on half lines, the samples standing behind their moments."""
-
-    def __init__(self, model: RobustModel, scales: Scales) -> None:
-        super().__init__(model, scales, model.joint.mean[None])
-        assert self.bounds is not None
-        ends = np.isfinite(self.box[0]) | np.isfinite(self.box[1])
-        self.ended = np.flatnonzero(ends)
-        """Where coordinates with an end sit among the free ones."""
-        free = np.flatnonzero(self.frame.free)
-        self.lines = half_lines(self.joint, free[self.ended], *self.bounds)
-
-    def slice(
-        self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
-    ) -> BoxSlice:
-        return CompressedSlice(self, x, samples, self.joint.mean, SampleShares.of(1))
-
-    def surrogate(self) -> None:
-        return None
-
-    @cached_property
-    def still(self) -> float:
-        """The mean log mass that the reference gives to the half lines."""
-        deviation = self.frame.deviation[self.ended]
-        return float(self.lines.averages(np.zeros(len(self.ended)), deviation)[0].sum())
-
-    def reference_log_mass(self, samples: Array) -> Array:
-        return np.array([self.still])
-
-
-class CompressedSlice(BoxSlice):
-    """mean_k phi_k at one x from the moments of the samples."""
-
-    _rule: Compressed
-
-    def _integrated(self, dual: float, shares: Array) -> BoxIntegral:
-        rule, tilt = self._rule, self._rule.tilt(self._slope, dual)
-        move, square = tilt.shift.copy(), tilt.variance + tilt.shift**2
-        ended, v = rule.ended, tilt.variance[rule.ended]
-        shift, root, unit = tilt.shift[ended], np.sqrt(v), rule.frame.deviation[ended]
-        log_mass, mean, lever = rule.lines.averages(unit * shift, unit * root)
-        pushed = rule.lines.sign * root * mean
-        move[ended] += pushed
-        square[ended] += 2 * shift * pushed - v * lever
-        cost = np.array([float(rule.frame.weights @ square)])
-        return BoxIntegral(np.array([log_mass.sum()]), cost, move)

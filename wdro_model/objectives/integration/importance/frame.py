@@ -1,4 +1,4 @@
-"""Coordinates in which the reference and the cost are diagonal: moves of the free coordinates.
+"""Coordinates in which the reference and a quadratic cost are diagonal, with bounds and walls.
 
 A scenario is zeta = xi_k + R y over the coordinates that can move. R = 1 for most costs; for a
 Mahalanobis cost (xi - zeta)' P (xi - zeta) on R^d it is diag(sigma) Q with Q the eigenvectors of
@@ -6,9 +6,8 @@ diag(sigma) P diag(sigma), so that reference and cost are both diagonal:
 
     reference  y_i ~ N(0, spread_i),      cost  c = sum_i weights_i y_i^2    (quadratic costs).
 
-The reference N(xi_k, diag sigma^2) and the cost (zeta - xi_k)' P (zeta - xi_k) become z ~ N(0, I)
-and sum_i lambda_i z_i^2 with zeta = xi_k + R z. The cost alone tilts z to N(0, V),
-v_i = 1/(1 + 2 l lambda_i/eps).
+The whitened move z_i = y_i/sqrt(spread_i) has the reference N(0, 1) and the cost lambda_i z_i^2,
+lambda_i = weights_i spread_i. The cost alone tilts it to N(0, v_i), v_i = 1/(1 + 2 l lambda_i/eps).
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.supports import Polyhedron
 
-TOUCHING = 0.05
-"""Walls so many deviations away hold a mode."""
-SWEEPS = 8
-"""Rounds of projections onto the walls of a polyhedron."""
+WALL_CONTACT = 0.05
+"""Distance in deviations up to which a wall holds a mode."""
+PROJECTION_SWEEPS = 8
+"""Rounds of Dykstra's projections onto the walls of a polyhedron."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,7 @@ class Frame:
     @cached_property
     def columns(self) -> Array | slice:
         """The coordinates that move, as a slice where they are side by side: views, no copies."""
-        first = int(self.moving[0]) if len(self.moving) else 0
-        beside = np.array_equal(self.moving, np.arange(first, first + len(self.moving)))
-        return slice(first, first + len(self.moving)) if beside else self.moving
+        return as_slice(self.moving)
 
     @cached_property
     def origins(self) -> Array:
@@ -75,6 +72,41 @@ class Frame:
         """Does a box truncate some coordinate?"""
         return bool(np.isfinite(self.lower).any() or np.isfinite(self.upper).any())
 
+    # -------------------------------------------------------------- whitened moves
+    @cached_property
+    def deviation(self) -> Array:
+        """The standard deviations of the reference, (r,)."""
+        return np.sqrt(self.spread)
+
+    @cached_property
+    def whitened_weights(self) -> Array:
+        """lambda (r,), the cost of a unit whitened move."""
+        assert self.weights is not None
+        return self.weights * self.spread
+
+    @cached_property
+    def common_weight(self) -> float | None:
+        """The value of all lambda_i; None where they differ."""
+        weights = self.whitened_weights
+        same = len(weights) > 0 and np.ptp(weights) <= 1e-14 * weights.max()
+        return float(weights[0]) if same else None
+
+    def whitened_variances(self, dual: float | Array, epsilon: float) -> Array:
+        """v (r,), or (J, r) for several duals."""
+        return 1.0 / (1.0 + 2.0 * np.multiply.outer(dual, self.whitened_weights) / epsilon)
+
+    def whitened_slopes(self, gradients: Array) -> Array:
+        """Derivatives in z (..., r) from derivatives in the scenarios (..., d)."""
+        return self.pulled(gradients) * self.deviation
+
+    def displacements(self, z: Array) -> Array:
+        """The displacements of the scenarios (..., d) for whitened moves (..., r)."""
+        moves = z * self.deviation
+        full = np.zeros((*z.shape[:-1], self.joint.dimension))
+        full[..., self.columns] = moves if self.rotation is None else moves @ self.rotation.T
+        return full
+
+    # -------------------------------------------------------------- bounds and scenarios
     def bounds(self, owners: Array) -> tuple[Array, Array] | None:
         """Bounds (B, r) on the moves of these samples; None on R^d."""
         if not self.bounded:
@@ -97,10 +129,11 @@ class Frame:
         return rows
 
     def pulled(self, gradients: Array) -> Array:
-        """Gradients in y (B, r) from gradients in the scenarios (B, d)."""
-        moving = gradients[:, self.columns]
+        """Gradients in y (..., r) from gradients in the scenarios (..., d)."""
+        moving = gradients[..., self.columns]
         return moving if self.rotation is None else moving @ self.rotation
 
+    # -------------------------------------------------------------- walls of polyhedra
     @cached_property
     def walls(self) -> tuple[Array, Array]:
         """C (m, d) and h (m,) of the supports that are polyhedra: C zeta <= h."""
@@ -108,7 +141,8 @@ class Frame:
         for parameter, where in self.coupled:
             if isinstance(parameter.support, Polyhedron):
                 rows = np.zeros((len(parameter.support.b), self.joint.dimension))
-                rows[:, where] = dense(parameter.support.A)
+                matrix = parameter.support.A
+                rows[:, where] = matrix.toarray() if sparse.issparse(matrix) else matrix
                 normals.append(rows)
                 limits.append(parameter.support.b)
         return np.concatenate(normals), np.concatenate(limits)
@@ -131,7 +165,7 @@ class Frame:
         slopes = self.pulled(normals)
         out = moves / deviation
         corrections = np.zeros((len(limits), *moves.shape))
-        for _ in range(SWEEPS):  # Dykstra's projections
+        for _ in range(PROJECTION_SWEEPS):  # Dykstra's projections
             for i, slope in enumerate(slopes):
                 normal = slope * deviation
                 before = out + corrections[i]
@@ -165,7 +199,7 @@ class Frame:
         for b in range(size):
             scaled = self.pulled(normals) * deviation[b]
             lengths = np.maximum(np.linalg.norm(scaled, axis=1), 1e-300)
-            touching = slack[b] < TOUCHING * lengths
+            touching = slack[b] < WALL_CONTACT * lengths
             held = scaled[touching] / lengths[touching, None]
             price = nnls(held.T, slopes[b])[0] if touching.any() else np.zeros(0)
             if (kept := price > 1.0).any():
@@ -226,8 +260,12 @@ def reference_of(frame: Frame, samples: Array) -> Component:
     return component(np.zeros(shape), np.broadcast_to(np.sqrt(frame.spread), shape), bounds)
 
 
-def dense(matrix: Any) -> Array:
-    return np.asarray(matrix.toarray() if sparse.issparse(matrix) else matrix, dtype=float)
+def as_slice(indices: Array) -> Array | slice:
+    """The indices as a slice where they are consecutive: it takes a view, not a copy."""
+    first, count = (int(indices[0]), len(indices)) if len(indices) else (0, 0)
+    if count and indices[-1] - first != count - 1:
+        return indices
+    return slice(first, first + count) if (np.diff(indices) == 1).all() else indices
 
 
 def box_of(joint: JointSamples) -> tuple[Array, Array]:
@@ -238,57 +276,6 @@ def box_of(joint: JointSamples) -> tuple[Array, Array]:
         if box is not None:
             lower[where], upper[where] = np.ravel(box[0]), np.ravel(box[1])
     return lower, upper
-
-
-# ------------------------------
-# Coordinates in which the reference and a quadratic cost are diagonal together
-
-
-class Whitening:
-    """Coordinates z of the moving data in which reference and cost are diagonal.
-
-    weights: lambda (d,), the cost of a unit move of each z_i; uniform: their common value, None
-    where they differ; free: which coordinates of the data move.
-    """
-
-    def __init__(self, cost: BoundCost, sigma: float | Array) -> None:
-        self.free = ~cost.frozen
-        spread = np.broadcast_to(np.asarray(sigma, dtype=float), (cost.dimension,))[self.free]
-        self.deviation = spread
-        """sigma of the coordinates that move: dzeta/dz where the cost is separable."""
-        self._turn: Array | None = None
-        if not cost.is_separable:
-            block = cost.matrix[np.ix_(self.free, self.free)]
-            self.weights, turn = np.linalg.eigh(spread[:, None] * block * spread)
-            self._turn = spread[:, None] * turn
-        else:
-            self.weights = cost.coordinate_weights[self.free] * spread**2
-        self.dimension = len(self.weights)
-        self._whole = bool(self.free.all())
-        same = self.dimension > 0 and np.ptp(self.weights) <= 1e-14 * self.weights.max()
-        self.uniform = float(self.weights[0]) if same else None
-
-    def moving(self, rows: Array) -> Array:
-        """The coordinates of data (..., d) that move; a view where all do."""
-        return rows if self._whole else rows[..., self.free]
-
-    def slopes(self, gradients: Array) -> Array:
-        """Derivatives in z from derivatives (..., d) in the data."""
-        free = self.moving(gradients)
-        return free * self.deviation if self._turn is None else free @ self._turn
-
-    def moves(self, z: Array) -> Array:
-        """The displacements of the data (..., d) that coordinates z stand for."""
-        moved = z * self.deviation if self._turn is None else z @ self._turn.T
-        if self._whole:
-            return moved
-        full = np.zeros((*z.shape[:-1], len(self.free)))
-        full[..., self.free] = moved
-        return full
-
-    def variances(self, dual: float | Array, epsilon: float) -> Array:
-        """v (d,), or (J, d) for several duals: those of z under the tilt of the cost alone."""
-        return 1.0 / (1.0 + 2.0 * np.multiply.outer(dual, self.weights) / epsilon)
 
 
 def typical_radius(frame: Frame) -> float:

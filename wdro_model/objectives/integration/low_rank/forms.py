@@ -18,6 +18,7 @@ from wdro_model.loss.per_sample import Stacked
 from wdro_model.loss.polynomial import AffineForms, affine_forms, degree
 from wdro_model.loss.structure import convexity_in_data
 from wdro_model.model import RobustModel
+from wdro_model.objectives.integration.importance.frame import as_slice
 from wdro_model.objectives.integration.lines import Exponent
 from wdro_model.objectives.integration.low_rank.table import compact
 from wdro_model.solvers.objective import Array
@@ -170,7 +171,7 @@ class Grouped:
 
     def weighted(self, weights: Array, matrix: Array) -> Array:
         """sum_k weights_kj xi_k over each group, (G, q, d), from the samples' matrix."""
-        rows = rows_of(matrix, self.samples)
+        rows = matrix[as_slice(self.samples)]
         if len(self.rows) == 1:
             return (weights.T @ rows)[None]
         size, count = weights.shape
@@ -180,15 +181,6 @@ class Grouped:
             (weights.ravel(), (where, np.repeat(np.arange(size), count))), shape
         )
         return (selected @ rows).reshape(len(self.rows), count, -1)
-
-
-def rows_of(matrix: Array, samples: Array) -> Array:
-    """The rows of these samples; a view of the matrix, not a copy, if they stand in a row."""
-    if len(samples) and samples[-1] - samples[0] == len(samples) - 1:
-        start = int(samples[0])
-        if np.array_equal(samples, np.arange(start, start + len(samples))):
-            return matrix[start : start + len(samples)]
-    return matrix[samples]
 
 
 class Groups:

@@ -24,7 +24,7 @@ import numpy as np
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.importance.frame import Whitening
+from wdro_model.objectives.integration.importance.frame import as_slice, frame_of
 from wdro_model.objectives.integration.inner_integral import (
     ROBUST,
     Integration,
@@ -41,7 +41,6 @@ from wdro_model.objectives.integration.low_rank.forms import (
     drawn_refusal,
     generic_rank,
     low_rank_refusal,
-    rows_of,
 )
 from wdro_model.objectives.integration.low_rank.laws import (
     DrawnLaw,
@@ -118,7 +117,7 @@ class Part:
             slopes = rule.anatomy.inner.jacobian(self._x, rows[0])[None]
         else:
             slopes = rule.anatomy.inner.jacobians(self._x, rows)
-        found = rule.whitening.slopes(slopes)
+        found = rule.frame.whitened_slopes(slopes)
         if keep:
             self._kept = found
         return found
@@ -130,14 +129,14 @@ class Part:
 
     def projection(self, duals: Array) -> Projection:
         """How the forms of each group move at some duals, one after another."""
-        whitening = self._rule.whitening
-        v = whitening.variances(duals, self._rule.epsilon)
-        costs = whitening.weights * v
-        slopes = self.whitened() if whitening.uniform is None else self._compact
+        frame = self._rule.frame
+        v = frame.whitened_variances(duals, self._rule.epsilon)
+        costs = frame.whitened_weights * v
+        slopes = self.whitened() if frame.common_weight is None else self._compact
         seen = slopes.shape[-1]
         return projection(
             slopes,
-            whitening.weights[:seen],
+            frame.whitened_weights[:seen],
             v[:, :seen],
             costs.sum(axis=1),
             (costs**2).sum(axis=1),
@@ -163,7 +162,7 @@ class LowRankSlice(SampleSlice):
         self._u = np.empty((count, rule.anatomy.inner.count))
         for start in range(0, count, BLOCK):
             some = slice(start, start + BLOCK)
-            self._u[some] = rule.anatomy.inner(self._x, rows_of(data, self._samples[some]))
+            self._u[some] = rule.anatomy.inner(self._x, data[as_slice(self._samples[some])])
         refuse_undefined(self._u, self._samples)
         self._last: tuple[float, list[Chunk]] | None = None
         self._table: FormTable | None = None
@@ -200,7 +199,7 @@ class LowRankSlice(SampleSlice):
             log_mass += chunk.total(chunk.law.log_mass)
             cost += chunk.total(mean)
             spread += chunk.total(variance)
-        v = rule.whitening.variances(dual, rule.epsilon)
+        v = rule.frame.whitened_variances(dual, rule.epsilon)
         value = rule.epsilon * (log_mass / size + 0.5 * float(np.log(v).sum()))
         return DualPoint(value, -cost / size, spread / size / rule.epsilon)
 
@@ -224,7 +223,7 @@ class LowRankSlice(SampleSlice):
             mean = chunk.cost_moments()[0] if finite else np.full(len(found), np.inf)
             log_mass.append(found.reshape(count, -1))
             costs.append(np.broadcast_to(mean, len(found)).reshape(count, -1))
-        variances = (rule.whitening.variances(float(dual), rule.epsilon) for dual in duals)
+        variances = (rule.frame.whitened_variances(float(dual), rule.epsilon) for dual in duals)
         still = np.array([0.5 * float(np.log(v).sum()) for v in variances])[:, None]
         return rule.epsilon * (np.concatenate(log_mass, 1) + still), np.concatenate(costs, 1)
 
@@ -348,9 +347,9 @@ class LowRankSlice(SampleSlice):
         rule, group, inner = self._rule, part.group, self._rule.anatomy.inner
         whitened, spread = part.whitened(), 0.0
         for dual, pulled in zip(duals, back.reshape(len(duals), -1, *back.shape[1:])):
-            v = rule.whitening.variances(float(dual), rule.epsilon)
+            v = rule.frame.whitened_variances(float(dual), rule.epsilon)
             spread = spread + (group.total(pulled) @ whitened) * v
-        move = rule.whitening.moves(np.asarray(spread))
+        move = rule.frame.displacements(np.asarray(spread))
         slope = slope.reshape(len(duals), -1, slope.shape[1]).sum(axis=0)
         total = group.total(slope)
         if not group.alone:
@@ -394,7 +393,7 @@ class LowRank(Integration):
         if anatomy is None:
             raise ValueError("the loss does not see the data through a few affine forms.")
         self.anatomy = anatomy
-        self.whitening = Whitening(model.cost, scales.sigma)
+        self.frame = frame_of(model.joint, model.cost, scales.sigma)
         self.rank = generic_rank(model, anatomy)
         self.exact = anatomy.quadratic or self.rank <= 2
         self.refines = not self.exact

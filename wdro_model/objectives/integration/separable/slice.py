@@ -22,7 +22,7 @@ import numpy as np
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.importance.frame import box_of
+from wdro_model.objectives.integration.importance.frame import as_slice, box_of
 from wdro_model.objectives.integration.inner_integral import (
     ROBUST,
     Integration,
@@ -32,7 +32,6 @@ from wdro_model.objectives.integration.inner_integral import (
     refuse_undefined,
 )
 from wdro_model.objectives.integration.lines import integrate_lines
-from wdro_model.objectives.integration.low_rank.forms import rows_of
 from wdro_model.objectives.integration.low_rank.laws import quadratic_law
 from wdro_model.objectives.integration.low_rank.slice import LowRank
 from wdro_model.objectives.integration.normal import (
@@ -154,7 +153,7 @@ class SeparableSlice(SampleSlice):
     ) -> None:
         self._rule, self._x, self._shares = rule, np.asarray(x, dtype=float), shares
         self._samples = np.asarray(samples)
-        self._rows = rows_of(rule.joint.matrix, self._samples)
+        self._rows = rule.joint.matrix[as_slice(self._samples)]
         parts = rule.parts
         self._data = self._rows[:, parts.coordinates]
         self._packing = Packing(parts, self._rows, self._x)
