@@ -393,22 +393,13 @@ def test_verbose_prints_a_table_and_the_reason(capsys):
     assert "stopped: the relative gap is under the tolerance" in printed
 
 
-def test_the_pool_of_bushes_grows(monkeypatch):
+def test_work_in_small_parts_changes_nothing(monkeypatch):
     state = import_module("wdro_model.traffic.bushes.state")
-    expected = equilibrium(sioux_falls(), gap=1e-10).solution.value
-    monkeypatch.setattr(state, "MARGIN", 0.1)
-    monkeypatch.setattr(state, "ARCS_AT_ONCE", 1)
-    found = equilibrium(sioux_falls(), gap=1e-10)
+    expected = equilibrium(sioux_falls(), gap=1e-10, method="bushes").solution.value
+    monkeypatch.setattr(state, "LINKS_PER_CALL", 1)
+    found = equilibrium(sioux_falls(), gap=1e-10, method="bushes")
     assert found.solution.value == pytest.approx(expected, rel=1e-12)
     assert_conserved(sioux_falls(), found.flow)
-
-
-def test_few_pairs_remembered_only_take_more_sweeps(monkeypatch):
-    state = import_module("wdro_model.traffic.bushes.state")
-    monkeypatch.setattr(state, "PAIRS", 0)
-    flow, solution = equilibrium(sioux_falls(), gap=1e-8, method="bushes")
-    assert solution.status == "optimal"
-    assert_conserved(sioux_falls(), flow)
 
 
 def rivals(preference):

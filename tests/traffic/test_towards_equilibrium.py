@@ -13,7 +13,7 @@ import wdro_model as wdro
 from tests.traffic.test_bushes import random_network
 from wdro_model.sets import TrafficFlows
 from wdro_model.solvers import FrankWolfe
-from wdro_model.traffic.bushes.directions import CostModel, Lesson
+from wdro_model.traffic.bushes.directions import CostModel, EquilibriumState
 
 pytest.importorskip("numba")
 
@@ -194,11 +194,11 @@ def test_costs_that_change_once_more_are_extrapolated(scenarios):
     def equilibrium(k: int) -> np.ndarray:
         x = flows.minimize(fixed)
         for _ in range(30):
-            x = Lesson().equilibrium(flows.trips, model(k, x), 1e-9)
+            x = EquilibriumState().equilibrium(flows.trips, model(k, x), 1e-9)
         return x
 
     flows.reset()
-    known = [Lesson(model(k, equilibrium(k))) for k in (0, 1)]
+    known = [EquilibriumState(model(k, equilibrium(k))) for k in (0, 1)]
     third = rule.begin_with([(known[1], 2.0), (known[0], -1.0)])
     expected, last = equilibrium(2), known[1].model.x
     assert np.linalg.norm(third - expected) < 0.1 * np.linalg.norm(last - expected)
@@ -218,15 +218,15 @@ def test_what_goes_on_from_a_solve_leaves_its_bushes_as_they_were(scenarios):
     models = [
         CostModel.with_slopes(x, fixed + k * grown * x**4, 4 * k * grown * x**3) for k in (0.1, 0.2)
     ]
-    lesson = Lesson(models[0])
-    before = lesson.equilibrium(flows.trips, models[0], 1e-8)
-    later = lesson.continued(flows.trips)
+    state = EquilibriumState(models[0])
+    before = state.equilibrium(flows.trips, models[0], 1e-8)
+    later = state.continue_for(flows.trips)
     found = later.equilibrium(flows.trips, models[1], 1e-8)
-    np.testing.assert_array_equal(lesson.bushes.link_flows, before)
-    expected = Lesson().equilibrium(flows.trips, models[1], 1e-8)
+    np.testing.assert_array_equal(state.bushes.link_flows, before)
+    expected = EquilibriumState().equilibrium(flows.trips, models[1], 1e-8)
     assert np.linalg.norm(found - expected) < 1e-3 * np.linalg.norm(before - expected)
     other = TrafficFlows(scenarios.network, "numba")
-    assert lesson.continued(other.trips).bushes is None  # they may be other trips
+    assert state.continue_for(other.trips).bushes is None  # they may be other trips
 
 
 @pytest.mark.parametrize("radius", [0.5, 2.0, 5.0, 12.0, 20.0])

@@ -19,7 +19,7 @@ from wdro_model.solve.options import Options, check_time_limit
 from wdro_model.solvers import FrankWolfe, LineSearch, Solver, State, Stop
 from wdro_model.solvers.frank_wolfe import check_positive
 from wdro_model.traffic.beckmann import beckmann, system_cost
-from wdro_model.traffic.bushes import Bushes, PowerCosts, Roads
+from wdro_model.traffic.bushes import Bushes, PowerCosts
 from wdro_model.traffic.bushes.run import REACHED, BushLimits, BushRun
 from wdro_model.traffic.flows import TrafficFlows
 from wdro_model.traffic.flows.paths import PathFlows
@@ -116,7 +116,7 @@ class Purpose:
         """The derivative of the loss, arc by arc."""
         weight = network.free_flow_time * network.b * self.factor(network.power)
         constant = network.free_flow_time + network.fixed_cost
-        return PowerCosts.of(constant, network.capacity, weight, network.power)
+        return PowerCosts.from_capacity(constant, network.capacity, weight, network.power)
 
 
 SELFISH = Purpose(beckmann, lambda power: 1.0, of_value=False)
@@ -244,7 +244,7 @@ def _chosen(method: str, costs: PowerCosts, flows: Any, solver: Any) -> str:
         costs.refuse_negative()
     if method != "auto":
         return method
-    able = has_numba() and costs.nonnegative and isinstance(flows, TrafficFlows | None)
+    able = has_numba() and costs.are_nonnegative and isinstance(flows, TrafficFlows | None)
     return "bushes" if able else "frank_wolfe"
 
 
@@ -324,7 +324,7 @@ def _judged(solution: Solution, stops: list[Spent], solver: Any) -> Solution:
 
 # ------------------------------------------------------------------ on bushes
 @dataclass(frozen=True)
-class LinkObjective:
+class NetworkObjective:
     """The loss and the costs of a purpose, as NumPy has them, for the certificate."""
 
     network: Network
@@ -353,42 +353,26 @@ def _on_bushes(
     began: float,
 ) -> Assignment:
     """Algorithm B, judged by the all-or-nothing flows of the set."""
-    objective = LinkObjective(network, purpose)
-    bushes = Bushes(Roads(feasible.trips), costs)
+    objective = NetworkObjective(network, purpose)
+    bushes = Bushes(feasible.trips, costs)
     run = BushRun(bushes, objective, feasible.minimize, limits, began)
-    outcome = run(
-        lambda: _begin(bushes, start, network, objective), options.verbose, options.progress
-    )
-    judged = outcome.judged
-    solution = Solution(
-        method="erm",
-        status=outcome.status,
-        value=judged.value,
-        decision={cp.Variable(judged.flow.size, name="flow"): judged.flow},
-        solver=f"bushes (algorithm B), relative gap {limits.gap:g}",
-        seconds=outcome.seconds,
-        stop=outcome.stop,
-        convex=True,
-        iterations=outcome.iterations,
-        oracle_calls=outcome.oracle_calls,
-        gap=judged.gap,
-        lower_bound=outcome.lower_bound,
-        empirical_value=judged.value,
-        trace=outcome.trace,
-    )
-    found = Assignment(judged.flow, solution)
-    found.bushes = bushes
-    return found
+    solution = run.solve(lambda: _plant(bushes, start, network, objective), options)
+    (flow,) = solution.decision.values()
+    assignment = Assignment(flow, solution)
+    assignment.bushes = bushes
+    return assignment
 
 
-def _begin(bushes: Bushes, start: Start | None, network: Network, objective: LinkObjective) -> None:
+def _plant(
+    bushes: Bushes, start: Start | None, network: Network, objective: NetworkObjective
+) -> None:
     """The first flows: those of earlier bushes, or trees at the costs of a start, or of none."""
     earlier = getattr(start, "bushes", None)
     if start is None:
         bushes.plant()
     elif earlier is None:
         bushes.plant(objective.costs(_start_flow(start, network)))
-    elif not bushes.roads.same_roads(earlier.roads):
+    elif not bushes.trips.has_roads_of(earlier.trips):
         raise ValueError(
             f"start is an assignment on other arcs than those of {network!r}; give one on the same "
             "arcs, with the same nodes that may be passed, or leave start out."

@@ -1,5 +1,5 @@
 """User equilibria for costs that each arc has of its own flow, origin by origin, on bushes."""
 
-from wdro_model.traffic.bushes.state import Bushes, PowerCosts, Roads
+from wdro_model.traffic.bushes.state import Bushes, PowerCosts
 
-__all__ = ["Bushes", "PowerCosts", "Roads"]
+__all__ = ["Bushes", "PowerCosts"]

@@ -1,216 +1,143 @@
 """Algorithm B of Dial (2006), compiled by Numba; imported only where it is asked for.
 
-The trips of an origin use a *bush*: arcs without a cycle that reach every node. It is stored as a
-list of entries (arc, flow), grouped by the head of the arc, the heads in an order in which every
-arc leads forwards; one pass along the list finds the least and the largest cost of each node. With
-L the least cost of a node within the bush and U the largest,
+The trips of an origin use a *bush*: links without a cycle that reach every node. Row i of the
+matrices of `BushEntries` lists the entries (link, flow) of the bush of origin i, grouped by the
+head of the link, the heads in an order in which every link leads forwards; one pass along the list
+finds the least and the largest cost of each node. With L the least cost of a node within the bush
+and U the largest,
 
     plant    makes bushes of shortest path trees,
-    improve  drops arcs without flow, and adds arcs (u, v) with D(u) + t < L(v) and U(u) < U(v), D
-             being the least costs in the whole network: along all arcs U grows, so there is no
+    improve  drops links without flow, and adds links (u, v) with D(u) + t < L(v) and U(u) < U(v), D
+             being the least costs in the whole network: along all links U grows, so there is no
              cycle, and where U = L this admits every shorter path,
     balance  shifts flow from the longest used to the shortest segment that lead to a node, until
              their costs are equal: a Newton step, or a root search where that goes too far.
 
 Every shift lowers Beckmann's objective, so that flows are feasible and no worse at any time. Nodes
-that may not be passed are reached and not gone on from. The cost of arc a with flow x is
-
-    t(x) = constant_a + sum over its terms k of weight_k (x scale_a)^power_k.
+that may not be passed are reached and not gone on from. Link costs are those of `PowerCosts`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
-from wdro_model.traffic.flows.numba_kernel import search_by_heap
+from wdro_model.traffic.flows.shortest_trees import compiled, new_heap, search_by_heap
 
 NONE = -1
-NEGLIGIBLE = 1e-15
-"""Flows below this part of what leaves the origin are rounding."""
+NEGLIGIBLE_SHARE = 1e-15
+"""Flows below this part of what leaves the origin are rounding errors, and become zero."""
 OVERSHOT = -0.25
 """A step is cut where the difference of costs after it is below this part of that before."""
-TRIES = 30
+MOST_CUTS = 30
+"""Steps of the root search in one shift."""
+ROUNDING = 1e-15
+"""Relative improvement of a distance that counts in a label correction."""
+PATH_TOLERANCE = 1e-12
+"""Part of a demand that may be missing on its paths."""
 
 part = numba.njit(nogil=True)
 
 
-def kernel(function: Any) -> Any:
-    """The function as machine code, kept on disk where there is a place for it."""
-    try:
-        return numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:
-        # Neither the folder of this file nor the user's cache folder can be written.
-        return numba.njit(nogil=True)(function)
-
-
 @part
-def cost_and_slope(
-    a: Any, x: Any, constant: Any, scale: Any, terms: Any, weight: Any, power: Any
-) -> Any:
-    """t(x) and its derivative, which is infinite at 0 for powers below 1."""
-    cost, slope = constant[a], 0.0
-    first, last = terms[a], terms[a + 1]
+def cost_and_slope(a: Any, x: Any, costs: Any) -> Any:
+    """The cost of link a at flow x and its derivative, which is infinite at 0 for powers < 1."""
+    constant, weight, p = costs.constant[a], costs.weight[a], costs.power[a]
+    if weight == 0.0:
+        return constant, 0.0
     if x <= 0.0:
-        for k in range(first, last):
-            if power[k] == 1.0:
-                slope += weight[k] * scale[a]
-            elif power[k] < 1.0:
-                slope = np.inf
-        return cost, slope
-    r = x * scale[a]
-    if last - first == 1:
-        p = power[first]
-        below = r * r * r if p == 4.0 else 1.0 if p == 1.0 else r ** (p - 1.0)
-        below *= weight[first]
-        return cost + below * r, p * below * scale[a]
-    log_r = np.log(r)
-    for k in range(first, last):
-        below = weight[k] * np.exp((power[k] - 1.0) * log_r)
-        cost += below * r
-        slope += power[k] * below * scale[a]
-    return cost, slope
+        slope = weight * costs.scale[a] if p == 1.0 else np.inf if p < 1.0 else 0.0
+        return constant, slope
+    r = x * costs.scale[a]
+    below = weight * (r * r * r if p == 4.0 else 1.0 if p == 1.0 else r ** (p - 1.0))
+    return constant + below * r, p * below * costs.scale[a]
 
 
-@kernel
-def evaluate(
-    x: Any,
-    constant: Any,
-    scale: Any,
-    terms: Any,
-    weight: Any,
-    power: Any,
-    cost: Any,
-    slope: Any,
-) -> None:
-    """Costs and slopes of all arcs."""
-    for a in range(x.size):
-        cost[a], slope[a] = cost_and_slope(a, x[a], constant, scale, terms, weight, power)
-
-
-# ------------------------------------------------------------------ room for bushes
 @part
-def store(i: Any, size: Any, arcs: Any, flows: Any, entry: Any, flow: Any, place: Any) -> Any:
-    """Put the bush of origin i into the pool; False if there is no room.
-
-    place (O + 1, 3): where a bush begins, its size, its room; the last row: where the pool is free.
-    """
-    if size > place[i, 2]:
-        room = size + size // 4 + 8
-        free = place[-1, 0]
-        if free + room > arcs.size:
-            return False
-        place[i, 0], place[i, 2] = free, room
-        place[-1, 0] = free + room
-    place[i, 1] = size
-    begin = place[i, 0]
-    for k in range(size):
-        arcs[begin + k] = entry[k]
-        flows[begin + k] = flow[k]
-    return True
+def add_flow(a: Any, amount: Any, costs: Any, links: Any) -> None:
+    """Change the flow of a link, its cost and its slope."""
+    links.flow[a] = max(links.flow[a] + amount, 0.0)
+    links.cost[a], links.slope[a] = cost_and_slope(a, links.flow[a], costs)
 
 
-@kernel
+@compiled
+def evaluate(costs: Any, links: Any) -> None:
+    """Write the costs and slopes of all links at their flows."""
+    for a in range(links.flow.size):
+        links.cost[a], links.slope[a] = cost_and_slope(a, links.flow[a], costs)
+
+
+@compiled
 def plant(
-    first: Any,
-    last: Any,
-    origins: Any,
-    starts: Any,
-    ends: Any,
-    quantities: Any,
-    indptr: Any,
-    heads: Any,
-    tails: Any,
-    through: Any,
-    constant: Any,
-    scale: Any,
-    terms: Any,
-    weight: Any,
-    power: Any,
-    x: Any,
-    cost: Any,
-    slope: Any,
-    arcs: Any,
-    flows: Any,
-    place: Any,
-) -> Any:
-    """Shortest path trees of the origins from first to last, loaded one after the other.
+    first: Any, last: Any, roads: Any, demand: Any, costs: Any, links: Any, bushes: Any
+) -> None:
+    """Make shortest path trees of the origins from first to last, loaded one after the other.
 
-    Each origin finds the costs that those before it have left. Returns the origin that the pool has
-    no room for, or last.
+    Each origin finds the costs that those before it have left.
     """
-    n = through.size
-    key, item = np.empty(n), np.empty(n, np.uint32)
-    where, came_by = np.empty(n, np.uint32), np.empty(n, np.uint32)
-    order, need, nothing = np.empty(n, np.uint32), np.zeros(n), np.zeros(n)
-    entry, flow = np.empty(n, np.uint32), np.empty(n)
+    n = roads.through.size
+    heap, came_by, order = new_heap(n), np.empty(n, np.uint32), np.empty(n, np.uint32)
+    need, nothing = np.zeros(n), np.zeros(n)
     for i in range(first, last):
-        source = origins[i]
+        source = demand.origins[i]
         count = np.int64(
-            search_by_heap(
-                source,
-                np.uint32(0),
-                indptr,
-                heads,
-                through,
-                cost,
-                nothing,
-                key,
-                item,
-                where,
-                came_by,
-                order,
-            )
+            search_by_heap(source, np.uint32(0), roads, links.cost, nothing, heap, came_by, order)
         )
-        for pair in range(starts[i], starts[i + 1]):
-            need[ends[pair]] += quantities[pair]
+        add_demand(i, demand, need)
         for k in range(count - 1, 0, -1):
             v = order[k]
-            entry[k - 1] = came_by[v]
-            flow[k - 1] = need[v]
-            need[tails[came_by[v]]] += need[v]
+            a = came_by[v]
+            bushes.links[i, k - 1] = a
+            bushes.flows[i, k - 1] = need[v]
+            need[roads.tails[a]] += need[v]
             need[v] = 0.0
         need[source] = 0.0
-        if not store(i, count - 1, arcs, flows, entry, flow, place):
-            return i
+        bushes.size[i] = count - 1
         for k in range(count - 1):
-            if flow[k] > 0.0:
-                a = entry[k]
-                x[a] += flow[k]
-                cost[a], slope[a] = cost_and_slope(a, x[a], constant, scale, terms, weight, power)
-    return last
+            if bushes.flows[i, k] > 0.0:
+                add_flow(bushes.links[i, k], bushes.flows[i, k], costs, links)
+
+
+@part
+def add_demand(i: Any, demand: Any, need: Any) -> Any:
+    """Add what the destinations of origin i need to `need` (n,); returns the total."""
+    total = 0.0
+    for pair in range(demand.starts[i], demand.starts[i + 1]):
+        need[demand.destinations[pair]] += demand.quantities[pair]
+        total += demand.quantities[pair]
+    return total
 
 
 # ------------------------------------------------------------------ flow from long to short
+class Labels(NamedTuple):
+    """Least and largest cost of each node in a bush, and the entries that lead there, all (n,).
+
+    first: where the entries of a node begin, which grows along the order of the bush.
+    """
+
+    low: Any
+    high: Any
+    nearest: Any
+    farthest: Any
+    first: Any
+
+
 @part
-def label(
-    source: Any,
-    begin: Any,
-    end: Any,
-    tails: Any,
-    heads: Any,
-    cost: Any,
-    arcs: Any,
-    flows: Any,
-    low: Any,
-    high: Any,
-    nearest: Any,
-    farthest: Any,
-    group: Any,
-) -> None:
-    """L and U over used arcs, the entries on those paths, and where the group of a node begins."""
+def label(source: Any, roads: Any, cost: Any, entries: Any, flows: Any, labels: Any) -> None:
+    """Find L over all entries of a bush and U over the used ones."""
+    low, high, nearest, farthest, start = labels
     low[source] = high[source] = 0.0
-    group[source] = NONE
+    start[source] = NONE
     before = source
-    for k in range(begin, end):
-        a = arcs[k]
-        u, v = tails[a], heads[a]
+    for k in range(entries.size):
+        a = entries[k]
+        u, v = roads.tails[a], roads.heads[a]
         reach = low[u] + cost[a]
         if v != before:
             before = v
-            group[v] = k
+            start[v] = k
             low[v], nearest[v] = reach, k
             high[v], farthest[v] = -1.0, NONE
         elif reach < low[v]:
@@ -221,92 +148,103 @@ def label(
                 high[v], farthest[v] = reach, k
 
 
-@part
-def move(
-    amount: Any,
-    path: Any,
-    size: Any,
-    constant: Any,
-    scale: Any,
-    terms: Any,
-    weight: Any,
-    power: Any,
-    x: Any,
-    cost: Any,
-    slope: Any,
-    arcs: Any,
-    flows: Any,
+@compiled
+def balance(
+    first: Any,
+    last: Any,
+    tolerance: Any,
+    roads: Any,
+    demand: Any,
+    costs: Any,
+    links: Any,
+    bushes: Any,
 ) -> Any:
-    """Add an amount to the flows of the entries of a path; its cost after that."""
-    total = 0.0
-    for k in range(size):
-        e = path[k]
-        a = arcs[e]
-        flows[e] = max(flows[e] + amount, 0.0)
-        x[a] = max(x[a] + amount, 0.0)
-        cost[a], slope[a] = cost_and_slope(a, x[a], constant, scale, terms, weight, power)
-        total += cost[a]
-    return total
+    """Shift flow to shorter segments in the bushes from first to last; how many shifts there were.
+
+    Differences of costs up to the tolerance are left.
+    """
+    n, shifts = roads.through.size, 0
+    labels = Labels(
+        np.empty(n),
+        np.empty(n),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+    )
+    long, short = np.empty(n, np.int64), np.empty(n, np.int64)
+    for i in range(first, last):
+        entries, flows = bushes.links[i, : bushes.size[i]], bushes.flows[i]
+        label(demand.origins[i], roads, links.cost, entries, flows, labels)
+        k = entries.size - 1
+        while k >= 0:
+            v = roads.heads[entries[k]]
+            start = labels.first[v]
+            alone = start == k
+            k = start - 1
+            if alone or labels.farthest[v] == NONE or labels.farthest[v] == labels.nearest[v]:
+                continue
+            if labels.high[v] - labels.low[v] <= tolerance:
+                continue
+            longs, shorts = trace_segments(v, roads, entries, labels, long, short)
+            if longs == 0:
+                continue
+            shifts += shift(long[:longs], short[:shorts], tolerance, costs, links, entries, flows)
+    return shifts
+
+
+@part
+def trace_segments(
+    v: Any, roads: Any, entries: Any, labels: Any, long: Any, short: Any
+) -> tuple[int, int]:
+    """Write the longest and the shortest segment to v, back to the node where they part.
+
+    Returns their numbers of entries, 0 where the long one ends in a node without flow.
+    """
+    long[0], short[0] = labels.farthest[v], labels.nearest[v]
+    longs, shorts = 1, 1
+    u, w = roads.tails[entries[short[0]]], roads.tails[entries[long[0]]]
+    while u != w:
+        if labels.first[u] > labels.first[w]:
+            short[shorts] = labels.nearest[u]
+            u = roads.tails[entries[short[shorts]]]
+            shorts += 1
+        elif labels.farthest[w] != NONE:
+            long[longs] = labels.farthest[w]
+            w = roads.tails[entries[long[longs]]]
+            longs += 1
+        else:
+            return 0, 0
+    return longs, shorts
 
 
 @part
 def shift(
-    gain: Any,
-    curve: Any,
-    limit: Any,
-    long: Any,
-    longs: Any,
-    short: Any,
-    shorts: Any,
-    constant: Any,
-    scale: Any,
-    terms: Any,
-    weight: Any,
-    power: Any,
-    x: Any,
-    cost: Any,
-    slope: Any,
-    arcs: Any,
-    flows: Any,
-) -> None:
-    """Move flow from a long segment to a short one until the gain is used up, at most the limit."""
+    long: Any, short: Any, tolerance: Any, costs: Any, links: Any, entries: Any, flows: Any
+) -> Any:
+    """Move flow from the long to the short segment until they cost the same; 1 if any moved.
+
+    The first step is Newton's; after one that was too long comes the regula falsi (Illinois)
+    between no step and that one.
+    """
+    limit, gain, curve = np.inf, 0.0, 0.0
+    for e in long:
+        limit = min(limit, flows[e])
+        gain += links.cost[entries[e]]
+        curve += links.slope[entries[e]]
+    for e in short:
+        gain -= links.cost[entries[e]]
+        curve += links.slope[entries[e]]
+    if limit <= 0.0 or gain <= tolerance:
+        return 0
     step, done = limit, 0.0
     if curve > 0.0 and curve < np.inf:
         step = min(limit, gain / curve)
     near, near_gain, far, far_gain = 0.0, gain, 0.0, 0.0
-    for attempt in range(TRIES):
+    for attempt in range(MOST_CUTS):
         if attempt > 0:
-            # Regula falsi (Illinois) between no step and one that was too long.
             step = (near * far_gain - far * near_gain) / (far_gain - near_gain)
-        left = move(
-            done - step,
-            long,
-            longs,
-            constant,
-            scale,
-            terms,
-            weight,
-            power,
-            x,
-            cost,
-            slope,
-            arcs,
-            flows,
-        ) - move(
-            step - done,
-            short,
-            shorts,
-            constant,
-            scale,
-            terms,
-            weight,
-            power,
-            x,
-            cost,
-            slope,
-            arcs,
-            flows,
-        )
+        left = move(done - step, long, costs, links, entries, flows)
+        left -= move(step - done, short, costs, links, entries, flows)
         done = step
         if left >= OVERSHOT * gain and (attempt == 0 or left <= -OVERSHOT * gain):
             break
@@ -317,479 +255,307 @@ def shift(
         else:
             far_gain *= 0.5
             near, near_gain = step, left
+    return 1
 
 
-@kernel
-def balance(
-    first: Any,
-    last: Any,
-    tolerance: Any,
-    origins: Any,
-    heads: Any,
-    tails: Any,
-    constant: Any,
-    scale: Any,
-    terms: Any,
-    weight: Any,
-    power: Any,
-    x: Any,
-    cost: Any,
-    slope: Any,
-    arcs: Any,
-    flows: Any,
-    place: Any,
-    n: Any,
-    pairs: Any,
-    path: Any,
-) -> None:
-    """Shift flow to shorter segments in the bushes from first to last.
+@part
+def move(amount: Any, segment: Any, costs: Any, links: Any, entries: Any, flows: Any) -> Any:
+    """Add an amount to the flows of the entries of a segment; its cost after that."""
+    total = 0.0
+    for e in segment:
+        flows[e] = max(flows[e] + amount, 0.0)
+        add_flow(entries[e], amount, costs, links)
+        total += links.cost[entries[e]]
+    return total
 
-    Differences of costs up to the tolerance are left. Pairs of segments are noted, as far as there
-    is room: the entries of the long one in path from pairs[k, 0] on, those of the short one from
-    pairs[k, 1] to pairs[k, 2]. The last row of `pairs` has how many there are, and where `path` is
-    free.
+
+# ------------------------------------------------------------------ other links
+class Scratch(NamedTuple):
+    """Room for `improve`: by node (n,), for links to come (A,), and a queue of nodes.
+
+    low, high, true: L, U and D; own: the first entry of a node; via: the last link of the shortest
+    path in the network; order, rank: the nodes in the order of the bush, and their positions.
     """
-    low, high = np.empty(n), np.empty(n)
-    nearest, farthest = np.empty(n, np.int64), np.empty(n, np.int64)
-    group = np.empty(n, np.int64)
-    long, short = np.empty(n, np.uint32), np.empty(n, np.uint32)
-    for i in range(first, last):
-        begin, end = place[i, 0], place[i, 0] + place[i, 1]
-        label(
-            origins[i],
-            begin,
-            end,
-            tails,
-            heads,
-            cost,
-            arcs,
-            flows,
-            low,
-            high,
-            nearest,
-            farthest,
-            group,
-        )
-        k = end - 1
-        while k >= begin:
-            v = heads[arcs[k]]
-            start = group[v]
-            alone = start == k
-            k = start - 1
-            if alone or farthest[v] == NONE or farthest[v] == nearest[v]:
-                continue
-            if high[v] - low[v] <= tolerance:
-                continue
-            # Both paths back to the node where they part.
-            shorts, longs = 1, 1
-            short[0], long[0] = nearest[v], farthest[v]
-            a, b = arcs[nearest[v]], arcs[farthest[v]]
-            u, w = tails[a], tails[b]
-            limit = flows[farthest[v]]
-            gain, curve = cost[b] - cost[a], slope[a] + slope[b]
-            while u != w and limit > 0.0:
-                if group[u] > group[w]:
-                    e = nearest[u]
-                    a = arcs[e]
-                    short[shorts] = e
-                    shorts += 1
-                    u = tails[a]
-                    gain -= cost[a]
-                    curve += slope[a]
-                elif farthest[w] != NONE:
-                    e = farthest[w]
-                    b = arcs[e]
-                    long[longs] = e
-                    longs += 1
-                    w = tails[b]
-                    limit = min(limit, flows[e])
-                    gain += cost[b]
-                    curve += slope[b]
-                else:
-                    limit = 0.0
-            if limit <= 0.0 or gain <= tolerance:
-                continue
-            shift(
-                gain,
-                curve,
-                limit,
-                long,
-                longs,
-                short,
-                shorts,
-                constant,
-                scale,
-                terms,
-                weight,
-                power,
-                x,
-                cost,
-                slope,
-                arcs,
-                flows,
-            )
-            row, free = pairs[-1, 0], pairs[-1, 1]
-            if row + 1 < len(pairs) and free + longs + shorts <= path.size:
-                path[free : free + longs] = long[:longs]
-                path[free + longs : free + longs + shorts] = short[:shorts]
-                pairs[row, 0] = free
-                pairs[row, 1] = free + longs
-                pairs[row, 2] = free + longs + shorts
-                pairs[-1, 0] = row + 1
-                pairs[-1, 1] = free + longs + shorts
+
+    low: Any
+    high: Any
+    true: Any
+    nearest: Any
+    own: Any
+    rank: Any
+    need: Any
+    via: Any
+    order: Any
+    queue: Any
+    waiting: Any
+    links: Any
+    flows: Any
+    slot: Any
+    following: Any
 
 
-@kernel
-def repeat(
-    rounds: Any,
-    tolerance: Any,
-    constant: Any,
-    scale: Any,
-    terms: Any,
-    weight: Any,
-    power: Any,
-    x: Any,
-    cost: Any,
-    slope: Any,
-    arcs: Any,
-    flows: Any,
-    pairs: Any,
-    path: Any,
-) -> Any:
-    """Shift flow within the pairs of segments that were noted, either way, some rounds at most.
-
-    Returns how many shifts there were.
-    """
-    shifts = 0
-    for _ in range(rounds):
-        before = shifts
-        for row in range(pairs[-1, 0]):
-            long = path[pairs[row, 0] : pairs[row, 1]]
-            short = path[pairs[row, 1] : pairs[row, 2]]
-            gain = 0.0
-            for e in long:
-                gain += cost[arcs[e]]
-            for e in short:
-                gain -= cost[arcs[e]]
-            if abs(gain) <= tolerance:
-                continue
-            if gain < 0.0:
-                long, short = short, long
-                gain = -gain
-            limit, curve = np.inf, 0.0
-            for e in long:
-                limit = min(limit, flows[e])
-                curve += slope[arcs[e]]
-            if limit <= 0.0:
-                continue
-            for e in short:
-                curve += slope[arcs[e]]
-            shifts += 1
-            shift(
-                gain,
-                curve,
-                limit,
-                long,
-                long.size,
-                short,
-                short.size,
-                constant,
-                scale,
-                terms,
-                weight,
-                power,
-                x,
-                cost,
-                slope,
-                arcs,
-                flows,
-            )
-        if shifts == before:
-            break
-    return shifts
+@part
+def new_scratch(n: Any, m: Any) -> Scratch:
+    """Room for n nodes and m links."""
+    return Scratch(
+        np.full(n, np.inf),
+        np.empty(n),
+        np.empty(n),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.zeros(n),
+        np.empty(n, np.uint32),
+        np.empty(n, np.uint32),
+        np.empty(n, np.uint32),
+        np.zeros(n, np.bool_),
+        np.empty(m, np.uint32),
+        np.empty(m),
+        np.empty(n + 1, np.int64),
+        np.empty(m, np.int64),
+    )
 
 
-# ------------------------------------------------------------------ other arcs
-@kernel
+@compiled
 def improve(
     first: Any,
     last: Any,
-    origins: Any,
-    starts: Any,
-    ends: Any,
-    quantities: Any,
-    indptr: Any,
-    heads: Any,
-    tails: Any,
-    through: Any,
+    roads: Any,
+    demand: Any,
     cost: Any,
-    arcs: Any,
-    flows: Any,
-    place: Any,
+    bushes: Any,
     total: Any,
     least: Any,
-) -> Any:
-    """Exchange arcs of the bushes from first to last, for others that make paths shorter.
+) -> None:
+    """Exchange links of the bushes from first to last, for others that make paths shorter.
 
     Adds the flows to `total` (A,), balanced at every node, and writes what the trips of an origin
-    would spend on shortest paths into `least` (O,). Returns the origin that the pool has no room
-    for, or last.
+    would spend on shortest paths into `least` (O,).
     """
-    n, m = through.size, heads.size
-    low, high, true = np.empty(n), np.empty(n), np.empty(n)
-    nearest, rank = np.empty(n, np.int64), np.empty(n, np.int64)
-    own, via = np.empty(n, np.int64), np.empty(n, np.uint32)
-    need = np.zeros(n)
-    order = np.empty(n, np.uint32)
-    queue, waiting = np.empty(n, np.uint32), np.zeros(n, np.bool_)
-    entry, flow = np.empty(m, np.uint32), np.empty(m)
-    sorted_entry, sorted_flow = np.empty(m, np.uint32), np.empty(m)
-    slot, following = np.empty(n + 1, np.int64), np.empty(m, np.int64)
-    low[:] = np.inf
+    room = new_scratch(roads.through.size, roads.heads.size)
     for i in range(first, last):
-        source = origins[i]
-        begin, end = place[i, 0], place[i, 0] + place[i, 1]
-        # L, along the order of the bush.
-        low[source] = 0.0
-        before = source
-        for k in range(begin, end):
-            a = arcs[k]
-            v = heads[a]
-            reach = low[tails[a]] + cost[a]
-            if v != before:
-                before = v
-                low[v], nearest[v] = reach, k
-            elif reach < low[v]:
-                low[v], nearest[v] = reach, k
-        # Flows balanced at each node, from the last to the first.
-        sent = 0.0
-        for pair in range(starts[i], starts[i + 1]):
-            need[ends[pair]] += quantities[pair]
-            sent += quantities[pair]
-        k = end - 1
-        while k >= begin:
-            v = heads[arcs[k]]
-            stop, arriving = k, 0.0
-            while k >= begin and heads[arcs[k]] == v:
-                if flows[k] <= NEGLIGIBLE * sent:
-                    flows[k] = 0.0
-                arriving += flows[k]
-                k -= 1
-            if arriving > 0.0:
-                factor = need[v] / arriving
-                for e in range(k + 1, stop + 1):
-                    flows[e] *= factor
-            else:
-                flows[nearest[v]] = need[v]
+        source = demand.origins[i]
+        entries, flows = bushes.links[i, : bushes.size[i]], bushes.flows[i]
+        find_shortest_in_bush(source, roads, cost, entries, room)
+        meet_demand(i, roads, demand, entries, flows, room)
+        count, size = keep_useful(source, roads, cost, entries, flows, room)
+        find_shortest_in_network(source, count, roads, cost, room)
+        least[i] = 0.0
+        for pair in range(demand.starts[i], demand.starts[i + 1]):
+            least[i] += demand.quantities[pair] * room.true[demand.destinations[pair]]
+        size, forwards = add_shortcuts(count, size, roads, room)
+        if not forwards:
+            sort_nodes(source, count, size, roads, room)
+        store_by_head(i, count, size, roads, room, bushes)
+        for k in range(size):
+            total[room.links[k]] += room.flows[k]
+        for k in range(count):
+            room.low[room.order[k]] = np.inf
+
+
+@part
+def find_shortest_in_bush(source: Any, roads: Any, cost: Any, entries: Any, room: Any) -> None:
+    """Find L and its entries, along the order of the bush."""
+    room.low[source] = 0.0
+    before = source
+    for k in range(entries.size):
+        a = entries[k]
+        v = roads.heads[a]
+        reach = room.low[roads.tails[a]] + cost[a]
+        if v != before or reach < room.low[v]:
+            before = v
+            room.low[v], room.nearest[v] = reach, k
+
+
+@part
+def meet_demand(i: Any, roads: Any, demand: Any, entries: Any, flows: Any, room: Any) -> None:
+    """Scale the flows into each node to what it needs, from the last node to the first."""
+    need = room.need
+    sent = add_demand(i, demand, need)
+    k = entries.size - 1
+    while k >= 0:
+        v = roads.heads[entries[k]]
+        stop, arriving = k, 0.0
+        while k >= 0 and roads.heads[entries[k]] == v:
+            if flows[k] <= NEGLIGIBLE_SHARE * sent:
+                flows[k] = 0.0
+            arriving += flows[k]
+            k -= 1
+        if arriving > 0.0:
+            factor = need[v] / arriving
             for e in range(k + 1, stop + 1):
-                need[tails[arcs[e]]] += flows[e]
-            need[v] = 0.0
-        need[source] = 0.0
-        # Arcs that are used or shortest stay; U over these.
-        high[source], rank[source], order[0] = 0.0, 0, source
-        size, count, before = 0, 1, source
-        for k in range(begin, end):
-            a = arcs[k]
-            v = heads[a]
-            if flows[k] <= 0.0 and nearest[v] != k:
-                continue
-            entry[size], flow[size] = a, flows[k]
-            size += 1
-            reach = high[tails[a]] + cost[a]
-            if v != before:
-                before = v
-                rank[v], own[v] = count, size - 1
-                order[count] = v
-                count += 1
-                high[v] = reach
-            elif reach > high[v]:
-                high[v] = reach
-        # D, from L by label correction.
-        for k in range(count):
-            true[order[k]] = low[order[k]]
-        head, tail, queued = 0, 0, 0
-        for k in range(count):
-            u = order[k]
-            if not through[u] and u != source:
-                continue
-            for a in range(indptr[u], indptr[u + 1]):
-                v = heads[a]
-                reach = true[u] + cost[a]
-                if reach < true[v] * (1.0 - 1e-15):
-                    true[v] = reach
-                    via[v] = a
-                    # A node later in the order is met by this loop.
-                    if rank[v] <= k and not waiting[v]:
-                        waiting[v] = True
-                        queue[tail] = v
-                        tail = tail + 1 if tail + 1 < n else 0
-                        queued += 1
-        while queued > 0:
+                flows[e] *= factor
+        else:
+            flows[room.nearest[v]] = need[v]
+        for e in range(k + 1, stop + 1):
+            need[roads.tails[entries[e]]] += flows[e]
+        need[v] = 0.0
+    need[demand.origins[i]] = 0.0
+
+
+@part
+def keep_useful(
+    source: Any, roads: Any, cost: Any, entries: Any, flows: Any, room: Any
+) -> tuple[int, int]:
+    """Copy the entries that are used or shortest, and find U over these.
+
+    Returns the numbers of nodes and of entries.
+    """
+    high = room.high
+    high[source], room.rank[source], room.order[0] = 0.0, 0, source
+    size, count, before = 0, 1, source
+    for k in range(entries.size):
+        a = entries[k]
+        v = roads.heads[a]
+        if flows[k] <= 0.0 and room.nearest[v] != k:
+            continue
+        room.links[size], room.flows[size] = a, flows[k]
+        size += 1
+        reach = high[roads.tails[a]] + cost[a]
+        if v != before:
+            before = v
+            room.rank[v], room.own[v] = count, size - 1
+            room.order[count] = v
+            count += 1
+            high[v] = reach
+        elif reach > high[v]:
+            high[v] = reach
+    return count, size
+
+
+@part
+def find_shortest_in_network(source: Any, count: Any, roads: Any, cost: Any, room: Any) -> None:
+    """Find D and its last links, by label correction from L.
+
+    Nodes are scanned in the order of the bush, and again where their label has fallen since.
+    """
+    n, queue, waiting = room.true.size, room.queue, room.waiting
+    for k in range(count):
+        room.true[room.order[k]] = room.low[room.order[k]]
+    head, tail, scanned, queued = 0, 0, 0, 0
+    while scanned < count or queued > 0:
+        if scanned < count:
+            u = room.order[scanned]
+            scanned += 1
+        else:
             u = queue[head]
             head = head + 1 if head + 1 < n else 0
             queued -= 1
             waiting[u] = False
-            if not through[u] and u != source:
+        if not roads.through[u] and u != source:
+            continue
+        for a in range(roads.indptr[u], roads.indptr[u + 1]):
+            v = roads.heads[a]
+            reach = room.true[u] + cost[a]
+            if reach >= room.true[v] * (1.0 - ROUNDING):
                 continue
-            for a in range(indptr[u], indptr[u + 1]):
-                v = heads[a]
-                reach = true[u] + cost[a]
-                if reach < true[v] * (1.0 - 1e-15):
-                    true[v] = reach
-                    via[v] = a
-                    if not waiting[v]:
-                        waiting[v] = True
-                        queue[tail] = v
-                        tail = tail + 1 if tail + 1 < n else 0
-                        queued += 1
-        spent = 0.0
-        for pair in range(starts[i], starts[i + 1]):
-            spent += quantities[pair] * true[ends[pair]]
-        least[i] = spent
-        # The last arc of each shorter path; a node without flow takes it instead of its own.
-        kept, forwards = size, True
-        for k in range(1, count):
-            v = order[k]
-            if true[v] >= low[v] or high[tails[via[v]]] >= high[v]:
-                continue
-            a, e = via[v], own[v]
-            while e < kept and entry[e] != a and heads[entry[e]] == v:
-                e += 1
-            if e < kept and entry[e] == a:
-                continue
-            if flow[own[v]] > 0.0:
-                entry[size], flow[size] = a, 0.0
-                size += 1
-            else:
-                entry[own[v]] = a
-            forwards = forwards and rank[tails[a]] < rank[v]
-        if not forwards:
-            arrange(source, count, size, entry, heads, tails, rank, order, slot, following, queue)
-        if size > kept or not forwards:
-            group_by_head(count, size, entry, flow, heads, rank, slot, sorted_entry, sorted_flow)
-            stored = store(i, size, arcs, flows, sorted_entry, sorted_flow, place)
-        else:
-            stored = store(i, size, arcs, flows, entry, flow, place)
-        for k in range(count):
-            low[order[k]] = np.inf
-        if not stored:
-            return i
-        for k in range(size):
-            total[entry[k]] += flow[k]
-    return last
+            room.true[v] = reach
+            room.via[v] = a
+            if room.rank[v] < scanned and not waiting[v]:
+                waiting[v] = True
+                queue[tail] = v
+                tail = tail + 1 if tail + 1 < n else 0
+                queued += 1
 
 
 @part
-def arrange(
-    source: Any,
-    count: Any,
-    size: Any,
-    entry: Any,
-    heads: Any,
-    tails: Any,
-    rank: Any,
-    order: Any,
-    slot: Any,
-    following: Any,
-    queue: Any,
-) -> None:
-    """An order of the nodes in which all entries lead forwards (Kahn), in rank and order.
+def add_shortcuts(count: Any, size: Any, roads: Any, room: Any) -> tuple[int, bool]:
+    """Add the last link of each shorter path; a node without flow takes it instead of its own.
+
+    Returns the number of entries, and whether all still lead forwards in the order of the nodes.
+    """
+    known, forwards = size, True
+    for k in range(1, count):
+        v = room.order[k]
+        a = room.via[v]
+        if not (room.true[v] < room.low[v] and room.high[roads.tails[a]] < room.high[v]):
+            continue
+        e = room.own[v]
+        while e < known and room.links[e] != a and roads.heads[room.links[e]] == v:
+            e += 1
+        if e < known and room.links[e] == a:
+            continue
+        if room.flows[room.own[v]] > 0.0:
+            room.links[size], room.flows[size] = a, 0.0
+            size += 1
+        else:
+            room.links[room.own[v]] = a
+        forwards = forwards and room.rank[roads.tails[a]] < room.rank[v]
+    return size, forwards
+
+
+@part
+def sort_nodes(source: Any, count: Any, size: Any, roads: Any, room: Any) -> None:
+    """Find an order of the nodes in which all entries lead forwards (Kahn), in rank and order.
 
     Until a node has its place, its rank is the number of its entries that are still open.
     """
+    rank, slot, order, queue = room.rank, room.slot, room.order, room.queue
     for k in range(count):
         rank[order[k]] = 0
         slot[order[k]] = NONE
     for e in range(size):
-        a = entry[e]
-        rank[heads[a]] += 1
-        following[e] = slot[tails[a]]
-        slot[tails[a]] = e
+        a = room.links[e]
+        rank[roads.heads[a]] += 1
+        room.following[e] = slot[roads.tails[a]]
+        slot[roads.tails[a]] = e
     queue[0] = source
-    tail = 1
-    head = 0
+    head, tail = 0, 1
     while head < tail:
         u = queue[head]
         order[head] = u
         head += 1
         e = slot[u]
         while e != NONE:
-            v = heads[entry[e]]
+            v = roads.heads[room.links[e]]
             rank[v] -= 1
             if rank[v] == 0:
                 queue[tail] = v
                 tail += 1
-            e = following[e]
+            e = room.following[e]
     for k in range(count):
         rank[order[k]] = k
 
 
 @part
-def group_by_head(
-    count: Any,
-    size: Any,
-    entry: Any,
-    flow: Any,
-    heads: Any,
-    rank: Any,
-    slot: Any,
-    sorted_entry: Any,
-    sorted_flow: Any,
-) -> None:
-    """The entries by the rank of their heads."""
+def store_by_head(i: Any, count: Any, size: Any, roads: Any, room: Any, bushes: Any) -> None:
+    """Write the entries into the bush of origin i, by the rank of their heads."""
+    slot = room.slot
     slot[: count + 1] = 0
     for e in range(size):
-        slot[rank[heads[entry[e]]] + 1] += 1
+        slot[room.rank[roads.heads[room.links[e]]] + 1] += 1
     for k in range(count):
         slot[k + 1] += slot[k]
     for e in range(size):
-        r = rank[heads[entry[e]]]
-        k = slot[r]
-        slot[r] = k + 1
-        sorted_entry[k] = entry[e]
-        sorted_flow[k] = flow[e]
+        rank = room.rank[roads.heads[room.links[e]]]
+        k = slot[rank]
+        slot[rank] = k + 1
+        bushes.links[i, k] = room.links[e]
+        bushes.flows[i, k] = room.flows[e]
+    bushes.size[i] = size
 
 
 # ------------------------------------------------------------------ paths
-@part
-def longer(array: Any, size: Any) -> Any:
-    """A copy with room for as many more."""
-    copied = np.empty(2 * array.size + size, array.dtype)
-    copied[: array.size] = array
-    return copied
+@compiled
+def peel(i: Any, roads: Any, demand: Any, entries: Any, flows: Any) -> Any:
+    """The paths of origin i: pairs, amounts, and the links of all paths with -1 after each.
 
-
-@kernel
-def peel(
-    source: Any,
-    first: Any,
-    last: Any,
-    ends: Any,
-    quantities: Any,
-    heads: Any,
-    tails: Any,
-    arcs: Any,
-    flows: Any,
-    n: Any,
-) -> Any:
-    """The paths of one origin: pairs, amounts, where the arcs of each begin, and the arcs.
-
-    From each destination back along the arc with most flow, and that flow taken off.
+    From each destination back along the link with most flow, and that flow taken off `flows`.
     """
+    n, source = roads.through.size, demand.origins[i]
     begin, end = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    for k in range(arcs.size):
-        v = heads[arcs[k]]
+    for k in range(entries.size):
+        v = roads.heads[entries[k]]
         if end[v] == 0:
             begin[v] = k
         end[v] = k + 1
-    pairs, amounts = np.empty(last - first + 8, np.int64), np.empty(last - first + 8)
-    cuts = np.zeros(last - first + 9, np.int64)
-    path, found = np.empty(16 * (last - first) + 8, np.uint32), 0
+    pairs, amounts, paths = [0], [0.0], [NONE]
     way = np.empty(n, np.int64)
-    for pair in range(first, last):
-        left, before = quantities[pair], found
-        while left > 1e-12 * quantities[pair]:
-            amount, steps, v = left, 0, ends[pair]
+    for pair in range(demand.starts[i], demand.starts[i + 1]):
+        quantity, before = demand.quantities[pair], len(pairs)
+        left = quantity
+        while left > PATH_TOLERANCE * quantity:
+            amount, steps, v = left, 0, demand.destinations[pair]
             while v != source:
                 best = begin[v]
                 for k in range(begin[v] + 1, end[v]):
@@ -798,26 +564,21 @@ def peel(
                 way[steps] = best
                 steps += 1
                 amount = min(amount, flows[best])
-                v = tails[arcs[best]]
-            if amount <= 1e-12 * quantities[pair]:
-                if found > before:
+                v = roads.tails[entries[best]]
+            if amount <= PATH_TOLERANCE * quantity:
+                if len(pairs) > before:
                     break
                 amount = left  # rounding has used up what there was
-            if found == pairs.size:
-                pairs, amounts = longer(pairs, 0), longer(amounts, 0)
-                cuts = longer(cuts, 0)
-            if cuts[found] + steps > path.size:
-                path = longer(path, steps)
-            for k in range(steps):
-                flows[way[k]] = max(flows[way[k]] - amount, 0.0)
-                path[cuts[found] + steps - 1 - k] = arcs[way[k]]
-            pairs[found], amounts[found] = pair, amount
-            cuts[found + 1] = cuts[found] + steps
-            found += 1
+            for k in way[:steps][::-1]:
+                flows[k] = max(flows[k] - amount, 0.0)
+                paths.append(np.int64(entries[k]))  # type: ignore[arg-type]
+            paths.append(NONE)
+            pairs.append(pair)
+            amounts.append(amount)
             left -= amount
         total = 0.0
-        for k in range(before, found):
+        for k in range(before, len(pairs)):
             total += amounts[k]
-        for k in range(before, found):
-            amounts[k] *= quantities[pair] / total
-    return pairs[:found], amounts[:found], cuts[: found + 1], path[: cuts[found]]
+        for k in range(before, len(pairs)):
+            amounts[k] *= quantity / total
+    return np.array(pairs[1:]), np.array(amounts[1:]), np.array(paths[1:])

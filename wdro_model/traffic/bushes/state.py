@@ -4,418 +4,225 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
-from wdro_model.traffic.flows.paths import PathFlow, PathFlows
+from wdro_model.traffic.flows.paths import PathFlows, path_flow
 from wdro_model.traffic.flows.road_graph import Trips
 
+Array = np.ndarray
 
-@dataclass(frozen=True, eq=False)
-class PowerCosts:
-    """t_a(x) = constant_a + sum_k weight_k (x scale_a)^power_k over the terms k of arc a.
+LINKS_PER_CALL = 3_000_000
+"""Links that a kernel goes through before the clock and the keyboard are looked at: a fraction of a
+second."""
+FINE = 0.05
+"""Differences of costs below this part of the mean excess per trip are left for later sweeps."""
+FEWEST_PASSES, MOST_PASSES = 4, 16
+"""Times that a sweep balances all bushes: a larger first number gains on small networks only; where
+gaps shrink slowly it is doubled up to the second."""
+SLOW_SHARE = 0.25
+"""A sweep that leaves more than this part of the gap is slow: the next balances twice as often."""
 
-    constant, scale (A,); terms (A + 1,): those of arc a are terms[a] to terms[a + 1];
-    weight (K,) > 0; power (K,) > 0.
+PATH_GAP, PATH_SWEEPS = 1e-14, 200
+"""Where the search for an equilibrium whose flows are given ends."""
+UNUSED_COST = 10.0
+"""The cost of an arc without flow beyond its weight then, in multiples of the largest weight."""
+
+Pause = Callable[[], None]
+"""Called between kernels; it may raise to end a run."""
+
+
+def no_pause() -> None:
+    """Let a run go on."""
+
+
+class PowerCosts(NamedTuple):
+    """t_a(x) = constant_a + weight_a (x scale_a)^power_a, each field (A,).
+
+    scale > 0, weight >= 0, power > 0 where weight > 0.
     """
 
     constant: Array
     scale: Array
-    terms: Array
     weight: Array
     power: Array
 
     @classmethod
-    def of(cls, constant: Array, capacity: Array, weight: Array, power: Array) -> PowerCosts:
-        """From weights and powers (S, A) of S terms for each arc; terms without effect left out."""
-        weight, power = np.atleast_2d(weight), np.atleast_2d(power)
-        weight, power = np.broadcast_arrays(weight, power)
-        constant = constant + np.where(power == 0, weight, 0.0).sum(axis=0)
-        felt = ((weight > 0) & (power > 0)).T
-        terms = np.concatenate([[0], np.cumsum(felt.sum(axis=1))])
-        return cls(
-            np.ascontiguousarray(constant, dtype=np.float64),
-            np.ascontiguousarray(np.broadcast_to(1.0 / capacity, constant.shape)),
-            terms.astype(np.int64),
-            np.ascontiguousarray(weight.T[felt]),
-            np.ascontiguousarray(power.T[felt]),
+    def from_capacity(
+        cls, constant: Array, capacity: Array, weight: Array | float, power: Array | float
+    ) -> PowerCosts:
+        """The costs constant + weight (x / capacity)^power; constant where the power is 0."""
+        fields = np.broadcast_arrays(
+            constant + np.where(np.equal(power, 0), weight, 0.0),
+            1.0 / capacity,
+            np.where(np.equal(power, 0), 0.0, weight),
+            power,
         )
+        return cls(*(np.array(field, dtype=np.float64) for field in fields))
 
-    @classmethod
-    def fixed(cls, constant: Array) -> PowerCosts:
-        """Costs that no flow changes."""
-        none = np.zeros(constant.size + 1, dtype=np.int64)
-        return cls(constant, np.ones(constant.size), none, np.empty(0), np.empty(0))
-
-    def taken(self, arcs: Array) -> PowerCosts:
-        """The costs of some arcs, in their order."""
-        counts = np.diff(self.terms)[arcs]
-        terms = np.concatenate([[0], np.cumsum(counts)])
-        of = np.repeat(self.terms[arcs] - terms[:-1], counts) + np.arange(terms[-1])
-        return PowerCosts(
-            self.constant[arcs], self.scale[arcs], terms, self.weight[of], self.power[of]
-        )
+    def on_links(self, links: Array) -> PowerCosts:
+        """The costs of the arcs `links`, in their order."""
+        return PowerCosts(*(field[links] for field in self))
 
     @property
-    def nonnegative(self) -> bool:
-        """Is there no flow at which an arc costs less than nothing?"""
+    def are_nonnegative(self) -> bool:
+        """Do all arcs cost at least nothing, at any flow?"""
         return bool(np.all(self.constant >= 0.0))
 
     def refuse_negative(self) -> None:
         """Raise ValueError where an arc without flow costs less than nothing."""
-        if not self.nonnegative:
+        if not self.are_nonnegative:
             arc = int(np.argmin(self.constant))
             raise ValueError(
                 f"arc {arc} costs {self.constant[arc]:g} without flow, and bushes need costs >= 0; "
                 "raise its fixed_cost, or use method='frank_wolfe'."
             )
 
-    def arrays(self) -> tuple[Any, ...]:
-        """As the kernels take them."""
-        return self.constant, self.scale, self.terms, self.weight, self.power
+
+class LinkState(NamedTuple):
+    """The flows of all links, and their costs and slopes at these, each (M,)."""
+
+    flow: Array
+    cost: Array
+    slope: Array
 
 
-# ------------------------------
-# The bushes of all origins, their flows, and the costs that these bring about
+class BushEntries(NamedTuple):
+    """Entries of the bushes: links and flows (O, room), of which row i has size[i]."""
 
-
-Array = np.ndarray
-
-ARCS_AT_ONCE = 3_000_000
-"""A kernel goes through so many arcs before clocks and keyboards have their say."""
-MARGIN = 1.3
-"""Entries that the pool has room for, as a multiple of those that it must hold."""
-PAIRS, LENGTH = 64, 64
-"""Pairs of segments that are remembered, as a multiple of the nodes and origins; and the arcs of a
-pair for which there is room on the mean. Where it ends, gaps shrink far more slowly."""
-MOST_PAIRS = 400_000
-FINE = 0.05
-"""Differences of costs below this part of the mean excess per trip are left for later."""
-PASSES, ROUNDS = 2, 20
-"""Searches of all bushes for pairs of segments, and rounds over these after each, in a sweep."""
-SLOW, LONGEST = 0.5, 4
-"""Where a sweep leaves more than the first part of the gap, the bushes also take a step together;
-one that leaves as much is not tried again before twice as many slow sweeps, this many at most."""
-PRODUCTS, FEWEST, AT_MOST = 400, 10, 200_000_000
-"""Products with the matrix of such a step: so many, fewer where they would go through more arcs."""
-DAMPING, LEAST_DAMPING = 1e-6, 1e-12
-"""Of such a step at first, as a part of the diagonal, and the least."""
-SHORT, FAR = 0.25, 0.9
-"""Steps that go less than the first part of their way are damped more, beyond the second less."""
-
-Pause = Callable[[], None]
-"""Called between kernels; it may raise."""
-
-
-def no_pause() -> None:
-    """Never ends a run."""
-
-
-@dataclass(frozen=True, eq=False)
-class Roads:
-    """The arcs by their tails, without self-loops, and the trips, as the kernels take them.
-
-    arcs (M,): the arc of the network that each of them is.
-    """
-
-    trips: Trips
-
-    @cached_property
-    def arcs(self) -> Array:
-        trips = self.trips
-        order = np.argsort(trips.tails, kind="stable")
-        return order[trips.tails[order] != trips.heads[order]]
-
-    @cached_property
-    def tails(self) -> Array:
-        return self.trips.tails[self.arcs].astype(np.uint32)
-
-    @cached_property
-    def heads(self) -> Array:
-        return self.trips.heads[self.arcs].astype(np.uint32)
-
-    @cached_property
-    def indptr(self) -> Array:
-        return np.searchsorted(self.tails, np.arange(self.nodes + 1)).astype(np.uint32)
-
-    @property
-    def nodes(self) -> int:
-        return len(self.trips.names)
-
-    @cached_property
-    def demand(self) -> tuple[Array, Array, Array, Array]:
-        """Origins, where their pairs start, destinations and quantities."""
-        trips = self.trips
-        return (
-            trips.origins.astype(np.uint32),
-            trips.starts.astype(np.int64),
-            trips.destinations.astype(np.uint32),
-            np.ascontiguousarray(trips.quantities),
-        )
-
-    def same_roads(self, other: Roads) -> bool:
-        """Do both have the same arcs, and the same nodes that may not be passed?"""
-        mine, others = self.trips, other.trips
-        return (
-            np.array_equal(mine.tails, others.tails)
-            and np.array_equal(mine.heads, others.heads)
-            and np.array_equal(mine.through, others.through)
-        )
+    links: Array
+    flows: Array
+    size: Array
 
 
 class Bushes:
-    """Flows on the arcs of the network for each origin, without cycles, at costs of their own.
+    """Flows on the links of a network for each origin, without cycles, at costs of their own.
 
     Attributes
     ----------
-    roads: arcs and trips.
-    costs: those of the arcs, as functions of their flows.
+    trips: the arcs, and the demand by origin.
+    costs: those of the links, as functions of their flows.
     """
 
-    def __init__(self, roads: Roads, costs: PowerCosts) -> None:
-        self.roads = roads
-        self.costs = costs.taken(roads.arcs)
-        count = self.count
-        self._place = np.zeros((count + 1, 3), dtype=np.int64)
-        self._arcs, self._flows = np.empty(0, dtype=np.uint32), np.empty(0)
-        self._x = np.zeros(roads.arcs.size)
-        self._cost, self._slope = np.empty_like(self._x), np.empty_like(self._x)
-        self._least = np.zeros(count)
-        self._gap_before, self._damping = np.inf, DAMPING
-        self._slow_sweeps, self._wait, self._joined = 0, 1, False
-        self._pairs, self._path = self._notebook()
+    def __init__(self, trips: Trips, costs: PowerCosts) -> None:
+        self.trips, self.costs = trips, costs.on_links(trips.links)
+        count, links, room = trips.origins.size, trips.links.size, _most_entries(trips)
+        self._links = LinkState(np.zeros(links), np.empty(links), np.empty(links))
+        self._entries = BushEntries(
+            np.zeros((count, room), dtype=np.uint32),
+            np.zeros((count, room)),
+            np.zeros(count, dtype=np.int64),
+        )
+        self._gap_before, self._passes = np.inf, FEWEST_PASSES
         self._evaluate()
-
-    def _notebook(self) -> tuple[Array, Array]:
-        """Room for pairs of segments."""
-        rows = min(PAIRS * (self.roads.nodes + self.count), MOST_PAIRS)
-        return np.zeros((rows + 1, 3), dtype=np.int64), np.empty(LENGTH * rows, dtype=np.uint32)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Pairs are found again, and the room that the pool has left is not sent.
-        state = vars(self).copy()
-        del state["_pairs"], state["_path"]
-        used = int(self._place[-1, 0])
-        return state | {"_arcs": self._arcs[:used], "_flows": self._flows[:used]}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._pairs, self._path = self._notebook()
 
     def copy(self) -> Bushes:
         """The same flows on bushes of their own."""
         twin = copy(self)
-        for name in ("_place", "_arcs", "_flows", "_x", "_cost", "_slope", "_least"):
-            setattr(twin, name, getattr(twin, name).copy())
+        twin._links = LinkState(*map(np.copy, self._links))
+        twin._entries = BushEntries(*map(np.copy, self._entries))
         return twin
 
     @property
-    def entries_held(self) -> int:
-        """The arcs of all bushes together."""
-        return int(self._place[:-1, 1].sum())
+    def entry_count(self) -> int:
+        """The links of all bushes together for which there is room."""
+        return int(self._entries.links.size)
 
     @property
-    def count(self) -> int:
-        """The number of origins."""
-        return int(self.roads.trips.origins.size)
+    def spent(self) -> float:
+        """The cost of all trips, at the costs of the present flows."""
+        return float(self._links.cost @ self._links.flow)
 
     @property
     def link_flows(self) -> Array:
         """The flow on each arc of the network (A,)."""
-        flows = np.zeros(self.roads.trips.tails.size)
-        flows[self.roads.arcs] = self._x
-        return flows
+        return self._on_arcs(self._links.flow)
 
     # -------------------------------------------------------------- the steps of the algorithm
     def plant(self, weights: Array | None = None, pause: Pause = no_pause) -> None:
         """Make the bushes shortest path trees; with weights (A,) of the arcs, at these alone."""
         from wdro_model.traffic.bushes import kernels
 
-        roads, nodes = self.roads, self.roads.nodes
-        self._room(int(self.count * nodes * MARGIN) + 16 * self.count + 1)
-        self._x[:] = 0.0
-        costs = self.costs
+        trips, costs = self.trips, self.costs
         if weights is not None:
-            costs = PowerCosts.fixed(weights[roads.arcs])
-        kernels.evaluate(self._x, *costs.arrays(), self._cost, self._slope)
+            costs = PowerCosts.from_capacity(weights[trips.links], np.ones(1), 0.0, 0.0)
+        self._links.flow[:] = 0.0
+        kernels.evaluate(costs, self._links)
         for first, last in self._chunks(pause):
-            while first < last:
-                first = kernels.plant(
-                    first,
-                    last,
-                    *roads.demand,
-                    roads.indptr,
-                    roads.heads,
-                    roads.tails,
-                    roads.trips.through,
-                    *costs.arrays(),
-                    self._x,
-                    self._cost,
-                    self._slope,
-                    self._arcs,
-                    self._flows,
-                    self._place,
-                )
-                if first < last:
-                    self._grow(nodes)
+            kernels.plant(first, last, trips.roads, trips.demand, costs, self._links, self._entries)
         self._evaluate()
 
     def improve(self, pause: Pause = no_pause) -> float:
-        """Exchange arcs for such that make paths shorter.
+        """Exchange links of the bushes for others that make paths shorter.
 
-        Returns the relative gap that the flows had: what trips would save on shortest paths, as a
-        share of what they spend.
+        Returns the relative gap that the flows had: the share of their cost that trips would save
+        on shortest paths.
         """
         from wdro_model.traffic.bushes import kernels
 
-        roads, spent = self.roads, self.spent
-        total = np.zeros_like(self._x)
+        trips, links, spent = self.trips, self._links, self.spent
+        total, least = np.zeros_like(links.flow), np.zeros(trips.origins.size)
         for first, last in self._chunks(pause):
-            while first < last:
-                first = kernels.improve(
-                    first,
-                    last,
-                    *roads.demand,
-                    roads.indptr,
-                    roads.heads,
-                    roads.tails,
-                    roads.trips.through,
-                    self._cost,
-                    self._arcs,
-                    self._flows,
-                    self._place,
-                    total,
-                    self._least,
-                )
-                if first < last:
-                    self._grow(roads.nodes)
-        self._x = total
+            kernels.improve(
+                first, last, trips.roads, trips.demand, links.cost, self._entries, total, least
+            )
+        links.flow[:] = total
         self._evaluate()
-        return (spent - float(self._least.sum())) / spent if spent else 0.0
+        return (spent - float(least.sum())) / spent if spent else 0.0
 
     def balance(self, gap: float, pause: Pause = no_pause) -> None:
-        """Shift flow to shorter segments, finer than the relative gap that there is."""
+        """Shift flow to shorter segments, finer than the relative gap `gap` of the flows."""
         from wdro_model.traffic.bushes import kernels
 
-        roads = self.roads
-        trips = roads.trips.total
-        tolerance = FINE * max(gap, 0.0) * self.spent / trips if trips else 0.0
-        state = (
-            *self.costs.arrays(),
-            self._x,
-            self._cost,
-            self._slope,
-            self._arcs,
-            self._flows,
-        )
-        self._pairs[-1] = 0
-        for _ in range(PASSES):
-            for first, last in self._chunks(pause):
-                kernels.balance(
-                    first,
-                    last,
-                    tolerance,
-                    roads.demand[0],
-                    roads.heads,
-                    roads.tails,
-                    *state,
-                    self._place,
-                    roads.nodes,
-                    self._pairs,
-                    self._path,
-                )
-            for rounds in self._rounds(pause):
-                if not kernels.repeat(rounds, tolerance, *state, self._pairs, self._path):
-                    break
-        if self._is_time_to_join(gap):
-            self._balance_jointly(state)
-            pause()
-
-    def _is_time_to_join(self, gap: float) -> bool:
-        """Is a step of all bushes due? After one slow sweep where the last one helped."""
-        slow = gap > SLOW * self._gap_before
-        if self._joined:
-            self._wait = min(2 * self._wait, LONGEST) if slow else 1
-        self._slow_sweeps = self._slow_sweeps + 1 if slow else 0
-        self._joined = self._slow_sweeps >= self._wait
-        self._slow_sweeps = 0 if self._joined else self._slow_sweeps
+        trips = self.trips
+        tolerance = FINE * max(gap, 0.0) * self.spent / (trips.total or 1.0)
+        is_slow = gap > SLOW_SHARE * self._gap_before
         self._gap_before = gap
-        return self._joined
+        self._passes = 2 * self._passes if is_slow else self._passes // 2
+        self._passes = min(max(self._passes, FEWEST_PASSES), MOST_PASSES)
+        arrays = trips.roads, trips.demand, self.costs, self._links, self._entries
+        before = self._entries.flows.copy() if is_slow else None
+        for _ in range(self._passes):
+            shifts = 0
+            for first, last in self._chunks(pause):
+                shifts += kernels.balance(first, last, tolerance, *arrays)
+            if not shifts:
+                break
+        if before is not None:
+            self._extrapolate(before)
 
-    def _balance_jointly(self, state: tuple[Array, ...]) -> None:
-        """One Newton step of all bushes together, damped more where the last went a short way."""
-        from wdro_model.traffic.bushes import cycles
+    def _extrapolate(self, before: Array) -> None:
+        """Move on in the direction that the flows took from `before`, as far as that is best.
 
-        roads, noted = self.roads, (self._pairs, self._path)
-        trees = roads.demand[0], roads.heads, roads.tails, self._cost, self._arcs, self._flows
-        cycles.note_cycles(*trees, self._place, roads.nodes, *noted)
-        products = min(PRODUCTS, FEWEST + AT_MOST // (1 + int(self._pairs[-1, 1])))
-        went = cycles.stride(products, self._damping, *state, *noted)
-        if went < SHORT:
-            self._damping = min(10.0 * self._damping, 1.0)
-        elif went > FAR:
-            self._damping = max(0.1 * self._damping, LEAST_DAMPING)
+        Shifts in one bush can undo those in another: of two origins that share two congested
+        roads, one wants to leave the first and the other the second. In turns they exchange little
+        in each pass; the direction of all their shifts together changes no shared flow.
+        """
+        x, flows = self._links.flow, self._entries.flows
+        way = np.subtract(flows, before, out=before)
+        change, longest = self._sum_over_bushes(way), np.inf
+        for row, direction in zip(flows, way):
+            shrinking = direction < 0.0
+            longest = np.min(row[shrinking] / -direction[shrinking], initial=longest)
 
-    def reprice(self, costs: PowerCosts) -> None:
-        """The same flows at other costs."""
-        self.costs = costs.taken(self.roads.arcs)
-        self._gap_before = np.inf
+        def slope(step: float) -> float:
+            """The derivative of Beckmann's objective."""
+            return float(self._costs_at(self.costs, x + step * change) @ change)
+
+        if longest in (0.0, np.inf) or slope(0.0) >= 0.0:
+            return
+        step = longest if slope(longest) <= 0.0 else float(brentq(slope, 0.0, longest))
+        np.maximum(flows + step * way, 0.0, out=flows)
+        np.maximum(x + step * change, 0.0, out=x)
         self._evaluate()
 
-    # -------------------------------------------------------------- what there is
-    @property
-    def spent(self) -> float:
-        """What all trips spend, at the costs of the present flows."""
-        return float(self._cost @ self._x)
-
-    def entries(self, origin: int) -> tuple[Array, Array]:
-        """The arcs of the bush of an origin, by position, and the flows on them.
-
-        The heads of the arcs are in an order in which each arc leads forwards.
-        """
-        begin, size, _ = self._place[origin]
-        part = slice(begin, begin + size)
-        return self.roads.arcs[self._arcs[part]], self._flows[part].copy()
-
-    def path_flows(self) -> PathFlows:
-        """Trips by pair of zones and path: few paths, the largest first to be taken."""
-        from wdro_model.traffic.bushes import kernels
-
-        trips, names = self.roads.trips, self.roads.trips.names
-        origins, starts, ends, quantities = self.roads.demand
-        paths: list[PathFlow] = []
-        for i, origin in enumerate(trips.origins.tolist()):
-            pair, amount, cuts, arcs = kernels.peel(
-                origins[i],
-                starts[i],
-                starts[i + 1],
-                ends,
-                quantities,
-                self.roads.heads,
-                self.roads.tails,
-                self._arcs[self._place[i, 0] : self._place[i, 0] + self._place[i, 1]],
-                self._flows[self._place[i, 0] : self._place[i, 0] + self._place[i, 1]].copy(),
-                self.roads.nodes,
-            )
-            own = self.roads.arcs[arcs]
-            nodes = trips.heads[own].tolist()
-            own = own.tolist()
-            bounds = cuts.tolist()
-            for k, (p, flow) in enumerate(zip(pair.tolist(), amount.tolist())):
-                along = slice(bounds[k], bounds[k + 1])
-                paths.append(
-                    PathFlow(
-                        names[origin],
-                        names[trips.destinations[p]],
-                        flow,
-                        tuple(own[along]),
-                        (names[origin], *(names[v] for v in nodes[along])),
-                    )
-                )
-        return PathFlows(paths, np.zeros(trips.tails.size))
+    def reprice(self, costs: PowerCosts) -> None:
+        """Give the links other costs; flows stay."""
+        self.costs = costs.on_links(self.trips.links)
+        self._gap_before = np.inf
+        self._evaluate()
 
     def adopt(self, other: Bushes, pause: Pause = no_pause) -> None:
         """Take over the bushes of the same roads for other trips or costs: a warm start.
@@ -423,86 +230,113 @@ class Bushes:
         Shares at each node stay as they are; origins that are new get shortest path trees at the
         costs of the flows of the others.
         """
-        mine, theirs = self.roads.trips.origins, other.roads.trips.origins
-        row = {origin: i for i, origin in enumerate(theirs.tolist())}
-        found = [(i, row[origin]) for i, origin in enumerate(mine.tolist()) if origin in row]
-        if len(found) < mine.size:
-            self.plant(other.link_costs(self.costs))
-        for i, j in found:
-            begin, size, _ = other._place[j]
-            part = slice(begin, begin + size)
-            while not self._put(i, other._arcs[part], other._flows[part]):
-                self._grow(int(size))
-        self._x[:] = 0.0
-        for begin, size, _ in self._place[:-1]:
-            part = slice(begin, begin + size)
-            self._x += np.bincount(self._arcs[part], self._flows[part], self._x.size)
+        mine, theirs = self.trips.origins, other.trips.origins
+        _, new, old = np.intersect1d(mine, theirs, return_indices=True)
+        if new.size < mine.size:
+            self.plant(other.costs_of_arcs(self.costs))
+        for entries, others in zip(self._entries, other._entries):
+            entries[new] = others[old]
+        self._links.flow[:] = self._sum_over_bushes(self._entries.flows)
         self._evaluate()
         self.improve(pause)  # which makes the flows meet the demand
 
-    def link_costs(self, costs: PowerCosts) -> Array:
-        """Other costs of the arcs, as they are at these flows; by position in the network (A,)."""
+    # -------------------------------------------------------------- results
+    def path_flows(self) -> PathFlows:
+        """Trips by pair of zones and path: few paths, the largest first to be taken."""
         from wdro_model.traffic.bushes import kernels
 
-        cost, slope = np.empty_like(self._x), np.empty_like(self._x)
-        kernels.evaluate(self._x, *costs.arrays(), cost, slope)
-        found = np.zeros(self.roads.trips.tails.size)
-        found[self.roads.arcs] = cost
-        return found
+        trips, paths = self.trips, []
+        links, flows, sizes = self._entries
+        for i, size in enumerate(sizes.tolist()):
+            pairs, amounts, path_links = kernels.peel(
+                i, trips.roads, trips.demand, links[i, :size], flows[i, :size].copy()
+            )
+            ends = np.flatnonzero(path_links == kernels.NONE)
+            for pair, amount, part in zip(
+                pairs.tolist(), amounts.tolist(), np.split(path_links, ends + 1)
+            ):
+                paths.append(path_flow(trips, pair, amount, trips.links[part[:-1]].tolist()))
+        return PathFlows(paths, np.zeros(trips.tails.size))
+
+    def costs_of_arcs(self, costs: PowerCosts) -> Array:
+        """Other costs of the links at the present flows, by position in the network (A,)."""
+        return self._on_arcs(self._costs_at(costs, self._links.flow))
 
     # -------------------------------------------------------------- parts
     def _evaluate(self) -> None:
         from wdro_model.traffic.bushes import kernels
 
-        kernels.evaluate(self._x, *self.costs.arrays(), self._cost, self._slope)
+        kernels.evaluate(self.costs, self._links)
 
-    def _put(self, i: int, arcs: Array, flows: Array) -> bool:
-        """Give an origin entries; False if there is no room."""
-        size = arcs.size
-        if size > self._place[i, 2]:
-            free = self._place[-1, 0]
-            if free + size > self._arcs.size:
-                return False
-            self._place[i] = free, size, size
-            self._place[-1, 0] = free + size
-        at = self._place[i, 0]
-        self._arcs[at : at + size] = arcs
-        self._flows[at : at + size] = flows
-        self._place[i, 1] = size
-        return True
+    @staticmethod
+    def _costs_at(costs: PowerCosts, flow: Array) -> Array:
+        """The costs of the links (M,) at other flows."""
+        from wdro_model.traffic.bushes import kernels
 
-    def _room(self, entries: int) -> None:
-        """An empty pool."""
-        self._place[:] = 0
-        self._arcs, self._flows = np.empty(entries, dtype=np.uint32), np.empty(entries)
+        state = LinkState(flow, np.empty_like(flow), np.empty_like(flow))
+        kernels.evaluate(costs, state)
+        return state.cost
 
-    def _grow(self, most: int) -> None:
-        """A pool without gaps, and with room for more, at least for one bush of `most` arcs."""
-        place = self._place.copy()
-        held = int(place[:-1, 1].sum())
-        left = int((place[:-1, 1] == 0).sum())
-        arcs, flows = self._arcs, self._flows
-        mean = held // max(1, self.count - left)
-        needed = held + left * mean
-        self._room(max(needed, int(needed * MARGIN)) + 2 * self.roads.arcs.size + most)
-        at = 0
-        for i, (begin, size, _) in enumerate(place[:-1].tolist()):
-            self._arcs[at : at + size] = arcs[begin : begin + size]
-            self._flows[at : at + size] = flows[begin : begin + size]
-            self._place[i] = at, size, size
-            at += size
-        self._place[-1, 0] = at
+    def _sum_over_bushes(self, values: Array) -> Array:
+        """The sum on each link (M,) of values of the entries (O, room)."""
+        total = np.zeros_like(self._links.flow)
+        for links, row, size in zip(self._entries.links, values, self._entries.size):
+            total += np.bincount(links[:size], row[:size], total.size)
+        return total
+
+    def _on_arcs(self, values: Array) -> Array:
+        """Values of the links (M,) as values of the arcs (A,), 0 on self-loops."""
+        spread = np.zeros(self.trips.tails.size)
+        spread[self.trips.links] = values
+        return spread
 
     def _chunks(self, pause: Pause) -> Iterator[tuple[int, int]]:
         """Ranges of origins, each of a fraction of a second, with pauses after them."""
-        step = 1 + ARCS_AT_ONCE // (1 + self._x.size)
-        for first in range(0, self.count, step):
-            yield first, min(first + step, self.count)
+        count = self.trips.origins.size
+        step = 1 + LINKS_PER_CALL // (1 + self._links.flow.size)
+        for first in range(0, count, step):
+            yield first, min(first + step, count)
             pause()
 
-    def _rounds(self, pause: Pause) -> Iterator[int]:
-        """Numbers of rounds that add up to `ROUNDS`, with pauses after them."""
-        step = 1 + ARCS_AT_ONCE // (1 + int(self._pairs[-1, 1]))
-        for first in range(0, ROUNDS, step):
-            yield min(step, ROUNDS - first)
-            pause()
+
+def _most_entries(trips: Trips) -> int:
+    """The largest number of links in a bush: of a road, only one direction fits."""
+    n = len(trips.names)
+    tails, heads = trips.tails[trips.links], trips.heads[trips.links]
+    directed, counts = np.unique(tails * n + heads, return_counts=True)
+    u, v = np.divmod(directed, n)
+    _, road = np.unique(np.minimum(u, v) * n + np.maximum(u, v), return_inverse=True)
+    most = np.zeros(directed.size, dtype=np.int64)
+    np.maximum.at(most, road, counts)
+    return int(most.sum())
+
+
+# ------------------------------------------------------------------ the paths of an equilibrium
+def paths_in_equilibrium(trips: Trips, x: Array, weights: Array, tolerance: float) -> PathFlows:
+    """Paths that add up to x, where x is an equilibrium at the weights w.
+
+    At costs t_a(X) = w_a X_a / x_a, and prohibitive ones where x_a = 0, x is the equilibrium: its
+    costs are w. No other flow is, where w > 0; bushes find it, and have its paths.
+    """
+    used = x > 0
+    prohibitive = weights + UNUSED_COST * max(float(weights.max(initial=0.0)), 1.0)
+    costs = PowerCosts.from_capacity(
+        np.where(used, 0.0, prohibitive), np.where(used, x, 1.0), np.where(used, weights, 0.0), 1.0
+    )
+    bushes = Bushes(trips, costs)
+    bushes.plant(np.where(used, weights, prohibitive))
+    for _ in range(PATH_SWEEPS):
+        gap = bushes.improve()
+        apart = float(np.abs(bushes.link_flows - x).sum())
+        if gap <= PATH_GAP or apart <= 0.01 * tolerance * trips.total:
+            break
+        bushes.balance(gap)
+    if apart > tolerance * (trips.total or 1.0):
+        raise ValueError(
+            f"x is not the equilibrium of the weights: the flow that is differs from it by "
+            f"{apart:.4g} in all (the demand is {trips.total:.10g}), and other flows are taken "
+            "apart on small networks only; give the times at which x is an equilibrium as weights, "
+            "find it to a smaller gap, or ask an Assignment for its path_flows."
+        )
+    paths = bushes.path_flows()
+    return PathFlows(paths, x - paths.link_flows)

@@ -6,8 +6,9 @@ of its destinations, and the demand is then loaded on the arcs that they use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import pairwise
 from threading import Lock
 from typing import Any
@@ -21,7 +22,7 @@ from scipy.sparse.csgraph import breadth_first_order, dijkstra
 from wdro_model.compat import networkx as nx
 from wdro_model.sets.backends import LinearOracle, Vector
 from wdro_model.sets.convex import ConvexSet
-from wdro_model.traffic.flows.road_graph import Indices, RoadGraph
+from wdro_model.traffic.flows.road_graph import Demand, Indices, RoadGraph
 from wdro_model.traffic.flows.traffic_flows import TrafficFlows, refuse_without_numba
 
 
@@ -137,52 +138,36 @@ def with_networkx(flows: TrafficFlows) -> LinearOracle:
 
 def with_numba(flows: TrafficFlows) -> LinearOracle:
     """A compiled kernel over the origins; in chunks, on `flows.threads` threads, if asked for."""
-    load = _kernel()
-    trips = flows.trips
-    order = np.argsort(trips.tails, kind="stable")
-    tails, heads = trips.tails[order].astype(np.uint32), trips.heads[order].astype(np.uint32)
-    indptr = np.searchsorted(tails, np.arange(len(trips.names) + 1)).astype(np.uint32)
-    ends, quantities = trips.destinations.astype(np.uint32), trips.quantities.copy()
-    through, scans = trips.through.copy(), np.uint32(SCANS_PER_NODE)
-    threads = flows.threads or 1
-    ranges = _ranges(trips.origins.size, 1 if threads == 1 else CHUNKS_PER_THREAD * threads)
+    refuse_without_numba("backend 'numba'", "backend='scipy'")
+    from wdro_model.traffic.flows.shortest_trees import load_shortest_trees
+
+    trips, threads = flows.trips, flows.threads or 1
+    links, roads, demand = trips.links, trips.roads, trips.demand
+    scans = np.uint32(SCANS_PER_NODE)
+    parts = 1 if threads == 1 else CHUNKS_PER_THREAD * threads
+    cuts = np.unique(np.linspace(0, trips.origins.size, parts + 1).astype(int)).tolist()
     chunks = [
-        (trips.origins[i:j].astype(np.uint32), trips.starts[i : j + 1].astype(np.uint32))
-        for i, j in ranges
+        demand._replace(origins=demand.origins[i:j], starts=demand.starts[i : j + 1])
+        for i, j in pairwise(cuts)
     ]
 
     def minimize(weights: Vector) -> Vector:
-        by_tail = weights[order]
+        by_tail = weights[links]
 
-        def run(chunk: tuple[Any, Any]) -> Vector:
-            found = np.zeros(order.size)
-            load(*chunk, ends, quantities, indptr, heads, tails, through, by_tail, scans, found)
-            return found
+        def load(chunk: Demand) -> Vector:
+            chunk_flows = np.zeros(links.size)
+            load_shortest_trees(roads, chunk, by_tail, scans, chunk_flows)
+            return chunk_flows
 
-        if threads == 1:
-            total = run(chunks[0])
-        else:
+        with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
             # The sum is in the order of the chunks, whichever thread is done first.
-            with ThreadPoolExecutor(threads) as pool:
-                total = sum(pool.map(run, chunks), np.zeros(order.size))
-        link_flows = np.empty(order.size)
-        link_flows[order] = total
+            totals = map(load, chunks) if pool is None else pool.map(load, chunks)
+            total = sum(totals, np.zeros(links.size))
+        link_flows = np.zeros(flows.dimension)
+        link_flows[links] = total
         return link_flows
 
     return minimize
-
-
-def _kernel() -> Callable[..., None]:
-    refuse_without_numba("backend 'numba'", "backend='scipy'")
-    from wdro_model.traffic.flows.numba_kernel import load_shortest_trees
-
-    return load_shortest_trees
-
-
-def _ranges(count: int, parts: int) -> list[tuple[int, int]]:
-    """About equal ranges that divide `count` origins; one empty range for none."""
-    cuts = np.unique(np.linspace(0, count, parts + 1).astype(int)).tolist()
-    return list(pairwise(cuts)) or [(0, 0)]
 
 
 # ------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -39,6 +39,28 @@ class RoadNetwork(Protocol):
     def through(self) -> NDArray[Any]: ...
     @property
     def nodes(self) -> Sequence[Any]: ...
+
+
+class Roads(NamedTuple):
+    """Links sorted by tail, as compiled kernels take them.
+
+    indptr (n + 1,): the links that leave node u are indptr[u] to indptr[u + 1];
+    heads, tails (M,); through (n,): may the node be passed?
+    """
+
+    indptr: NDArray[Any]
+    heads: NDArray[Any]
+    tails: NDArray[Any]
+    through: NDArray[np.bool_]
+
+
+class Demand(NamedTuple):
+    """Trips by origin, as compiled kernels take them; the fields are those of `Trips`."""
+
+    origins: NDArray[Any]
+    starts: NDArray[Any]
+    destinations: NDArray[Any]
+    quantities: Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +124,37 @@ class Trips:
     def leaving(self) -> Vector:
         """The demand that leaves each origin (O,)."""
         return np.bincount(self.rows, self.quantities, self.origins.size).astype(np.float64)
+
+    @cached_property
+    def links(self) -> Indices:
+        """The arcs (M,) that are not self-loops, sorted by tail."""
+        order = np.argsort(self.tails, kind="stable")
+        return order[self.tails[order] != self.heads[order]]
+
+    @cached_property
+    def roads(self) -> Roads:
+        """The `links` for compiled kernels."""
+        tails = self.tails[self.links].astype(np.uint32)
+        indptr = np.searchsorted(tails, np.arange(len(self.names) + 1)).astype(np.uint32)
+        heads = self.heads[self.links].astype(np.uint32)
+        return Roads(indptr, heads, tails, self.through.copy())
+
+    @cached_property
+    def demand(self) -> Demand:
+        """The trips for compiled kernels."""
+        return Demand(
+            self.origins.astype(np.uint32),
+            self.starts.astype(np.int64),
+            self.destinations.astype(np.uint32),
+            self.quantities.copy(),
+        )
+
+    def has_roads_of(self, other: Trips) -> bool:
+        """Do both have the same arcs, and the same nodes that may not be passed?"""
+        return all(
+            np.array_equal(getattr(self, field), getattr(other, field))
+            for field in ("tails", "heads", "through")
+        )
 
     def arc(self, index: int) -> str:
         """An arc by the names of its nodes."""

@@ -161,9 +161,7 @@ class TrafficFlows(FeasibleSet):
         """
         super().reset()
         if self.backend == "numba":
-            from wdro_model.traffic.bushes.directions import forget
-
-            forget(self)
+            self.memory.state = None
 
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
@@ -269,7 +267,7 @@ class TrafficFlows(FeasibleSet):
         point = as_direction(x, self.dimension, kind="x")
         metric = np.ones(self.dimension) if weights is None else self._as_weights(weights)
         if weights is not None and has_numba() and self._count_flows() > paths.MOST_FLOWS:
-            from wdro_model.traffic.bushes.directions import paths_in_equilibrium
+            from wdro_model.traffic.bushes.state import paths_in_equilibrium
 
             return paths_in_equilibrium(self.trips, point, metric, tolerance)
         split = self.origin_flows(
@@ -406,6 +404,10 @@ class TrafficFlows(FeasibleSet):
                 f"use backend='numba' or leave threads out."
             )
         super().use_backend(name)
+        if name == "numba":
+            from wdro_model.traffic.bushes.directions import SolveMemory
+
+            self.memory = SolveMemory()
 
     def _quickest(self) -> str:
         """The default backend: the compiled one in place of SciPy's, where it is at hand."""

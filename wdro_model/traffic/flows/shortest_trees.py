@@ -1,43 +1,55 @@
 """Shortest path trees and their loading, compiled by Numba; imported only where it is asked for.
 
-Everything is unsigned, which spares Numba the test for indices that count from the end. A node
-that may not be passed is reached and not gone on from, unless it is the source. Ties and weights of
-zero do no harm: a predecessor is replaced only by one that is strictly nearer, and so there is
-never a cycle of predecessors.
+Nodes and links are unsigned, which spares Numba the test for indices that count from the end. A
+node that may not be passed is reached and not gone on from, unless it is the source. Ties and
+weights of zero do no harm: a predecessor is replaced only by one that is strictly nearer, and so
+there is never a cycle of predecessors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
 ONE, TWO, FOUR = np.uint32(1), np.uint32(2), np.uint32(4)
 UNSEEN, SETTLED, END = np.uint32(0xFFFFFFFF), np.uint32(0xFFFFFFFE), np.uint32(0xFFFFFFFD)
-NO_ARC = np.uint32(0xFFFFFFFF)
-MISSES = 3
-SIGNATURE = (
-    "void(uint32[::1], uint32[::1], uint32[::1], float64[::1], "
-    "uint32[::1], uint32[::1], uint32[::1], boolean[::1], float64[::1], uint32, float64[::1])"
-)
+NO_LINK = np.uint32(0xFFFFFFFF)
+MOST_MISSES = 3
+"""Origins for which Pape's algorithm may exceed its scans before Dijkstra's goes on alone."""
 
 part = numba.njit(nogil=True, inline="always")
 
 
-def compiled(function: Callable[..., None], njit: Callable[..., Any] = numba.njit) -> Any:
+def compiled(function: Callable[..., Any], njit: Callable[..., Any] = numba.njit) -> Any:
     """The function as machine code, kept on disk where there is a place for it."""
     try:
-        return njit(SIGNATURE, nogil=True, cache=True)(function)
+        return njit(nogil=True, cache=True)(function)
     except RuntimeError:
         # Neither the folder of this file nor the user's cache folder can be written.
-        return njit(SIGNATURE, nogil=True)(function)
+        return njit(nogil=True)(function)
+
+
+class Heap(NamedTuple):
+    """A 4-ary heap of nodes with keys; place: where a node is in it, or UNSEEN, or SETTLED."""
+
+    key: Any
+    item: Any
+    place: Any
 
 
 @part
-def rise(key: Any, item: Any, place: Any, hole: Any, value: Any, node: Any) -> None:
-    """Put a node with a value into the 4-ary heap, at a hole or above it."""
+def new_heap(n: Any) -> Heap:
+    """Room for n nodes."""
+    return Heap(np.empty(n), np.empty(n, np.uint32), np.empty(n, np.uint32))
+
+
+@part
+def rise(heap: Any, hole: Any, value: Any, node: Any) -> None:
+    """Put a node with a value into the heap, at a hole or above it."""
+    key, item, place = heap
     while hole > 0:
         parent = (hole - ONE) >> TWO
         if key[parent] <= value:
@@ -52,8 +64,9 @@ def rise(key: Any, item: Any, place: Any, hole: Any, value: Any, node: Any) -> N
 
 
 @part
-def sink(key: Any, item: Any, place: Any, size: Any) -> None:
+def sink(heap: Any, size: Any) -> None:
     """Put the item behind the end of the heap into the hole at its root, or below it."""
+    key, item, place = heap
     value = key[size]
     node = item[size]
     hole = np.uint32(0)
@@ -80,28 +93,25 @@ def sink(key: Any, item: Any, place: Any, size: Any) -> None:
 def search_by_heap(
     source: Any,
     left: Any,
-    indptr: Any,
-    heads: Any,
-    through: Any,
+    roads: Any,
     weights: Any,
     carried: Any,
-    key: Any,
-    item: Any,
-    place: Any,
+    heap: Any,
     came_by: Any,
     order: Any,
 ) -> Any:
-    """Dijkstra's algorithm; `key` and `item` are the heap, `place` is where a node is in it.
+    """Dijkstra's algorithm: the links by which nodes are reached, and their order.
 
-    Returns how many nodes are settled, and has them in their `order`, in which each comes after
-    its predecessor. It ends when as many nodes that have `carried` something as are `left` are
-    settled; none is if `left` is 0 to begin with.
+    Returns how many nodes are settled; in their `order` each comes after its predecessor. The
+    search ends when as many nodes that have `carried` something as are `left` are settled; it
+    settles all nodes if `left` is 0 to begin with.
     """
+    key, item, place = heap
     place[:] = UNSEEN
     key[0] = 0.0
     item[0] = source
     place[source] = 0
-    came_by[source] = NO_ARC
+    came_by[source] = NO_LINK
     size, count = ONE, np.uint32(0)
     while size > 0:
         least = key[0]
@@ -115,22 +125,22 @@ def search_by_heap(
                 break
         size -= ONE
         if size > 0:
-            sink(key, item, place, size)
-        if not through[u] and u != source:
+            sink(heap, size)
+        if not roads.through[u] and u != source:
             continue
-        for arc in range(indptr[u], indptr[u + ONE]):
-            v = heads[arc]
+        for link in range(roads.indptr[u], roads.indptr[u + ONE]):
+            v = roads.heads[link]
             hole = place[v]
             if hole == SETTLED:
                 continue
-            reach = least + weights[arc]
+            reach = least + weights[link]
             if hole == UNSEEN:
                 hole = size
                 size += ONE
             elif reach >= key[hole]:
                 continue
-            came_by[v] = arc
-            rise(key, item, place, hole, reach, v)
+            came_by[v] = link
+            rise(heap, hole, reach, v)
     return count
 
 
@@ -138,9 +148,7 @@ def search_by_heap(
 def search_by_deque(
     source: Any,
     scans: Any,
-    indptr: Any,
-    heads: Any,
-    through: Any,
+    roads: Any,
     weights: Any,
     distance: Any,
     after: Any,
@@ -148,13 +156,13 @@ def search_by_deque(
 ) -> Any:
     """Pape's algorithm: a node enters the queue at its end at first, at its front later on.
 
-    A scan takes half as long as a node does in a heap, but their number is exponential at worst:
-    returns False if it is not done after so many `scans` of nodes. `after` is the next node of the
-    queue, or where one is not.
+    A scan takes a quarter to a half of the time that a node does in a heap, but their number is
+    exponential at worst: returns False if it is not done after so many `scans` of nodes. `after` is
+    the next node of the queue, or says that a node is not in it.
     """
     distance[:] = np.inf
     after[:] = UNSEEN
-    came_by[:] = NO_ARC
+    came_by[:] = NO_LINK
     distance[source] = 0.0
     after[source] = END
     first, last = source, source
@@ -165,16 +173,16 @@ def search_by_deque(
         u = first
         first = after[u]
         after[u] = SETTLED
-        if not through[u] and u != source:
+        if not roads.through[u] and u != source:
             continue
         near = distance[u]
-        for arc in range(indptr[u], indptr[u + ONE]):
-            v = heads[arc]
-            reach = near + weights[arc]
+        for link in range(roads.indptr[u], roads.indptr[u + ONE]):
+            v = roads.heads[link]
+            reach = near + weights[link]
             if reach >= distance[v]:
                 continue
             distance[v] = reach
-            came_by[v] = arc
+            came_by[v] = link
             if after[v] == UNSEEN:
                 after[v] = END
                 if first == END:
@@ -198,15 +206,15 @@ def load_tree(tails: Any, came_by: Any, children: Any, carried: Any, flows: Any)
     """
     children[:] = 0
     for v in range(came_by.size):
-        if came_by[v] != NO_ARC:
+        if came_by[v] != NO_LINK:
             children[tails[came_by[v]]] += ONE
     for v in range(came_by.size):
         node = np.uint32(v)
-        while came_by[node] != NO_ARC and children[node] == 0:
-            arc = came_by[node]
-            came_by[node] = NO_ARC
-            flows[arc] += carried[node]
-            tail = tails[arc]
+        while came_by[node] != NO_LINK and children[node] == 0:
+            link = came_by[node]
+            came_by[node] = NO_LINK
+            flows[link] += carried[node]
+            tail = tails[link]
             carried[tail] += carried[node]
             carried[node] = 0.0
             children[tail] -= ONE
@@ -221,66 +229,40 @@ def load_settled(
     for k in range(count - ONE, 0, -1):
         node = order[k]
         if carried[node] > 0.0:
-            arc = came_by[node]
-            flows[arc] += carried[node]
-            carried[tails[arc]] += carried[node]
+            link = came_by[node]
+            flows[link] += carried[node]
+            carried[tails[link]] += carried[node]
             carried[node] = 0.0
 
 
 @compiled
-def load_shortest_trees(
-    origins: Any,
-    starts: Any,
-    ends: Any,
-    quantities: Any,
-    indptr: Any,
-    heads: Any,
-    tails: Any,
-    through: Any,
-    weights: Any,
-    scans: Any,
-    flows: Any,
-) -> None:
+def load_shortest_trees(roads: Any, demand: Any, weights: Any, scans: Any, flows: Any) -> None:
     """Add the demand of the origins to `flows` (A,), on a shortest path tree from each.
 
-    The pairs of origin i are starts[i] to starts[i + 1], with nodes `ends` and `quantities`. Arcs
-    are sorted by tail: those of node u are indptr[u] to indptr[u + 1]. The first origin is searched
-    by Dijkstra's algorithm, others by Pape's unless it scans nodes more than `scans` times as often
-    as the other settles them, for `MISSES` origins; Dijkstra's goes on alone from there.
+    roads, demand: as in `road_graph`; weights (A,). The first origin is searched by Dijkstra's
+    algorithm, others by Pape's unless it scans nodes more than `scans` times as often as the other
+    settles them, for `MOST_MISSES` origins; Dijkstra's goes on alone from there.
     """
-    n = through.size
-    distance, carried = np.empty(n), np.zeros(n)
-    item, place = np.empty(n, np.uint32), np.empty(n, np.uint32)
+    n = roads.through.size
+    heap, carried = new_heap(n), np.zeros(n)
     came_by, order = np.empty(n, np.uint32), np.empty(n, np.uint32)
     allowed, misses = np.uint32(0), 0
-    for i in range(origins.size):
-        source = origins[i]
-        for pair in range(starts[i], starts[i + ONE]):
-            carried[ends[pair]] = quantities[pair]
-        if (
-            allowed > 0
-            and misses < MISSES
-            and search_by_deque(
-                source, allowed, indptr, heads, through, weights, distance, place, came_by
+    for i in range(demand.origins.size):
+        source, first, last = demand.origins[i], demand.starts[i], demand.starts[i + 1]
+        for pair in range(first, last):
+            carried[demand.destinations[pair]] = demand.quantities[pair]
+        by_deque = allowed > 0 and misses < MOST_MISSES
+        if by_deque:
+            by_deque = search_by_deque(
+                source, allowed, roads, weights, heap.key, heap.place, came_by
             )
-        ):
-            load_tree(tails, came_by, item, carried, flows)
+            misses += not by_deque
+        if by_deque:
+            load_tree(roads.tails, came_by, heap.item, carried, flows)
         else:
-            misses += 1 if allowed > 0 else 0
             count = search_by_heap(
-                source,
-                starts[i + ONE] - starts[i],
-                indptr,
-                heads,
-                through,
-                weights,
-                carried,
-                distance,
-                item,
-                place,
-                came_by,
-                order,
+                source, np.uint32(last - first), roads, weights, carried, heap, came_by, order
             )
-            allowed = scans * count
-            load_settled(count, order, tails, came_by, carried, flows)
+            allowed = np.uint32(scans * count)
+            load_settled(count, order, roads.tails, came_by, carried, flows)
         carried[source] = 0.0
