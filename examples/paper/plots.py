@@ -10,15 +10,8 @@ import numpy as np
 
 from experiment import Experiment, Record
 from summary import BASELINE, losses_of
-from wdro_model.evaluation.loss_pictures import (
-    COLOURS,
-    ERM_COLOUR,
-    PALE,
-    legend_columns,
-    new_figure,
-    peak_density,
-    peak_histogram,
-)
+from wdro_model.display.figures import COLOURS, ERM_COLOUR, PALE, legend_columns, new_figure
+from wdro_model.evaluation.loss_pictures import peak_density, peak_histogram
 
 SHIFT_COLOURS = (COLOURS[3], COLOURS[7], COLOURS[2])
 """Of test distributions, where methods differ by their markers."""

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from scipy.stats import gaussian_kde
 
 import wdro_model as wdro
-from wdro_model.display.figures import METHOD_COLOURS, colours_of_methods
-from wdro_model.evaluation.loss_pictures import (
+from wdro_model.display.figures import (
     ERM_COLOUR,
+    METHOD_COLOURS,
+    colours_of_methods,
     legend_columns,
-    peak_density,
-    peak_histogram,
     plain,
     spread_apart,
 )
+from wdro_model.evaluation.loss_pictures import peak_density, peak_histogram
 from wdro_model.evaluation.radius_pictures import axis_positions, most_changing, round_numbers
 from wdro_model.evaluation.report import Judged, Report
 
@@ -100,18 +100,6 @@ def test_long_names_fit_under_the_picture(sets):
     assert disjoint(drawn)
     panels = boxes(figure, figure.axes)
     assert not any(box.overlaps(panel) for box in drawn for panel in panels)
-
-
-@pytest.mark.parametrize("count", [5, 12])
-def test_many_methods_get_rows_with_their_names(count):
-    names = [f"smoothed, radius {k}" for k in range(count - 1)] + [LONG[0]]
-    figure = made_up(names).plot(kind="histogram")
-    assert len(figure.axes) == 2 * count
-    labels = [axes.yaxis.label for axes in figure.axes[::2]]
-    assert [label.get_text().split("\n")[0] for label in labels[:3]] == names[:3]
-    drawn = boxes(figure, labels)
-    assert inside(figure, drawn)
-    assert disjoint(drawn)
 
 
 @pytest.mark.parametrize("kind", ["strips", "histogram"])

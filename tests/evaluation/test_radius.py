@@ -549,7 +549,7 @@ def test_parcels_share_the_data_and_copy_the_rest():
     twin, own_work = parcel.open()
     own = problem.uncertain_parameters()[0].samples
     assert np.shares_memory(twin.uncertain_parameters()[0].samples, own)
-    assert np.shares_memory(twin._model.joint.matrix, samples)
+    assert np.shares_memory(twin._model.joint.matrix, own)
     assert not np.shares_memory(own_work, work)
     assert own_work.flags.writeable
     assert twin.variables()[0] is not problem.variables()[0]

@@ -19,7 +19,7 @@ from wdro_model.demo.story import (
     played,
     source,
 )
-from wdro_model.evaluation.loss_pictures import ERM_COLOUR, new_figure
+from wdro_model.display.figures import ERM_COLOUR, new_figure
 
 TITLE = "The paper's trees, when what was missing shows up"
 SHIFTS: dict[str, dict[str, Any]] = {

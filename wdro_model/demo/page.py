@@ -15,8 +15,8 @@ from typing import Any
 from wdro_model.compat import joblib
 from wdro_model.demo import congestion, missing, towns
 from wdro_model.demo.story import COLUMNS, ROBUST_COLOUR, Contest, Story, gained_and_lost
+from wdro_model.display.figures import ERM_COLOUR, new_figure
 from wdro_model.evaluation.attempts import check_jobs
-from wdro_model.evaluation.loss_pictures import ERM_COLOUR, new_figure
 
 SHOWN = {column.key: column for column in COLUMNS}
 NARROW = 700

@@ -14,9 +14,9 @@ import numpy as np
 from tqdm import tqdm
 
 from wdro_model.compat import joblib
+from wdro_model.display.figures import COLOURS, ERM_COLOUR
 from wdro_model.display.tables import Column, text_table
 from wdro_model.errors import ConvexityWarning
-from wdro_model.evaluation.loss_pictures import COLOURS, ERM_COLOUR
 from wdro_model.evaluation.report import PROMISE_TOLERANCE
 from wdro_model.evaluation.statistics import TAIL, conditional_value_at_risk, standard_error
 

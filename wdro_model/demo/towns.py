@@ -23,7 +23,7 @@ from wdro_model.demo.story import (
     played,
     source,
 )
-from wdro_model.evaluation.loss_pictures import new_figure
+from wdro_model.display.figures import new_figure
 
 TITLE = "One road network from ten days of prices"
 TEST = "new days of the same law"

@@ -1,9 +1,9 @@
-"""What all pictures share: colours, figures that notebooks show, labels."""
+"""Colours, labels, and figures that notebooks show, for all pictures."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,7 @@ def inches_of(axes: Any) -> tuple[float, float]:
 
 
 def drawn(figure: Any, path: Any, ax: Any) -> Any:
-    """What a plot returns: its figure, saved if asked for, or the axes it was given.
+    """The return value of a plot: its figure, saved if a path is given, or the given axes.
 
     A notebook shows the figure of such axes itself; returning it would show it twice.
     """
@@ -100,11 +100,11 @@ def colours_of_methods(methods: Sequence[str]) -> list[str]:
     spare = [*others, *(c for m, c in METHOD_COLOURS.items() if m not in methods)] or others
     bases = METHOD_COLOURS | {m: spare[k % len(spare)] for k, m in enumerate(unknown)}
     seen: dict[str, int] = {}
-    found = []
+    colours = []
     for method in methods:
         seen[method] = seen.get(method, 0) + 1
-        found.append(shade(bases[method], seen[method] - 1, methods.count(method)))
-    return found
+        colours.append(shade(bases[method], seen[method] - 1, methods.count(method)))
+    return colours
 
 
 def shade(base: str, k: int, count: int) -> str:
@@ -117,13 +117,8 @@ def shade(base: str, k: int, count: int) -> str:
     return "#" + "".join(f"{round(part + share * (end - part)):02x}" for part in parts)
 
 
-def method_colours(are_erm: Iterable[bool]) -> list[str]:
-    """Colours of methods side by side of which is known only whether they are ERM."""
-    return colours_of_methods(["erm" if is_erm else f"{k}" for k, is_erm in enumerate(are_erm)])
-
-
 def scenario_colour(k: int) -> str:
-    """Of the k-th set of scenarios, the samples being the first."""
+    """The colour of the k-th set of scenarios, the samples being the first."""
     if k == 0:
         return SCENARIO_COLOURS[0]
     return SCENARIO_COLOURS[1:][(k - 1) % (len(SCENARIO_COLOURS) - 1)]

@@ -8,57 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wdro_model import checks
 from wdro_model.display.figures import (
-    COLOURS,
-    ERM_COLOUR,
-    METHOD_COLOURS,
-    PALE,
-    STYLES,
     WIDEST_LABEL,
-    colour,
     colours_of_methods,
     drawn,
     inches_of,
-    isotonic,
     legend_columns,
-    method_colours,
-    new_figure,
     panels_for,
     plain,
-    save,
-    spread_apart,
     style,
 )
-from wdro_model.errors import unknown_name
 
 if TYPE_CHECKING:
     from wdro_model.evaluation.report import Judged, Report
 
-__all__ = [
-    "COLOURS",
-    "ERM_COLOUR",
-    "METHOD_COLOURS",
-    "PALE",
-    "STYLES",
-    "WIDEST_LABEL",
-    "colour",
-    "colours_of",
-    "isotonic",
-    "legend_columns",
-    "method_colours",
-    "new_figure",
-    "peak_density",
-    "peak_histogram",
-    "plain",
-    "plot_losses",
-    "save",
-    "spread_apart",
-    "style",
-]
-
-
-COMPARABLE = 4.0
-"""Panels share their axis if it is at most this many times the narrowest panel's own."""
+SHARED_AXIS_RATIO = 4.0
+"""Panels share an axis that is at most this many times as wide as the narrowest panel's own."""
 
 
 def plot_losses(
@@ -70,10 +36,8 @@ def plot_losses(
     ax: Any = None,
 ) -> Any:
     """The losses of each method, a panel for each set of scenarios; the figure, or ax if given."""
-
     kinds = {"strips": draw_strips, "histogram": draw_histograms}
-    if kind not in kinds:
-        raise ValueError(unknown_name("kind", kind, kinds))
+    checks.choice("kind", kind, kinds)
     return drawn(kinds[kind](report, shown_sets(report, scenarios), ax), path, ax)
 
 
@@ -83,8 +47,7 @@ def shown_sets(report: Report, scenarios: str | Sequence[str] | None) -> list[st
         return list(report.scenario_sets)
     wanted = [scenarios] if isinstance(scenarios, str) else list(scenarios)
     for name in wanted:
-        if name not in report.scenario_sets:
-            raise ValueError(unknown_name("set of scenarios", name, report.scenario_sets))
+        checks.choice("set of scenarios", name, report.scenario_sets)
     return wanted
 
 
@@ -94,11 +57,11 @@ def colours_of(report: Report) -> list[str]:
 
 
 def axis_label(report: Report) -> str:
-    """What is drawn: losses, or the values of an objective that is maximised."""
+    """The label of the axis: losses, or the values of an objective that is maximised."""
     return "objective, maximised" if report.maximise else "loss"
 
 
-def entitle(axes: Any, report: Report, scenarios: str) -> None:
+def set_title(axes: Any, report: Report, scenarios: str) -> None:
     """The name of a panel and how many scenarios it shows, in lines as long as it is wide."""
     count = report.methods[0].losses[scenarios].size
     room = max(12, min(WIDEST_LABEL, int(13 * inches_of(axes)[0])))
@@ -108,36 +71,36 @@ def entitle(axes: Any, report: Report, scenarios: str) -> None:
 
 
 def losses_label(axes: Any, report: Report) -> str:
-    """What is drawn, and the marks on it where there is room for that."""
+    """The label of the axis, with the marks on it where there is room."""
     marks = " (triangle: mean, bar: promise)" if inches_of(axes)[0] > 3.2 else ""
     return f"{axis_label(report)}{marks}"
 
 
-# ------------------------------------------------------------------ what a panel shows
-CORE = (0.02, 0.98)
-"""The quantiles between which lies what must be seen."""
-REACH = 0.6
-"""Losses and marks beyond them are shown up to this fraction of their distance."""
+# ------------------------------------------------------------------ the range of a panel
+CORE_QUANTILES = (0.02, 0.98)
+"""The quantiles of the losses that every panel shows."""
+OUTER_SHARE = 0.6
+"""Losses and marks beyond these are shown up to this fraction of their distance."""
 
 
 @dataclass(frozen=True)
 class LossWindow:
-    """The part of the axis that a panel shows; what lies beyond is counted at its edges."""
+    """The range of a panel's axis; losses beyond it are counted at its edges."""
 
     low: float
     high: float
 
     @classmethod
-    def of(cls, report: Report, scenarios: str) -> LossWindow:
+    def around(cls, report: Report, scenarios: str) -> LossWindow:
         """Room for all losses and marks but those far from the others, as heavy tails have them."""
         losses = [judged.losses[scenarios] for judged in report.methods]
-        ends = np.array([np.quantile(those, CORE) for those in losses])
+        ends = np.array([np.quantile(those, CORE_QUANTILES) for those in losses])
         core = (float(ends[:, 0].min()), float(ends[:, 1].max()))
         extremes = [end(those) for those in losses for end in (np.min, np.max)]
-        points = np.array([*extremes, *marks_of(report, scenarios), *core])
+        points = np.array([*extremes, *marked_values(report, scenarios), *core])
         # One loss, or losses that are all the same: the marks give the scale.
         span = core[1] - core[0] or 2 * float(np.ptp(points)) or 0.1 * abs(core[0]) or 1.0
-        outer = (core[0] - REACH * span, core[1] + REACH * span)
+        outer = (core[0] - OUTER_SHARE * span, core[1] + OUTER_SHARE * span)
         seen = points[(outer[0] <= points) & (points <= outer[1])]
         cut = (points[:-2].min() < outer[0], points[:-2].max() > outer[1])
         low, high = float(seen.min()), float(seen.max())
@@ -151,61 +114,51 @@ class LossWindow:
     def width(self) -> float:
         return self.high - self.low
 
-    def inside(
+    def visible(
         self, losses: np.ndarray, given: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """The losses that are shown, and their probabilities where they have some."""
+        """The losses within the range, and their probabilities where they have some."""
         seen = (self.low <= losses) & (losses <= self.high)
         return losses[seen], None if given is None else given[seen]
 
     def beyond(self, losses: np.ndarray) -> tuple[int, int]:
-        """How many losses are not, on each side."""
+        """The numbers of losses below and above the range."""
         return int((losses < self.low).sum()), int((losses > self.high).sum())
 
     def holds(self, value: float) -> bool:
         return self.low <= value <= self.high
 
 
-def marks_of(report: Report, scenarios: str) -> list[float]:
-    """Where means, CVaRs and promises stand."""
+def marked_values(report: Report, scenarios: str) -> list[float]:
+    """The means, CVaRs and promises of all methods."""
     marks = []
     for judged in report.methods:
-        found = judged.statistics(scenarios)
-        marks += [found.mean, found.tail]
+        statistics = judged.statistics(scenarios)
+        marks += [statistics.mean, statistics.tail]
         marks += [] if judged.promise is None else [judged.promise]
     return marks
 
 
 def windows(report: Report, sets: Sequence[str]) -> list[LossWindow]:
-    """What each panel shows: the same, unless some panel would lose its shape."""
-    own = [LossWindow.of(report, scenarios) for scenarios in sets]
+    """The range of each panel: the same, unless some panel would lose its shape."""
+    own = [LossWindow.around(report, scenarios) for scenarios in sets]
     both = LossWindow(min(w.low for w in own), max(w.high for w in own))
-    if both.width <= COMPARABLE * min(w.width for w in own):
+    if both.width <= SHARED_AXIS_RATIO * min(w.width for w in own):
         return [both] * len(own)
     return own
 
 
 # ------------------------------------------------------------------ histograms and densities
-MOST_TOGETHER = 4
-"""More methods than this get a strip each; on top of each other they could not be told apart."""
-SMALL = {"ha": "right", "va": "top", "fontsize": 8, "color": "0.35"}
-GRID = 1024
+CORNER_TEXT = {"ha": "right", "va": "top", "fontsize": 8, "color": "0.35"}
+DENSITY_POINTS = 1024
 MOST_BINS = 60
 
 
 def draw_histograms(report: Report, sets: Sequence[str], ax: Any = None) -> Any:
-    """Histograms and kernel densities of the losses, a column for each set of scenarios.
+    """Histograms and kernel densities of the losses, a panel for each set of scenarios.
 
-    Each method is scaled to its own peak: decisions of very different spread stay visible. Up to
-    four methods share a panel, more have a row each.
+    Each method is scaled to its own peak: decisions of very different spread stay visible.
     """
-    if ax is None and len(report.methods) > MOST_TOGETHER:
-        return draw_rows(report, sets)
-    return draw_together(report, sets, ax)
-
-
-def draw_together(report: Report, sets: Sequence[str], ax: Any) -> Any:
-    """All methods in one panel for each set of scenarios."""
     width = max(6.4, 4.8 * len(sets))
     labels = [label(judged) for judged in report.methods]
     columns = legend_columns(labels, width)
@@ -218,9 +171,10 @@ def draw_together(report: Report, sets: Sequence[str], ax: Any) -> Any:
             count = sum(window.beyond(judged.losses[scenarios]))
             cut += [f"{plain(judged.name)} {count}"] if count else []
         if cut:
-            axes.text(0.99, 0.98, "beyond: " + ", ".join(cut), transform=axes.transAxes, **SMALL)
+            text = "beyond: " + ", ".join(cut)
+            axes.text(0.99, 0.98, text, transform=axes.transAxes, **CORNER_TEXT)
         axes.set_xlim(window.low, window.high)
-        entitle(axes, report, scenarios)
+        set_title(axes, report, scenarios)
         axes.set_xlabel(losses_label(axes, report))
     panels[0].set_ylabel("density, scaled to its peak")
     handles, texts = panels[0].get_legend_handles_labels()
@@ -231,40 +185,12 @@ def draw_together(report: Report, sets: Sequence[str], ax: Any) -> Any:
     return figure
 
 
-def draw_rows(report: Report, sets: Sequence[str]) -> Any:
-    """A row for each method, a column for each set of scenarios, one axis down each column."""
-    methods = report.methods
-    figure = new_figure(2.6 + 4.2 * len(sets), 1.1 + 0.85 * len(methods))
-    grid = figure.subplots(len(methods), len(sets), squeeze=False, sharex="col")
-    shown = windows(report, sets)
-    for row, judged, own in zip(grid, methods, colours_of(report)):
-        for axes, scenarios, window in zip(row, sets, shown):
-            draw_losses(axes, judged, scenarios, window, own, "-")
-            axes.set_xlim(window.low, window.high)
-            axes.set_yticks([])
-            count = sum(window.beyond(judged.losses[scenarios]))
-            if count:
-                axes.text(0.99, 0.98, f"{count} beyond", transform=axes.transAxes, **SMALL)
-            for side in ("left", "top", "right"):
-                axes.spines[side].set_visible(False)
-        row[0].set_ylabel(
-            label(judged, 26),
-            rotation=0,
-            horizontalalignment="right",
-            verticalalignment="center",
-        )
-    for top, bottom, scenarios in zip(grid[0], grid[-1], sets):
-        entitle(top, report, scenarios)
-        bottom.set_xlabel(losses_label(bottom, report))
-    return figure
-
-
 def draw_losses(
     axes: Any, judged: Judged, scenarios: str, window: LossWindow, colour: str, line: str
 ) -> None:
-    """One method's histogram and density, its mean marked on the axis, a bar at its promise."""
+    """The histogram and density of one method, with marks at its mean and its promise."""
     losses = judged.losses[scenarios]
-    seen = window.inside(losses, judged.probabilities.get(scenarios))
+    seen = window.visible(losses, judged.probabilities.get(scenarios))
     heights, edges = peak_histogram(*seen)
     grid, density = peak_density(*seen)
     axes.stairs(heights, edges, fill=True, alpha=0.22, color=colour)
@@ -276,14 +202,14 @@ def draw_losses(
     axes.set_ylim(0.0, 1.06)
 
 
-def label(judged: Judged, width: int = WIDEST_LABEL) -> str:
-    """The name of a method and what it promised, in lines that are not too long."""
+def label(judged: Judged) -> str:
+    """The name of a method and its promise, in lines that are not too long."""
     promise = "" if judged.promise is None else f"\npromise {judged.promise:.4g}"
-    return plain(judged.name, width) + promise
+    return plain(judged.name) + promise
 
 
 def is_spike(losses: np.ndarray) -> bool:
-    """Are all losses the same, or too few for a density?"""
+    """Whether the losses are all the same, or too few for a density."""
     return losses.size < 3 or np.ptp(losses) <= 1e-9 * max(1e-300, float(np.abs(losses).max()))
 
 
@@ -313,13 +239,13 @@ def peak_density(
         return np.full(2, losses.mean()), np.array([0.0, 1.0])
     middle = float(np.ptp(np.quantile(losses, [0.25, 0.75]))) / 1.34
     spread = min(float(losses.std()), middle) if middle > 0 else float(losses.std())
-    bandwidth = max(0.9 * spread * losses.size**-0.2, 2.0 * float(np.ptp(losses)) / GRID)
+    bandwidth = max(0.9 * spread * losses.size**-0.2, 2.0 * float(np.ptp(losses)) / DENSITY_POINTS)
     low, high = losses.min() - 3 * bandwidth, losses.max() + 3 * bandwidth
-    counts, edges = np.histogram(losses, bins=GRID, range=(low, high), weights=given)
+    counts, edges = np.histogram(losses, bins=DENSITY_POINTS, range=(low, high), weights=given)
     step = edges[1] - edges[0]
     reach = int(np.ceil(4 * bandwidth / step))
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * step / bandwidth) ** 2)
-    density = np.convolve(counts, kernel)[reach : reach + GRID]
+    density = np.convolve(counts, kernel)[reach : reach + DENSITY_POINTS]
     return edges[:-1] + step / 2, density / density.max()
 
 
@@ -327,16 +253,16 @@ def peak_density(
 # Strips: one row for each method, its losses as dots or a band, its mean, CVaR and promise
 
 
-DOT, LARGEST = 12, 4
-"""The area of a dot, and how many times it the most probable scenario has."""
+DOT_AREA = 12
+LARGEST_DOT_RATIO = 4
+"""The area of the most probable scenario's dot, as a multiple of the usual one."""
 MOST_DOTS = 300
 """More losses than this are drawn as a band, as wide as they are dense."""
 NAME_WIDTH = 24
 """Characters in a line of a name."""
-ROW, LINE = 0.52, 0.17
-"""Inches of a row, and of a line of its name."""
-GOLDEN = (np.sqrt(5) - 1) / 2
-HALF = 0.36
+ROW_INCHES, NAME_LINE_INCHES = 0.52, 0.17
+GOLDEN_RATIO = (np.sqrt(5) - 1) / 2
+HALF_HEIGHT = 0.36
 """Half the height of a strip, in rows."""
 INK = "0.25"
 
@@ -344,10 +270,10 @@ INK = "0.25"
 def draw_strips(report: Report, sets: Sequence[str], ax: Any = None) -> Any:
     """A panel for each set of scenarios, a row for each method in all of them."""
     names = [plain(judged.name, NAME_WIDTH) for judged in report.methods]
-    rows = sum(max(ROW, LINE * (name.count("\n") + 1.6)) for name in names)
+    rows = sum(max(ROW_INCHES, NAME_LINE_INCHES * (name.count("\n") + 1.6)) for name in names)
     widest = max(len(line) for name in names for line in name.split("\n"))
     width = 0.9 + 0.085 * widest + 4.0 * len(sets)
-    handles = marks(report, sets)
+    handles = legend_entries(report, sets)
     columns = legend_columns([handle.get_label() for handle in handles], 1.35 * width)
     height = 1.15 + rows + 0.22 * -(-len(handles) // columns)
     figure, panels = panels_for(ax, len(sets), width, height, sharey=True)
@@ -362,7 +288,7 @@ def draw_strips(report: Report, sets: Sequence[str], ax: Any = None) -> Any:
         axes.set_axisbelow(True)
         for side in ("left", "top", "right"):
             axes.spines[side].set_visible(False)
-        entitle(axes, report, scenarios)
+        set_title(axes, report, scenarios)
         axes.set_xlabel(axis_label(report))
     if ax is None:
         figure.legend(
@@ -396,23 +322,29 @@ def draw_strip(
 ) -> None:
     """The losses of one method around its row, and its marks."""
     losses = judged.losses[scenarios]
-    seen, given = window.inside(losses, judged.probabilities.get(scenarios))
+    seen, given = window.visible(losses, judged.probabilities.get(scenarios))
     if losses.size > MOST_DOTS and np.ptp(seen) > 0:
         grid, density = peak_density(seen, given)
         density = np.where((grid < window.low) | (grid > window.high), 0.0, density)
-        low, high = row - HALF * density, row + HALF * density
+        low, high = row - HALF_HEIGHT * density, row + HALF_HEIGHT * density
         axes.fill_between(grid, low, high, color=colour, alpha=0.3, lw=0)
     elif seen.size:
-        places = scattered(seen, row)
+        places = dot_heights(seen, row)
         fade = float(np.clip(30 / seen.size, 0.25, 0.6))
-        axes.scatter(seen, places, s=areas(given), color=colour, alpha=fade, linewidths=0, zorder=2)
-    found = judged.statistics(scenarios)
+        axes.scatter(
+            seen, places, s=dot_areas(given), color=colour, alpha=fade, linewidths=0, zorder=2
+        )
+    statistics = judged.statistics(scenarios)
     shown = [
         ("promise", judged.promise, {"marker": "|", "ms": 22, "mew": 3, "color": colour}),
-        ("CVaR", found.tail, {**edged(colour), "marker": tail_marker(judged.maximise), "ms": 8}),
-        ("mean", found.mean, {**edged(colour), "marker": "o", "ms": 8}),
+        (
+            "CVaR",
+            statistics.tail,
+            {**edged_mark(colour), "marker": tail_marker(judged.maximise), "ms": 8},
+        ),
+        ("mean", statistics.mean, {**edged_mark(colour), "marker": "o", "ms": 8}),
     ]
-    ends = np.clip([found.mean, found.tail], window.low, window.high)
+    ends = np.clip([statistics.mean, statistics.tail], window.low, window.high)
     axes.plot(ends, [row, row], color=colour, lw=1.6, zorder=3)
     for _, value, look in shown:
         if value is not None and window.holds(value):
@@ -425,14 +357,14 @@ def draw_strip(
         ]
         texts = [f"{count} beyond"] * (count > 0) + far
         if texts:
-            point_out(axes, row, ", ".join(texts), window, side)
+            note_at_edge(axes, row, ", ".join(texts), window, side)
 
 
-def point_out(axes: Any, row: int, text: str, window: LossWindow, side: int) -> None:
-    """What lies beyond one edge of the panel, said there."""
+def note_at_edge(axes: Any, row: int, text: str, window: LossWindow, side: int) -> None:
+    """Write at an edge of the panel what lies beyond it."""
     axes.annotate(
         f"{text} \u2192" if side else f"\u2190 {text}",
-        (window.high if side else window.low, row - HALF),
+        (window.high if side else window.low, row - HALF_HEIGHT),
         ha="right" if side else "left",
         va="center",
         fontsize=7.5,
@@ -442,20 +374,22 @@ def point_out(axes: Any, row: int, text: str, window: LossWindow, side: int) -> 
     )
 
 
-def scattered(losses: np.ndarray, row: int) -> np.ndarray:
+def dot_heights(losses: np.ndarray, row: int) -> np.ndarray:
     """Heights around a row at which neighbouring losses do not cover each other."""
     if losses.size == 1:
         return np.array([float(row)])
     ranks = np.argsort(np.argsort(losses, kind="stable"), kind="stable")
-    return row + HALF * 0.85 * (2 * ((ranks * GOLDEN) % 1.0) - 1)
+    return row + HALF_HEIGHT * 0.85 * (2 * ((ranks * GOLDEN_RATIO) % 1.0) - 1)
 
 
-def areas(given: np.ndarray | None) -> Any:
-    """Of dots: as large as their probabilities say, those of the largest not too large."""
-    return DOT if given is None else np.maximum(1.0, DOT * LARGEST * given / given.max())
+def dot_areas(given: np.ndarray | None) -> Any:
+    """The areas of the dots, in proportion to the probabilities."""
+    if given is None:
+        return DOT_AREA
+    return np.maximum(1.0, DOT_AREA * LARGEST_DOT_RATIO * given / given.max())
 
 
-def edged(colour: str) -> dict[str, Any]:
+def edged_mark(colour: str) -> dict[str, Any]:
     """A mark that stands out from its own strip."""
     return {"color": colour, "mec": "white", "mew": 1.1}
 
@@ -465,23 +399,23 @@ def tail_marker(maximise: bool) -> str:
     return "<" if maximise else ">"
 
 
-def marks(report: Report, sets: Sequence[str]) -> list[Any]:
-    """What the legend explains."""
+def legend_entries(report: Report, sets: Sequence[str]) -> list[Any]:
+    """The marks that the legend explains."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     sizes = [report.methods[0].losses[scenarios].size for scenarios in sets]
     plain_line: dict[str, Any] = {"ls": "none", "color": INK}
-    found: list[Any] = []
+    entries: list[Any] = []
     if min(sizes) <= MOST_DOTS:
         weighed = any(judged.probabilities for judged in report.methods)
         text = "one scenario, by its probability" if weighed else "one scenario"
-        found.append(Line2D([], [], marker=".", alpha=0.5, label=text, **plain_line))
+        entries.append(Line2D([], [], marker=".", alpha=0.5, label=text, **plain_line))
     if max(sizes) > MOST_DOTS:
-        found.append(Patch(color=INK, alpha=0.3, lw=0, label="density of the scenarios"))
+        entries.append(Patch(color=INK, alpha=0.3, lw=0, label="density of the scenarios"))
     tail = tail_marker(report.maximise)
-    found.append(Line2D([], [], marker="o", label="mean", **plain_line))
-    found.append(Line2D([], [], marker=tail, label="CVaR, mean of the worst 5%", **plain_line))
+    entries.append(Line2D([], [], marker="o", label="mean", **plain_line))
+    entries.append(Line2D([], [], marker=tail, label="CVaR, mean of the worst 5%", **plain_line))
     if any(judged.promise is not None for judged in report.methods):
-        found.append(Line2D([], [], marker="|", ms=11, mew=3, label="promise", **plain_line))
-    return found
+        entries.append(Line2D([], [], marker="|", ms=11, mew=3, label="promise", **plain_line))
+    return entries

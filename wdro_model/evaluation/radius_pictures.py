@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wdro_model import checks
 from wdro_model.display.figures import (
     COLOURS,
     ERM_COLOUR,
@@ -21,23 +23,23 @@ from wdro_model.display.figures import (
     spread_apart,
     style,
 )
-from wdro_model.errors import unknown_name
 
 if TYPE_CHECKING:
     from wdro_model.evaluation.path import RadiusPath
     from wdro_model.evaluation.radius import RadiusSelection
 
 
-HEIGHT, WIDTH = 4.4, 5.2
-"""Inches, of one panel."""
-LINE = 0.17
+PANEL_HEIGHT, PANEL_WIDTH = 4.4, 5.2
+"""Inches of one panel."""
+LABEL_INCHES = 0.17
 """Inches from one label to the next."""
-SAME, VISIBLE = 1e-6, 0.01
-"""Changes under these fractions of the largest coordinate, or of the largest change, are not
-named."""
+LEAST_CHANGE = 1e-6
+"""Fraction of the largest coordinate up to which a change is a solver's rounding."""
+NAMED_CHANGE = 0.01
+"""Fraction of the largest change up to which a coordinate has no name in the picture."""
 MOST_TICKS = 7
-FLAT = 0.25
-"""Mean losses that use less of the panel of the values have a panel of their own as well."""
+FLAT_SHARE = 0.25
+"""Mean losses that use less than this share of the panel of values have their own panel as well."""
 
 
 KINDS = ("loss", "mean loss", "decision")
@@ -53,10 +55,10 @@ def plot_path(
     ax: Any = None,
 ) -> Any:
     """Values, mean losses and the coordinates of the decision over the radius."""
-    if kind is not None and kind not in KINDS:
-        raise ValueError(unknown_name("kind", kind, KINDS))
+    if kind is not None:
+        checks.choice("kind", kind, KINDS)
     chosen = [kind] if kind else [name for name in KINDS if name != "mean loss" or is_flat(path)]
-    figure, panels = panels_for(ax, len(chosen), len(chosen) * WIDTH, HEIGHT)
+    figure, panels = panels_for(ax, len(chosen), len(chosen) * PANEL_WIDTH, PANEL_HEIGHT)
     places = axis_positions(path.radii)
     for axes, name in zip(panels, chosen):
         if name == "decision":
@@ -73,7 +75,7 @@ def plot_path(
     if not handles:
         return drawn(figure, file, ax)
     if ax is None:
-        columns = legend_columns(labels, len(chosen) * WIDTH)
+        columns = legend_columns(labels, len(chosen) * PANEL_WIDTH)
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     else:
         panels[0].legend(fontsize="small", framealpha=0.7)
@@ -81,10 +83,10 @@ def plot_path(
 
 
 def is_flat(path: RadiusPath) -> bool:
-    """Are the mean losses too close to each other to be seen beside the values?"""
+    """Whether the mean losses are too close to each other to be seen beside the values."""
     curves = value_curves(path)
-    means = spread([curves[name] for name in mean_labels(path)])
-    return 0 < means < FLAT * spread(list(curves.values()))
+    means = height_of([curves[name] for name in mean_labels(path)])
+    return 0 < means < FLAT_SHARE * height_of(list(curves.values()))
 
 
 def mean_labels(path: RadiusPath) -> list[str]:
@@ -92,17 +94,17 @@ def mean_labels(path: RadiusPath) -> list[str]:
 
 
 def unit(path: RadiusPath) -> str:
-    """What the numbers are: losses, or the values of an objective that is maximised."""
+    """The word for the numbers: losses, or the values of an objective that is maximised."""
     return "objective" if path.maximise else "loss"
 
 
 def curve_colours(path: RadiusPath) -> dict[str, str]:
     """The values have the colour of the method, the mean losses that of their scenarios."""
     own = METHOD_COLOURS.get(path.method, COLOURS[-1])
-    found = dict.fromkeys(value_curves(path), own)
+    colours = dict.fromkeys(value_curves(path), own)
     for k, label in enumerate(mean_labels(path)):
-        found[label] = scenario_colour(k)
-    return found
+        colours[label] = scenario_colour(k)
+    return colours
 
 
 def value_curves(path: RadiusPath) -> dict[str, np.ndarray]:
@@ -116,7 +118,7 @@ def value_curves(path: RadiusPath) -> dict[str, np.ndarray]:
     return curves
 
 
-def spread(curves: list[np.ndarray]) -> float:
+def height_of(curves: list[np.ndarray]) -> float:
     """From the lowest to the highest point of the curves."""
     return float(np.nanmax(curves) - np.nanmin(curves))
 
@@ -131,14 +133,14 @@ def draw_curves(axes: Any, path: RadiusPath, places: np.ndarray, chosen: list[st
         own = colours[label]
         axes.plot(places, curve, style(k), marker=".", color=own, label=label)
         if label in held_out:
-            found = path.statistics(held_out[label])
-            band = 2 * np.array([np.nan if s is None else s.standard_error for s in found])
+            statistics = path.statistics(held_out[label])
+            band = 2 * np.array([np.nan if s is None else s.standard_error for s in statistics])
             axes.fill_between(places, curve - band, curve + band, color=own, alpha=0.15, lw=0)
     axes.set_ylabel(unit(path) + (" (band: two standard errors)" if held_out else ""))
 
 
 def draw_decisions(axes: Any, path: RadiusPath, places: np.ndarray, labelled: int) -> None:
-    """One line for each coordinate; those that change most in colour, with their names."""
+    """A line for each coordinate; the coordinates that change most in colour, with their names."""
     decisions = path.decisions
     chosen = most_changing(decisions, labelled)
     others = np.setdiff1d(np.arange(decisions.shape[1]), chosen)
@@ -157,7 +159,7 @@ def draw_decisions(axes: Any, path: RadiusPath, places: np.ndarray, labelled: in
     if not chosen.size or not finished.size:
         return
     ends = decisions[finished[-1], chosen]
-    room = LINE / inches_of(axes)[1] * (high - low)
+    room = LABEL_INCHES / inches_of(axes)[1] * (high - low)
     heights = spread_apart(ends, room, low, high)
     for k, (index, end, height) in enumerate(zip(chosen, ends, heights)):
         axes.annotate(
@@ -185,9 +187,9 @@ def most_changing(decisions: np.ndarray, count: int) -> np.ndarray:
     if not whole.size:
         return np.zeros(0, dtype=int)
     change, size = np.ptp(whole, axis=0), np.abs(whole).max(axis=0)
-    measure = change if change.max() > SAME * size.max() else size
+    measure = change if change.max() > LEAST_CHANGE * size.max() else size
     order = np.argsort(-measure, kind="stable")[:count]
-    return order[measure[order] > VISIBLE * measure.max()]
+    return order[measure[order] > NAMED_CHANGE * measure.max()]
 
 
 # ------------------------------------------------------------------ the scores of a selection
@@ -255,7 +257,7 @@ def limits(selection: RadiusSelection, errors: np.ndarray) -> tuple[float, float
 
 # ------------------------------------------------------------------ the axis of the radius
 def axis_positions(radii: np.ndarray) -> np.ndarray:
-    """Where the radii stand on a logarithmic axis; radius 0 at its left edge."""
+    """Positions of the radii on a logarithmic axis; radius 0 is at its left edge."""
     positive = radii[radii > 0]
     if not positive.size:
         return np.ones(radii.size)
@@ -273,7 +275,7 @@ def set_radius_axis(axes: Any, radii: np.ndarray, places: np.ndarray) -> None:
     if radii[0] == 0:
         ticks, labels = [places[0], *ticks], ["0", *labels]
     axes.set_xticks(ticks, labels)
-    axes.set_xticks(between(radii[radii > 0]), minor=True)
+    axes.set_xticks(minor_ticks(radii[radii > 0]), minor=True)
     axes.xaxis.set_minor_formatter("")
     if places.min() == places.max():
         axes.set_xlim(places[0] / 2, places[0] * 2)
@@ -287,23 +289,23 @@ def round_numbers(radii: np.ndarray) -> list[float]:
     """
     if not radii.size:
         return []
+    for leads in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
+        ticks = multiples_of_powers(radii, leads)
+        if len(ticks) >= 3:
+            return ticks[:: -(-len(ticks) // MOST_TICKS)]
+    return evenly_spaced(float(radii.min()), float(radii.max()))
+
+
+def multiples_of_powers(radii: np.ndarray, leads: Sequence[float]) -> list[float]:
+    """The multiples of powers of ten, by the given numbers, in the range of the radii."""
     low, high = float(radii.min()), float(radii.max())
     exponents = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    for leads in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
-        ticks = [lead * 10.0**e for e in exponents for lead in leads]
-        inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
-        if len(inside) >= 3:
-            return inside if len(inside) <= MOST_TICKS else every(inside)
-    return stepped(low, high)
+    ticks = [lead * 10.0**e for e in exponents for lead in leads]
+    return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
 
 
-def every(ticks: list[float]) -> list[float]:
-    """Every second, third, ... of some ticks, as few as there is room for."""
-    return ticks[:: -(-len(ticks) // MOST_TICKS)]
-
-
-def stepped(low: float, high: float) -> list[float]:
-    """Multiples of a round step between two numbers of the same size; the numbers where none is."""
+def evenly_spaced(low: float, high: float) -> list[float]:
+    """Multiples of a round step between two numbers; the numbers themselves where none is."""
     if low == high:
         return [low]
     size = 10.0 ** np.floor(np.log10(high - low))
@@ -316,13 +318,8 @@ def stepped(low: float, high: float) -> list[float]:
     return ticks if count >= 2 else [low, high]
 
 
-def between(radii: np.ndarray) -> list[float]:
-    """The multiples of powers of ten in the range of the radii, for ticks without a number."""
-    if not radii.size:
+def minor_ticks(radii: np.ndarray) -> list[float]:
+    """The multiples of powers of ten in the range of the radii; none over many decades."""
+    if not radii.size or np.log10(radii.max() / radii.min()) > MOST_TICKS:
         return []
-    low, high = float(radii.min()), float(radii.max())
-    exponents = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    if exponents.size > MOST_TICKS + 1:
-        return []
-    ticks = [lead * 10.0**e for e in exponents for lead in range(1, 10)]
-    return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+    return multiples_of_powers(radii, range(1, 10))
