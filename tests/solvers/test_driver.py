@@ -239,7 +239,7 @@ def test_a_gradient_that_is_not_finite_is_refused_with_iteration_and_coordinate(
             gradient[5] = np.nan
         return float(x @ np.arange(8.0)[::-1]), gradient
 
-    message = "gradient of the objective is nan in coordinate 5 at iteration 1"
+    message = "gradient of the objective in coordinate 5 is nan at iteration 1"
     with pytest.raises(FloatingPointError, match=message):
         solve(Smooth(function), direction="plain", step="open_loop")
 

@@ -14,7 +14,8 @@ from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.solvers import FrankWolfe
-from wdro_model.solvers.directions.projected_newton import OracleQuadratic, SecantPairs, _Projected
+from wdro_model.solvers.directions import GradientSource
+from wdro_model.solvers.directions.newton import NewtonState, OracleQuadratic, SecantPairs
 
 
 def flow_problem(count: int = 5, radius: float = 2.0, backend: str = "scipy") -> wdro.Problem:
@@ -65,23 +66,26 @@ def test_the_bfgs_matrix_as_an_operator_is_the_matrix() -> None:
 
 def test_the_second_derivatives_of_a_sum_over_coordinates_are_found() -> None:
     weights = np.array([1.0, 4.0, 0.0, 2.0])
-    state = _Projected(lambda g, B, x: x, dense=True)
 
     def gradient(x: np.ndarray) -> np.ndarray:
         return weights * x**3
 
     x = np.array([1.0, 2.0, 3.0, 0.5])
-    state.held = gradient
-    matrix = state._curvature(x, gradient(x))
+    source = GradientSource(gradient, held=lambda: gradient)
+    state = NewtonState(lambda g, B, x: x, source, dense=True)
+    matrix = state.curvature(x, gradient(x))
     np.testing.assert_allclose(np.diag(matrix)[[0, 1, 3]], 3 * (weights * x**2)[[0, 1, 3]], 1e-3)
     assert 0 < matrix[2, 2] < 0.01 * np.median(np.diag(matrix))  # not curved, and still definite
 
 
 def test_a_loss_that_is_no_such_sum_is_left_to_the_steps() -> None:
-    state = _Projected(lambda g, B, x: x, dense=True)
-    state.held = lambda x: np.ones((3, 3)) @ x
+
+    def gradient(x: np.ndarray) -> np.ndarray:
+        return np.ones((3, 3)) @ x
+
     x = np.array([1.0, 2.0, 3.0])
-    matrix = state._curvature(x, state.held(x))
+    source = GradientSource(gradient, held=lambda: gradient)
+    matrix = NewtonState(lambda g, B, x: x, source, dense=True).curvature(x, gradient(x))
     np.testing.assert_allclose(matrix, matrix[0, 0] * np.eye(3), rtol=1e-9)
 
 

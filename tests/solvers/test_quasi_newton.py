@@ -14,7 +14,7 @@ from wdro_model.problem import Problem
 from wdro_model.sets import In, SpanningTree
 from wdro_model.solvers import FrankWolfe, Stop
 from wdro_model.solvers.directions.blended import simplex_minimum
-from wdro_model.solvers.directions.projected_newton import SecantPairs
+from wdro_model.solvers.directions.newton import SecantPairs
 from wdro_model.solvers.objective import Point
 
 

@@ -165,7 +165,7 @@ def test_open_loop_numbers():
         (lambda: Adaptive(growth=1.0), r"growth > 1 and decay in \(0, 1\], got growth=1\.0"),
         (lambda: FrankWolfe(step="linesearch"), "unknown step 'linesearch'.*'line_search'"),
         (lambda: FrankWolfe(step=0.1), "step must be a name or a rule object, got float"),
-        (lambda: FrankWolfe(direction=3), "direction must be a name or a rule object, got int"),
+        (lambda: FrankWolfe(direction=3), "direction must be a name or a rule object, got 3"),
         (lambda: FrankWolfe(direction="pairwise"), "unknown direction 'pairwise'"),
         (
             lambda: FrankWolfe(direction="biconjugate", step="open_loop"),

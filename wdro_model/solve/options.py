@@ -11,6 +11,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model.checks import number
 from wdro_model.errors import did_you_mean, unknown_name
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives import integration
@@ -20,7 +21,6 @@ from wdro_model.objectives.least_thresholds import LeastThresholds
 from wdro_model.objectives.smoothed_risk import Moving, Smoothed
 from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe, QuasiNewton, Solver
 from wdro_model.solvers.features import Feature
-from wdro_model.solvers.frank_wolfe import check_positive
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.samples import active_client
 
@@ -92,7 +92,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:
-            check_positive("epsilon", self.epsilon)
+            number("epsilon", self.epsilon, low=0, open=True)
         if self.sigma is not None:
             check_sigma(self.sigma)
         for name in ("relax", "verbose", "progress"):

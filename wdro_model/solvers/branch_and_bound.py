@@ -21,8 +21,7 @@ from wdro_model.display.bars import progress_bar
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.driver import Stop, relative_gap, tolerance
-from wdro_model.solvers.features import Feature
-from wdro_model.solvers.frank_wolfe import check_count, check_positive, check_time
+from wdro_model.solvers.features import Feature, check_settings
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.trace import Record, Trace, next_milestone
 
@@ -61,9 +60,7 @@ class BranchAndBound:
     stage: ClassVar[str | None] = "integer"
 
     def __post_init__(self) -> None:
-        check_positive("gap", self.gap, zero=True)
-        check_time(self.time_limit)
-        check_count("node_limit", self.node_limit)
+        check_settings(self)
 
     def describe(self, feasible: FeasibleSet | None = None) -> str:
         return f"branch and bound, relative gap {self.gap:g}, at most {self.node_limit} nodes"

@@ -12,11 +12,11 @@ import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
+from wdro_model.checks import whole_number
 from wdro_model.errors import InaccurateError, InfeasibleError, UnboundedError, did_you_mean
 from wdro_model.sets.deadlines import OutOfTime, seconds_left
 from wdro_model.sets.feasible_set import FeasibleSet
-from wdro_model.solvers.features import Feature
-from wdro_model.solvers.frank_wolfe import check_count, check_positive, check_time
+from wdro_model.solvers.features import Feature, check_settings
 from wdro_model.solvers.patience import Watch, patient, waited
 from wdro_model.solvers.warm_highs import WarmHighs
 
@@ -420,9 +420,8 @@ class Aggregation:
     stage: ClassVar[str | None] = "aggregation"
 
     def __post_init__(self) -> None:
-        check_positive("gap", self.gap, zero=True)
-        check_count("max_iterations", self.max_iterations)
-        check_time(self.time_limit)
+        check_settings(self)
+        whole_number("max_iterations", self.max_iterations, low=1)
 
     def describe(self, feasible: FeasibleSet | None = None) -> str:
         return f"aggregation of samples that agree on their piece, relative gap {self.gap:g}"

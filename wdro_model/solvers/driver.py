@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from numbers import Real
 from typing import Any
@@ -18,10 +18,18 @@ import numpy as np
 from wdro_model.errors import blaming
 from wdro_model.sets.deadlines import OutOfTime, deadline, seconds_left
 from wdro_model.sets.feasible_set import FeasibleSet
-from wdro_model.solvers.directions import ActiveSet, DirectionRule, Move
+from wdro_model.solvers.directions import ActiveSet, DirectionRule, GradientSource, Move
 from wdro_model.solvers.gradients import DualRule, GradientRule
-from wdro_model.solvers.objective import Array, Certificate, Line, Point, certificate, refuse_beaten
-from wdro_model.solvers.steps import StepRule, begun, looks_along, shown
+from wdro_model.solvers.objective import (
+    Array,
+    Certificate,
+    Line,
+    Point,
+    certificate,
+    optional_part,
+    refuse_beaten,
+)
+from wdro_model.solvers.steps import StepRule, looks_along, rule_name, start_rule
 from wdro_model.solvers.trace import Display, Record, Trace
 
 __all__ = ["ABSOLUTE_GAP", "Limits", "Outcome", "Rules", "State", "Stop", "relative_gap", "run"]
@@ -32,17 +40,17 @@ ABSOLUTE_GAP = 1e-12
 
 
 def tolerance(relative: float, value: float, scale: float = 0.0) -> float:
-    """What a relative tolerance allows at a value: nothing under `scale` is told apart."""
+    """The absolute gap that a relative one allows; values below `scale` are not told apart."""
     return max(relative * max(abs(value), scale), ABSOLUTE_GAP)
 
 
 def relative_gap(gap: float, value: float) -> float:
-    """gap / |value|, and the gap itself where the value is next to nothing."""
+    """The gap as a share of |value|, or the gap itself where the value is next to nothing."""
     return gap / max(abs(value), ABSOLUTE_GAP)
 
 
 class Stop(Enum):
-    """Why a run ended.
+    """The reason why a run ended.
 
     Examples
     --------
@@ -63,7 +71,7 @@ class Stop(Enum):
 
 @dataclass(frozen=True)
 class State:
-    """What a callback sees before each step.
+    """The iterate that a callback sees before each step.
 
     Examples
     --------
@@ -126,12 +134,12 @@ class Outcome:
 
 
 # ------------------------------
-# One iteration of a Frank-Wolfe run: look, judge, choose a step, take it
+# One iteration of a Frank-Wolfe run: evaluate, judge, choose a step, take it
 
 
 @dataclass(frozen=True)
 class Rules:
-    """One choice for each part of the loop."""
+    """The rules of a run, one for each part of the loop."""
 
     direction: DirectionRule
     step: StepRule
@@ -152,7 +160,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop."""
+    """The limits of a run."""
 
     iterations: int
     gap: float
@@ -161,34 +169,20 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Look:
-    """An iterate, its gradient, the oracle's answer and the gap."""
+class Iterate:
+    """A decision of the run, the objective there, the oracle's answer and the gap."""
 
     state: State
     point: Point
     certificate: Certificate
     """The gap of x alone, without the dual's share."""
-    oracle_calls: int
-
-    def record(self, stride: Stride | None) -> Record:
-        """The line of the trace, with the step that is taken from here."""
-        state = self.state
-        return Record(
-            state.iteration,
-            state.time,
-            state.value,
-            state.gap,
-            np.nan if state.dual is None else state.dual,
-            np.nan if stride is None else stride.step,
-            self.oracle_calls,
-        )
 
 
 @dataclass(frozen=True)
-class Stride:
-    """A step that was chosen: where it leads, and the objective there if it is known."""
+class Step:
+    """A step that was chosen: its length, its end, and the objective there if it is known."""
 
-    step: float
+    length: float
     x: Array
     dual: float | None
     point: Point | None
@@ -198,163 +192,161 @@ class Loop:
     """The state of a run between iterations."""
 
     def __init__(
-        self, objective: Any, feasible: FeasibleSet, x: Array, rules: Rules, limits: Limits
+        self,
+        objective: Any,
+        feasible: FeasibleSet,
+        start: Array | None,
+        rules: Rules,
+        limits: Limits,
+        rng: np.random.Generator,
+        active: ActiveSet | None,
     ) -> None:
         self.objective, self.feasible, self.rules, self.limits = objective, feasible, rules, limits
         self.began = time.perf_counter()
-        self.x = self.clipped(x)
+        self.x = self.clip(starting_point(start, active, feasible))
         self.dual = rules.dual.start()
         self.trace = Trace()
         self.bound = -np.inf
         self.oracle_calls = 0
         self.known: Point | None = None
         """The objective at x, if the last step has evaluated it."""
-
-    def prepare(self, rng: np.random.Generator, active: ActiveSet | None) -> None:
-        """Start the rules; one that keeps an active set goes on from the given one."""
-        self.gradient_at = self.rules.gradient.start(self.objective, rng)
-        self.step_rule = begun(self.rules.step)
-        rule: Any = self.rules.direction
-
-        def gradient_at(y: Array) -> Array:
-            return self.evaluate(y, self.dual).gradient
-
-        if active is not None and hasattr(rule, "resume"):
-            self.direction = rule.resume(active)
+        self.gradient_at = rules.gradient.start(objective, rng)
+        self.step_rule = start_rule(rules.step)
+        gradients = GradientSource(
+            lambda y: self.evaluate(y, self.dual).gradient,
+            optional_part(objective, "is_exact"),
+            lambda: optional_part(objective, "held")(self.clip(self.x)),
+            lambda: optional_part(objective, "replied")(self.clip(self.x)),
+        )
+        if active is None:
+            self.direction = rules.direction.start(self.x, gradients)
         else:
-            self.direction = rule.start(self.x, gradient_at)
-        if hasattr(self.direction, "gradient_at") and getattr(self.objective, "is_exact", True):
-            self.direction.gradient_at = gradient_at
-
-    @property
-    def active_set(self) -> ActiveSet | None:
-        return getattr(self.direction, "active", None)
+            self.direction = rules.direction.resume(active, gradients)
 
     def evaluate(self, x: Array, dual: float | None) -> Point:
-        return self.objective.evaluate(self.clipped(x), dual)
+        return self.objective.evaluate(self.clip(x), dual)
 
-    def clipped(self, x: Array) -> Array:
-        """x within the set's bounds, which rounding may have left."""
+    def clip(self, x: Array) -> Array:
+        """The decision within the set's bounds, which rounding may have left."""
         return x if self.feasible.bounds is None else np.clip(x, *self.feasible.bounds)
 
-    def look(self, t: int) -> Look:
-        """Gradient, vertex and gap at the iterate."""
+    def evaluate_iterate(self, t: int) -> Iterate:
+        """Gradient, vertex and gap at the present decision."""
         point = self.gradient_at(t, self.x, self.dual) if self.known is None else self.known
         self.known = point
         check_finite(point, t)
-        found = certificate(self.feasible, self.x, point.gradient)
+        certified = certificate(self.feasible, self.x, point.gradient)
         self.oracle_calls += 1
-        gap = found.gap + self.rules.dual.gap(point)
+        gap = certified.gap + self.rules.dual.gap(point)
         if self.rules.gradient.certified:
             self.bound = max(self.bound, point.value - gap)
-        state = State(
-            t, self.seconds(), self.x, point.value, gap, point.dual, point.gradient, found.vertex
-        )
-        return Look(state, point, found, self.oracle_calls)
+        vertex, seconds = certified.vertex, self.seconds()
+        state = State(t, seconds, self.x, point.value, gap, point.dual, point.gradient, vertex)
+        return Iterate(state, point, certified)
 
-    def verdict(self, here: Look) -> Stop | None:
-        """Is the run over?"""
+    def stop_reason(self, here: Iterate) -> Stop | None:
+        """Why the run is over at an iterate; None if it goes on."""
         state, limits = here.state, self.limits
-        allowed = tolerance(limits.gap, state.value, getattr(self.objective, "scale", 0.0))
+        allowed = tolerance(limits.gap, state.value, optional_part(self.objective, "scale"))
         if self.rules.gradient.certified and state.gap <= allowed:
-            known = [] if self.active_set is None else [self.active_set.matrix]
+            active = self.direction.active
+            known = [] if active is None else [active.matrix]
             if self.feasible.witness is not None and self.feasible.is_bounded:
                 known.append(self.feasible.witness[None])
-            for some in known:
-                refuse_beaten(self.feasible, here.certificate, state.gradient, some)
+            for points in known:
+                refuse_beaten(self.feasible, here.certificate, state.gradient, points)
             return Stop.GAP
         left = seconds_left()  # also of a solve that this run is a part of
         if left is not None and left <= 0:
             return Stop.TIME
         return Stop.ITERATIONS if state.iteration == limits.iterations else None
 
-    def stride(self, here: Look) -> Stride | None:
+    def choose_step(self, here: Iterate) -> Step | None:
         """The rules' step, else a plain one; None if neither improves the objective."""
         state = here.state
-        for name in ("held", "replied"):  # what the objective knows of decisions around this one
-            if hasattr(self.direction, name):
-                tell = getattr(self.objective, name, None)
-                setattr(self.direction, name, tell and tell(self.clipped(self.x)))
         move = self.direction.propose(self.x, state.gradient, state.vertex, here.certificate.slope)
-        stride = self.along(move, here)
-        if stride is None and not move.is_plain:
-            stride = self.along(self.direction.retreat(self.x, state.vertex), here)
-        return stride
+        step = self.search_along(move, here)
+        if step is None and not move.is_plain:
+            step = self.search_along(self.direction.retreat(self.x, state.vertex), here)
+        return step
 
-    def along(self, move: Move, here: Look) -> Stride | None:
+    def search_along(self, move: Move, here: Iterate) -> Step | None:
         """The step along a move, the dual variable moving with it; None if it is zero."""
         x, point, rule = self.x, here.point, self.rules.dual
 
         def evaluate(s: float) -> Point:
             return self.evaluate(x + s * move.direction, rule.step(point, s))
 
-        ahead = (rule.direction(point), move.suggested, getattr(self.objective, "noise", 0.0))
+        noise = optional_part(self.objective, "noise")
+        ahead = (rule.direction(point), move.suggested, noise)
         line = Line(evaluate, point, move.direction, move.longest, *ahead)
-        step = checked_step(self.step_rule(here.state.iteration, line), self.rules.step)
-        if step <= 0:
+        length = checked_step(self.step_rule(here.state.iteration, line), self.rules.step)
+        if length <= 0:
             return None
-        step = min(step, move.longest)
-        reached = self.clipped(x + step * move.direction)
-        return Stride(step, reached, rule.step(point, step), line.point(step))
+        length = min(length, move.longest)
+        end = self.clip(x + length * move.direction)
+        return Step(length, end, rule.step(point, length), line.point(length))
 
-    def take(self, stride: Stride) -> None:
-        """Go there."""
-        exact = self.direction.accept(stride.step)
-        self.known = stride.point if exact is None else None
-        self.x = stride.x if exact is None else self.clipped(exact)
-        self.dual = stride.dual
+    def take(self, step: Step) -> None:
+        """Go to the end of a step."""
+        exact = self.direction.accept(step.length)
+        self.known = step.point if exact is None else None
+        self.x = step.x if exact is None else self.clip(exact)
+        self.dual = step.dual
 
     def seconds(self) -> float:
         return time.perf_counter() - self.began
 
-    def outcome(self, here: Look, stop: Stop) -> Outcome:
+    def record(self, here: Iterate, step: Step | None) -> Record:
+        """Append the line of an iterate to the trace, with the step that is taken from it."""
         state = here.state
-        return Outcome(
-            state.x,
-            here.point,
-            state.gap,
-            self.bound,
-            stop,
+        record = Record(
             state.iteration,
             state.time,
+            state.value,
+            state.gap,
+            np.nan if state.dual is None else state.dual,
+            np.nan if step is None else step.length,
             self.oracle_calls,
-            self.trace,
-            state.dual,
         )
+        self.trace.records.append(record)
+        return record
 
-    def unfinished(self) -> Outcome | None:
-        """The first point, if the run was interrupted while the oracle looked at it."""
-        if self.known is None:
-            return None
-        point, now = self.known, self.seconds()
-        return Outcome(
-            self.x, point, np.inf, -np.inf, Stop.INTERRUPT, 0, now, 0, self.trace, point.dual
-        )
+    def outcome(self, here: Iterate | None, stop: Stop) -> Outcome:
+        """The outcome at an iterate; without one the first point, if that was evaluated."""
+        if here is None:
+            if self.known is None:
+                raise KeyboardInterrupt if stop is Stop.INTERRUPT else OutOfTime
+            x, point, gap, t, seconds, calls = self.x, self.known, np.inf, 0, self.seconds(), 0
+        else:
+            x, point, gap = here.state.x, here.point, here.state.gap
+            t, seconds, calls = here.state.iteration, here.state.time, self.oracle_calls
+        active = None if stop is Stop.INTERRUPT else self.direction.active
+        bound, dual = self.bound, point.dual
+        return Outcome(x, point, gap, bound, stop, t, seconds, calls, self.trace, dual, active)
 
 
-def checked_step(step: Any, rule: StepRule) -> float:
+def checked_step(length: Any, rule: StepRule) -> float:
     """The answer of a step rule, if it is a number."""
-    if not isinstance(step, Real) or not float(step) >= 0:
+    if not isinstance(length, Real) or not float(length) >= 0:
         raise ValueError(
-            f"the step rule {shown(rule)} answered {step!r}; it must return a number, the length "
-            "of the step, in [0, line.longest]."
+            f"the step rule {rule_name(rule)} answered {length!r}; it must return a number, the "
+            "length of the step, in [0, line.longest]."
         )
-    return float(step)
+    return float(length)
 
 
 def check_finite(point: Point, iteration: int) -> None:
     """Refuse a value or gradient that is not finite, naming the coordinate."""
-    gradient = point.gradient
-    if not np.isfinite(gradient).all():
-        where = int(np.flatnonzero(~np.isfinite(gradient))[0])
+    name, value = "objective", point.value
+    infinite = np.flatnonzero(~np.isfinite(point.gradient))
+    if infinite.size:
+        value = point.gradient[infinite[0]]
+        name = f"gradient of the objective in coordinate {infinite[0]}"
+    if not np.isfinite(value):
         raise FloatingPointError(
-            f"the gradient of the objective is {gradient[where]} in coordinate {where} at "
-            f"iteration {iteration}; keep the decision inside the domain of the loss."
-        )
-    if not np.isfinite(point.value):
-        raise FloatingPointError(
-            f"the objective is {point.value} at iteration {iteration}; keep the decision inside "
-            "the domain of the loss."
+            f"the {name} is {value} at iteration {iteration}; keep the decision inside the domain "
+            "of the loss."
         )
 
 
@@ -377,38 +369,27 @@ def run(
     active_set: ActiveSet | None = None,
 ) -> Outcome:
     """Minimise an objective over a set from a point in it, or from the active set of a run."""
-    loop = Loop(objective, feasible, starting_point(start, active_set, feasible), rules, limits)
-    loop.prepare(rng, active_set)
-    outcome: Outcome | None = None
+    loop = Loop(objective, feasible, start, rules, limits, rng, active_set)
+    last: Iterate | None = None
     with Display(verbose, progress, limits.iterations, title) as display, deadline(limits.seconds):
         try:
             for t in range(limits.iterations + 1):
-                here = loop.look(t)
-                stop = loop.verdict(here) or asked_to_stop(callbacks, here.state)
-                stride = loop.stride(here) if stop is None else None
-                if stop is None and stride is None:
-                    stop = Stop.STALLED
-                outcome = loop.outcome(here, stop or Stop.INTERRUPT)
-                record = here.record(stride)
-                loop.trace.records.append(record)
-                display.show(record, last=stop is not None)
-                if stop is not None or stride is None:
+                here = loop.evaluate_iterate(t)
+                stop = loop.stop_reason(here) or asked_to_stop(callbacks, here.state)
+                step = None if stop else loop.choose_step(here)
+                display.show(loop.record(here, step), last=step is None)
+                last = here
+                if step is None:
                     break
-                loop.take(stride)
+                loop.take(step)
+            stop = stop or Stop.STALLED
         except KeyboardInterrupt:
-            outcome = outcome or loop.unfinished()
-            if outcome is None:
-                raise
+            stop = Stop.INTERRUPT
         except OutOfTime:
-            outcome = outcome or loop.unfinished()
-            if outcome is None:
-                raise
-            outcome = replace(outcome, stop=Stop.TIME)
-        assert outcome is not None
-        display.end(outcome.stop.value)
-    if outcome.stop is Stop.INTERRUPT:
-        return outcome
-    return replace(outcome, active_set=loop.active_set)
+            stop = Stop.TIME
+        outcome = loop.outcome(last, stop)
+        display.end(stop.value)
+    return outcome
 
 
 def starting_point(start: Array | None, active: ActiveSet | None, feasible: FeasibleSet) -> Array:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from wdro_model.checks import choice, refuse
 from wdro_model.errors import UnboundedError, unknown_name
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.sets.quadratic_program import Nearby, quadratic_over
 from wdro_model.solvers import directions, gradients
-from wdro_model.solvers.directions import ActiveSet, DirectionRule
-from wdro_model.solvers.directions.active_set import LONG
-from wdro_model.solvers.directions.projected_newton import ProjectedNewton
+from wdro_model.solvers.directions import ActiveSet, DirectionRule, ProjectedNewton
 from wdro_model.solvers.driver import Limits, Outcome, Rules, State, run
-from wdro_model.solvers.features import GRADIENT_FEATURES, Feature
+from wdro_model.solvers.features import GRADIENT_FEATURES, Feature, check_settings
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.steps import (
     STEPS,
@@ -26,7 +24,7 @@ from wdro_model.solvers.steps import (
     StepRule,
     check_step,
     looks_along,
-    shown,
+    rule_name,
 )
 
 Callback = Callable[[State], bool | None]
@@ -41,11 +39,7 @@ DirectionName = Literal[
     "oracle_newton",
 ]
 StepName = Literal["line_search", "adaptive", "open_loop"]
-"""Those that are built in; `register_step` adds others."""
-ON_POLYTOPES, ON_LONG_ONES = "blended_newton", "blended_conjugate"
-"""The direction of "auto" on polytopes: Newton ones take a half to a twentieth of the iterations of
-conjugate ones, which take a half to a fifth of those of pairwise steps. Where vertices are kept
-sparse, conjugate ones need no dense copies of them."""
+"""The built-in step rules; `register_step` adds others."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +68,7 @@ class FrankWolfe:
     """"plain", "conjugate", "biconjugate", "blended_pairwise", "blended_conjugate",
     "blended_newton", "oracle_newton", a rule, or "auto": what the set prefers (traffic:
     towards equilibria where Numba is installed, else Newton directions by its oracle), else blended
-    Newton directions on polytopes (conjugate ones in thousands of dimensions) and plain ones
-    elsewhere."""
+    Newton directions on polytopes (conjugate ones over many vertices) and plain ones elsewhere."""
     step: StepName | str | StepRule = "line_search"
     """"line_search", "adaptive", "open_loop" (2/(t+2)), or a rule such as `OpenLoop(offset=7)`."""
     samples: int = 100
@@ -92,21 +85,21 @@ class FrankWolfe:
     """The stage of a solve that runs it; None where the objective decides."""
 
     def __post_init__(self) -> None:
-        if self.dual_bound is not None:
-            check_positive("dual_bound", self.dual_bound)
-        check_limits(self)
+        check_settings(self)
         self._check_rules()
 
     def _check_rules(self) -> None:
-        if isinstance(self.direction, str) and self.direction not in ("auto", *directions.RULES):
-            raise ValueError(unknown_name("direction", self.direction, ["auto", *directions.RULES]))
-        if isinstance(self.step, str) and self.step not in STEPS:
-            raise ValueError(unknown_name("step", self.step, STEPS))
-        check_direction(self.direction)
-        if not isinstance(self.step, str):
+        direction = self.direction
+        if isinstance(direction, str):
+            choice("direction", direction, ["auto", *directions.RULES])
+        elif not isinstance(direction, DirectionRule):
+            hint = "see DirectionRule in wdro_model.solvers.directions"
+            raise refuse("direction", "a name or a rule object", direction, hint)
+        if isinstance(self.step, str):
+            choice("step", self.step, STEPS.names())
+        else:
             object.__setattr__(self, "step", check_step("step", self.step))
-        given = self.direction
-        rule = directions.RULES.get(given) if isinstance(given, str) else given
+        rule = directions.RULES.get(direction) if isinstance(direction, str) else direction
         if rule is not None and rule.needs_line_search and not looks_along(self.step_rule):
             raise ValueError(
                 f"direction={self.direction!r} needs a step rule that looks along the line; use "
@@ -129,9 +122,7 @@ class FrankWolfe:
             return str(feasible.own_direction)
         preferred = feasible.preferred_direction
         if preferred is None:
-            if not feasible.is_polytope:
-                return "plain"
-            return ON_POLYTOPES if feasible.dimension < LONG else ON_LONG_ONES
+            return "blended_newton" if feasible.is_polytope else "plain"
         if preferred not in directions.RULES:
             raise ValueError(unknown_name("preferred_direction", preferred, directions.RULES))
         return str(preferred)
@@ -142,7 +133,7 @@ class FrankWolfe:
             return self.direction
         name, own = self.direction_name(feasible), feasible.own_direction
         rule = own if own is not None and name == str(own) else directions.RULES[name]
-        return rule.over(feasible) if isinstance(rule, directions.OracleNewton) else rule
+        return rule.over(feasible)
 
     def run(
         self,
@@ -187,8 +178,8 @@ class FrankWolfe:
         )
 
     def describe(self, feasible: FeasibleSet) -> str:
-        name = self.direction_name(feasible).replace("_", " ")
-        return f"Frank-Wolfe, {name} directions, {shown(self.step_rule)}, relative gap {self.gap:g}"
+        name, step = self.direction_name(feasible).replace("_", " "), rule_name(self.step_rule)
+        return f"Frank-Wolfe, {name} directions, {step}, relative gap {self.gap:g}"
 
 
 @dataclass(frozen=True)
@@ -229,10 +220,7 @@ class MomentumFrankWolfe:
     """The stage of a solve that runs it; None where the objective decides."""
 
     def __post_init__(self) -> None:
-        check_count("batch_size", self.batch_size)
-        check_limits(self)
-        if self.dual_bound is not None:
-            check_positive("dual_bound", self.dual_bound)
+        check_settings(self)
 
     def run(
         self,
@@ -265,60 +253,12 @@ class MomentumFrankWolfe:
         )
 
 
-def check_limits(solver: Any) -> None:
-    """Refuse limits, draws and callbacks of a first-order solver that are none."""
-    check_positive("gap", solver.gap, zero=True)
-    check_count("max_iterations", solver.max_iterations, least=0)
-    check_count("samples", solver.samples)
-    check_time(solver.time_limit)
-    check_callbacks(solver.callbacks)
-
-
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Refuse what is not an integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
-
-
-def check_positive(name: str, value: object, zero: bool = False) -> None:
-    """Refuse what is not a positive finite number."""
-    good = isinstance(value, Real) and not isinstance(value, bool) and np.isfinite(float(value))
-    if not good or float(value) < 0 or (float(value) == 0 and not zero):  # type: ignore[arg-type]
-        kind = "a nonnegative" if zero else "a positive"
-        raise ValueError(f"{name} must be {kind} finite number, got {value!r}.")
-
-
-def check_direction(value: object) -> None:
-    """Refuse what is neither a name nor a direction rule."""
-    good = hasattr(value, "needs_line_search") and hasattr(value, "start")
-    if not isinstance(value, str) and not good:
-        raise ValueError(
-            f"direction must be a name or a rule object, got {type(value).__name__}; a rule has "
-            "needs_line_search and start(x, gradient_at): see wdro_model.solvers."
-        )
-
-
-def check_callbacks(value: object) -> None:
-    """Refuse what is not a sequence of functions."""
-    if not isinstance(value, Sequence) or not all(callable(callback) for callback in value):
-        raise ValueError(
-            f"callbacks must be a list of functions of the state, got {value!r}; write "
-            "callbacks=[function]."
-        )
-
-
-def check_time(value: object) -> None:
-    """Refuse a time limit that is not None or a positive number of seconds."""
-    if value is not None:
-        check_positive("time_limit", value)
-
-
 # ------------------------------
 # A quasi-Newton method for smooth objectives, on the driver of the Frank-Wolfe methods
 
 
-FAR = 1e12
-"""Entries of a decision that are larger have run away."""
+LARGEST_ENTRY = 1e12
+"""Entries of a decision beyond which it has run away, and the objective is called unbounded."""
 
 
 @dataclass(frozen=True)
@@ -360,7 +300,7 @@ class QuasiNewton:
     dual_bound: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_settings(self)
 
     def run(
         self,
@@ -409,7 +349,7 @@ class QuasiNewton:
 def refuse_flight(state: State) -> None:
     """An UnboundedError where a decision runs away, and the objective goes on falling."""
     far = float(np.abs(state.x).max(initial=0.0))
-    if far > FAR:
+    if far > LARGEST_ENTRY:
         raise UnboundedError(
             f"the objective falls without end: an entry of the decision has grown to {far:.1g} and "
             "nothing bounds it; bound the variables, for example by x <= 10, or check the sign of "

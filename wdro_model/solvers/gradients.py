@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wdro_model.solvers.objective import Array, Point
+from wdro_model.solvers.objective import Array, Point, optional_part
 
 
 class GradientState(Protocol):
@@ -63,7 +63,7 @@ class _Momentum:
         self.rule, self.objective, self.rng = rule, objective, rng
         self.gradient: Array | None = None
         self.dual_gradient: float | None = None
-        self.probabilities = getattr(objective, "probabilities", None)
+        self.probabilities = optional_part(objective, "probabilities")
 
     def __call__(self, t: int, x: Array, dual: float | None) -> Point:
         p = self.probabilities

@@ -1,4 +1,4 @@
-"""What a solver sees of an objective: a point, a line through it, the Frank-Wolfe gap."""
+"""An objective as solvers see it: a point, a line through it, the Frank-Wolfe gap."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """How far a Monte Carlo estimate of the smoothed objective can be trusted."""
+    """The error of a Monte Carlo estimate of the smoothed objective."""
 
     draws: int
     """Draws per sample, S."""
@@ -98,6 +98,28 @@ class Objective(Protocol):
         ...
 
 
+OPTIONAL_PARTS: dict[str, Any] = {
+    # Values that differ by less are the same: relative gaps end there.
+    "scale": 0.0,
+    # Relative error of the values, by which those of neighbours may differ.
+    "noise": 0.0,
+    # Whether differences of gradients are free of Monte Carlo error.
+    "is_exact": True,
+    # Probabilities by which the samples of a mini-batch are drawn; None for equal ones.
+    "probabilities": None,
+    # x -> gradients while the adversary keeps its distribution for x, if known.
+    "held": lambda x: None,
+    # x -> gradients close to x, to which the adversary replies, if known.
+    "replied": lambda x: None,
+}
+"""Further parts that an objective may have, with their defaults."""
+
+
+def optional_part(objective: Any, name: str) -> Any:
+    """A part of an objective that it need not have."""
+    return getattr(objective, name, OPTIONAL_PARTS[name])
+
+
 # ------------------------------
 # The objective along a line, evaluated where a step rule asks and never twice
 
@@ -161,10 +183,10 @@ class Line:
     def at(self, step: float) -> Sample:
         """phi and phi' at a step, from memory where it was evaluated before."""
         if step not in self._samples:
-            found = self._samples[step] = self._sample(step, self._evaluate(step))
-            if self._noisy and found.slope <= 0:
+            sample = self._samples[step] = self._sample(step, self._evaluate(step))
+            if self._noisy and sample.slope <= 0:
                 # A convex function that falls here has come from above: the start was too low.
-                self.highest = max(self.highest, found.value)
+                self.highest = max(self.highest, sample.value)
         return self._samples[step]
 
     def point(self, step: float) -> Point | None:
@@ -184,7 +206,7 @@ class Line:
 # The Frank-Wolfe gap of a point, and what it says of the oracle that it was computed with
 
 
-RELATIVE = 1e-6
+ORACLE_ROUNDING = 1e-6
 """Relative error of an oracle's cost that counts as rounding; `sets.check` allows as much."""
 
 
@@ -251,7 +273,7 @@ def refuse_negative(
 ) -> None:
     """An error that names the oracle if a point x of its set costs less than its minimum."""
     size = max(float(np.linalg.norm(x)), float(np.linalg.norm(vertex)))
-    rounding = RELATIVE * float(np.linalg.norm(gradient)) * size
+    rounding = ORACLE_ROUNDING * float(np.linalg.norm(gradient)) * size
     if gap >= -rounding - feasible.accuracy * float(np.abs(gradient).sum()):
         return
     backend = "" if feasible.backend is None else f" with backend {feasible.backend!r}"

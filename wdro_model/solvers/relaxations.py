@@ -95,7 +95,7 @@ class HullNodes:
         mass = float(memory.weights[inside].sum())
         if mass <= 0:
             return ActiveSet.at(held.minimize(self.objective.evaluate(memory.x).gradient))
-        return memory.some(inside, memory.weights[inside] / mass)
+        return memory.select(inside, memory.weights[inside] / mass)
 
     def candidates(self, found: Relaxed, count: int, improved: bool) -> Iterable[Array]:
         """Vertices of the node; at the first, and after a better one, also what is next to them."""

@@ -33,8 +33,7 @@ from wdro_model.sets.cone_program import twin_of, with_fixed_bounds
 from wdro_model.sets.deadlines import OutOfTime, deadline, seconds_left
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.driver import Stop, tolerance
-from wdro_model.solvers.features import Feature
-from wdro_model.solvers.frank_wolfe import check_count, check_positive, check_time
+from wdro_model.solvers.features import Feature, check_settings
 from wdro_model.solvers.objective import Array, certificate
 from wdro_model.solvers.trace import Display, Record, Trace
 
@@ -338,9 +337,7 @@ class Simplicial:
     stage: ClassVar[str | None] = "simplicial"
 
     def __post_init__(self) -> None:
-        check_positive("gap", self.gap, zero=True)
-        check_count("max_iterations", self.max_iterations)
-        check_time(self.time_limit)
+        check_settings(self)
 
     def describe(self, feasible: FeasibleSet | None = None) -> str:
         return f"simplicial decomposition, conic programs over vertices, relative gap {self.gap:g}"

@@ -39,18 +39,18 @@ def looks_along(rule: StepRule) -> bool:
     return bool(getattr(rule, "needs_line", False))
 
 
-def begun(rule: StepRule) -> StepState:
+def start_rule(rule: StepRule) -> StepState:
     """The rule as it is called during one run."""
     state = rule.start() if hasattr(rule, "start") else rule
     if not callable(state):
         raise ValueError(
-            f"start() of the step rule {shown(rule)} returned {state!r}; it must return what is "
-            "called as (t, line) -> step."
+            f"start() of the step rule {rule_name(rule)} returned {state!r}; it must return a "
+            "function (t, line) -> step."
         )
     return state
 
 
-def shown(rule: StepRule) -> str:
+def rule_name(rule: StepRule) -> str:
     """The rule in words: a function by its name."""
     return getattr(rule, "__name__", None) or str(rule)
 

@@ -11,13 +11,13 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model.checks import number
 from wdro_model.errors import unknown_name
 from wdro_model.problem import Problem
 from wdro_model.sets import In
 from wdro_model.solve.certify import STATIONARY, Solution
 from wdro_model.solve.options import Options, check_time_limit
 from wdro_model.solvers import FrankWolfe, LineSearch, Solver, State, Stop
-from wdro_model.solvers.frank_wolfe import check_positive
 from wdro_model.traffic.beckmann import beckmann, system_cost
 from wdro_model.traffic.bushes import Bushes, PowerCosts
 from wdro_model.traffic.bushes.run import REACHED, BushLimits, BushRun
@@ -217,7 +217,7 @@ def _assign(
 ) -> Assignment:
     began = time.perf_counter()
     checked, seconds = Options.of(options), check_time_limit(time_limit)
-    check_positive("gap", gap, zero=True)
+    number("gap", gap, low=0)
     costs = purpose.costs(network)
     method = _chosen(method, costs, flows, solver)
     feasible = TrafficFlows(network) if flows is None else flows

@@ -2,14 +2,16 @@
 
 from wdro_model.solvers.directions.active_set import ActiveSet
 from wdro_model.solvers.directions.blended import BlendedConjugate, BlendedNewton, BlendedPairwise
-from wdro_model.solvers.directions.conjugate import (
+from wdro_model.solvers.directions.newton import OracleNewton, ProjectedNewton
+from wdro_model.solvers.directions.rules import (
     Conjugate,
     DirectionRule,
     DirectionState,
+    GradientAt,
+    GradientSource,
     Move,
     Plain,
 )
-from wdro_model.solvers.directions.projected_newton import OracleNewton
 
 RULES: dict[str, DirectionRule] = {
     "plain": Plain(),
@@ -31,7 +33,10 @@ __all__ = [
     "Conjugate",
     "DirectionRule",
     "DirectionState",
+    "GradientAt",
+    "GradientSource",
     "Move",
     "OracleNewton",
     "Plain",
+    "ProjectedNewton",
 ]

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.solvers.directions.projected_newton import SecantPairs
+from wdro_model.solvers.directions.newton import SecantPairs
 from wdro_model.solvers.objective import Array
 
-LONG, SPARSE = 4096, 0.05
-"""Vertices with so many coordinates, and so small a share of them not zero, are kept sparse."""
+SPARSE_DIMENSION, SPARSE_SHARE = 512, 0.05
+"""Vertices with at least this many coordinates, of which at most this share is nonzero, are kept
+as a sparse matrix: a path in a large graph uses few of its arcs."""
 
 
 class ActiveSet:
     """Vertices v_i and weights w_i >= 0 that sum to 1; the point is sum_i w_i v_i.
-
-    Rows are kept in arrays that grow by doubling, or as sparse rows: a path in a large graph uses
-    few of its arcs. A row that is removed leaves its place to the last one, so the order of the
-    vertices means nothing.
 
     Examples
     --------
@@ -47,18 +43,16 @@ class ActiveSet:
                 "weights of an active set must be nonnegative and sum to 1, got a sum of "
                 f"{weights.sum():g} and a least weight of {weights.min():g}."
             )
-        self._shares, self._count = weights, len(weights)
-        self._rows: _DenseRows | _SparseRows
-        if is_sparse(vertices):
-            self._rows = _SparseRows(sp.csr_array(vertices))
-        else:
-            self._rows = _DenseRows(vertices.toarray() if sp.issparse(vertices) else vertices)
+        self.weights = weights
+        """(k,)."""
+        self.matrix: Any = compact(vertices)
+        """The vertices (k, n), an array or a sparse matrix."""
         self.pairs = SecantPairs()
-        """What the steps so far tell of the objective's curvature, for rules that ask."""
+        """The objective's curvature along the steps so far, for rules that ask."""
 
     @classmethod
     def at(cls, x: Array) -> ActiveSet:
-        """One point with all the weight."""
+        """The active set of one point."""
         return cls(x[None], np.ones(1))
 
     def copy(self) -> ActiveSet:
@@ -68,31 +62,21 @@ class ActiveSet:
         return twin
 
     def __len__(self) -> int:
-        return self._count
-
-    @property
-    def matrix(self) -> Any:
-        """The vertices (k, n): a view of an array, or a sparse matrix."""
-        return self._rows.matrix(self._count)
+        return len(self.weights)
 
     @property
     def vertices(self) -> Array:
-        """(k, n); a view where they are not kept sparse."""
-        found = self.matrix
-        return found.toarray() if sp.issparse(found) else found
+        """The vertices (k, n) as an array."""
+        return self.matrix.toarray() if sp.issparse(self.matrix) else np.asarray(self.matrix)
 
     def vertex(self, index: int) -> Array:
-        """One of them, (n,)."""
-        return self._rows.row(index)
-
-    @property
-    def weights(self) -> Array:
-        """(k,), a view."""
-        return self._shares[: self._count]
+        """The vertex of an index, (n,)."""
+        row = self.matrix[[index]]
+        return np.asarray(row.toarray() if sp.issparse(row) else row)[0]
 
     @property
     def dimension(self) -> int:
-        return int(self._rows.dimension)
+        return int(self.matrix.shape[1])
 
     @property
     def x(self) -> Array:
@@ -101,101 +85,33 @@ class ActiveSet:
 
     def normalise(self) -> None:
         """Make the weights sum to 1 again, against rounding."""
-        self.weights[:] /= self.weights.sum()
+        self.weights /= self.weights.sum()
 
     def add(self, vertex: Array, weight: float) -> None:
-        """One more vertex."""
-        if self._count == len(self._shares):
-            self._shares = np.concatenate([self._shares, np.empty(self._count)])
-        if isinstance(self._rows, _SparseRows) and not is_sparse(vertex[None]):
-            self._rows = _DenseRows(self._rows.matrix(self._count).toarray())
-        self._rows.append(self._count, vertex)
-        self._shares[self._count] = weight
-        self._count += 1
+        """Append a vertex with a weight."""
+        row = compact(vertex[None])
+        if sp.issparse(self.matrix) and sp.issparse(row):
+            self.matrix = sp.vstack([self.matrix, row], format="csr")
+        else:
+            self.matrix = np.vstack([self.vertices, vertex])
+        self.weights = np.append(self.weights, weight)
 
-    def remove(self, index: int) -> None:
-        """Forget a vertex and its weight."""
-        last = self._count - 1
-        self._rows.move(last, index)
-        self._shares[index] = self._shares[last]
-        self._count = last
+    def keep(self, which: Array) -> None:
+        """Drop all vertices but those of some indices, or of a mask."""
+        self.matrix, self.weights = self.matrix[which], self.weights[which]
 
-    def some(self, which: Array, weights: Array) -> ActiveSet:
-        """An active set of some of the vertices."""
+    def select(self, which: Array, weights: Array) -> ActiveSet:
+        """A new active set of the vertices with these indices."""
         return ActiveSet(self.matrix[which], weights)
 
     def __repr__(self) -> str:
-        return f"ActiveSet({self._count} vertices of dimension {self.dimension})"
+        return f"ActiveSet({len(self)} vertices of dimension {self.dimension})"
 
 
-def is_sparse(vertices: Any) -> bool:
-    """Are vertices (k, n) long, and mostly zero?"""
-    if vertices.shape[1] < LONG:
-        return False
+def compact(vertices: Any) -> Any:
+    """Vertices (k, n) as a sparse matrix where they are long and mostly zero, else as an array."""
     entries = vertices.nnz if sp.issparse(vertices) else np.count_nonzero(vertices)
-    return bool(entries <= SPARSE * vertices.shape[0] * vertices.shape[1])
-
-
-class _DenseRows:
-    """Rows of an array that grows by doubling."""
-
-    def __init__(self, rows: Array) -> None:
-        self._rows = rows
-
-    @property
-    def dimension(self) -> int:
-        return int(self._rows.shape[1])
-
-    def matrix(self, count: int) -> Array:
-        return self._rows[:count]
-
-    def row(self, index: int) -> Array:
-        return self._rows[index]
-
-    def append(self, count: int, vertex: Array) -> None:
-        if count == len(self._rows):
-            grown = np.empty((2 * count, self.dimension))
-            grown[:count] = self._rows
-            self._rows = grown
-        self._rows[count] = vertex
-
-    def move(self, last: int, index: int) -> None:
-        self._rows[index] = self._rows[last]
-
-
-class _SparseRows:
-    """The positions and values of each row, and the matrix that they make."""
-
-    def __init__(self, rows: sp.csr_array) -> None:
-        self.dimension = int(rows.shape[1])
-        ends = rows.indptr
-        self._parts = [
-            (rows.indices[a:b].astype(np.int32), rows.data[a:b]) for a, b in pairwise(ends)
-        ]
-        self._matrix: sp.csr_array | None = None
-
-    def matrix(self, count: int) -> sp.csr_array:
-        if self._matrix is None:
-            indices = np.concatenate([where for where, _ in self._parts])
-            values = np.concatenate([value for _, value in self._parts])
-            ends = np.cumsum([0, *(where.size for where, _ in self._parts)])
-            self._matrix = sp.csr_array(
-                (values, indices, ends), shape=(len(self._parts), self.dimension)
-            )
-        return self._matrix
-
-    def row(self, index: int) -> Array:
-        where, values = self._parts[index]
-        found = np.zeros(self.dimension)
-        found[where] = values
-        return found
-
-    def append(self, count: int, vertex: Array) -> None:
-        where = np.flatnonzero(vertex)
-        self._parts.append((where.astype(np.int32), vertex[where]))
-        self._matrix = None
-
-    def move(self, last: int, index: int) -> None:
-        self._parts[index] = self._parts[last]
-        self._parts.pop()
-        self._matrix = None
+    size = vertices.shape[0] * vertices.shape[1]
+    if vertices.shape[1] >= SPARSE_DIMENSION and entries <= SPARSE_SHARE * size:
+        return sp.csr_array(vertices)
+    return vertices.toarray() if sp.issparse(vertices) else vertices

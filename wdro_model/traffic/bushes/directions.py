@@ -10,9 +10,15 @@ import numpy as np
 from scipy.optimize import brentq
 
 from wdro_model.sets.deadlines import check_deadline
-from wdro_model.solvers.directions import Conjugate, DirectionState, Move
-from wdro_model.solvers.directions.conjugate import GradientAt
-from wdro_model.solvers.directions.projected_newton import SEPARATE
+from wdro_model.solvers.directions import (
+    Conjugate,
+    DirectionRule,
+    DirectionState,
+    GradientAt,
+    GradientSource,
+    Move,
+)
+from wdro_model.solvers.directions.newton import SEPARATE
 from wdro_model.traffic.bushes.state import Bushes, PowerCosts
 from wdro_model.traffic.flows.road_graph import Trips
 
@@ -101,7 +107,7 @@ class SolveMemory(threading.local):
         return SolveMemory, ()
 
 
-class TowardsEquilibrium:
+class TowardsEquilibrium(DirectionRule):
     """The aim of a step is the equilibrium of separable costs that match the gradient at x.
 
     The cost of an arc is c + w X^p, the gradient of the objective at x, and nearly so where the
@@ -113,12 +119,10 @@ class TowardsEquilibrium:
     what the model does not know.
     """
 
-    needs_line_search = True
-
     def __init__(self, flows: Any) -> None:
         self.flows = flows
 
-    def start(self, x: Array, gradient_at: GradientAt) -> DirectionState:
+    def start(self, x: Array, gradient_at: GradientSource) -> DirectionState:
         memory = self.flows.memory
         if memory.state is None:
             memory.state = EquilibriumState()
@@ -168,11 +172,11 @@ class TowardsEquilibrium:
         return f"TowardsEquilibrium({self.flows!r})"
 
 
-class _Equilibria:
+class _Equilibria(DirectionState):
     """The directions of one run."""
 
     def __init__(
-        self, trips: Trips, x: Array, gradient_at: GradientAt, state: EquilibriumState
+        self, trips: Trips, x: Array, gradient_at: GradientSource, state: EquilibriumState
     ) -> None:
         self.trips, self.state = trips, state
         self.last: tuple[Array, Array] | None = None
@@ -180,10 +184,7 @@ class _Equilibria:
         self.conjugate = Conjugate(memory=2).start(x, gradient_at)
         self.short_steps = 0
         """Short steps in a row."""
-        self.held: GradientAt | None = None
-        """Gradients at other flows, the adversary being that of x; None where not known."""
-        self.replied: GradientAt | None = None
-        """Gradients at flows close to x, to which the adversary replies; None where not known."""
+        self.gradient_at = gradient_at
 
     @property
     def is_misled(self) -> bool:
@@ -219,14 +220,15 @@ class _Equilibria:
         is approached by those of separable costs, each with a search along the line.
         """
         nearby, reply, first = model, np.zeros(model.x.shape), 0.0
+        replied = self.gradient_at.replied()
         for _ in range(TOLERANCES.replies):
             move = self.state.equilibrium(self.trips, nearby, gap) - nearby.x
-            if self.replied is None or not self.state.separate:
+            if replied is None or not self.state.separate:
                 return nearby.x + move
             promised = -float(nearby.gradient @ move)
             if not promised > TOLERANCES.least_promise * first:
                 break
-            change = self._reply_to(move, model, self.replied)
+            change = self._reply_to(move, model, replied)
             if not np.isfinite(change).all():
                 return nearby.x + move
             step = best_step(model, nearby.x, move, reply, change)
@@ -246,8 +248,9 @@ class _Equilibria:
     ) -> CostModel | None:
         """Costs that look like the gradient; None as long as nothing is known of their growth."""
         model = self.state.model
-        if self.held is not None and (self._is_separate(x, gradient, self.held) or model is None):
-            return CostModel.with_slopes(x, gradient, difference_slopes(x, gradient, self.held))
+        held = self.gradient_at.held()
+        if held is not None and (self._is_separate(x, gradient, held) or model is None):
+            return CostModel.with_slopes(x, gradient, difference_slopes(x, gradient, held))
         if model is not None:
             return model.rescaled(x, gradient) if last is None else model.corrected(x, gradient)
         return None if last is None else CostModel.through(*last, x, gradient)

@@ -28,14 +28,20 @@ import numpy as np
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.sets.quadratic_program import QuadraticMinimizer, newton_point
-from wdro_model.solvers.directions.conjugate import Conjugate, DirectionState, GradientAt, Move
+from wdro_model.solvers.directions.rules import (
+    Conjugate,
+    DirectionRule,
+    DirectionState,
+    GradientSource,
+    Move,
+)
 from wdro_model.solvers.objective import Array
 
-MEMORY = 40
-"""The last so many pairs are kept, beside those of a survey."""
-CURVED = 1e-8
+MOST_PAIRS = 40
+"""Pairs that are kept, beside those of a survey."""
+LEAST_PAIR_CURVATURE = 1e-8
 """Pairs whose curvature s'y is less than this share of |s| |y| say nothing."""
-NOISE = 1e-10
+LEAST_SURVEY_CURVATURE = 1e-10
 """Curvatures of a survey below this share of the largest are rounding."""
 
 
@@ -54,7 +60,7 @@ class BfgsMatrix:
         return self.base * vector - self.along.T @ (self.solved @ vector)
 
     def dense(self) -> Array:
-        """As an (n, n) matrix, symmetric to the last bit."""
+        """B as an (n, n) matrix, symmetric to the last bit."""
         matrix = np.diag(self.base) - self.along.T @ self.solved
         return 0.5 * (matrix + matrix.T)
 
@@ -78,13 +84,13 @@ class SecantPairs:
         return twin
 
     def add(self, step: Array, change: Array) -> None:
-        """One more pair, if the objective is curved along the step."""
+        """Append a pair, if the objective is curved along the step."""
         curvature = float(step @ change)
         size = float(np.linalg.norm(step) * np.linalg.norm(change))
-        if np.isfinite(size) and curvature > CURVED * size > 0:
+        if np.isfinite(size) and curvature > LEAST_PAIR_CURVATURE * size > 0:
             self._steps.append(step)
             self._changes.append(change)
-            if len(self) > self._surveyed + MEMORY:
+            if len(self) > self._surveyed + MOST_PAIRS:
                 # The pairs of the survey stay: nothing else knows of all directions.
                 del self._steps[self._surveyed], self._changes[self._surveyed]
 
@@ -95,14 +101,14 @@ class SecantPairs:
         """
         products = steps @ changes.T
         curvatures, mixtures = np.linalg.eigh(0.5 * (products + products.T))
-        kept = curvatures > NOISE * curvatures[-1]
+        kept = curvatures > LEAST_SURVEY_CURVATURE * curvatures[-1]
         if kept.any():
             self._steps = list(mixtures[:, kept].T @ steps)
             self._changes = list(mixtures[:, kept].T @ changes)
             self._surveyed = len(self._steps)
 
     def quadratic(self, rows: Array) -> Array:
-        """rows B rows', (k, k), for vectors in rows (k, n)."""
+        """The products rows B rows', (k, k), for vectors in rows (k, n)."""
         base = self._theta()
         along, solved = self._compact(np.array(self._steps) * base, rows)
         return base * (rows @ rows.T) - along.T @ solved
@@ -147,22 +153,22 @@ class SecantPairs:
 
 RIDGE = 1e-12
 """Added to B, as a share of its largest entry: rounding must not make it indefinite."""
-FARTHER = 100.0
-"""Without constraints a step may be so many times as long as the model thinks."""
+LONGEST_FREE_STEP = 100.0
+"""Longest step without constraints, in steps of the model."""
 DIFFERENCE = 1e-5
 """The share of a coordinate over which gradients are compared."""
 SEPARATE = 1e-3
 """Differences along two directions that agree to this share are those of a sum over coordinates."""
-FLATTEST = 1e-3
-"""The least second derivative, as a share of the median: coordinates that are not curved."""
-CLOSE = 0.02
-"""The gap of a model over an oracle's set, as a share of that at x."""
+LEAST_DERIVATIVE = 1e-3
+"""The least second derivative, as a share of the median: for coordinates that are not curved."""
+MODEL_GAP = 0.02
+"""The gap to which a model is minimised over an oracle's set, as a share of that at x."""
 MOST_CALLS = 400
 """Calls of the oracle for one model, at most."""
 
 
 @dataclass(frozen=True)
-class ProjectedNewton:
+class ProjectedNewton(DirectionRule):
     """Towards the minimiser of a quasi-Newton model over the set.
 
     Superlinear near the minimiser. An iteration costs an (n, n) matrix and a quadratic program over
@@ -170,17 +176,16 @@ class ProjectedNewton:
     """
 
     minimizer: QuadraticMinimizer
-    needs_line_search = True
 
-    def start(self, x: Array, gradient_at: GradientAt) -> DirectionState:
-        return _Projected(self.minimizer, dense=True)
+    def start(self, x: Array, gradient_at: GradientSource) -> DirectionState:
+        return NewtonState(self.minimizer, gradient_at, dense=True)
 
     def __str__(self) -> str:
         return "projected quasi-Newton"
 
 
 @dataclass(frozen=True)
-class OracleNewton:
+class OracleNewton(DirectionRule):
     """Towards the minimiser of a quasi-Newton model over a set that is known by its oracle.
 
     The model is minimised by conjugate Frank-Wolfe steps, for many calls of the oracle and no
@@ -188,15 +193,13 @@ class OracleNewton:
     """
 
     oracle: FeasibleSet | None = None
-    needs_line_search = True
 
     def over(self, feasible: FeasibleSet) -> OracleNewton:
-        """The rule for one set."""
         return replace(self, oracle=feasible)
 
-    def start(self, x: Array, gradient_at: GradientAt) -> DirectionState:
+    def start(self, x: Array, gradient_at: GradientSource) -> DirectionState:
         assert self.oracle is not None
-        return _Projected(OracleQuadratic(self.oracle), dense=False)
+        return NewtonState(OracleQuadratic(self.oracle), gradient_at, dense=False)
 
     def __repr__(self) -> str:
         return "OracleNewton()"
@@ -209,7 +212,8 @@ class OracleQuadratic:
         self.feasible = feasible
 
     def __call__(self, gradient: Array, curvature: Any, x: Array) -> Array:
-        feasible, state = self.feasible, Conjugate(memory=2).start(x, lambda y: gradient)
+        feasible = self.feasible
+        state = Conjugate(memory=2).start(x, GradientSource(lambda y: gradient))
         z, slope, allowed = x, gradient, -np.inf
         for _ in range(MOST_CALLS):
             check_deadline()
@@ -218,7 +222,7 @@ class OracleQuadratic:
             vertex = feasible.minimize(costs)
             feasible.calls += 1
             gap = float(slope @ (z - vertex))
-            allowed = CLOSE * gap if z is x else allowed
+            allowed = MODEL_GAP * gap if z is x else allowed
             if gap <= allowed:
                 break
             move = state.propose(z, slope, vertex, gap)
@@ -232,58 +236,56 @@ class OracleQuadratic:
         return z
 
 
-class _Projected:
-    def __init__(self, minimizer: QuadraticMinimizer, dense: bool) -> None:
-        self._minimizer, self._dense, self._pairs = minimizer, dense, SecantPairs()
+class NewtonState(DirectionState):
+    """The model of a run: secant pairs, and second derivatives where they are known."""
+
+    def __init__(
+        self, minimizer: QuadraticMinimizer, gradient_at: GradientSource, dense: bool
+    ) -> None:
+        self._minimizer, self._gradient_at, self._dense = minimizer, gradient_at, dense
+        self._pairs = SecantPairs()
         self._before: tuple[Array, Array] | None = None
-        self.held: GradientAt | None = None
-        """Gradients at other decisions, the adversary being that of x; None where not known."""
         self._diagonal: Array | None = None
         """Second derivatives of a sum over coordinates, where they were known last."""
-        self._separate: bool | None = None
-        """Is the objective such a sum?"""
+        self._is_separate: bool | None = None
+        """Whether the objective is such a sum; None if not known yet."""
 
     def propose(self, x: Array, gradient: Array, vertex: Array, gap: float) -> Move:
         if self._before is not None:
             self._pairs.add(x - self._before[0], gradient - self._before[1])
         self._before = (x.copy(), gradient)
-        target = self._minimizer(gradient, self._curvature(x, gradient), x)
+        target = self._minimizer(gradient, self.curvature(x, gradient), x)
         if target is None or not gradient @ (target - x) < 0:
             return self.retreat(x, vertex)
-        longest = FARTHER if self._minimizer is newton_point else 1.0
+        longest = LONGEST_FREE_STEP if self._minimizer is newton_point else 1.0
         return Move(target - x, longest, suggested=1.0)
 
-    def retreat(self, x: Array, vertex: Array) -> Move:
-        return Move(vertex - x, is_plain=True)
-
-    def accept(self, step: float) -> Array | None:
-        return None
-
-    def _curvature(self, x: Array, gradient: Array) -> Any:
+    def curvature(self, x: Array, gradient: Array) -> Any:
         """B; before the first step a multiple of the identity that goes as far as x is large."""
         self._note_derivatives(x, gradient)
         base = self._diagonal
         if base is None and not len(self._pairs):
             steep = float(np.linalg.norm(gradient)) / max(1.0, float(np.linalg.norm(x)))
             base = np.full(x.size, max(steep, 1e-300))
-        found = self._pairs.matrix(x.size, base)
+        model = self._pairs.matrix(x.size, base)
         if not self._dense:
-            return found
-        matrix = found.dense()
+            return model
+        matrix = model.dense()
         matrix[np.diag_indices(x.size)] += RIDGE * float(np.abs(np.diag(matrix)).max())
         return matrix
 
     def _note_derivatives(self, x: Array, gradient: Array) -> None:
         """Second derivatives by differences, where the objective is a sum over coordinates."""
-        if self.held is None or self._separate is False:
+        held = None if self._is_separate is False else self._gradient_at.held()
+        if held is None:
             return
         size = np.abs(x)
         step = DIFFERENCE * (size + (size.mean() or 1.0))
-        found = (self.held(x + step) - gradient) / step
-        if self._separate is None:
+        derivatives = (held(x + step) - gradient) / step
+        if self._is_separate is None:
             other = step * np.where(np.arange(x.size) % 2, -0.5, 0.5)
-            apart = np.abs((self.held(x + other) - gradient) / other - found)
-            self._separate = bool(apart.max() <= SEPARATE * np.abs(found).max())
-        curved = found[found > 0]
-        if self._separate and curved.size:
-            self._diagonal = np.maximum(found, FLATTEST * np.median(curved))
+            apart = np.abs((held(x + other) - gradient) / other - derivatives)
+            self._is_separate = bool(apart.max() <= SEPARATE * np.abs(derivatives).max())
+        curved = derivatives[derivatives > 0]
+        if self._is_separate and curved.size:
+            self._diagonal = np.maximum(derivatives, LEAST_DERIVATIVE * np.median(curved))

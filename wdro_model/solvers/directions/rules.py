@@ -1,7 +1,8 @@
-"""The plain Frank-Wolfe direction, and conjugate directions for sets where it zigzags.
+"""What a direction rule is, plain Frank-Wolfe directions, and conjugate ones against zigzags.
 
 A rule is a small frozen object; `start(x, gradient_at)` returns the state of one run, which
-proposes a move for each iteration and is told how long the step was.
+proposes a move for each iteration and is told how long the step was. The base classes hold all
+that the driver may ask, with defaults: those of a plain step towards the oracle's vertex.
 
 Mitradjieva and Lindberg, "The stiff is moving" (Transportation Science, 2013).
 """
@@ -10,12 +11,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 from wdro_model.solvers.objective import Array
 
+if TYPE_CHECKING:
+    from wdro_model.solvers.directions.active_set import ActiveSet
+
 GradientAt = Callable[[Array], Array]
-"""x -> the objective's gradient there, at the current dual variable; costs no oracle call."""
+"""x -> a gradient there; costs no oracle call."""
+
+
+@dataclass(frozen=True)
+class GradientSource:
+    """Gradients that a direction rule may ask for, at the dual variable of the current iterate."""
+
+    evaluate: GradientAt
+    """The gradient of the objective at other decisions."""
+    is_exact: bool = True
+    """Whether differences of gradients are free of Monte Carlo error."""
+    held: Callable[[], GradientAt | None] = lambda: None
+    """Gradients while the adversary keeps its distribution for the current iterate, if known."""
+    replied: Callable[[], GradientAt | None] = lambda: None
+    """Gradients close to the current iterate, to which the adversary replies, if known."""
+
+    def __call__(self, x: Array) -> Array:
+        return self.evaluate(x)
 
 
 @dataclass(frozen=True)
@@ -25,37 +46,51 @@ class Move:
     direction: Array
     longest: float = 1.0
     is_plain: bool = False
-    """Does it lead to the oracle's vertex?"""
+    """Whether it leads to the oracle's vertex."""
     suggested: float | None = None
     """A step that a model of second order thinks best."""
 
 
-class DirectionState(Protocol):
-    """The memory of a direction rule during one run."""
+class DirectionState:
+    """The memory of a direction rule during one run; by default a plain one, with none."""
+
+    active: ActiveSet | None = None
+    """The vertices of which the iterate is a combination, for rules that keep them."""
 
     def propose(self, x: Array, gradient: Array, vertex: Array, gap: float) -> Move:
-        """Where to go from x, given the oracle's vertex and gap = <gradient, x - vertex>."""
-        ...
+        """The next move from x, given the oracle's vertex and gap = <gradient, x - vertex>."""
+        return self.retreat(x, vertex)
 
     def retreat(self, x: Array, vertex: Array) -> Move:
         """The plain move, in place of the proposed one, along which no step improved anything."""
-        ...
+        return Move(vertex - x, is_plain=True)
 
     def accept(self, step: float) -> Array | None:
         """Note the step taken; a rule that knows the new iterate more precisely returns it."""
-        ...
+        return None
 
 
-class DirectionRule(Protocol):
+class DirectionRule:
     """A choice of direction."""
 
-    needs_line_search: bool
+    needs_line_search: bool = True
+    """Whether step rules have to look along the line."""
 
-    def start(self, x: Array, gradient_at: GradientAt) -> DirectionState: ...
+    def start(self, x: Array, gradient_at: GradientSource) -> DirectionState:
+        """The state of a run from x."""
+        raise NotImplementedError
+
+    def resume(self, active: ActiveSet, gradient_at: GradientSource) -> DirectionState:
+        """The state of a run that goes on from the vertices of another."""
+        return self.start(active.x, gradient_at)
+
+    def over(self, feasible: Any) -> DirectionRule:
+        """The rule for one set, for rules that ask its oracle by themselves."""
+        return self
 
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(DirectionRule):
     """Towards the oracle's vertex: d = v - x.
 
     Examples
@@ -67,19 +102,8 @@ class Plain:
 
     needs_line_search = False
 
-    def start(self, x: Array, gradient_at: GradientAt) -> DirectionState:
-        return _Plain()
-
-
-class _Plain:
-    def propose(self, x: Array, gradient: Array, vertex: Array, gap: float) -> Move:
-        return self.retreat(x, vertex)
-
-    def retreat(self, x: Array, vertex: Array) -> Move:
-        return Move(vertex - x, is_plain=True)
-
-    def accept(self, step: float) -> Array | None:
-        return None
+    def start(self, x: Array, gradient_at: GradientSource) -> DirectionState:
+        return DirectionState()
 
 
 # ------------------------------
@@ -87,7 +111,7 @@ class _Plain:
 
 
 @dataclass(frozen=True)
-class Conjugate:
+class Conjugate(DirectionRule):
     """Towards a point s that makes d = s - x conjugate to the last direction, or the last two.
 
     s = (v + nu s_1 + mu s_2) / (1 + nu + mu) with v the oracle's vertex, s_1 and s_2 the points
@@ -110,13 +134,12 @@ class Conjugate:
     """
 
     memory: int = 1
-    needs_line_search = True
 
     def __post_init__(self) -> None:
         if self.memory not in (1, 2):
             raise ValueError(f"memory must be 1 or 2 directions, got {self.memory!r}.")
 
-    def start(self, x: Array, gradient_at: GradientAt) -> DirectionState:
+    def start(self, x: Array, gradient_at: GradientSource) -> DirectionState:
         return _Conjugate(self.memory)
 
 
@@ -132,10 +155,10 @@ class PastStep:
     """H d_i up to a positive factor: what the step changed in the gradient."""
 
 
-class _Conjugate:
+class _Conjugate(DirectionState):
     LEAST_SLOPE = 1e-4
     """The least descent that is accepted, as a fraction of the plain direction's."""
-    SHORTEST, LONGEST = 1e-6, 1.0 - 1e-5
+    SHORTEST_STEP, LONGEST_STEP = 1e-6, 1.0 - 1e-5
     """Steps outside are no basis for the next direction: nothing moved, or nothing is left."""
 
     def __init__(self, memory: int) -> None:
@@ -161,7 +184,7 @@ class _Conjugate:
 
     def accept(self, step: float) -> Array | None:
         assert self._aim is not None
-        if self.SHORTEST <= step <= self.LONGEST:
+        if self.SHORTEST_STEP <= step <= self.LONGEST_STEP:
             self._pending = (self._aim, step)
         else:
             self._past, self._pending = [], None
