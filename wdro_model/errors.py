@@ -32,7 +32,6 @@ class InfeasibleError(ValueError):
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> x = cp.Variable(2)
     >>> try:
     ...     wdro.Problem(cp.Minimize(cp.sum(x)), [x >= 1, cp.sum(x) <= 1])
@@ -47,7 +46,6 @@ class UnboundedError(ValueError):
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> x = cp.Variable(2)
     >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
     >>> try:
@@ -63,7 +61,6 @@ class InaccurateError(SolverError):
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> issubclass(wdro.InaccurateError, cp.SolverError)
     True
     """
@@ -79,7 +76,6 @@ class NoReformulationError(ValueError):
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> x = cp.Variable(2, nonneg=True)
     >>> gain = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
     >>> loss, ball = cp.Minimize(cp.exp(-gain @ x)), wdro.WassersteinBall(0.1)
@@ -101,7 +97,6 @@ class InexactOracleError(ValueError):
 
     Examples
     --------
-    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
     >>> upside_down = wdro.sets.Oracle(lambda direction: np.eye(3)[np.argmax(direction)], 3)
     >>> x = cp.Variable(3)
     >>> price = wdro.UncertainParameter(3, samples=[[1.0, 2.0, 3.0]])
@@ -119,7 +114,6 @@ class MissingRuleError(NotImplementedError):
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> x = cp.Variable((2, 2))
     >>> picture = wdro.UncertainParameter((2, 2), samples=[[[1.0, 0.0], [0.0, 1.0]]])
     >>> try:
@@ -135,7 +129,6 @@ class UnknownToCost(ValueError):
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
     >>> bound = wdro.costs.BoundUserCost(2, lambda a, b: np.abs(b - a).sum(axis=1))
     >>> try:
     ...     bound.dual_norms(np.ones((1, 2)))

@@ -30,8 +30,6 @@ def pieces(expression: Any, parameters: Iterable[Any], limit: int = 64) -> tuple
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
-    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, samples=[[1.0, 2.0]])
     >>> len(wdro.loss.pieces(cp.abs(price @ x) + cp.maximum(price[0], 0, 1), [price]))
     6
     >>> wdro.loss.pieces(cp.exp(price @ x), [price]) is None

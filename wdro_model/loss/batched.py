@@ -288,7 +288,6 @@ class Pullback:
 
     Examples
     --------
-    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
     >>> x, price = cp.Variable(2), wdro.UncertainParameter(2)
     >>> loss = wdro.loss.BatchedLoss(price @ x)
     >>> _, pullback = loss({x: np.array([1.0, 2.0])}, {price: np.array([[3.0, 4.0]])})
@@ -308,7 +307,6 @@ class Loss(Protocol):
 
     Examples
     --------
-    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
     >>> x, price = cp.Variable(2), wdro.UncertainParameter(2)
     >>> loss: wdro.loss.Loss = wdro.loss.BatchedLoss(cp.pos(price @ x))
     >>> values, _ = loss({x: np.ones(2)}, {price: np.array([[1.0, 2.0], [-3.0, -4.0]])})
@@ -337,7 +335,6 @@ class BatchedLoss:
 
     Examples
     --------
-    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
     >>> x, price = cp.Variable(2), wdro.UncertainParameter(2)
     >>> loss = wdro.loss.BatchedLoss(cp.square(price @ x))
     >>> values, pullback = loss({x: np.ones(2)}, {price: np.array([[1.0, 2.0], [3.0, 4.0]])})

@@ -45,7 +45,6 @@ class CallableLoss:
 
     Examples
     --------
-    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
     >>> x = cp.Variable(2)
     >>> target = wdro.UncertainParameter(2, samples=[[0.0, 1.0], [1.0, 0.0], [2.0, 2.0]])
     >>> def squared_distance(values, scenarios):

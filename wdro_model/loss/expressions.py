@@ -173,9 +173,7 @@ def substitute(expression: Any, values: Mapping[Any, np.ndarray]) -> Any:
 
     Examples
     --------
-    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
     >>> from wdro_model.counterparts import substitute
-    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, samples=[[1.0, 2.0]])
     >>> certain = substitute(price @ x, {price: np.array([3.0, 4.0])})
     >>> x.value = [1.0, 1.0]
     >>> float(certain.value)

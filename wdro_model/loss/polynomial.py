@@ -29,8 +29,6 @@ def degree(expression: Any, parameters: Iterable[Any]) -> float:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
-    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, samples=[[1.0, 2.0]])
     >>> [wdro.loss.degree(loss, [price]) for loss in (price @ x, cp.square(price @ x), cp.sum(x))]
     [1.0, 2.0, 0]
     """
@@ -69,8 +67,6 @@ class AffineParts:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
-    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, samples=[[1.0, 2.0]])
     >>> parts = wdro.loss.affine_parts(price @ x + cp.sum_squares(x), [price])
     >>> x.value = [1.0, 2.0]
     >>> float(parts.constant.value), parts.slopes[price].value
@@ -88,8 +84,6 @@ def affine_parts(expression: Any, parameters: Iterable[Any]) -> AffineParts:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
-    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, samples=[[1.0, 2.0]])
     >>> parts = wdro.loss.affine_parts(-price @ x + 1, [price])
     >>> x.value = [1.0, 2.0]
     >>> parts.slopes[price].value

@@ -24,7 +24,6 @@ class Structure:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, "price", samples=[[1.0, 2.0]])
     >>> structure = wdro.loss.analyse(cp.pos(price @ x), [price])
     >>> structure.curvature_in_data, len(structure.pieces)
@@ -92,7 +91,6 @@ def analyse(expression: Any, parameters: Iterable[Any], limit: int = 64) -> Stru
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, "price", samples=[[1.0, 2.0]])
     >>> print(wdro.loss.analyse(price @ x, [price]).describe())
     convex in the decision, affine in the data (price)
@@ -122,8 +120,6 @@ def convexity_in_data(expression: Any, parameters: Iterable[Any]) -> str:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
-    >>> x, price = cp.Variable(2), wdro.UncertainParameter(2, samples=[[1.0, 2.0]])
     >>> wdro.loss.convexity_in_data(cp.exp(price @ x), [price])
     'convex'
     """
@@ -203,7 +199,6 @@ def is_canonicalisable(expression: Any) -> bool:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> x, costs = cp.Variable(2), wdro.UncertainParameter((2, 2))
     >>> wdro.loss.is_canonicalisable(cp.exp(cp.sum(x)))
     True

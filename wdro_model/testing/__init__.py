@@ -40,7 +40,6 @@ def check_loss(
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> from wdro_model.testing import check_loss
     >>> x, z = cp.Variable(), wdro.UncertainParameter(samples=[1.0, 2.0])
     >>> def square(values, scenarios):

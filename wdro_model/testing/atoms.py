@@ -83,7 +83,6 @@ def check_atom(
 
     Examples
     --------
-    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
     >>> from wdro_model.testing import check_atom
     >>> class Twice(cp.abs):                                   # its rule is that of cp.abs
     ...     def numeric(self, values):

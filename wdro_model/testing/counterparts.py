@@ -69,7 +69,6 @@ def check_counterpart(
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> from wdro_model.counterparts import Counterpart, Program, substitute
     >>> from wdro_model.testing import check_counterpart
     >>> class MeanLoss(Counterpart):

@@ -126,7 +126,6 @@ class WassersteinBall:
 
         Examples
         --------
-        >>> import wdro_model as wdro
         >>> wdro.WassersteinBall(0.1).confidence is None
         True
         """
@@ -137,7 +136,6 @@ class WassersteinBall:
 
         Examples
         --------
-        >>> import wdro_model as wdro
         >>> wdro.WassersteinBall(0.1).unassured().radius
         0.1
         """
@@ -149,7 +147,6 @@ class WassersteinBall:
 
         Examples
         --------
-        >>> import wdro_model as wdro
         >>> ball = wdro.WassersteinBall.order(2, 0.5)
         >>> ball.radius, ball.distance
         (0.25, 0.5)

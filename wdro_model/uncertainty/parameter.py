@@ -231,7 +231,6 @@ class UncertainParameter(cp.Parameter):
 
         Examples
         --------
-        >>> import wdro_model as wdro
         >>> demand = wdro.UncertainParameter(name="demand", support=wdro.supports.Box(0, 10))
         >>> demand.as_samples([1, 2, 3])
         array([1., 2., 3.])
@@ -251,7 +250,6 @@ class UncertainParameter(cp.Parameter):
 
         Examples
         --------
-        >>> import pandas as pd, wdro_model as wdro
         >>> frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
         >>> price = wdro.UncertainParameter(2, "price", samples=frame)
         >>> price.as_scenarios(frame[["b", "a"]], "scenarios")

@@ -33,7 +33,6 @@ class Support(ABC):
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
     >>> box = wdro.supports.Box(0, [1.0, 2.0])
     >>> isinstance(box, wdro.supports.Support)
     True
@@ -159,7 +158,6 @@ class Everywhere(_Coordinatewise):
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> wdro.UncertainParameter(2, samples=[[0.2, 0.4]]).support
     Everywhere()
     """
@@ -413,7 +411,6 @@ class Where(Support):
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
     >>> ring = wdro.supports.Where(lambda points: np.linalg.norm(points, axis=1) >= 1.0)
     >>> ring.contains(np.array([[1.0, 1.0], [0.1, 0.1]]))
     array([ True, False])

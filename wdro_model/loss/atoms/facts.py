@@ -58,7 +58,6 @@ class NoPieces(Exception):
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> class HardFacts(wdro.loss.AtomFacts):
     ...     def pieces(self, atom, sign, at):
     ...         raise wdro.loss.NoPieces
@@ -93,7 +92,6 @@ class AtomFacts:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> from cvxpy.atoms.elementwise.elementwise import Elementwise
     >>> class Cubed(Elementwise):
     ...     def numeric(self, values): return values[0] ** 3
@@ -261,7 +259,6 @@ def declare(*atoms: type) -> Callable[[Family], Family]:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> class MyNorm(cp.norm1):
     ...     pass
     >>> @wdro.loss.declare(MyNorm)
@@ -320,7 +317,6 @@ def rule(
 
     Examples
     --------
-    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
     >>> @wdro.register_rule(cp.normNuc)
     ... def nuclear_norm(atom, v):                       # v: (B, m, n), or (m, n) without data
     ...     left, values, right = np.linalg.svd(v, full_matrices=False)

@@ -41,7 +41,6 @@ class StructuredAtom(Atom):
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> x, costs = cp.Variable(2), wdro.UncertainParameter((2, 2))
     >>> isinstance(wdro.quadratic_form(x, costs), wdro.loss.StructuredAtom)
     True
@@ -126,7 +125,6 @@ def quadratic_form(x: Any, P: Any) -> Any:
 
     Examples
     --------
-    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
     >>> x = cp.Variable(2)
     >>> costs = wdro.UncertainParameter((2, 2), samples=[[[2.0, 1.0], [0.0, 2.0]]])
     >>> loss = wdro.quadratic_form(x, costs)                  # not symmetric

@@ -48,7 +48,6 @@ def check(cost: BoundCost | GroundCost, rows: Array | None = None, seed: int = 0
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
     >>> wdro.costs.check(wdro.costs.Norm(2), np.eye(3))             # says nothing where all is well
     >>> class Halved(wdro.costs.BoundNorm):
     ...     def dual_norms(self, slopes):

@@ -89,7 +89,6 @@ def register_cost(name: str, *, replace: bool = False) -> Callable[[Declared], D
     Examples
     --------
     >>> from dataclasses import dataclass
-    >>> import numpy as np, wdro_model as wdro
     >>> class BoundBottleneck(wdro.costs.BoundNorm):
     ...     def describe(self):
     ...         return "the largest move"
@@ -118,7 +117,6 @@ def cost_names() -> tuple[str, ...]:
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> "norm" in wdro.costs.cost_names()
     True
     """
@@ -130,7 +128,6 @@ def find_cost(name: str) -> type[GroundCost]:
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> wdro.costs.find_cost("norm").__name__
     'Norm'
     """
@@ -143,7 +140,6 @@ class Operation:
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> known = {op.name: op.known for op in wdro.costs.operations(wdro.costs.Norm)}
     >>> known["dual_norm"], known["inverse_times"]
     (True, False)
@@ -162,7 +158,6 @@ def operations(declared: type[GroundCost] | type[BoundCost]) -> tuple[Operation,
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> for operation in wdro.costs.operations(wdro.costs.Callable)[:2]:
     ...     print(operation.known, operation.name, "->", operation.purpose)
     False gradient -> lower bounds on the worst-case risk by ascent, and faster smoothing
@@ -179,7 +174,6 @@ def as_cost(given: Any) -> GroundCost:
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> wdro.costs.as_cost(None), wdro.costs.as_cost("norm")
     (SquaredEuclidean(weights=None), Norm(p=2.0, weights=None))
     """

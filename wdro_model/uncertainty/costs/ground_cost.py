@@ -54,7 +54,6 @@ class BoundCost(ABC):
     Examples
     --------
     >>> from dataclasses import dataclass
-    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
     >>> @dataclass(frozen=True)
     ... class BoundLargest(wdro.costs.BoundCost):
     ...     dimension: int
@@ -385,7 +384,6 @@ class GroundCost(ABC):
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
     >>> cost = wdro.costs.SquaredEuclidean(weights="standardize")
     >>> isinstance(cost, wdro.costs.GroundCost)
     True

@@ -34,7 +34,6 @@ class BoundNorm(WeightedCost):
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
     >>> cost = wdro.costs.BoundNorm(2, p=1.0)
     >>> cost.of_displacements(np.array([[3.0, -4.0]]))
     array([7.])

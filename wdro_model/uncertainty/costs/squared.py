@@ -79,7 +79,6 @@ class BoundSquared(WeightedCost, QuadraticCost):
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
     >>> cost = wdro.costs.BoundSquared(2, weights=np.array([1.0, 4.0]))
     >>> cost.of_displacements(np.array([[1.0, 1.0], [3.0, 0.0]]))
     array([5., 9.])
@@ -184,7 +183,6 @@ class BoundMahalanobis(QuadraticCost):
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
     >>> cost = wdro.costs.BoundMahalanobis(2, precision=np.array([[2.0, 1.0], [1.0, 2.0]]))
     >>> cost.of_displacements(np.array([[1.0, 0.0], [1.0, 1.0]]))
     array([2., 6.])

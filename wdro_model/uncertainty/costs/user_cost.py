@@ -23,7 +23,6 @@ class BoundUserCost(BoundCost):
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
     >>> cost = wdro.costs.BoundUserCost(2, lambda a, b: np.abs(b - a).max(axis=1))
     >>> cost(np.zeros((1, 2)), np.array([[3.0, -4.0]]))
     array([4.])
@@ -69,7 +68,6 @@ class Callable(GroundCost):
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
     >>> def cube(origins, points):
     ...     return np.linalg.norm(points - origins, axis=1) ** 3
     >>> ball = wdro.WassersteinBall.order(3, 0.5, wdro.costs.Callable(cube, order=3))

@@ -303,7 +303,6 @@ class RescaledCost(BoundCost):
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
     >>> metres = wdro.costs.BoundSquared(2)
     >>> kilometres = wdro.costs.RescaledCost(metres, units=np.full(2, 1000.0), unit=1e6)
     >>> kilometres.of_displacements(np.array([[3.0, 4.0]]))
