@@ -50,7 +50,7 @@ def test_every_public_name_answers_a_misspelt_keyword(name):
             "Did you mean 'forbidden'",
         ),
         (lambda: wdro.WassersteinBall(radus=1.0), "WassersteinBall: .*Did you mean 'radius'"),
-        (lambda: wdro.UncertainParameter(2, data=DATA), "The observed data is samples="),
+        (lambda: wdro.UncertainParameter(2, data=DATA), "Did you mean 'samples'"),
         (lambda: wdro.UncertainParameter(2, sampels=DATA), "Did you mean 'samples'"),
         (lambda: wdro.cvar(1.0, levle=0.9), "Did you mean 'level'"),
         (lambda: wdro.Problem(cp.Minimize(0), ambiguty=None), "Did you mean 'ambiguity'"),

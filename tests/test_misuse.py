@@ -45,10 +45,10 @@ def problem_of(objective, x, **more):
             lambda: wdro.WassersteinBall.order(HUGE, 1.0),
             "order p .* number >= 1, got an integer of 401 digits",
         ),
-        (lambda: wdro.costs.Norm(HUGE), r"number in \[1, inf\], got an integer of 401"),
+        (lambda: wdro.costs.Norm(HUGE), "number >= 1, got an integer of 401"),
         (lambda: wdro.solvers.Conic(3), "takes the name of a solver, got 3; installed: .*CLARABEL"),
         (lambda: wdro.solvers.Conic("SCS", 3), "options of Conic must be a dict, got 3"),
-        (lambda: wdro.costs.Norm("max"), r"number in \[1, inf\], got 'max'"),
+        (lambda: wdro.costs.Norm("max"), "number >= 1, got 'max'"),
     ],
 )
 def test_values_of_the_wrong_kind(build, message):

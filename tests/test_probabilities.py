@@ -555,10 +555,13 @@ def test_one_of_several_parameters_may_have_them():
 BAD = {
     "sum": ([0.5, 0.25, 0.1], r"add up to 1, got a sum of 0.85; p / p.sum\(\) does"),
     "zero": ([0.0, 0.0, 0.0], "a sum of 0; some sample must have a positive one"),
-    "negative": ([0.5, -0.25, 0.75], "at least 0, got -0.25 for sample 1"),
-    "nan": ([0.5, np.nan, 0.5], "finite and at least 0, got nan for sample 1"),
-    "length": ([0.5, 0.5], r"for each of the 3 samples, shape \(3,\), got shape \(2,\)"),
-    "words": (["a", "b", "c"], "must be real numbers"),
+    "negative": ([0.5, -0.25, 0.75], "at least 0, got -0.25 at index 1"),
+    "nan": ([0.5, np.nan, 0.5], "must be finite, got nan at index 1"),
+    "length": (
+        [0.5, 0.5],
+        r"must have shape \(3,\), got shape \(2,\); one for each of the 3 samples",
+    ),
+    "words": (["a", "b", "c"], "must be an array of numbers"),
     "matrix": (np.eye(3), r"got shape \(3, 3\)"),
 }
 

@@ -180,10 +180,13 @@ def blaming(whose: str) -> Iterator[None]:
         raise
 
 
-def unknown_name(kind: str, given: object, known: Iterable[str]) -> str:
-    """The message for a name that is not known: what was given, the nearest one, the list."""
+def unknown_name(kind: str, given: object, known: Iterable[str], meant: str | None = None) -> str:
+    """The message for a name that is not known: what was given, the nearest one, the list.
+
+    meant: the name to suggest in place of the nearest one.
+    """
     known = sorted(known)
-    hint = did_you_mean(given, known)
+    hint = did_you_mean(given, known) if meant is None else f" Did you mean {meant!r}?"
     return f"unknown {kind} {given!r}.{hint} Known: {', '.join(map(repr, known))}."
 
 

@@ -308,7 +308,7 @@ def test_what_was_solved_does_not_change_with_the_array():
     ("model", "message"),
     [
         (RobustLinearRegression("cvv"), "radius='cvv' of RobustLinearRegression must be a number"),
-        (RobustLinearRegression(-1.0), "must be a finite number >= 0, got -1.0"),
+        (RobustLinearRegression(-1.0), "must be a nonnegative finite number, got -1.0"),
         (RobustLinearRegression(loss="huber"), "unknown loss 'huber'"),
         (RobustLinearRegression(loss="absolut"), "Did you mean 'absolute'"),
         (RobustLinearRegression(labels="free"), "unknown labels 'free'"),

@@ -144,7 +144,7 @@ def test_radii_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="transport cost itself"):
         wdro.WassersteinBall.order(2, cp.Parameter())
     negative = cp.Parameter(value=-1.0)
-    with pytest.raises(ValueError, match="finite number >= 0, got -1"):
+    with pytest.raises(ValueError, match="nonnegative finite number, got -1"):
         problem("affine", negative).solve()
 
 

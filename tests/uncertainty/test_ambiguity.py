@@ -28,7 +28,7 @@ def test_every_kind_of_number_is_a_radius(radius):
     [-1, -1e-300, np.nan, np.inf, "1", None, True, np.True_, 1j, np.array([1.0]), np.array(-1.0)],
 )
 def test_what_is_not_a_radius_is_refused(radius):
-    message = r"radius of a Wasserstein ball must be a finite number >= 0, got"
+    message = r"radius of a Wasserstein ball must be a nonnegative finite number, got"
     for make in (WassersteinBall, lambda r: WassersteinBall.order(2, r)):
         with pytest.raises(ValueError, match=message):
             make(radius)
@@ -63,7 +63,7 @@ def test_orders_go_with_their_costs():
         ((2, 1.0, Norm()), "Norm is a cost of order 1.0, not 2: order 1 goes with Norm"),
         ((2, 1.0, lambda a, b: 0), "Callable is a cost of order None, not 2"),
         ((3, 1.0), "no default cost of order 3: give"),
-        ((0.5, 1.0), "order p of a Wasserstein ball must be a number >= 1, got 0.5"),
+        ((0.5, 1.0), "order p of a Wasserstein ball must be a finite number >= 1, got 0.5"),
         (("2", 1.0), "got '2'"),
         ((np.nan, 1.0), "got nan"),
         ((True, 1.0), "got True"),

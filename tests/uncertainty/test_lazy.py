@@ -44,9 +44,11 @@ def test_blocks_may_be_kept_unless_memory_is_reused(lazy):
 def test_misuse_is_refused(lazy):
     with pytest.raises(IndexError, match="scenario 7 of 7"):
         lazy[7]
-    with pytest.raises(ValueError, match="size of a batch must be a positive integer, got 0"):
+    with pytest.raises(ValueError, match="size of a batch must be an integer of at least 1, got 0"):
         list(lazy.batches(0))
-    with pytest.raises(ValueError, match="count of scenarios must be a positive integer, got 0"):
+    with pytest.raises(
+        ValueError, match="count of scenarios must be an integer of at least 1, got 0"
+    ):
         LazySamples(square, 0, (2,))
     with pytest.raises(ValueError, match=r"scenario 0 was generated with shape \(2,\), expected"):
         LazySamples(square, 3, (3,))[0]

@@ -226,10 +226,10 @@ def test_samples_must_respect_a_sparsity_pattern():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"shape": 0}, r"has shape 0; a shape is a positive integer"),
-        ({"shape": (2, 0)}, r"has shape \(2, 0\)"),
-        ({"shape": 2.5}, "has shape 2.5"),
-        ({"shape": "ab"}, "has shape 'ab'"),
+        ({"shape": 0}, "must be an integer of at least 1, got 0; a shape is a positive integer"),
+        ({"shape": (2, 0)}, "shape of .* must be an integer of at least 1, got 0"),
+        ({"shape": 2.5}, "shape of .* got 2.5"),
+        ({"shape": "ab"}, "shape of .* got 'ab'"),
         ({"name": 3}, "must be a string, got 3"),
         ({"value": 1.0}, "takes no value: give the observed data as samples="),
         ({"support": "box"}, r"support of .*expected one of wdro_model.supports.*got 'box'"),

@@ -242,10 +242,3 @@ def test_a_support_that_is_never_hit_is_given_up_with_its_rate():
 def test_bad_deviations_are_refused(sigma):
     with pytest.raises(ValueError, match=r"sigma must be"):
         sampler(2).draw(np.zeros((1, 2)), sigma, np.random.default_rng(0))
-
-
-def test_bad_shapes_are_refused():
-    with pytest.raises(ValueError, match=r"centers must have shape \(B, 2\), got \(1, 3\)"):
-        sampler(2).draw(np.zeros((1, 3)), 1.0, np.random.default_rng(0))
-    with pytest.raises(ValueError, match=r"frozen must mark the 2 coordinates"):
-        sampler(2, None, np.array([True]))

@@ -6,12 +6,14 @@ wrote the extension. A solve checks shapes and finite numbers alone.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 
+from wdro_model.errors import name_keywords_of
 from wdro_model.loss import CallableLoss
 from wdro_model.loss.batched import FlatLoss, Layout
 from wdro_model.loss.callable import refuse_wrong_gradient
@@ -62,3 +64,6 @@ def check_loss(
         split = layout.split(near).items()
         x = near if decision is not None else layout.join({v: v.project(a) for v, a in split})
         refuse_wrong_gradient(flat, x, rng.standard_normal(len(x)), rng, str(loss.name))
+
+
+name_keywords_of([sys.modules[__name__]])

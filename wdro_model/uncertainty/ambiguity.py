@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 
+from wdro_model.checks import number
 from wdro_model.display.tables import brief_fields
 from wdro_model.uncertainty.costs import GroundCost, Norm, SquaredEuclidean, as_cost
-from wdro_model.uncertainty.costs.weighted_cost import as_float, shown
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 
@@ -151,14 +149,7 @@ class WassersteinBall:
         >>> ball.radius, ball.distance
         (0.25, 0.5)
         """
-        if (
-            isinstance(p, bool)
-            or not isinstance(p, numbers.Real)
-            or not 1 <= as_float(p) < math.inf
-        ):
-            raise ValueError(
-                f"order p of a Wasserstein ball must be a number >= 1, got {shown(p)}."
-            )
+        p = number("order p of a Wasserstein ball", p, low=1)
         if isinstance(radius, cp.Parameter):
             raise ValueError(
                 "a radius that is a parameter bounds the transport cost itself: "
@@ -171,7 +162,7 @@ class WassersteinBall:
                 f"no default cost of order {p:g}: give cost=costs.Callable(function, order={p:g}), "
                 "or use p = 1 or 2."
             )
-        chosen = as_cost(_DEFAULT_COSTS[float(p)]() if cost is None else cost)
+        chosen = as_cost(_DEFAULT_COSTS[p]() if cost is None else cost)
         if chosen.order != p:
             raise ValueError(
                 f"{type(chosen).__name__} is a cost of order {chosen.order}, not {p:g}: "
@@ -179,7 +170,7 @@ class WassersteinBall:
                 "Callable(function, order=p) states its own."
             )
         try:
-            return cls(distance ** float(p), chosen)
+            return cls(distance**p, chosen)
         except OverflowError:
             raise ValueError(
                 f"radius {distance!r} to the power {p:g} is not a finite number."
@@ -241,13 +232,7 @@ def _check_same_cost(given: GroundCost, own: GroundCost) -> None:
 
 
 def nonnegative(given: Any, name: str) -> float:
-    """A radius, or what is like one; a ValueError for anything but a finite number >= 0."""
-    if isinstance(given, np.ndarray) and given.ndim == 0:
-        given = given.item()
-    number = isinstance(given, numbers.Real) and not isinstance(given, bool | np.bool_)
-    if not number or not 0 <= as_float(given) < math.inf:
-        hint = "; radius 0 is the observed distribution itself" if number and given < 0 else ""
-        raise ValueError(
-            f"{name} of a Wasserstein ball must be a finite number >= 0, got {shown(given)}{hint}."
-        )
-    return float(given)
+    """A radius as a finite number >= 0; arrays of no dimension are taken as well."""
+    given = given.item() if isinstance(given, np.ndarray) and given.ndim == 0 else given
+    hint = "radius 0 is the observed distribution itself"
+    return number(f"{name} of a Wasserstein ball", given, low=0, hint=hint)

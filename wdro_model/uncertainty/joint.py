@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model.checks import whole_number
 from wdro_model.uncertainty.parameter import (
     CHUNK_ENTRIES,
     UncertainParameter,
@@ -103,7 +104,7 @@ class JointSamples:
         """The average observation (d,)."""
         step = max(1, CHUNK_ENTRIES // self.dimension)
         if self.probabilities is not None:
-            parts = zip(_split(self.probabilities, step), self.blocks(step))
+            parts = zip(_slices(self.probabilities, step), self.blocks(step))
             return read_only(np.asarray(sum(p @ block for p, block in parts)))
         if self._rows is None:
             return read_only(self._data.mean(axis=0))
@@ -369,11 +370,6 @@ class JointSamples:
             )
 
 
-def _split(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Consecutive blocks of at most `size` values."""
-    return (values[start : start + size] for start in range(0, len(values), size))
-
-
 def _common_probabilities(
     parameters: tuple[UncertainParameter, ...], orders: list[Any]
 ) -> np.ndarray | None:
@@ -462,10 +458,8 @@ class LazySamples:
     def __init__(
         self, generate: Callable[[int], np.ndarray], count: int, shape: tuple[int, ...]
     ) -> None:
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-            raise ValueError(f"count of scenarios must be a positive integer, got {count!r}.")
         self.generate = generate
-        self.shape = (int(count), *shape)
+        self.shape = (whole_number("count of scenarios", count, low=1), *shape)
 
     @property
     def ndim(self) -> int:
@@ -495,7 +489,7 @@ class LazySamples:
         reuse: write every block into the same memory. A block is then valid until the next one is
         asked for; without it the caller may keep the blocks.
         """
-        _check_size(size)
+        whole_number("size of a batch", size, low=1)
         buffer = np.empty((min(size, len(self)), *self.shape[1:])) if reuse else None
         for start in range(0, len(self), size):
             yield self._fill(range(start, min(start + size, len(self))), buffer)
@@ -531,32 +525,24 @@ def scenario_batches(
     Takes what `JointSamples.join` takes. Lazy scenarios are generated block by block, so that
     memory holds a block at a time; with `reuse` their next block may overwrite the last one.
     """
-    _check_size(size)
-    if isinstance(scenarios, Mapping | LazySamples):
-        given = joint.by_parameter(scenarios)
-        if any(isinstance(value, LazySamples) for value in given.values()):
-            return _lazy_batches(joint, given, size, reuse)
-    rows = joint.join(scenarios)
-    return (rows[start : start + size] for start in range(0, len(rows), size))
-
-
-def _lazy_batches(
-    joint: JointSamples, given: Mapping[UncertainParameter, Any], size: int, reuse: bool
-) -> Iterator[np.ndarray]:
+    whole_number("size of a batch", size, low=1)
+    if not isinstance(scenarios, Mapping | LazySamples):
+        return _slices(joint.join(scenarios), size)
+    given = joint.by_parameter(scenarios)
+    if not any(isinstance(value, LazySamples) for value in given.values()):
+        return _slices(joint.join(scenarios), size)
     arrays = {
-        p: given[p]
-        if isinstance(given[p], LazySamples)
-        else p.as_scenarios(given[p], f"scenarios of {p.name()!r}")
+        p: value
+        if isinstance(value := given[p], LazySamples)
+        else p.as_scenarios(value, f"scenarios of {p.name()!r}")
         for p in joint.parameters
     }
     joint.row_orders([index_of(given[p]) for p in joint.parameters])
     counts = [len(array) for array in arrays.values()]
     joint.check_counts(counts)
     streams = {
-        p: array.batches(size, reuse=reuse)
-        if isinstance(array, LazySamples)
-        else _slices(array, size)
-        for p, array in arrays.items()
+        p: a.batches(size, reuse=reuse) if isinstance(a, LazySamples) else _slices(a, size)
+        for p, a in arrays.items()
     }
     # zip(*streams) would keep hold of its first blocks.
     return (
@@ -565,11 +551,6 @@ def _lazy_batches(
     )
 
 
-def _slices(array: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    return (array[start : start + size] for start in range(0, len(array), size))
-
-
-def _check_size(size: Any) -> None:
-    """Refuse a batch size that is not a positive integer."""
-    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-        raise ValueError(f"size of a batch must be a positive integer, got {size!r}.")
+def _slices(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Consecutive blocks of at most `size` values."""
+    return (values[start : start + size] for start in range(0, len(values), size))

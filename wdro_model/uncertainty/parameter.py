@@ -11,6 +11,7 @@ from typing import Any, TypedDict, Unpack
 import cvxpy as cp
 import numpy as np
 
+from wdro_model.checks import whole_number
 from wdro_model.errors import unknown_name
 from wdro_model.uncertainty.samples import (
     NamesCoordinates,
@@ -283,12 +284,8 @@ class UncertainParameter(cp.Parameter):
 
 def _as_shape(label: str, shape: Any) -> tuple[int, ...]:
     dimensions = tuple(shape) if np.iterable(shape) and not isinstance(shape, str) else (shape,)
-    for n in dimensions:
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-            raise ValueError(
-                f"{label} has shape {shape!r}; a shape is a positive integer or a tuple of them."
-            )
-    return tuple(int(n) for n in dimensions)
+    hint = "a shape is a positive integer or a tuple of them"
+    return tuple(whole_number(f"the shape of {label}", n, low=1, hint=hint) for n in dimensions)
 
 
 def _as_support(support: Any) -> Support:
@@ -308,8 +305,8 @@ def _refuse_attributes(label: str, name: Any, attributes: dict[str, Any]) -> Non
     known = [*KNOWN, "name", "samples", "support", "probabilities", "labels", "shape"]
     for key in attributes:
         if key not in (*KNOWN, "value", "id"):
-            meant = " The observed data is samples=." if key in DATA_WORDS else ""
-            raise TypeError(f"{label}: {unknown_name('argument', key, known)}{meant}")
+            meant = "samples" if key in DATA_WORDS else None
+            raise TypeError(f"{label}: {unknown_name('argument', key, known, meant)}")
     if attributes.get("value") is not None:
         raise ValueError(f"{label} takes no value: give the observed data as samples=.")
     for key in ("complex", "imag", "hermitian", "boolean", "integer"):

@@ -31,6 +31,8 @@ from typing import Any, Protocol, runtime_checkable
 import cvxpy as cp
 import numpy as np
 
+from wdro_model.checks import real_array
+
 SHOWN = 6
 """Names of columns that a message lists."""
 
@@ -409,29 +411,17 @@ class SampleShares:
 
 def as_probabilities(given: Any, size: int, what: str) -> np.ndarray:
     """Probabilities (size,) that add up to one, from what a user gives; read-only."""
-    try:
-        array = np.array(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{what} must be real numbers, got {given!r}.") from error
-    if array.shape == (size, 1):
-        array = array[:, 0]
-    if array.shape != (size,):
-        raise ValueError(
-            f"{what} must be one number for each of the {size} samples, shape ({size},), got shape "
-            f"{array.shape}."
-        )
-    wrong = ~(np.isfinite(array) & (array >= 0))
-    if wrong.any():
-        k = int(np.argmax(wrong))
-        raise ValueError(
-            f"{what} must be finite and at least 0, got {float(array[k])} for sample {k}; leave "
-            "that sample out, or give it 0."
-        )
+    given = np.ravel(given) if np.shape(given) == (size, 1) else given
+    hint = "leave that sample out, or give it 0"
+    array = real_array(what, given, (size,), hint=f"one for each of the {size} samples; {hint}")
+    if (array < 0).any():
+        k = int(np.argmin(array))
+        raise ValueError(f"{what} must be at least 0, got {float(array[k])} at index {k}; {hint}.")
     total = float(array.sum())
     if abs(total - 1.0) > CLOSE:
         way_out = "p / p.sum() does" if total > 0 else "some sample must have a positive one"
         raise ValueError(f"{what} must add up to 1, got a sum of {total:.10g}; {way_out}.")
-    array /= total
+    array = array / total
     array.flags.writeable = False
     return array
 

@@ -39,11 +39,6 @@ class GaussianSampler:
 
     def __init__(self, joint: JointSamples, frozen: np.ndarray | None = None) -> None:
         held = np.zeros(joint.dimension, dtype=bool) if frozen is None else np.asarray(frozen)
-        if held.shape != (joint.dimension,) or held.dtype != bool:
-            raise ValueError(
-                f"frozen must mark the {joint.dimension} coordinates with booleans, got "
-                f"{held.dtype} of shape {held.shape}."
-            )
         self.joint = joint
         self.frozen = held if held.any() else None
         self._coupled = [
@@ -58,10 +53,6 @@ class GaussianSampler:
 
         sigma: the standard deviation, a positive number or one per coordinate (d,).
         """
-        if centers.ndim != 2 or centers.shape[1] != self.joint.dimension:
-            raise ValueError(
-                f"centers must have shape (B, {self.joint.dimension}), got {centers.shape}."
-            )
         sigma = self._deviations(sigma)
         points = rng.standard_normal(centers.shape)
         points *= sigma

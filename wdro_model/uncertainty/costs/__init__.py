@@ -16,7 +16,12 @@ from wdro_model.uncertainty.costs.cost_register import (
     operations,
     register_cost,
 )
-from wdro_model.uncertainty.costs.ground_cost import BoundCost, GroundCost
+from wdro_model.uncertainty.costs.ground_cost import (
+    BoundCost,
+    BoundUserCost,
+    Callable,
+    GroundCost,
+)
 from wdro_model.uncertainty.costs.norm import BoundNorm, Norm
 from wdro_model.uncertainty.costs.squared import (
     BoundMahalanobis,
@@ -24,7 +29,6 @@ from wdro_model.uncertainty.costs.squared import (
     Mahalanobis,
     SquaredEuclidean,
 )
-from wdro_model.uncertainty.costs.user_cost import BoundUserCost, Callable
 from wdro_model.uncertainty.costs.weighted_cost import RescaledCost
 
 __all__ = [

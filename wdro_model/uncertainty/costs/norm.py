@@ -12,14 +12,13 @@ import cvxpy as cp
 import numpy as np
 from scipy.special import gamma
 
+from wdro_model.checks import number
 from wdro_model.display.tables import brief_fields
 from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost
 from wdro_model.uncertainty.costs.weighted_cost import (
     WeightedCost,
-    as_float,
     own_weights,
     resolve_weights,
-    shown,
     weighted_formula,
 )
 from wdro_model.uncertainty.parameter import one_if_equal
@@ -193,10 +192,9 @@ class Norm(GroundCost):
 
     def __post_init__(self) -> None:
         p: Any = np.inf if isinstance(self.p, str) and self.p.lower() == "inf" else self.p
-        number = isinstance(p, numbers.Real) and not isinstance(p, bool)
-        if not number or not p >= 1 or (np.isinf(as_float(p)) and p != np.inf):
-            raise ValueError(f"p of a Norm cost must be a number in [1, inf], got {shown(self.p)}.")
-        object.__setattr__(self, "p", as_float(p))
+        if not (isinstance(p, numbers.Real) and p == np.inf):
+            p = number("p of a Norm cost", p, low=1, hint="or inf")
+        object.__setattr__(self, "p", float(p))
         object.__setattr__(self, "weights", own_weights(self.weights))
 
     def bind(self, joint: JointSamples) -> BoundNorm:

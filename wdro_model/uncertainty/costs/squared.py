@@ -12,6 +12,7 @@ import cvxpy as cp
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 
+from wdro_model.checks import real_array
 from wdro_model.display.tables import brief_fields
 from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost
 from wdro_model.uncertainty.costs.weighted_cost import (
@@ -20,7 +21,7 @@ from wdro_model.uncertainty.costs.weighted_cost import (
     resolve_weights,
     weighted_formula,
 )
-from wdro_model.uncertainty.parameter import one_if_equal
+from wdro_model.uncertainty.parameter import UncertainParameter, one_if_equal
 from wdro_model.uncertainty.samples import column_names, in_order, label_order
 
 if TYPE_CHECKING:
@@ -301,6 +302,7 @@ class Mahalanobis(GroundCost):
                 + ("neither." if self.covariance is None else "both.")
             )
         name = "precision" if self.covariance is None else "covariance"
+        _refuse_blocks(getattr(self, name), name)
         columns = column_names(getattr(self, name), name, numbered=True)
         if columns is not None:  # its rows go with its columns
             ordered = in_order(getattr(self, name), columns, f"the rows of the {name}")
@@ -326,21 +328,24 @@ class Mahalanobis(GroundCost):
         return "(xi - zeta)' P (xi - zeta)"
 
 
-def _positive_definite(given: Any, name: str) -> np.ndarray:
-    if isinstance(given, Mapping):
+def _refuse_blocks(given: Any, name: str) -> None:
+    """Refuse a dictionary of matrices; one of columns {label: (d,)} is a frame."""
+    if isinstance(given, Mapping) and any(
+        isinstance(key, UncertainParameter) or np.ndim(value) != 1 for key, value in given.items()
+    ):
         raise ValueError(
-            f"{name} of Mahalanobis is one matrix over the coordinates of all uncertain parameters,"
-            " in the order of problem.uncertain_parameters(), not a dict; for one block for each "
-            "parameter pass scipy.linalg.block_diag(first, second, ...)."
+            f"{name} of Mahalanobis is one matrix of the joint data, got a dictionary: matrices by "
+            "parameter are not taken. Pass one matrix over the coordinates of all uncertain "
+            "parameters, in the order of problem.uncertain_parameters(), block diagonal by "
+            "scipy.linalg.block_diag(first, second, ...); or, where a number for each coordinate "
+            "does, SquaredEuclidean(weights={parameter: ...})."
         )
-    try:
-        matrix = np.array(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} of Mahalanobis must be a real matrix, got {given!r}.") from error
+
+
+def _positive_definite(given: Any, name: str) -> np.ndarray:
+    matrix = real_array(f"{name} of Mahalanobis", given).copy()
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"{name} of Mahalanobis must be square, got shape {matrix.shape}.")
-    if not np.all(np.isfinite(matrix)):
-        raise ValueError(f"{name} of Mahalanobis must be finite.")
     gap = float(np.abs(matrix - matrix.T).max())
     if gap > 1e-9 * float(np.abs(matrix).max()):
         raise ValueError(

@@ -242,21 +242,6 @@ def _unknown(key: Any, joint: JointSamples) -> ValueError:
     )
 
 
-def as_float(number: Any) -> float:
-    """A number as a float, infinite where it is too large for one."""
-    try:
-        return float(number)
-    except OverflowError:
-        return np.inf if number > 0 else -np.inf
-
-
-def shown(given: Any) -> str:
-    """What the user gave, for a message; an integer of hundreds of digits by its size."""
-    if isinstance(given, int) and abs(given) > 10**300:
-        return f"an integer of {len(str(abs(given)))} digits"
-    return repr(given)
-
-
 def cost_on(
     cost: GroundCost, own: Sequence[UncertainParameter], every: Sequence[UncertainParameter]
 ) -> GroundCost:
