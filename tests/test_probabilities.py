@@ -559,7 +559,7 @@ BAD = {
     "nan": ([0.5, np.nan, 0.5], "must be finite, got nan at index 1"),
     "length": (
         [0.5, 0.5],
-        r"must have shape \(3,\), got shape \(2,\); one for each of the 3 samples",
+        r"must have shape \(3,\), got shape \(2,\); one for each",
     ),
     "words": (["a", "b", "c"], "must be an array of numbers"),
     "matrix": (np.eye(3), r"got shape \(3, 3\)"),

@@ -46,9 +46,7 @@ def test_misuse_is_refused(lazy):
         lazy[7]
     with pytest.raises(ValueError, match="size of a batch must be an integer of at least 1, got 0"):
         list(lazy.batches(0))
-    with pytest.raises(
-        ValueError, match="count of scenarios must be an integer of at least 1, got 0"
-    ):
+    with pytest.raises(ValueError, match="count of scenarios must be an integer of at least"):
         LazySamples(square, 0, (2,))
     with pytest.raises(ValueError, match=r"scenario 0 was generated with shape \(2,\), expected"):
         LazySamples(square, 3, (3,))[0]
