@@ -76,7 +76,7 @@ class TreeSlice(SampledSlice):
 
     def __init__(self, rule: TreeGaussian, x: Array, samples: Array, stream: Stream) -> None:
         self._rule = rule  # type: ignore[assignment]
-        self._shares = SampleShares.of(len(samples))
+        self._shares = SampleShares.full(len(samples))
         self._x, self._samples, self._sigma = x, samples, rule.sigma
         self._length = float(np.linalg.norm(x))
         self._products = rule.products.at(x, samples)

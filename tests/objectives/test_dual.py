@@ -274,7 +274,7 @@ class TornSamples:
         value = self.epsilon * logsumexp(logs, axis=1).mean()
         step = 1e-6 * dual
         curvature = (self.cost(dual - step) - self.cost(dual + step)) / (2 * step)
-        shares = SampleShares.of(len(means))
+        shares = SampleShares.full(len(means))
 
         def expected():
             samples = np.repeat(np.arange(len(means)), 2)

@@ -539,7 +539,7 @@ def transport_scale(joint: JointSamples, cost: BoundCost) -> float:
         # Rounding of the mean gives constant data a tiny spread.
         varies = varies or bool(np.any((rows != first) & ~cost.frozen))
         costs = cost(rows, np.where(cost.frozen, rows, joint.mean))
-        shares = joint.shares.some(slice(number * step, number * step + len(rows)))
+        shares = joint.shares.subset(slice(number * step, number * step + len(rows)))
         total += float(shares.multiple(costs).sum())
     scale = total / joint.size
     if not varies or not 0 < scale < math.inf:

@@ -306,7 +306,7 @@ class LossStatistics:
 
 def mean_of(losses: np.ndarray, probabilities: np.ndarray | None = None) -> float:
     """The mean of losses, with their probabilities where they have some."""
-    return SampleShares.of(losses.size, probabilities).total(losses)
+    return SampleShares.full(losses.size, probabilities).total(losses)
 
 
 def deviation(losses: np.ndarray, probabilities: np.ndarray | None = None) -> float:
@@ -336,7 +336,7 @@ def standard_error(losses: np.ndarray, probabilities: np.ndarray | None = None) 
 
     Probabilities p make 1 / sum p^2 draws of them: the variance is unbiased over 1 - sum p^2.
     """
-    size = SampleShares.of(losses.size, probabilities).effective_size
+    size = SampleShares.full(losses.size, probabilities).effective_size
     if losses.size < 2 or size <= 1.0:
         return float("nan")
     lost = 1.0 if probabilities is None else 1.0 - 1.0 / size

@@ -228,7 +228,7 @@ class Model:
     @property
     def shares(self) -> SampleShares:
         """What each sample counts in averages over them."""
-        return SampleShares.of(1)
+        return SampleShares.full(1)
 
     @property
     def mean_row(self) -> np.ndarray:

@@ -41,7 +41,7 @@ class Empirical:
         self.convex = model.convex_on_samples
         self.size = model.size
         self.rows = model.mean_row if self.affine else model.rows
-        self.shares = SampleShares.of(1) if self.affine else model.shares
+        self.shares = SampleShares.full(1) if self.affine else model.shares
         self.probabilities = model.shares.probabilities
         """By which the samples of a batch are drawn; None where all are drawn alike."""
 
@@ -54,7 +54,7 @@ class Empirical:
         total = 0.0
         for k in range(0, len(self.rows), step):
             values = self.loss.values(x, self.rows[k : k + step])
-            total += float(self.shares.some(slice(k, k + step)).array @ values)
+            total += float(self.shares.subset(slice(k, k + step)).array @ values)
         return total
 
     def held(self, x: Array) -> Callable[[Array], Array]:
@@ -64,14 +64,14 @@ class Empirical:
     def estimate(
         self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator
     ) -> Point:
-        return self._mean(x, self.model.rows[batch], SampleShares.of(len(batch)))
+        return self._mean(x, self.model.rows[batch], SampleShares.full(len(batch)))
 
     def _mean(self, x: Array, rows: Array, shares: SampleShares) -> Point:
         value, gradient = 0.0, np.zeros(self.loss.dimension)
         step = max(1, BATCH_ENTRIES // max(1, rows.shape[1]))
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
-            weights = shares.some(slice(start, start + step)).array
+            weights = shares.subset(slice(start, start + step)).array
             values, pullback = self.loss(x, part)
             value += float(weights @ values)
             gradient += pullback(weights)

@@ -47,7 +47,7 @@ def adversary_gain(model: RobustModel, x: Array) -> float:
     # The slope of an affine loss is one for all samples, and their mean has the mean room to move.
     some = slice(None, None, -(-joint.size // count))
     rows = model.mean_row if model.affine_in_data else joint.matrix[some]
-    mean = SampleShares.of(1).total if model.affine_in_data else joint.shares_of(some).total
+    mean = SampleShares.full(1).total if model.affine_in_data else joint.shares_of(some).total
     slopes = np.array(model.loss(x, rows)[1].in_data(np.ones(len(rows))))
     slopes[:, cost.frozen] = 0.0
     order, scale = cost.small_moves(joint)

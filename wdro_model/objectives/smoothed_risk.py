@@ -151,7 +151,7 @@ class Smoothed:
         shares = None
         if self.probabilities is not None:  # drawn by them, some perhaps more than once
             batch, counts = np.unique(batch, return_counts=True)
-            shares = SampleShares.of(len(batch), counts / counts.sum())
+            shares = SampleShares.full(len(batch), counts / counts.sum())
         stream = Stream(int(rng.integers(2**63)), int(rng.integers(2**63)))
         return self._point(self.integration.slice(x, batch, stream, shares), dual)
 

@@ -85,11 +85,11 @@ class JointSamples:
     @cached_property
     def shares(self) -> SampleShares:
         """What each sample counts in averages over all of them."""
-        return SampleShares.of(self.size, self.probabilities)
+        return SampleShares.full(self.size, self.probabilities)
 
     def shares_of(self, samples: np.ndarray | slice) -> SampleShares:
         """What each of some samples counts in averages over them alone; indices or a slice."""
-        return self.shares.some(samples).alone()
+        return self.shares.subset(samples).normalized()
 
     @cached_property
     def matrix(self) -> np.ndarray:

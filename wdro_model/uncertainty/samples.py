@@ -331,8 +331,8 @@ class SampleShares:
     """(n,); None where all shares are 1/N."""
 
     @classmethod
-    def of(cls, size: int, probabilities: np.ndarray | None = None) -> SampleShares:
-        """Those of all samples."""
+    def full(cls, size: int, probabilities: np.ndarray | None = None) -> SampleShares:
+        """The shares of all samples."""
         return cls(size, size, probabilities)
 
     @cached_property
@@ -344,7 +344,7 @@ class SampleShares:
 
     @property
     def mass(self) -> float:
-        """Their sum."""
+        """The sum of the shares."""
         return self.count / self.divisor if self.probabilities is None else float(self.array.sum())
 
     @property
@@ -389,19 +389,19 @@ class SampleShares:
             return cp.sum(values) / self.divisor
         return self.probabilities @ (values if values.ndim == 1 else cp.vec(values, order="C"))
 
-    def repeated(self, times: int) -> SampleShares:
-        """Those of values of which each sample has several, one after the other."""
+    def repeat(self, times: int) -> SampleShares:
+        """The shares of values of which each sample has several, one after the other."""
         whole = None if self.probabilities is None else np.repeat(self.probabilities, times)
         return SampleShares(self.count * times, self.divisor, whole)
 
-    def alone(self) -> SampleShares:
-        """Those of the same samples in averages over them alone: they add up to one."""
+    def normalized(self) -> SampleShares:
+        """The shares of the same samples in averages over them alone: they add up to one."""
         if self.probabilities is None:
-            return SampleShares.of(self.count)
-        return SampleShares.of(self.count, self.probabilities / self.probabilities.sum())
+            return SampleShares.full(self.count)
+        return SampleShares.full(self.count, self.probabilities / self.probabilities.sum())
 
-    def some(self, index: Any) -> SampleShares:
-        """Those of some of the samples, as they are."""
+    def subset(self, index: Any) -> SampleShares:
+        """The shares of some of the samples, which add up to their probability."""
         if self.probabilities is not None:
             part = self.probabilities[index]
             return SampleShares(len(part), self.divisor, part)

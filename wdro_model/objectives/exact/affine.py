@@ -153,7 +153,7 @@ class RobustAffine(AtMovedMean):
                 some = slice(start, start + step)
                 xi = rows[some][:, active]
                 delta = np.clip(wanted, lower[active] - xi, upper[active] - xi)
-                counted = shares.some(some).multiple(delta)
+                counted = shares.subset(some).multiple(delta)
                 cost += float(np.einsum("ki,ki,i->", counted, delta, weights[active]))
                 move[active] += counted.sum(axis=0)
             return cost / self.size, move / self.size

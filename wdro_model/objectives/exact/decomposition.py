@@ -92,7 +92,7 @@ class Group:
 
     def shares(self, model: RobustModel) -> SampleShares:
         """What they count in averages over all samples."""
-        return model.shares.some(self.index)
+        return model.shares.subset(self.index)
 
 
 def certain_part(model: RobustModel, groups: tuple[Group, ...]) -> Any:

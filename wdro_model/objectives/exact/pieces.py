@@ -226,7 +226,7 @@ class Lines:
 
     def mean_of_largest(self, values: list[Any], shares: SampleShares) -> Any:
         """The sum over coordinates of the averages of the largest of some values for each piece."""
-        return shares.repeated(len(self.where)).expression(largest(values))
+        return shares.repeat(len(self.where)).expression(largest(values))
 
     def numeric(self, model: RobustModel, x: Array) -> NumericLines:
         """The lines at the decision x."""

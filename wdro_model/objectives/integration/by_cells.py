@@ -179,7 +179,7 @@ class CellSlice(Slice):
 
     def _counted(self, weights: Array) -> Array:
         """The weights of the nodes of each cell, times K p_k of its sample."""
-        return self._shares.some(self._integral.position).multiple(weights)
+        return self._shares.subset(self._integral.position).multiple(weights)
 
     def _by_sample(self, parts: Array) -> Array:
         return np.bincount(self._integral.position, parts, minlength=len(self._samples))

@@ -82,7 +82,7 @@ class ClosedForm(Integration):
         if own and shares is None and len(samples) == self.joint.size:
             shares, mean = self.joint.shares_of(samples), self.joint.mean
         else:
-            equal = SampleShares.of(len(samples))
+            equal = SampleShares.full(len(samples))
             shares = shares or (self.joint.shares_of(samples) if own else equal)
             mean = shares.total(self.rows[samples])
         return (BoxSlice if self.frame.bounded else FreeSlice)(self, x, samples, mean, shares)

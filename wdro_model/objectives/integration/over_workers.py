@@ -61,7 +61,7 @@ class OverWorkers(Integration):
         owner = np.searchsorted(self._starts, places, side="right") - 1
         for b, start in enumerate(self._starts[:-1]):
             mine = np.flatnonzero(owner == b)
-            own = None if shares is None else shares.some(mine)
+            own = None if shares is None else shares.subset(mine)
             chosen.append(Asked(places[mine] - start, own))
         return SliceOverWorkers(self, x, chosen)
 
@@ -122,7 +122,7 @@ class Ready:
         key = (x.tobytes(), b"" if asked.rows is None else asked.rows.tobytes())
         if self._slice is None or key != self._key or asked.shares is not None:
             samples = np.arange(self.size) if asked.rows is None else asked.rows
-            shares = None if asked.shares is None else asked.shares.alone()
+            shares = None if asked.shares is None else asked.shares.normalized()
             self._slice, self._key = self.rule.slice(x, samples, Stream(seed=0), shares), key
         return self._slice
 

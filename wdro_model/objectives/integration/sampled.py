@@ -180,7 +180,7 @@ def sampling_diagnostics(
     not known, and reported as infinite.
     """
     size, draws = weights.shape
-    shares = shares or SampleShares.of(size)
+    shares = shares or SampleShares.full(size)
     sizes = 1.0 / np.einsum("ks,ks->k", weights, weights)
     variance = block_variance(weights)
     freedom = size * max(1, min(BLOCKS, draws) - 1)

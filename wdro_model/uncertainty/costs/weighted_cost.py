@@ -195,7 +195,7 @@ def _standardized(word: str, joint: JointSamples, where: slice, power: int) -> n
     rows = joint.matrix[:, where]
     mean = joint.mean[where]
     squares = (
-        joint.shares.some(slice(start, start + len(block))).multiple((block - mean) ** 2)
+        joint.shares.subset(slice(start, start + len(block))).multiple((block - mean) ** 2)
         for start, block in chunks(rows)
     )
     variance = np.asarray(sum(square.sum(axis=0) for square in squares)) / joint.size

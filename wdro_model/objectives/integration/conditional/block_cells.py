@@ -131,7 +131,7 @@ class BlockCellSlice(Slice):
     def __init__(self, rule: Conditional, x: Array, samples: Array, shares: SampleShares) -> None:
         order = np.argsort(samples, kind="stable")
         self._rule, self._x, self._samples = rule, x, samples[order]
-        self._shares = shares.some(order).alone()
+        self._shares = shares.subset(order).normalized()
         r = rule.frame.dimension
         self._tolerance = TOLERANCE[r]
         self._tilt = BlockTilt(rule, x)
@@ -156,7 +156,7 @@ class BlockCellSlice(Slice):
                     self._tilt, rule.region, deviation, chunk, self._tolerance, known
                 )
             found = integral.at(dual)
-            yield integral, found, self._shares.some(some)
+            yield integral, found, self._shares.subset(some)
             if self._keeps:
                 self._integrals[i] = integral
             elif not found.diverges:
@@ -182,7 +182,7 @@ class BlockCellSlice(Slice):
             logs = logs - rule.frame.dimension * HALF_LOG_2PI
             value += float(shares.multiple(logs).sum())
             cost += float(shares.multiple(mean).sum())
-            bend += float(np.vdot(shares.some(position).multiple(found.weights), spread))
+            bend += float(np.vdot(shares.subset(position).multiple(found.weights), spread))
             errors.append(found.error)
             nodes += found.weights.size
         point = DualPoint(rule.epsilon * value / size, -cost / size, bend / (size * rule.epsilon))
@@ -201,7 +201,7 @@ class BlockCellSlice(Slice):
         for integral, found, shares in self._parts(dual):
             rule.memory.keep(integral.kept(), integral.anew)
             cell, node = np.nonzero(found.weights > LIVELY)
-            counted = shares.some(integral.position).multiple(found.weights)
+            counted = shares.subset(integral.position).multiple(found.weights)
             weights = counted[cell, node] / size
             moves, owners = integral.moves()[cell, node], integral.owners[cell]
             for some in rule.blocks(x, len(weights)):

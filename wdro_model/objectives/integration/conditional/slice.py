@@ -182,8 +182,8 @@ class ConditionalSlice(Slice):
         rule, x, given = self._rule, self._x, self._given
         hard = rule.unresolved[given]
         self._samples, left = given[~hard], given[hard]
-        self._own = self._shares.some(np.flatnonzero(~hard))
-        others = self._shares.some(np.flatnonzero(hard))
+        self._own = self._shares.subset(np.flatnonzero(~hard))
+        others = self._shares.subset(np.flatnonzero(hard))
         self._cells = BlockCellSlice(rule, x, left, others) if len(left) else None
         fits = Lookout.fits(rule, len(self._samples), KEPT_ENTRIES)
         useful = rule.smooth and fits and len(self._samples) > 0
@@ -292,8 +292,8 @@ class ConditionalSlice(Slice):
         weights /= total[sample, None]
         mean = np.add.reduceat(np.vecdot(weights, cost), first)
         spread += (cost - mean[sample, None]) ** 2
-        alone = self._own.alone()
-        counted = alone.some(sample).multiple(weights)
+        alone = self._own.normalized()
+        counted = alone.subset(sample).multiple(weights)
         point = DualPoint(
             float(epsilon * alone.total(top + np.log(total))),
             float(-alone.total(mean)),
@@ -310,7 +310,7 @@ class ConditionalSlice(Slice):
         place = np.searchsorted(self._samples, others.owners)
         laws = ModeLaws.at_nodes(self._sample, heights, found.weights, *found.laws)
         every = laws.joined(place, others.heights, others.costs)
-        return ModeCosts(found.dual, self._rule.epsilon, self._own.alone(), every)
+        return ModeCosts(found.dual, self._rule.epsilon, self._own.normalized(), every)
 
     def _heights(self, dual: float) -> tuple[Array, BlockModes]:
         """Those of the modes that have nodes, (P,), and the modes that have none with theirs.
@@ -382,7 +382,7 @@ class ConditionalSlice(Slice):
         gradient = np.zeros(self._rule.loss.dimension)
         # Backwards: what the loss computed for the last part may still be known to it.
         for part, loss, inner in reversed([*zip(self._parts, self._losses, found.inner)]):
-            weights = self._own.some(self._sample[part]).times(found.weights[part])
+            weights = self._own.subset(self._sample[part]).times(found.weights[part])
             gradient += loss.gradient(x, inner, weights)
         return gradient
 

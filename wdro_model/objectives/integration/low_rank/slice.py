@@ -174,7 +174,7 @@ class LowRankSlice(SampleSlice):
         rule, parts, start = self._rule, [], 0
         for samples in rule.groups.chunks(self._samples):
             stop = start + len(samples)
-            own = self._shares.some(slice(start, stop))
+            own = self._shares.subset(slice(start, stop))
             parts.append(Part(rule, self._x, rule.groups.of(samples), self._u[start:stop], own))
             start = stop
         if len(parts) == 1:

@@ -126,7 +126,7 @@ class FormTable:
         for some, spread in self._spreads():
             data = spread.data
             if self.shares is not None:
-                data = self.shares.some(some).repeated(DEGREE + 1).multiple(data)
+                data = self.shares.subset(some).repeat(DEGREE + 1).multiple(data)
             counts += np.bincount(spread.indices, weights=data, minlength=len(counts))
         return counts
 
