@@ -62,6 +62,7 @@ from wdro_model.solvers import Stop
 from wdro_model.solvers.cone_solver import (
     ACCURATE,
     BROKEN,
+    OTHER_SOLVERS,
     Conic,
     ConicAnswer,
     largest_constant,
@@ -183,8 +184,6 @@ NOISE = 1e-7
 """Values below this share of their unit are what a solver leaves of zero."""
 HONEST = 1e-5
 """How far the value of a solver may be from that of its decision, relative to both."""
-OTHER_SOLVERS = (Conic(cp.HIGHS), Conic(cp.SCS, {"eps_abs": 1e-8, "eps_rel": 1e-8}))
-"""What is tried where Clarabel has no answer: HiGHS for linear programs, a first-order solver."""
 SOLVED = (settings.OPTIMAL, settings.OPTIMAL_INACCURATE)
 NO_ANSWER = (
     "no solve ended with a decision that meets the constraints, and none proved that there is no "

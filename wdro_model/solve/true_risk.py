@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from cvxpy.error import SolverError
 from scipy.optimize import linprog
 
-from wdro_model.errors import UnboundedError
+from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.loss import CallableLoss
 from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.loss.batched import BatchedLoss, FlatLoss
@@ -37,6 +37,7 @@ from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
 from wdro_model.solve.plan import Plan
 from wdro_model.solve.units import Scale, Units, decision_units, in_units
 from wdro_model.solvers import Conic
+from wdro_model.solvers.cone_solver import OTHER_SOLVERS
 from wdro_model.solvers.objective import Array, Point
 
 FALSE = 1e-5
@@ -85,7 +86,14 @@ def settled(model: Model, x: Array) -> Array:
     if program is None:
         return x
     with layout.holding():
-        Conic().run(cp.Problem(cp.Minimize(program.expression), list(program.constraints)))
+        over_thresholds = cp.Problem(cp.Minimize(program.expression), list(program.constraints))
+        for solver in (Conic(), *OTHER_SOLVERS):
+            # Thresholds are free: a solver that finds the program infeasible has failed.
+            with suppress(SolverError, InfeasibleError, UnboundedError):
+                solver.run(over_thresholds)
+                break
+        else:
+            return x
         best = {t: units.loss * np.array(t.value) for t in layout.variables}
     return model.loss.layout.join({**model.loss.layout.split(x), **best})
 

@@ -215,6 +215,9 @@ class Conic:
         return f"conic solver {self.solver or 'CLARABEL (mixed-integer: HIGHS, or one for cones)'}"
 
 
+OTHER_SOLVERS = (Conic(cp.HIGHS), Conic(cp.SCS, {"eps_abs": 1e-8, "eps_rel": 1e-8}))
+"""Solvers for programs that Clarabel cannot solve: HiGHS for linear ones, a first-order method."""
+
 LARGE = 50_000
 """Numbers of a program from which its compilation or an iteration may take seconds. A larger bound
 leaves programs in this process that cannot be stopped; a fork costs hundredths of a second."""
