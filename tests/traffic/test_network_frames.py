@@ -127,7 +127,7 @@ def test_zones_that_are_shared_or_below_zero_are_none(tmp_path):
     network = read_gmns(write_folder(tmp_path, node=node))
     assert [network.nodes[z] for z in network.zones] == [10, 30]
     assert "zone 0 has several nodes and no demand: no zone" in network.repairs
-    with pytest.raises(GMNSError, match=r"node.csv, line 3, zone: zone 1 has 2 nodes"):
+    with pytest.raises(GMNSError, match=r"node.csv, line 3, zone_id: zone 1 has 2 nodes"):
         read_gmns(write_folder(tmp_path, node=node.replace("20,0", "20,1")))
 
 
@@ -141,17 +141,17 @@ def test_zones_that_are_shared_or_below_zero_are_none(tmp_path):
         ("link", "1000", "", "line 2, capacity: expected a number, and it is empty"),
         ("link", ",50,", ",0,", "line 2, free_speed: must be finite and > 0"),
         ("link", "2,20,30,0", "2,20,30,perhaps", "line 3, directed: expected true or false"),
-        ("link", "2,20,30,0", "2,20,99,0", "line 3, head: the node 99 is not known"),
+        ("link", "2,20,30,0", "2,20,99,0", "line 3, to_node_id: the node 99 is not known"),
         ("link", "2,20,30,0", "2,20," + "9" * 23 + ",0", "is not known"),
         ("link", "2,20,30,0", "2,,30,0", "line 3, from_node_id: is empty"),
         ("link", ",0.5\n", "\n", "line 2, fields: expected 9 fields, got 8"),
         ("link", "capacity", "cap", "capacity: there is no such column"),
         ("link", "link_id", "capacity", "line 1, header: names the column 'capacity' twice"),
         ("link", "1,10,20,1,5,50,2,1000,0.5\n2,20,30,0,3,60,1,800,0\n", "", "none that trips"),
-        ("node", "20,1,0,", "10,1,0,", "line 3, node: the node 10 is listed twice"),
-        ("node", "20,1,0,", "20,inf,0,", "line 3, x, y: must be finite"),
-        ("demand", "1,2,100", "1,5,100", "line 2, destination: the zone 5 is not known"),
-        ("demand", "1,2,100", "1,2,-1", "line 2, trips: must be finite and >= 0, got -1.0"),
+        ("node", "20,1,0,", "10,1,0,", "line 3, node_id: the node 10 is listed twice"),
+        ("node", "20,1,0,", "20,inf,0,", "line 3, x_coord: must be finite"),
+        ("demand", "1,2,100", "1,5,100", "line 2, d_zone_id: the zone 5 is not known"),
+        ("demand", "1,2,100", "1,2,-1", "line 2, volume: must be finite and >= 0, got -1.0"),
         ("demand", "1,2,100", "1,2,inf", "must be finite and >= 0, got inf"),
     ],
 )

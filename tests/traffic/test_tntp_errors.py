@@ -28,7 +28,7 @@ ROW = "\t3\t4\t40\t1\t5\t0\t0\t60\t1\t1\t;\n"
             "\t30\t1\t\t0.2\t",
             10,
             "free_flow_time",
-            "expected a number, got ''",
+            "expected a number, and it is empty",
         ),
         ("\t30\t1\t4\t0.2\t", "\t30\t1\t0.2\t", 10, "fields", "expected 10 fields, got 9"),
         ("\t3\t2\t30", "\t3\tx\t30", 10, "term_node", "expected a number, got 'x'"),
@@ -36,7 +36,7 @@ ROW = "\t3\t4\t40\t1\t5\t0\t0\t60\t1\t1\t;\n"
         ("\t3\t2\t30", "\t3\t5\t30", 2, "<NUMBER OF NODES>", "declares 4 nodes, .* mention 5"),
         ("OF LINKS> 5", "OF LINKS> five", 4, "<NUMBER OF LINKS>", "expected a number, got 'five'"),
         ("OF LINKS> 5", "OF LINKS> 5.5", 4, "<NUMBER OF LINKS>", "a whole number, got 5.5"),
-        ("\tcapacity", "\tlength", None, "capacity", "the links have no such column"),
+        ("\tcapacity", "\tlength", None, "capacity", "there is no such column"),
     ],
 )
 def test_a_malformed_net_file(tmp_path, old, new, line, field, message):

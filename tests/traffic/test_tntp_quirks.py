@@ -144,7 +144,7 @@ def test_columns_go_by_their_names(tmp_path, plain):
         swapped.append("\t".join(cells))
     network = read(tmp_path, net="\n".join(swapped))
     assert_same(network, plain)
-    with pytest.raises(ValueError, match=r"toll: the links have no such column \(it has a weight"):
+    with pytest.raises(ValueError, match="toll: there is no such column"):
         read(tmp_path, net="\n".join(swapped), toll_weight=1.0)
 
 

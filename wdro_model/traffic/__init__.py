@@ -10,9 +10,12 @@ from wdro_model.traffic.assignment import (
     social_optimum,
 )
 from wdro_model.traffic.beckmann import beckmann, system_cost
+from wdro_model.traffic.files.gmns import GMNSError, read_gmns, write_gmns
+from wdro_model.traffic.files.tntp import read_tntp
+from wdro_model.traffic.files.tntp_text import TNTPError
+from wdro_model.traffic.files.tntp_write import read_flows, renumbered, write_tntp
 from wdro_model.traffic.flows import TrafficFlows
 from wdro_model.traffic.flows.route_shares import RouteShares
-from wdro_model.traffic.frames.gmns import GMNSError, read_gmns, write_gmns
 from wdro_model.traffic.maps import plot_comparison, plot_flows
 from wdro_model.traffic.network import Network
 from wdro_model.traffic.planning.skims import (
@@ -29,7 +32,6 @@ from wdro_model.traffic.planning.user_classes import (
     UserClass,
     class_equilibrium,
 )
-from wdro_model.traffic.tntp import TNTPError, read_flows, read_tntp, renumbered, write_tntp
 from wdro_model.traffic.uncertain.days import (
     DayDraw,
     ObservedTimes,

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from wdro_model.compat import networkx as nx
 from wdro_model.errors import unknown_name
 from wdro_model.traffic.demand_matrix import nonzero_demand
-from wdro_model.traffic.frames.tables import FrameNames, NetworkFrames, fields_of_frames, frames_of
+from wdro_model.traffic.files.tables import FrameNames, NetworkFrames, fields_of_frames, frames_of
 from wdro_model.traffic.network_checks import ARC_FIELDS, validated
 from wdro_model.traffic.networkx_graphs import fields_of
 

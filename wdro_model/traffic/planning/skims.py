@@ -12,10 +12,10 @@ from scipy.sparse.csgraph import dijkstra
 
 from wdro_model.display.tables import Column, Tabular
 from wdro_model.traffic.demand_matrix import as_numbers
+from wdro_model.traffic.files.tables import pandas
 from wdro_model.traffic.flows import TrafficFlows
 from wdro_model.traffic.flows.paths import PathFlows
 from wdro_model.traffic.flows.road_graph import LABELS_AT_ONCE, RoadGraph, Trips
-from wdro_model.traffic.frames.tables import pandas
 from wdro_model.traffic.network import Network, as_flow
 
 SHOWN = 12

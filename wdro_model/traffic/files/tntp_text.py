@@ -1,4 +1,4 @@
-"""TNTP files as text: metadata, numbered lines, columns by name."""
+"""TNTP files as text: metadata, numbered lines, and the columns of links."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wdro_model.traffic.network_checks import MalformedFile
+from wdro_model.traffic.files.columns import ColumnTable, MalformedFile, as_number
 
 KEY = re.compile(r"\s*<([^<>]*)>(.*)", re.DOTALL)
 END = "END OF METADATA"
-DIGITS = 18
+MOST_DIGITS = 18
 """Of the number of a node: what fits into 64 bits."""
 
 
@@ -49,6 +49,14 @@ class Document:
     def error(self, line: int | None, field: str, problem: str) -> TNTPError:
         return TNTPError(self.file, line, field, problem)
 
+    def key_error(self, key: str, problem: str) -> TNTPError:
+        """The error of a value of the metadata."""
+        return self.error(self.metadata[key][1], f"<{key}>", problem)
+
+    def table(self, name: str, columns: dict[str, list[Any]], lines: list[int]) -> ColumnTable:
+        """Columns of the body as a table."""
+        return ColumnTable(name, columns, lines, self.error, row_word="line")
+
     def value(self, key: str) -> float | None:
         """A number of the metadata; None if it is missing, empty or negative (not known)."""
         text, line = self.metadata.get(key, ("", 0))
@@ -57,52 +65,36 @@ class Document:
             return None
         value = self.number(words[0], line, f"<{key}>")
         if value == float("inf"):
-            raise self.error(line, f"<{key}>", f"expected a finite number, got {words[0]!r}.")
+            raise self.key_error(key, f"expected a finite number, got {words[0]!r}.")
         return None if value < 0 else value
 
     def count(self, key: str) -> int | None:
         """A count of the metadata; None if it is not known (missing, empty or negative)."""
         value = self.value(key)
-        if value is None:
-            return None
-        if value != int(value):
-            line = self.metadata[key][1]
-            raise self.error(line, f"<{key}>", f"expected a whole number, got {value!r}.")
-        return int(value)
+        if value is not None and value != int(value):
+            raise self.key_error(key, f"expected a whole number, got {value!r}.")
+        return None if value is None else int(value)
 
     def number(self, text: str, line: int, field: str) -> float:
         """A number other than NaN."""
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if value != value:
+        value = as_number(text)
+        if value is None:
             raise self.error(line, field, f"expected a number, got {text.strip()!r}.")
         return value
 
     def identifier(self, text: str, line: int, field: str) -> int:
         """The number of a node or zone; 110.0 is read as 110."""
-        if text.isdecimal() and len(text) <= DIGITS:
+        if text.isdecimal() and len(text) <= MOST_DIGITS:
             return int(text)
         value = self.number(text, line, field)
-        if not abs(value) < 10**DIGITS:
+        if not abs(value) < 10**MOST_DIGITS or value != int(value):
             raise self.error(
                 line,
                 field,
-                f"expected the number of a node, of at most {DIGITS} digits, got {text[:40]!r}.",
+                f"expected the number of a node, of at most {MOST_DIGITS} digits, got "
+                f"{text[:40]!r}.",
             )
-        if value != int(value):
-            raise self.error(line, field, f"expected the number of a node, got {text!r}.")
         return int(value)
-
-
-def is_number(text: str) -> bool:
-    """Can the text be read as a number?"""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def read_document(source: Any, metadata: bool = True) -> Document:
@@ -119,19 +111,19 @@ def read_document(source: Any, metadata: bool = True) -> Document:
 
 def _cut(file: str, lines: list[tuple[int, str]]) -> Document:
     """Metadata end at <END OF METADATA> and nowhere else: not at blank lines, not at comments."""
-    found: dict[str, tuple[str, int]] = {}
+    metadata: dict[str, tuple[str, int]] = {}
     for i, (number, line) in enumerate(lines):
         match = KEY.match(line)
         if match is None:
             continue
         key, value = " ".join(match[1].upper().split()), match[2].strip()
         if key != END:
-            found[key] = (value, number)
+            metadata[key] = (value, number)
         elif not value or value.startswith("~"):
-            return Document(file, found, [(number, value), *lines[i + 1 :]])
+            return Document(file, metadata, [(number, value), *lines[i + 1 :]])
         else:
             note = f"{file}: left out {value!r} after <{END}> (line {number})"
-            return Document(file, found, lines[i + 1 :], (note,))
+            return Document(file, metadata, lines[i + 1 :], (note,))
     raise TNTPError(
         file,
         lines[-1][0] if lines else None,
@@ -149,13 +141,14 @@ def _file_name(source: Any) -> str:
 
 
 def _text(source: Any) -> str:
+    """The text at a path or in an open file."""
     if not isinstance(source, str | Path):
         if not hasattr(source, "read"):
             raise ValueError(
                 f"expected a path or an open text file, got {type(source).__name__}: {source!r}."
             )
         content = source.read()
-        return content if isinstance(content, str) else _decoded(content)
+        return content if isinstance(content, str) else _decode(content)
     path = Path(source)
     if path.is_dir():
         inside = sorted(file.name for file in path.glob("*.tntp*"))
@@ -163,16 +156,13 @@ def _text(source: Any) -> str:
         raise IsADirectoryError(
             f"{path} is a directory, not a TNTP file; give the path of a file in it ({found})."
         )
-    read = {".gz": _gunzipped, ".zip": _unzipped}.get(path.suffix.lower(), Path.read_bytes)
-    return _decoded(read(path))
+    if path.suffix.lower() == ".zip":
+        return _decode(_unzip(path))
+    content = path.read_bytes()
+    return _decode(gzip.decompress(content) if path.suffix.lower() == ".gz" else content)
 
 
-def _gunzipped(path: Path) -> bytes:
-    with gzip.open(path) as file:
-        return file.read()
-
-
-def _unzipped(path: Path) -> bytes:
+def _unzip(path: Path) -> bytes:
     with zipfile.ZipFile(path) as archive:
         members = [m for m in archive.namelist() if not m.endswith("/") and "__MACOSX" not in m]
         if len(members) != 1:
@@ -183,17 +173,14 @@ def _unzipped(path: Path) -> bytes:
         return archive.read(members[0])
 
 
-def _decoded(content: bytes) -> str:
+def _decode(content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         return content.decode("latin-1")
 
 
-# ------------------------------
-# Which column of a link file holds what: by the names in its header, else by position
-
-
+# ------------------------------------------------------------------ the columns of links
 STANDARD = (
     "init_node",
     "term_node",
@@ -224,15 +211,6 @@ SYNONYMS = {
 }
 
 
-@dataclass(frozen=True)
-class LinkColumns:
-    """The position of each column that was found, and what had to be assumed."""
-
-    position: dict[str, int]
-    width: int
-    repairs: tuple[str, ...] = ()
-
-
 def header_names(text: str) -> list[str]:
     """The names in a header line: `~ Init node  Free Flow Time (min) ;` in lower case, joined."""
     content = text.replace("~", " ").split(";")[0].strip()
@@ -247,31 +225,22 @@ def is_header(text: str) -> bool:
     return {"init_node", "term_node"} <= set(header_names(text))
 
 
-def locate(names: list[str] | None, width: int) -> LinkColumns:
-    """The columns of rows with `width` fields under a header (None: the file has none)."""
+def locate_columns(names: list[str] | None, width: int) -> tuple[dict[str, int], list[str]]:
+    """The columns of rows with `width` fields under a header (None: there is none), and repairs."""
+    standard = {name: i for i, name in enumerate(STANDARD) if i < width}
     if names is None:
-        note = "the links have no header; took the columns in the standard order"
-        return LinkColumns(_standard(width), width, (note,))
-    if len(names) < width and _in_standard_order(names):
+        return standard, ["the links have no header; took the columns in the standard order"]
+    ranks = [STANDARD.index(name) if name in STANDARD else -1 for name in names]
+    if len(names) < width and -1 not in ranks and ranks == sorted(ranks):
         note = f"the header names {len(names)} of {width} columns; took the standard order"
-        return LinkColumns(_standard(width), width, (note,))
+        return standard, [note]
     position = {name: i for i, name in reversed(list(enumerate(names))) if i < width}
     notes = []
     if len(names) != width:
         notes.append(f"the header names {len(names)} columns, the links have {width}")
-    for name, i in _standard(width).items():
+    for name, i in standard.items():
         taken = i < len(names) and names[i] in STANDARD
         if name in REQUIRED and name not in position and not taken:
             position[name] = i
             notes.append(f"the header does not name {name}; took column {i + 1}")
-    return LinkColumns(position, width, tuple(notes))
-
-
-def _standard(width: int) -> dict[str, int]:
-    return {name: i for i, name in enumerate(STANDARD) if i < width}
-
-
-def _in_standard_order(names: list[str]) -> bool:
-    """Is this the standard header with some names left out?"""
-    ranks = [STANDARD.index(name) if name in STANDARD else -1 for name in names]
-    return -1 not in ranks and ranks == sorted(ranks)
+    return position, notes

@@ -12,8 +12,15 @@ from typing import Any
 import numpy as np
 
 from wdro_model.traffic.demand_matrix import nonzero_demand
+from wdro_model.traffic.files.columns import as_number
+from wdro_model.traffic.files.tntp_text import (
+    STANDARD,
+    Document,
+    header_names,
+    is_header,
+    read_document,
+)
 from wdro_model.traffic.network import Network
-from wdro_model.traffic.tntp.files import STANDARD, Document, header_names, is_number, read_document
 
 PER_LINE = 5
 """Demands on a line of a trips file."""
@@ -168,10 +175,7 @@ def _write(target: Any, lines: Iterator[str]) -> None:
         Path(target).write_text(text, encoding="utf-8", newline="\n")
 
 
-# ------------------------------
-# Link flows from a file, matched to the arcs of a network by their ends
-
-
+# ------------------------------------------------------------------ link flows
 VOLUMES = ("volume", "flow")
 
 
@@ -199,27 +203,27 @@ def read_flows(source: Any, network: Network) -> np.ndarray:
     flow = np.full(network.n_arcs, np.nan)
     columns = (0, 1, 2)
     for i, (line, fields) in enumerate(_rows(document)):
-        if i == 0 and not is_number(fields[-1]):
+        if i == 0 and as_number(fields[-1]) is None:
             columns = _columns("\t".join(fields))
             continue
         if len(fields) <= max(columns):
             raise document.error(line, "volume", f"expected from, to, volume; got {fields}.")
-        ends = (_name(fields[columns[0]]), _name(fields[columns[1]]))
+        tail, head, text = (fields[column] for column in columns)
+        ends = (_node_name(tail), _node_name(head))
         if not waiting[ends]:
-            raise document.error(
-                line, "arc", f"{network!r} has no (further) arc {ends[0]} -> {ends[1]}."
-            )
-        flow[waiting[ends].popleft()] = _volume(document, fields[columns[2]], line)
+            problem = f"{network!r} has no (further) arc {ends[0]} -> {ends[1]}."
+            raise document.error(line, "arc", problem)
+        volume = document.number(text, line, "volume")
+        if np.isinf(volume):
+            raise document.error(line, "volume", f"must be finite, got {text!r}.")
+        flow[waiting[ends].popleft()] = volume
     missing = np.flatnonzero(np.isnan(flow))
     if missing.size:
-        arcs = network.arcs
-        some = ", ".join(f"{arcs[a][0]} -> {arcs[a][1]}" for a in missing[:5])
-        raise document.error(
-            document.last_line,
-            "arcs",
-            f"{missing.size} of {network.n_arcs} arcs have no flow: {some}"
-            f"{', ...' if missing.size > 5 else ''}.",
-        )
+        arcs = [network.arcs[a] for a in missing[:5]]
+        some = ", ".join(f"{tail} -> {head}" for tail, head in arcs)
+        more = ", ..." if missing.size > len(arcs) else ""
+        problem = f"{missing.size} of {network.n_arcs} arcs have no flow: {some}{more}."
+        raise document.error(document.last_line, "arcs", problem)
     return flow
 
 
@@ -228,35 +232,29 @@ def _rows(document: Document) -> list[tuple[int, list[str]]]:
     rows: list[tuple[int, list[str]]] = []
     for line, raw in document.body:
         text, _, comment = raw.partition("~")
-        if not rows and {"init_node", "term_node"} <= set(_header(comment)):
+        if not rows and is_header(_between_tabs(comment)):
             text = comment
-        fields = text.partition(";")[0].replace(":", " ").replace(",", " ").split()
+        fields = _between_tabs(text).replace(",", " ").split()
         if fields:
             rows.append((line, fields))
     return rows
 
 
-def _header(text: str) -> list[str]:
-    return header_names("\t".join(text.partition(";")[0].replace(":", " ").split()))
+def _between_tabs(text: str) -> str:
+    """The fields of a row, which blanks, tabs or colons may separate, between tabs."""
+    return "\t".join(text.partition(";")[0].replace(":", " ").split())
 
 
 def _columns(text: str) -> tuple[int, int, int]:
     """Positions of from, to and volume: by name, else the first three."""
-    names = _header(text)
+    names = header_names(text)
     volume = next((name for name in VOLUMES if name in names), None)
-    if volume is None or not {"init_node", "term_node"} <= set(names):
+    if volume is None or not is_header(text):
         return (0, 1, 2)
     return (names.index("init_node"), names.index("term_node"), names.index(volume))
 
 
-def _name(text: str) -> str:
+def _node_name(text: str) -> str:
     """The name of a node; 110.0 is 110."""
     whole, dot, rest = text.partition(".")
     return whole if dot and whole.isdecimal() and not rest.strip("0") else text
-
-
-def _volume(document: Document, text: str, line: int) -> float:
-    value = document.number(text, line, "volume")
-    if np.isinf(value):
-        raise document.error(line, "volume", f"must be finite, got {text!r}.")
-    return value

@@ -5,21 +5,19 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wdro_model.traffic.frames.tables import (
-    ColumnTable,
-    by_zone,
-    check_columns,
+from wdro_model.traffic.files.columns import ColumnTable, MalformedFile
+from wdro_model.traffic.files.tables import (
     demand_columns,
+    goes_by_zone,
     link_columns,
     network_fields,
     node_columns,
+    split_by_table,
 )
 from wdro_model.traffic.network import Network
-from wdro_model.traffic.network_checks import MalformedFile
 
 FILES = {"links": "link.csv", "demand": "demand.csv", "nodes": "node.csv"}
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
@@ -83,18 +81,13 @@ def read_gmns(
     >>> network.n_arcs, float(network.total_demand)
     (76, 360600.0)
     """
-    place = _folder(folder)
-    given = check_columns(columns)
+    place, given = _folder(folder), split_by_table(columns)
     tables = _with_numbered_names(
-        {name: _table(place / file, name, given[name]) for name, file in FILES.items()}
+        {name: _read_table(place / file, name, given[name]) for name, file in FILES.items()}
     )
     try:
         fields = network_fields(
-            tables["links"],
-            tables["demand"],
-            tables["nodes"],
-            float(toll_weight),
-            float(length_weight),
+            tables["links"], tables["demand"], tables["nodes"], toll_weight, length_weight
         )
         return Network(**fields, name=place.resolve().name or "network")
     except GMNSError:
@@ -122,23 +115,20 @@ def write_gmns(network: Network, folder: Any) -> None:
     _check_names(network)
     links = link_columns(network, NAMES)
     links |= {"directed": ["true"] * network.n_arcs, "lanes": [1] * network.n_arcs}
-    trips, nodes = demand_columns(network), node_columns(network)
+    nodes = node_columns(network)
     nodes["through"] = ["true" if may else "false" for may in nodes["through"]]
-    demand = {
-        "o_zone_id": [z + 1 for z in trips["origin"]],
-        "d_zone_id": [z + 1 for z in trips["destination"]],
-        "volume": trips["trips"],
-    }
+    trips = demand_columns(network, range(1, network.n_zones + 1))
+    demand = dict(zip(("o_zone_id", "d_zone_id", "volume"), trips))
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     for name, columns in (("links", links), ("demand", demand), ("nodes", nodes)):
         with open(place / FILES[name], "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(columns)
-            writer.writerows(zip(*(map(_written, column) for column in columns.values())))
+            writer.writerows(zip(*(map(_cell_text, column) for column in columns.values())))
 
 
-def _written(value: Any) -> Any:
+def _cell_text(value: Any) -> Any:
     """A number with all its digits; nothing for what is not known."""
     if isinstance(value, float):
         return "" if value != value else repr(value)
@@ -176,21 +166,12 @@ def _folder(folder: Any) -> Path:
     return place
 
 
-def _table(path: Path, name: str, given: Mapping[str, str]) -> ColumnTable:
+def _read_table(path: Path, name: str, given: Mapping[str, str]) -> ColumnTable:
     """The columns of a file as text; its rows are known by their lines."""
-    lines, columns = _text(path)
-    for field, column in given.items():
-        if not any(column + ending in columns for ending in ("", "_ab", "_ba")):
-            raise GMNSError(str(path), 1, column, f"there is no such column for {field}.")
 
-    def fault(line: Any, column: str, problem: str) -> Exception:
+    def fault(line: Any, column: str, problem: str) -> GMNSError:
         return GMNSError(str(path), line, column, problem)
 
-    return ColumnTable(name, columns, len(lines), lines, fault, given)
-
-
-def _text(path: Path) -> tuple[list[int], dict[str, list[str]]]:
-    """The lines of the rows, and the columns."""
     rows, lines = [], []
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -201,34 +182,34 @@ def _text(path: Path) -> tuple[list[int], dict[str, list[str]]]:
                     rows.append([cell.strip() for cell in row])
                     lines.append(reader.line_num)
     except (csv.Error, UnicodeDecodeError) as error:
-        raise GMNSError(str(path), None, "text", f"cannot be read: {error}.") from error
+        raise fault(None, "text", f"cannot be read: {error}.") from error
     if not any(header):
-        raise GMNSError(str(path), 1, "header", "the file is empty.")
+        raise fault(1, "header", "the file is empty.")
     if len(set(header)) < len(header):
         twice = next(name for i, name in enumerate(header) if name in header[:i])
-        raise GMNSError(str(path), 1, "header", f"names the column {twice!r} twice.")
+        raise fault(1, "header", f"names the column {twice!r} twice.")
     for line, row in zip(lines, rows):
         if len(row) != len(header):
-            raise GMNSError(
-                str(path), line, "fields", f"expected {len(header)} fields, got {len(row)}."
-            )
-    columns = list(map(list, zip(*rows))) if rows else [[] for _ in header]
-    return lines, dict(zip(header, columns))
+            raise fault(line, "fields", f"expected {len(header)} fields, got {len(row)}.")
+    for field, column in given.items():
+        if not any(column + ending in header for ending in ("", "_ab", "_ba")):
+            raise fault(1, column, f"there is no such column for {field}.")
+    columns = dict(zip(header, map(list, zip(*rows)) if rows else ([] for _ in header)))
+    return ColumnTable(name, columns, lines, fault, given, "line")
 
 
 def _with_numbered_names(tables: dict[str, ColumnTable]) -> dict[str, ColumnTable]:
     """The tables with nodes, and zones, as whole numbers where all of them are."""
     nodes = [("links", "tail"), ("links", "head"), ("nodes", "node")]
     zones = [("nodes", "zone")]
-    (zones if by_zone(tables["demand"]) else nodes).extend(
-        [("demand", "origin"), ("demand", "destination")]
-    )
-    read = {name: dict(table.columns) for name, table in tables.items()}
+    trips_by = zones if goes_by_zone(tables["demand"]) else nodes
+    trips_by.extend([("demand", "origin"), ("demand", "destination")])
     for group in (nodes, zones):
-        places = [(name, tables[name].place(field)) for name, field in group]
+        places = [(name, tables[name].column_of(field)) for name, field in group]
         columns = [(name, column) for name, column in places if column is not None]
-        entries = (entry for name, column in columns for entry in read[name][column])
+        entries = (entry for name, column in columns for entry in tables[name].columns[column])
         if all(WHOLE.fullmatch(entry) for entry in entries if entry):
             for name, column in columns:
-                read[name][column] = [int(e) if e else None for e in read[name][column]]
-    return {name: replace(table, columns=read[name]) for name, table in tables.items()}
+                numbers = [int(e) if e else None for e in tables[name].columns[column]]
+                tables[name] = tables[name].with_column(column, numbers)
+    return tables

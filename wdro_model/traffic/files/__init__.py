@@ -1,0 +1,1 @@
+"""Networks from and to files and tables: GMNS folders, TNTP files, pandas frames."""
