@@ -204,7 +204,6 @@ WAYS = {
     "separable, smooth": (lambda: curved(BOX), "separable"),
     "low rank 1": (coupled, "low_rank"),
     "low rank 2": (lambda: coupled(r=2), "low_rank"),
-    "low rank 4, drawn": (lambda: coupled(d=5, r=4), "low_rank"),
     "low rank, pieces": (lambda: pieces(COSTS_3["squared"]), "low_rank"),
     "norms, one form": (lambda: pieces(COSTS_3["norm2"]), "norms"),
     "norms, terms": (lambda: separate(COSTS_3["norm2"]), "norms"),

@@ -91,7 +91,7 @@ def test_interpolated_integrals_are_those_of_a_fine_grid(rng, case):
     (chunk,) = whole._at(dual)
     assert chunk.table is not None
     assert len(chunk.table.places) < N / 8
-    found = chunk.table.at_samples(chunk.law.log_mass)
+    found = chunk.table.at_samples(chunk.law.log_mass[:, None])[:, 0]
     t = np.linspace(-30, 30, 60_001)
     for k in rng.choice(N, size=25, replace=False):
         group = chunk.part.group.member[k]
@@ -111,27 +111,15 @@ def test_blocks_of_samples_and_of_places_change_nothing(rng, case, monkeypatch):
     together = rule.slice(x, np.arange(N), STREAM)
     value, gradient = together.at(6.0), together.gradient(6.0)
     folder = "wdro_model.objectives.integration.low_rank"
-    monkeypatch.setattr(f"{folder}.table.BLOCK", 500)
-    monkeypatch.setattr(f"{folder}.slice.BLOCK", 700)
-    monkeypatch.setattr(f"{folder}.slice.PLACES", 40)
+    monkeypatch.setattr(f"{folder}.table.SAMPLE_BLOCK", 500)
+    monkeypatch.setattr(f"{folder}.slice.FORM_BLOCK", 700)
+    monkeypatch.setattr(f"{folder}.slice.PLACE_BLOCK", 40)
     apart = rule.slice(x, np.arange(N), STREAM)
     found = apart.at(6.0)
     assert apart._last[1][0].table is not None
     assert found.value == pytest.approx(value.value, rel=1e-12)
     assert found.slope == pytest.approx(value.slope, rel=1e-10)
     np.testing.assert_allclose(apart.gradient(6.0), gradient, rtol=1e-9, atol=1e-12)
-
-
-def test_tables_that_begin_with_known_panels_are_as_good(rng):
-    rule, x = rule_of(labelled, rng, 1e-3)
-    rule.slice(0.9 * x, np.arange(N), STREAM).at(6.0)
-    known = rule.slice(x, np.arange(N), STREAM)
-    point, gradient = known.at(6.0), known.gradient(6.0)
-    assert known._last[1][0].table is not None
-    value, slope, wanted = in_batches(rule, x, 6.0)
-    assert point.value == pytest.approx(value, rel=1e-9)
-    assert point.slope == pytest.approx(slope, rel=1e-8)
-    np.testing.assert_allclose(gradient, wanted, rtol=1e-7, atol=1e-8 * np.abs(wanted).max())
 
 
 def test_table_that_does_not_pay_is_given_up(rng):

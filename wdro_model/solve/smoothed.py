@@ -132,9 +132,8 @@ def run_smoothed(
         result = run_exactly(
             first, solver, start, run, began, warm_active_set(model, options.start)
         )
-    elif (first.integration.adapts or first.integration.refines) and bound is None:
-        moving = first.integration.adapts
-        result = run_stages(recipe, solver, start, run, began, oracle, moving)
+    elif first.integration.adapts and bound is None:
+        result = run_stages(recipe, solver, start, run, began)
     else:
         result = judged_run(partial(run, first, start, hurrying(solver, began)))
     refuse_growth_at(model, result.outcome.x)
@@ -342,7 +341,7 @@ def judge(
     final = recipe.objective(recipe.report_draws(draws), REPORT_STAGE)
     x, dual = outcome.x, outcome.dual
     rule = final.integration
-    if bound is None and (rule.exact or rule.adapts or rule.refines):
+    if bound is None and (rule.exact or rule.adapts):
         # The dual of the last batch is not that of all samples.
         final.minimum = None if dual is None else DualMinimum(dual, np.nan)
         dual = None

@@ -14,14 +14,13 @@ from wdro_model.objectives.integration.importance.draws import whole_blocks
 from wdro_model.objectives.integration.inner_integral import Integration
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.deadlines import OutOfTime, deadline
-from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.notes import HEAVY
 from wdro_model.solve.options import FirstOrder, Recipe
 from wdro_model.solve.scales import first_dual
 from wdro_model.solvers import Outcome, Stop, Trace
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.driver import State, tolerance
-from wdro_model.solvers.objective import Array, Point, certificate
+from wdro_model.solvers.objective import Array, Point
 
 REPORTED = 128
 """Draws of a sample for a value that is reported, at least, where they are few numbers in all."""
@@ -32,8 +31,6 @@ REPORT_STAGE = 2**62 + 1
 STAGES = 6
 FIRST_DRAWS = 20
 """Draws that fit each point need not be many to begin with."""
-MORE = 4
-"""Times as many draws judge a decision that may have fitted those of its run."""
 SHARE = 0.5
 """Of the tolerance, for the gap of a stage; the standard error has the rest."""
 LEAST = 0.1
@@ -90,8 +87,6 @@ def run_stages(
     start: Array,
     run: Callable[..., Outcome],
     began: float,
-    oracle: FeasibleSet,
-    moving: bool,
 ) -> Result:
     """Runs on random numbers that are fixed for a stage, each judged on others.
 
@@ -99,10 +94,8 @@ def run_stages(
     were used for nothing else. It is all over when the gap and the standard error are together
     within the tolerance, or at a limit; otherwise the next stage goes on from there with more
     draws.
-
-    moving: draws are made for each decision and its dual.
     """
-    draws, active = min(solver.samples, FIRST_DRAWS) if moving else solver.samples, None
+    draws, active = min(solver.samples, FIRST_DRAWS), None
     most = max(draws, min(MOST_DRAWS, STAGE_ENTRIES // max(1, recipe.model.rows.size)))
     x, dual = start, first_dual(recipe.model, start)
     known = recipe.objective(1, 0).integration
@@ -128,20 +121,16 @@ def run_stages(
                 runs.append(outcome)
                 x, active = outcome.x, outcome.active_set
                 dual = dual if outcome.dual is None else outcome.dual
-                fresh = None if moving else oracle
-                best, known = judged(
-                    recipe, draws, outcome, dual, REPORT_STAGE + stage, known, fresh
-                )
+                best, known = judged(recipe, draws, outcome, dual, REPORT_STAGE + stage, known)
                 stop = outcome.stop
                 wanted = tolerance(solver.gap, best.point.value, recipe.epsilon)
                 left = wanted - max(best.gap, 0.0)
                 allowed = max(left, HIDDEN * best.missed(), LEAST * wanted)
-                close = (moving or best.gap <= wanted) and not best.heavy()
-                done = outcome.stop is Stop.GAP and best.error() <= allowed and close
+                done = outcome.stop is Stop.GAP and best.error() <= allowed and not best.heavy()
                 if done or draws == most or outcome.stop not in (Stop.GAP, Stop.STALLED):
                     break
                 # A stalled line search is Monte Carlo error between values and gradients.
-                least = 4.0 if outcome.stop is Stop.STALLED or not close else 1.5
+                least = 4.0 if outcome.stop is Stop.STALLED or best.heavy() else 1.5
                 growth = float(
                     np.clip(1.2 * (best.error() / max(allowed, 1e-300)) ** 2, least, 16.0)
                 )
@@ -191,20 +180,15 @@ def judged(
     dual: float,
     stage: int,
     known: Integration,
-    oracle: FeasibleSet | None,
 ) -> tuple[StageResult, Integration]:
     """The decision of a run, evaluated on draws that are used for nothing else.
 
-    Where draws are made for each decision, the gap in x is that of the run, whose draws fit the
-    decision as well as these. Others may have been fitted by the decision: the gap is taken on the
-    new ones, of which there are more. The dual is minimised again, and its residual is part of the
-    gap. Where an audit finds modes that the draws miss, they are evaluated again with the modes
-    known.
-
-    oracle: for the gap on the new draws; None takes that of the run.
+    Draws are made for each decision: the gap in x is that of the run, whose draws fit the decision
+    as well as these. The dual is minimised again, and its residual is part of the gap. Where an
+    audit finds modes that the draws miss, they are evaluated again with the modes known.
     """
     fitting = STAGE_ENTRIES // (16 * max(1, recipe.model.rows.size))
-    more = max(draws, min(REPORTED, fitting)) if oracle is None else MORE * draws
+    more = max(draws, min(REPORTED, fitting))
     objective = recipe.objective(more, stage)
     objective.integration.use_findings(known.findings(), dual)
     for _ in range(AUDITS):
@@ -217,10 +201,7 @@ def judged(
             break
         dual = point.dual
     assert point.dual is not None
-    gap = outcome.gap
-    if oracle is not None:
-        gap = certificate(oracle, outcome.x, point.gradient).gap
-    gap += point.dual_residual
+    gap = outcome.gap + point.dual_residual
     found = StageResult(outcome.x, point, gap, point.dual, outcome.active_set)
     return found, objective.integration
 

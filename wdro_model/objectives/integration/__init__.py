@@ -20,10 +20,9 @@ from wdro_model.objectives.integration.conditional.by_blocks import (
 )
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.integration.inner_integral import Integration, Scales, Slice, Stream
-from wdro_model.objectives.integration.low_rank.forms import dissect, generic_rank
+from wdro_model.objectives.integration.low_rank.forms import form_structure, generic_rank
 from wdro_model.objectives.integration.low_rank.slice import (
     LowRank,
-    drawn_refusal,
     low_rank_refusal,
 )
 from wdro_model.objectives.integration.norms import EuclideanMixture, squared_twin
@@ -84,8 +83,6 @@ def _squared_refusals(model: RobustModel) -> dict[str, str | None]:
     """Why each strategy in `MIXABLE` refuses the model with the square of its cost."""
     twin = squared_twin(model)
     refused = {name: STRATEGIES[name].refusal(twin) for name in MIXABLE}
-    if refused["low_rank"] is None:
-        refused["low_rank"] = drawn_refusal(twin)
     return refused
 
 
@@ -98,8 +95,8 @@ def low_rank_detour(model: RobustModel) -> str | None:
     """Two forms of two coordinates: the plane of the data will do."""
     if cells_refusal(model) is not None:
         return None
-    anatomy = dissect(model)
-    if anatomy is None or anatomy.quadratic or generic_rank(model, anatomy) < 2:
+    structure = form_structure(model)
+    if structure is None or structure.quadratic or generic_rank(model, structure) < 2:
         return None
     return "as many forms as coordinates that move"
 

@@ -140,8 +140,6 @@ class Integration(ABC):
     """True if the values are free of Monte Carlo error."""
     adapts: bool = False
     """True if the draws are made for one decision and one dual."""
-    refines: bool = False
-    """True if more draws make it as good as wanted, whatever the decision."""
     recalls: bool = False
     """True if modes that were seen at other dual variables start the search for those at this one;
     set by an objective whose values contradict each other."""

@@ -7,7 +7,7 @@ of the label. Where no frozen data multiplies the moving data, all samples are o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,16 +25,15 @@ from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.supports import Everywhere
 
-LARGEST_COUNT = 64
+MOST_FORMS = 64
 """Scalar forms that are followed."""
-LARGEST_RANK = 8
-"""Beyond this rank, draws in all dimensions do as well; a quadratic h has no such limit."""
-PIECES = 64
+MOST_PIECES = 64
+"""Affine pieces of h that are integrated one by one."""
 
 
 @dataclass(frozen=True)
-class Anatomy:
-    """A loss taken apart: forms of the data, outer function, and what is known of both."""
+class FormStructure:
+    """A loss h(x, u(x, xi)): its forms u, the outer function h, and their properties."""
 
     forms: AffineForms
     inner: Stacked
@@ -47,17 +46,19 @@ class Anatomy:
     keys: Array | None
     """Coordinates of the frozen data on which the slopes of the forms depend; None for none."""
     common_pieces: bool
+    """True if the pieces have the same slopes for all samples."""
     curvature: str
+    """Of h in u: "convex", "concave" or "unknown"."""
     quadratic: bool
 
 
-def dissect(model: RobustModel) -> Anatomy | None:
+def form_structure(model: RobustModel) -> FormStructure | None:
     """The forms of a model's loss; None if there are none or too many."""
     joint, frozen = model.joint, model.cost.frozen
     held = tuple(p for p, where in joint.slices.items() if frozen[where].all())
     moving = tuple(p for p in joint.parameters if not any(p is q for q in held))
     forms = affine_forms(model.expression, moving)
-    if forms is None or forms.count > LARGEST_COUNT:
+    if forms is None or forms.count > MOST_FORMS:
         return None
     columns, stop = {}, 0
     seen = {p.id for p in forms.outer.parameters()}
@@ -69,15 +70,15 @@ def dissect(model: RobustModel) -> Anatomy | None:
     seen = {p.id for form in forms.forms for p in form.expression.parameters()}
     factors = [p for p in held if p.id in seen]
     layout = model.loss.layout
-    found = pieces(forms.outer, forms.placeholders, PIECES)
-    return Anatomy(
+    affine = pieces(forms.outer, forms.placeholders, MOST_PIECES)
+    return FormStructure(
         forms=forms,
         inner=Stacked([form.expression for form in forms.forms], layout, joint.slices),
         outer=Stacked([forms.outer], layout, columns),
-        pieces=None if found is None else Stacked(found, layout, columns),
+        pieces=None if affine is None else Stacked(affine, layout, columns),
         constants=coordinates(joint, inside),
         keys=None if common else coordinates(joint, factors),
-        common_pieces=found is None or all(degree(p, columns) <= 1 for p in found),
+        common_pieces=affine is None or all(degree(p, columns) <= 1 for p in affine),
         curvature=convexity_in_data(forms.outer, forms.placeholders),
         quadratic=degree(forms.outer, forms.placeholders) <= 2,
     )
@@ -89,47 +90,39 @@ def coordinates(joint: JointSamples, parameters: Iterable[Any]) -> Array:
     return np.concatenate([np.zeros(0, dtype=int), *(np.arange(s.start, s.stop) for s in slices)])
 
 
-def generic_rank(model: RobustModel, anatomy: Anatomy) -> int:
+def generic_rank(model: RobustModel, structure: FormStructure) -> int:
     """The rank of the forms' slopes at decisions in general position."""
-    free, rng, found = ~model.cost.frozen, np.random.default_rng(0), 0
+    free, rng, rank = ~model.cost.frozen, np.random.default_rng(0), 0
     rows = model.joint.matrix[:: max(1, model.joint.size // 3)][:3]
     for _ in range(2):
         x = rng.uniform(0.5, 1.5, model.loss.dimension)
         with np.errstate(all="ignore"):
-            slopes = anatomy.inner.jacobians(x, rows)[..., free]
+            slopes = structure.inner.jacobians(x, rows)[..., free]
         if not np.isfinite(slopes).all():
-            return min(anatomy.forms.count, int(free.sum()))
-        found = max(found, compact(slopes).shape[-1])
-    return found
+            return min(structure.forms.count, int(free.sum()))
+        rank = max(rank, compact(slopes).shape[-1])
+    return rank
 
 
 def low_rank_refusal(model: RobustModel) -> str | None:
-    """Why the strategy does not apply; None if it does."""
+    """The reason why the strategy does not apply; None if it does."""
     if model.expression is None:
         return "the loss is a callable: how it sees the data is not known"
     if not model.cost.is_quadratic:
         return "the ground cost is not quadratic"
     if not everywhere(model):
         return "the support is not all of R^d"
-    anatomy = dissect(model)
-    if anatomy is None:
-        return f"the loss does not see the data through at most {LARGEST_COUNT} affine forms"
-    rank = generic_rank(model, anatomy)
-    if rank > LARGEST_RANK and not anatomy.quadratic:
-        return f"the loss sees the data in {rank} directions, more than {LARGEST_RANK}"
+    structure = form_structure(model)
+    if structure is None:
+        return f"the loss does not see the data through at most {MOST_FORMS} affine forms"
+    rank = generic_rank(model, structure)
+    if rank > 2 and not structure.quadratic:
+        return f"the loss sees the data in {rank} directions, and quadrature fills a plane"
     return None
 
 
-def drawn_refusal(model: RobustModel) -> str | None:
-    """Why a model that the strategy does not refuse needs draws; None if it needs none."""
-    anatomy = dissect(model)
-    assert anatomy is not None
-    rank = generic_rank(model, anatomy)
-    return None if rank <= 2 or anatomy.quadratic else f"in {rank} directions it needs draws"
-
-
 def everywhere(model: RobustModel) -> bool:
-    """Can the data that moves at all go anywhere?"""
+    """True if the data that moves at all may go anywhere."""
     frozen = model.cost.frozen
     for parameter, where in model.joint.slices.items():
         if isinstance(parameter.support, Everywhere) or frozen[where].all():
@@ -158,13 +151,9 @@ class Grouped:
     """The group of each sample, (K,)."""
     rows: Array
     """A scenario of each group, (G, d)."""
-    alone: bool = False
-    """Is every sample a group of its own, and its scenario the sample?"""
 
     def total(self, values: Array) -> Array:
         """Sums over each group of values (K, ...): (G, ...)."""
-        if len(self.rows) == 1:
-            return values.sum(axis=0, keepdims=True)
         sums = np.zeros((len(self.rows), *values.shape[1:]))
         np.add.at(sums, self.member, values)
         return sums
@@ -176,11 +165,9 @@ class Grouped:
             return (weights.T @ rows)[None]
         size, count = weights.shape
         where = (self.member[:, None] * count + np.arange(count)).ravel()
-        shape = (len(self.rows) * count, size)
-        selected = sp.csr_array(
-            (weights.ravel(), (where, np.repeat(np.arange(size), count))), shape
-        )
-        return (selected @ rows).reshape(len(self.rows), count, -1)
+        entries = (weights.ravel(), (where, np.repeat(np.arange(size), count)))
+        products = sp.csr_array(entries, (len(self.rows) * count, size)) @ rows
+        return products.reshape(len(self.rows), count, -1)
 
 
 class Groups:
@@ -190,28 +177,23 @@ class Groups:
     """
 
     def __init__(self, joint: JointSamples, keys: Array | None, count: int, chunk: int) -> None:
-        self._joint = joint
-        self._group: Array | None = None
-        self._first = np.zeros(1, dtype=int)
-        self._step = chunk
+        self._joint, self._step = joint, chunk
+        self._group = np.zeros(joint.size, dtype=int)
+        self._rows = joint.mean[None]
         if keys is not None:
             values = joint.matrix[:, keys]
             one = values.shape[1] == 1  # far faster than rows are
-            _, self._first, group = np.unique(
-                values.ravel() if one else values,
-                axis=None if one else 0,
-                return_index=True,
-                return_inverse=True,
-            )
-            self._group = np.reshape(group, -1)
+            values, axis = (values.ravel(), None) if one else (values, 0)
+            _, first, group = np.unique(values, True, True, axis=axis)
+            self._group, self._rows = np.reshape(group, -1), joint.matrix[first]
             own = max(1, (1 + count) * joint.dimension)
-            if len(self._first) * own > CHUNK_ENTRIES:
+            if len(first) * own > CHUNK_ENTRIES:
                 self._step = max(1, min(chunk, CHUNK_ENTRIES // own))
 
     @property
     def number(self) -> int:
-        """How many groups there are."""
-        return len(self._first)
+        """The number of groups."""
+        return len(self._rows)
 
     def chunks(self, samples: Array) -> list[Array]:
         """The samples in parts that fit into memory."""
@@ -219,21 +201,10 @@ class Groups:
         return [samples[i : i + self._step] for i in starts]
 
     def of(self, samples: Array) -> Grouped:
-        """The groups of some samples."""
-        if self._group is None:
-            return Grouped(samples, np.zeros(len(samples), dtype=int), self._joint.mean[None])
-        if len(self._first) < len(samples):
-            # Few groups: no need to sort all samples.
-            own = self._group[samples]
-            present = np.flatnonzero(np.bincount(own, minlength=len(self._first)))
-            member = np.searchsorted(present, own)
-        else:
-            present, member = np.unique(self._group[samples], return_inverse=True)
-        if len(present) == len(samples):
-            order = np.arange(len(samples))
-            return Grouped(samples, order, self._joint.matrix[samples], alone=True)
-        rows = self._joint.matrix[self._first[present]]
-        return Grouped(samples, np.reshape(member, -1), rows)
+        """The groups of some samples, those without any left out."""
+        own = self._group[samples]
+        present = np.flatnonzero(np.bincount(own, minlength=self.number))
+        return Grouped(samples, np.searchsorted(present, own), self._rows[present])
 
 
 # ------------------------------
@@ -244,7 +215,7 @@ class Groups:
 class Outer:
     """h/eps for K samples: constants of a sample (frozen data in h) stay beside its forms."""
 
-    anatomy: Anatomy
+    structure: FormStructure
     x: Array
     epsilon: float
     constants: Array
@@ -253,11 +224,11 @@ class Outer:
     def __call__(self, owner: Array, u: Array) -> Array:
         """h/eps at forms u (M, q) of the samples owner (M,)."""
         with np.errstate(all="ignore"):
-            return self.anatomy.outer(self.x, self._rows(owner, u))[:, 0] / self.epsilon
+            return self.structure.outer(self.x, self._rows(owner, u))[:, 0] / self.epsilon
 
     def with_slopes(self, owner: Array, u: Array) -> tuple[Array, Array]:
         """h/eps (M,) and its gradients (M, q) in u."""
-        function = self.anatomy.outer
+        function = self.structure.outer
         with np.errstate(all="ignore"):
             values = function(self.x, self._rows(owner, u))[:, 0] / self.epsilon
             slopes = function.in_data(np.full((len(u), 1), 1.0 / self.epsilon))
@@ -267,7 +238,7 @@ class Outer:
         self, owner: Array, u: Array, weights: Array, counts: Array | None = None
     ) -> tuple[Array, Array]:
         """The gradient in x of sum(counts * weights * h), and weights * h_u (M, q)."""
-        function = self.anatomy.outer
+        function = self.structure.outer
         function(self.x, self._rows(owner, u))
         in_data = function.in_data(weights[:, None])[:, : u.shape[1]]
         seeds = weights if counts is None else weights * counts
@@ -275,11 +246,11 @@ class Outer:
 
     def pieces(self, u: Array) -> tuple[Array, Array]:
         """Values (K, P) at the forms of the samples and slopes (K or 1, P, q) of the pieces/eps."""
-        pieces = self.anatomy.pieces
+        pieces = self.structure.pieces
         assert pieces is not None
         rows = self._rows(np.arange(len(u)), u)
         values = pieces(self.x, rows)
-        if self.anatomy.common_pieces:
+        if self.structure.common_pieces:
             slopes = pieces.jacobian(self.x, rows[0])[None]
         else:
             slopes = pieces.jacobians(self.x, rows)
@@ -315,46 +286,3 @@ class Outer:
         if not self.constants.shape[1]:
             return u
         return np.concatenate([u, self.constants[owner]], axis=1)
-
-
-@dataclass
-class FormTarget:
-    """g(t) = h(u_k + L t)/eps - |t|^2/2 for K samples, as a target of the finder of modes.
-
-    u (K, q), L (K, q, r).
-    """
-
-    outer: Outer
-    u: Array
-    L: Array
-    walled: bool = False
-    dimension: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.dimension = self.L.shape[-1]
-
-    def __call__(self, owners: Array, moves: Array) -> tuple[Array, Array]:
-        """g at points (M, r) of the samples owners (M,), +inf for NaN, and its gradients (M, r)."""
-        values, slopes = self.outer.with_slopes(owners, self._forms(owners, moves))
-        tilt = np.nan_to_num(np.einsum("mq,mqr->mr", slopes, self.L[owners]))
-        return self._lowered(values, moves), tilt - moves
-
-    def values(self, owners: Array, moves: Array) -> Array:
-        return self._lowered(self.outer(owners, self._forms(owners, moves)), moves)
-
-    def variance(self, owners: Array, moves: Array) -> Array:
-        return np.ones((1, self.dimension))
-
-    def bounds(self, owners: Array) -> None:
-        return None
-
-    def starts(self, owners: Array) -> list[Array]:
-        return []
-
-    def _forms(self, owners: Array, moves: Array) -> Array:
-        return self.u[owners] + np.einsum("mqr,mr->mq", self.L[owners], moves)
-
-    def _lowered(self, values: Array, moves: Array) -> Array:
-        with np.errstate(invalid="ignore"):
-            lowered = values - 0.5 * np.einsum("mr,mr->m", moves, moves)
-        return np.where(np.isnan(lowered), np.inf, lowered)

@@ -1,13 +1,6 @@
-"""The tilted distribution of the forms: Gaussian, by quadrature at rank 1 and 2, draws beyond.
+"""The tilted distribution of the forms: Gaussian where h is quadratic, by quadrature elsewhere.
 
-For g(t) = h(u_k + L t)/eps - |t|^2/2 and modes m_1, m_2, ... of it, the proposal is a mixture of
-Gaussians N(m_i, C_i) with weights p_i exp(g(m_i)) |C_i|^(1/2) normalised, and
-
-    E exp(h/eps) ~ sum_i p_i mean_s exp(g(t_is)) / sum_j p_j N(t_is; m_j, C_j) / (2 pi)^(r/2)
-
-with the same random numbers for each mode, so that the estimate varies smoothly with the modes.
-
-density proportional to exp(g(t)),   g(t) = h(u_k + L t)/eps - |t|^2/2,   t in R^r.
+    density proportional to exp(g(t)),   g(t) = h(u_k + L t)/eps - |t|^2/2,   t in R^r.
 
 On a plane a smooth law with one mode is integrated by equal steps in both directions, scaled by the
 Hessian at the mode: exact to rounding where half of the points give the same. Samples for which
@@ -23,17 +16,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wdro_model.objectives.integration.importance.draws import block_variance, noise
-from wdro_model.objectives.integration.importance.modes import ascend, find
-from wdro_model.objectives.integration.importance.proposals import Mixture, component, mixture
-from wdro_model.objectives.integration.inner_integral import Divergence, Stream
+from wdro_model.objectives.integration.importance.modes import ascend
+from wdro_model.objectives.integration.inner_integral import Divergence
 from wdro_model.objectives.integration.lines import (
     CONVEX,
     integrate_lines,
     lines_within_lines,
     whole_lines,
 )
-from wdro_model.objectives.integration.low_rank.forms import FormTarget, Outer
+from wdro_model.objectives.integration.low_rank.forms import Outer
 from wdro_model.objectives.integration.normal import (
     HALF_LOG_2PI,
     TiltedLaw,
@@ -43,99 +34,6 @@ from wdro_model.objectives.integration.normal import (
     united,
 )
 from wdro_model.solvers.objective import Array
-
-INFLATION = 1.2
-"""The variance of a proposal over that of the Gaussian that fits at the mode."""
-NEGLIGIBLE = 1e-4
-"""Modes with a smaller share are left out."""
-
-
-class QuasiRandom:
-    """Standard normal points, those of sample k a function of (stream, k) alone."""
-
-    def __init__(self, draws: int) -> None:
-        self.draws = draws
-        self._kept: tuple[Stream, int, dict[int, Array]] | None = None
-
-    def normal(self, samples: Array, stream: Stream, rank: int) -> Array:
-        """(K, S, r)"""
-        if self._kept is None or self._kept[:2] != (stream, rank):
-            self._kept = (stream, rank, {})
-        known = self._kept[2]
-        for k in map(int, samples):
-            if k not in known:
-                known[k] = noise(stream.generator(k), self.draws, rank).normal
-        return np.stack([known[int(k)] for k in samples])
-
-
-@dataclass(frozen=True)
-class DrawnLaw(TiltedLaw):
-    """A tilted law by weighted draws."""
-
-    effective_size: Array = field(default_factory=lambda: np.zeros(0))
-    """Effective sample size of each sample, between 1 and S."""
-    variance_of_log: Array = field(default_factory=lambda: np.zeros(0))
-    """Variance of log_mass, from independent blocks of draws."""
-
-
-def drawn_law(outer: Outer, u: Array, L: Array, normal: Array) -> DrawnLaw:
-    """The tilted law for forms u (K, q) moved by L (K or 1, q, r), from normal draws (K, S, r)."""
-    size, draws, rank = normal.shape
-    L = np.broadcast_to(L, (size, *L.shape[1:]))
-    target, everyone = FormTarget(outer, u, L), np.arange(size)
-    try:
-        known = outer.anatomy.pieces is not None
-        proposals = piece_proposals(outer, u, L) if known else found_proposals(target)
-    except Divergence:
-        infinite, one = np.full(size, np.inf), np.ones(size)
-        return DrawnLaw(infinite, everyone, np.zeros((size, rank)), one, None, one, 0 * one)
-    owners, points, logs = [], [], []
-    for j, share in enumerate(proposals.log_weights.T):
-        rows = np.flatnonzero(np.isfinite(share))
-        owner = np.repeat(rows, draws)
-        moves = proposals.components[j].transport(owner, normal[rows].reshape(-1, rank))
-        density = proposals.of(rows).log_density(moves.reshape(len(rows), draws, rank)).ravel()
-        height = target.values(owner, moves) - rank * HALF_LOG_2PI
-        owners.append(owner)
-        points.append(moves)
-        logs.append(height - density + share[owner] - np.log(draws))
-    owner, log = np.concatenate(owners), np.concatenate(logs)
-    top = np.full(size, -np.inf)
-    np.maximum.at(top, owner, log)
-    weights = np.exp(log - top[owner])
-    # Draws with the same random number belong together: their sums are independent in blocks.
-    number = np.concatenate([np.tile(np.arange(draws), len(o) // draws) for o in owners])
-    sums = np.bincount(owner * draws + number, weights, size * draws).reshape(size, draws)
-    total = sums.sum(axis=1)
-    sums = sums / total[:, None]
-    return DrawnLaw(
-        top + np.log(total),
-        owner,
-        np.concatenate(points),
-        weights / total[owner],
-        None,
-        effective_size=1.0 / np.einsum("ks,ks->k", sums, sums),
-        variance_of_log=block_variance(sums),
-    )
-
-
-def found_proposals(target: FormTarget) -> Mixture:
-    """Around the modes that the finder knows."""
-    modes = find(target, np.arange(len(target.u)))
-    found = modes.mixture(0.0, -np.log(NEGLIGIBLE))
-    wide = tuple(one.scaled(np.sqrt(INFLATION)) for one in found.components)
-    return Mixture(wide, found.log_weights)
-
-
-def piece_proposals(outer: Outer, u: Array, L: Array) -> Mixture:
-    """A maximum of a_p + b_p't: each piece tilts N(0, I) to N(b_p, I), of mass exp(a + b^2/2)."""
-    values, slopes = outer.pieces(u)
-    b = slopes @ L
-    centers = np.broadcast_to(b, (len(u), *b.shape[1:]))
-    masses = values + 0.5 * np.einsum("kpr,kpr->kp", centers, centers)
-    components = [component(c, np.ones(c.shape), None) for c in centers.swapaxes(0, 1)]
-    return mixture(components, masses, 0.0, -np.log(NEGLIGIBLE))
-
 
 # ------------------------------
 # Tilted laws of quadratic functions: Gaussians, on intervals truncated ones
@@ -237,27 +135,68 @@ DIFFERENCE = 1e-2
 """Step of the differences of gradients."""
 
 
-def exact_law(outer: Outer, u: Array, L: Array) -> TiltedLaw | None:
-    """The tilted law for forms u (K, q) moved by L (K or 1, q, r); None if it must be sampled."""
-    rank, anatomy = L.shape[-1], outer.anatomy
+def tilted_law(outer: Outer, u: Array, L: Array) -> TiltedLaw:
+    """The tilted laws for forms u (K, q) moved by L (K or 1, q, r), r <= 2 or h quadratic."""
+    rank, structure = L.shape[-1], outer.structure
     if rank == 0:
         owner = np.arange(len(u))
         return TiltedLaw(outer(owner, u), owner, np.zeros((len(u), 0)), np.ones(len(u)))
-    if anatomy.quadratic:
+    if structure.quadratic:
         return gaussian_law(*outer.parabolas(u, L))
-    if rank > 2:
-        return None
-    if anatomy.pieces is not None:
+    if structure.pieces is not None:
         values, slopes = outer.pieces(u)
         b = slopes @ L
         return integrate_pieces(values, b[..., 0]) if rank == 1 else piece_plane_law(values, b)
     if rank == 2:
         return plane_law(outer, u, L)
     exponent = outer.along(u, L[..., 0])
-    return integrate_lines(exponent, *whole_lines(len(u)), curvature=anatomy.curvature)
+    return integrate_lines(exponent, *whole_lines(len(u)), curvature=structure.curvature)
 
 
 # ------------------------------------------------------------------ any function on a plane
+@dataclass
+class FormTarget:
+    """g(t) = h(u_k + L t)/eps - |t|^2/2 for K samples, as a target of ascents.
+
+    u (K, q), L (K, q, r).
+    """
+
+    outer: Outer
+    u: Array
+    L: Array
+    walled: bool = False
+    dimension: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dimension = self.L.shape[-1]
+
+    def __call__(self, owners: Array, moves: Array) -> tuple[Array, Array]:
+        """g at points (M, r) of the samples owners (M,), +inf for NaN, and its gradients (M, r)."""
+        values, slopes = self.outer.with_slopes(owners, self._forms(owners, moves))
+        tilt = np.nan_to_num(np.einsum("mq,mqr->mr", slopes, self.L[owners]))
+        return self._lowered(values, moves), tilt - moves
+
+    def values(self, owners: Array, moves: Array) -> Array:
+        return self._lowered(self.outer(owners, self._forms(owners, moves)), moves)
+
+    def variance(self, owners: Array, moves: Array) -> Array:
+        return np.ones((1, self.dimension))
+
+    def bounds(self, owners: Array) -> None:
+        return None
+
+    def starts(self, owners: Array) -> list[Array]:
+        return []
+
+    def _forms(self, owners: Array, moves: Array) -> Array:
+        return self.u[owners] + np.einsum("mqr,mr->mq", self.L[owners], moves)
+
+    def _lowered(self, values: Array, moves: Array) -> Array:
+        with np.errstate(invalid="ignore"):
+            lowered = values - 0.5 * np.einsum("mr,mr->m", moves, moves)
+        return np.where(np.isnan(lowered), np.inf, lowered)
+
+
 def plane_law(outer: Outer, u: Array, L: Array) -> TiltedLaw:
     """The tilted law of h(u_k + L t)/eps, L (K or 1, q, 2)."""
     size = len(u)
@@ -278,7 +217,7 @@ def plane_law(outer: Outer, u: Array, L: Array) -> TiltedLaw:
 
 def lines_law(outer: Outer, u: Array, L: Array, samples: Array) -> TiltedLaw:
     """The laws of some samples by lines within lines."""
-    curvature = outer.anatomy.curvature
+    curvature = outer.structure.curvature
 
     def inner(owner: Array, s: Array) -> TiltedLaw:
         parts = []

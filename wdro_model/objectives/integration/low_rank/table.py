@@ -6,52 +6,47 @@ panels that cover the samples, and interpolated: with P (K, J) the matrix of the
 
     q(u_k) = sum_j P_kj q(U_j),   sum_k m_k q(u_k) = sum_j c_j q(U_j),   c = P' m,
 
-m_k being one, or K p_k where the samples have probabilities.
+m_k being one, or K p_k where the samples have probabilities. Panels are halved until the last
+Chebyshev coefficients of what is interpolated are negligible.
 
-Panels are halved until the last Chebyshev coefficients of what is interpolated are negligible.
-
-In coordinates z (`whitening`) the cost alone tilts the scenarios to z ~ N(0, V). Forms
+In whitened coordinates z (`Frame`) the cost alone tilts the scenarios to z ~ N(0, V). Forms
 u = u_k + B z see of it
 
     u = u_k + L t,   t ~ N(0, I_r),   L L' = B V B',
     z = G t + noise independent of t,   G = V B' L^-T,   noise covariance V - G G',
 
-and the cost given t, with M = G' Lambda G and K = G' Lambda^2 V G, has
-
-    mean      tr(Lambda V) - tr M + t' M t
-    variance  2 (tr (Lambda V)^2 - 2 tr K + tr M^2) + 4 t' (K - M^2) t.
+and the cost given t has the mean tr(Lambda V) - tr M + t' M t, M = G' Lambda G.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import scipy.sparse as sp
 
 from wdro_model.objectives.integration.lines import DEGREE, NODES, TAIL
 from wdro_model.objectives.integration.normal import TiltedLaw
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.samples import SampleShares
 
-FIRST = 4
-"""Panels of a group of samples to begin with."""
+FIRST_PANELS = 4
+"""Panels of a group of samples in a first table."""
+MOST_PLACES = 2**14
+"""Integrals of a table, at most."""
+SAMPLE_BLOCK = 2**15
+"""Samples that are interpolated at once."""
 BARYCENTRIC = np.where(np.arange(DEGREE + 1) % DEGREE == 0, 0.5, 1.0) * (
     (-1.0) ** np.arange(DEGREE + 1)
 )
 """Weights of the interpolation at Chebyshev points of the second kind."""
 
 
-MOST_PLACES = 2**14
-"""Integrals of a table, at most."""
-BLOCK = 2**15
-"""Samples whose rows of the interpolation exist at once."""
-
-
 def affordable_places(samples: int) -> int:
-    """How many integrals a table may take: hard places lie close together, and cost more each."""
+    """The number of integrals from which a table costs more than one integral per sample.
+
+    Places that are hard to resolve lie close together, and cost more each.
+    """
     return min(max(samples // 16, min(samples // 4, 160)), MOST_PLACES)
 
 
@@ -63,12 +58,26 @@ class FormTable:
     """The forms of the samples, (K,)."""
     member: Array
     """Their groups, (K,)."""
+    shares: SampleShares
+    """The weights of the samples in averages over them."""
     group: Array
     """The group of each panel, in order, (P,)."""
     low: Array
     high: Array
-    shares: SampleShares | None = None
-    """What the samples count in averages over them; all the same by default."""
+
+    @classmethod
+    def covering(cls, u: Array, member: Array, shares: SampleShares) -> FormTable:
+        """Equal panels over the forms of each group."""
+        group, low, high = [], [], []
+        for g in np.unique(member):
+            mine = u[member == g]
+            start, stop = float(mine.min()), float(mine.max())
+            slack = 1e-9 * (1.0 + abs(start) + abs(stop))
+            ends = np.linspace(start - slack, stop + slack, FIRST_PANELS + 1)
+            group.append(np.full(FIRST_PANELS, g))
+            low.append(ends[:-1])
+            high.append(ends[1:])
+        return cls(u, member, shares, *(np.concatenate(part) for part in (group, low, high)))
 
     @cached_property
     def places(self) -> Array:
@@ -81,14 +90,19 @@ class FormTable:
         """The group of each place, (J,)."""
         return np.repeat(self.group, DEGREE + 1)
 
-    def spread(self, some: slice) -> sp.csr_array:
-        """P, (K, J): the interpolation from the places to some of the samples."""
-        u, member = self.u[some], self.member[some]
+    @property
+    def _blocks(self) -> list[slice]:
+        """The samples in blocks."""
+        starts = range(0, len(self.u), SAMPLE_BLOCK)
+        return [slice(start, start + SAMPLE_BLOCK) for start in starts]
+
+    def _interpolation(self, block: slice) -> tuple[Array, Array]:
+        """The places that each sample of a block is interpolated from, and their weights."""
+        u, member = self.u[block], self.member[block]
         panel = np.empty(len(u), dtype=int)
         for g in np.unique(self.group):
             own, mine = np.flatnonzero(self.group == g), member == g
-            inner = self.low[own[1:]]
-            panel[mine] = own[0] + np.searchsorted(inner, u[mine], side="right")
+            panel[mine] = own[0] + np.searchsorted(self.low[own[1:]], u[mine], side="right")
         middle, half = 0.5 * (self.high + self.low), 0.5 * (self.high - self.low)
         away = ((u - middle[panel]) / half[panel])[:, None] - NODES
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -96,51 +110,25 @@ class FormTable:
             weights /= weights.sum(axis=1, keepdims=True)
         hit = np.flatnonzero((np.abs(away) < 1e-300).any(axis=1))
         weights[hit] = np.abs(away[hit]) < 1e-300
-        columns = panel[:, None] * (DEGREE + 1) + np.arange(DEGREE + 1)
-        ends = np.arange(len(u) + 1) * (DEGREE + 1)
-        shape = (len(u), len(self.places))
-        return sp.csr_array((weights.ravel(), columns.ravel(), ends), shape)
-
-    @cached_property
-    def blocks(self) -> list[slice]:
-        """The samples in blocks."""
-        return [slice(start, start + BLOCK) for start in range(0, len(self.u), BLOCK)]
-
-    @cached_property
-    def _only(self) -> sp.csr_array:
-        """P where there is one block."""
-        return self.spread(self.blocks[0])
-
-    def _spreads(self) -> Iterator[tuple[slice, sp.csr_array]]:
-        """P block by block; kept where there is one."""
-        if len(self.blocks) == 1:
-            yield self.blocks[0], self._only
-            return
-        for some in self.blocks:
-            yield some, self.spread(some)
+        return panel[:, None] * (DEGREE + 1) + np.arange(DEGREE + 1), weights
 
     @cached_property
     def counts(self) -> Array:
-        """c, (J,): for how many samples a place stands, of either sign."""
+        """c, (J,): the number of samples that a place stands for, of either sign."""
         counts = np.zeros(len(self.places))
-        for some, spread in self._spreads():
-            data = spread.data
-            if self.shares is not None:
-                data = self.shares.subset(some).repeat(DEGREE + 1).multiple(data)
-            counts += np.bincount(spread.indices, weights=data, minlength=len(counts))
+        for block in self._blocks:
+            columns, weights = self._interpolation(block)
+            weights = self.shares.subset(block).multiple(weights)
+            counts += np.bincount(columns.ravel(), weights.ravel(), len(counts))
         return counts
 
     def at_samples(self, values: Array) -> Array:
-        """Values (J, ...) at the places, interpolated to the samples: (K, ...)."""
-        flat = values.reshape(len(values), -1)
-        found = np.empty((len(self.u), flat.shape[1]))
-        for some, spread in self._spreads():
-            found[some] = spread @ flat
-        return found.reshape(len(self.u), *values.shape[1:])
-
-    def inner_ends(self) -> list[Array]:
-        """Where panels of each group meet."""
-        return [self.low[self.group == g][1:] for g in range(int(self.group.max()) + 1)]
+        """Values (J, m) at the places, interpolated to the samples: (K, m)."""
+        out = np.empty((len(self.u), values.shape[1]))
+        for block in self._blocks:
+            columns, weights = self._interpolation(block)
+            out[block] = np.einsum("kj,kjm->km", weights, values[columns])
+        return out
 
     def refined(self, values: Array, allowed: Array) -> FormTable:
         """The table with panels halved that do not resolve values (J, m), itself if all do.
@@ -161,33 +149,6 @@ class FormTable:
         return replace(self, group=np.repeat(self.group, times), low=low, high=high)
 
 
-def first_table(
-    u: Array,
-    member: Array,
-    count: int,
-    known: list[Array] | None = None,
-    shares: SampleShares | None = None,
-) -> FormTable:
-    """Equal panels over the forms of each group of samples, or between known ends of panels."""
-    group, low, high = [], [], []
-    for g in range(count):
-        mine = u[member == g]
-        if not len(mine):
-            continue
-        start, stop = float(mine.min()), float(mine.max())
-        slack = 1e-9 * (1.0 + abs(start) + abs(stop))
-        start, stop = start - slack, stop + slack
-        ends = np.linspace(start, stop, FIRST + 1)
-        if known is not None and g < len(known) and len(known[g]):
-            inner = known[g][(known[g] > start + slack) & (known[g] < stop - slack)]
-            ends = np.concatenate([[start], inner, [stop]])
-        group.append(np.full(len(ends) - 1, g))
-        low.append(ends[:-1])
-        high.append(ends[1:])
-    panels = [np.concatenate(part) for part in (group, low, high)]
-    return FormTable(u, member, panels[0], panels[1], panels[2], shares)
-
-
 # ------------------------------
 # The tilted Gaussian seen through affine forms: how a few numbers t move the forms and the cost
 
@@ -206,12 +167,8 @@ class Projection:
     """L^-T, (K or 1, q, r), zero where a sample has a lower rank."""
     cost: Array
     """M, (K or 1, r, r)."""
-    excess: Array
-    """K - M^2, (K or 1, r, r)."""
     mean: Array
     """tr(Lambda V) - tr M, (K or 1,)."""
-    variance: Array
-    """2 (tr (Lambda V)^2 - 2 tr K + tr M^2), (K or 1,)."""
 
     def at(self, member: Array, duals: int = 1) -> Projection:
         """The projections of samples that are members of groups, at one dual after another."""
@@ -219,7 +176,7 @@ class Projection:
             return self
         first = len(self.mean) // duals * np.arange(duals)
         index = (first[:, None] + member).ravel()
-        return Projection(*(getattr(self, field.name)[index] for field in fields(self)))
+        return Projection(self.forms[index], self.pull[index], self.cost[index], self.mean[index])
 
     def moved(self, law: TiltedLaw) -> Array:
         """L t at each point of the law, (M, q)."""
@@ -233,39 +190,17 @@ class Projection:
         pull = np.broadcast_to(self.pull, (len(lever), *lever.shape[1:]))
         return np.einsum("kqr,kjr->kjq", pull, lever)
 
-    def cost_moments(self, law: TiltedLaw, fourth: bool) -> tuple[Array, Array]:
-        """Mean and variance of the transport cost under the tilted law of each sample, (K,).
-
-        The variance is NaN where the points of the law do not carry fourth moments. Where a point
-        stands for an interval, it is taken for a Gaussian of the same variance: close enough for
-        the Newton steps in the dual that the variance is for.
-        """
-        t, size = law.points, len(law.log_mass)
+    def mean_costs(self, law: TiltedLaw) -> Array:
+        """The mean transport cost under the tilted law of each sample, (K,)."""
+        t = law.points
         if not t.shape[1]:
-            return np.broadcast_to(self.mean, size), np.broadcast_to(self.variance, size)
-
-        def form(matrices: Array) -> Array:
-            if len(matrices) == 1:
-                return np.einsum("mr,mr->m", t @ matrices[0], t)
-            return np.einsum("mr,mrs,ms->m", t, matrices[law.owner], t)
-
-        def last(matrices: Array) -> Array:
-            """The last row of the matrices at each point, (M, r)."""
-            row = matrices[:, -1]
-            return np.broadcast_to(row[0], t.shape) if len(row) == 1 else row[law.owner]
-
-        square, within = form(self.cost), 0.0
+            return np.broadcast_to(self.mean, len(law.log_mass))
+        matrices = self.cost if len(self.cost) == 1 else self.cost[law.owner]
+        moved = t @ matrices[0] if len(matrices) == 1 else np.einsum("mr,mrs->ms", t, matrices)
+        squares = np.vecdot(moved, t)
         if law.variance is not None:
-            row = last(self.cost)
-            spread = row[:, -1] * law.variance
-            square = square + spread
-            within = 4 * np.einsum("mr,mr->m", row, t) ** 2 * law.variance + 2 * spread**2
-            within = within + 4 * last(self.excess)[:, -1] * law.variance
-        mean = law.mean(square)
-        if not fourth:
-            return self.mean + mean, np.full(size, np.nan)
-        spread = law.mean((square - mean[law.owner]) ** 2 + within + 4 * form(self.excess))
-        return self.mean + mean, self.variance + spread
+            squares = squares + matrices[:, -1, -1] * law.variance
+        return self.mean + law.mean(squares)
 
 
 def principal_axes(gram: Array) -> tuple[Array, Array]:
@@ -285,18 +220,18 @@ def compact(slopes: Array) -> Array:
     return vectors * np.sqrt(values)[:, None]
 
 
-def projection(slopes: Array, weights: Array, v: Array, first: Array, second: Array) -> Projection:
+def projection(slopes: Array, weights: Array, v: Array, total: Array) -> Projection:
     """The projections of forms with slopes B (G, q, d) at J duals, one dual after another.
 
-    weights (d,) and variances v (J, d) of the coordinates that the forms see; first and second:
-    tr(Lambda V) and tr (Lambda V)^2 over all coordinates, (J,).
+    weights (d,) and variances v (J, d) of the coordinates that the forms see; total:
+    tr(Lambda V) over all coordinates, (J,).
     """
     groups = len(slopes)
 
     def product(left: Array, diagonal: Array) -> Array:
         """left diag left' for matrices (J or 1, G, r, d): (J G, r, r)."""
-        found = (left * diagonal[:, None, None]) @ left.swapaxes(2, 3)
-        return found.reshape(len(v) * groups, *found.shape[2:])
+        products = (left * diagonal[:, None, None]) @ left.swapaxes(2, 3)
+        return products.reshape(len(v) * groups, *products.shape[2:])
 
     vectors, values = principal_axes(product(slopes[None], v))
     deviation = np.sqrt(values)
@@ -305,17 +240,5 @@ def projection(slopes: Array, weights: Array, v: Array, first: Array, second: Ar
     _, forms, rank = pull.shape
     turned = pull.swapaxes(1, 2).reshape(len(v), groups, rank, forms) @ slopes  # L^-1 B
     cost = product(turned, v**2 * weights)
-    square = product(turned, v**3 * weights**2)
-    power = cost @ cost
-
-    def trace(matrices: Array) -> Array:
-        return np.trace(matrices, axis1=1, axis2=2)
-
-    return Projection(
-        forms=vectors * deviation[:, None],
-        pull=pull,
-        cost=cost,
-        excess=square - power,
-        mean=np.repeat(first, groups) - trace(cost),
-        variance=2 * (np.repeat(second, groups) - 2 * trace(square) + trace(power)),
-    )
+    mean = np.repeat(total, groups) - np.trace(cost, axis1=1, axis2=2)
+    return Projection(forms=vectors * deviation[:, None], pull=pull, cost=cost, mean=mean)

@@ -24,6 +24,7 @@ from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.importance.frame import as_slice, box_of
 from wdro_model.objectives.integration.inner_integral import (
+    INFINITE,
     ROBUST,
     Integration,
     SampleSlice,
@@ -118,31 +119,19 @@ class TiltedTerms:
     law: TiltedLaw
     side: Array | None
     """-1 or 1 for points left or right of the sample, where the cost is a distance."""
-    fourth: bool
-    """Do the points carry fourth moments?"""
 
     def moves(self) -> Array:
         """E t, (K, D)."""
         return self.law.mean(self.law.points[:, 0]).reshape(self.along.shape)
 
-    def costs(self, weights: Array) -> tuple[Array, Array]:
-        """Mean and variance of w_i |zeta_i - xi_i|^p at each function, (K, D).
-
-        A point that stands for an interval is taken for a Gaussian in the variance, which serves
-        Newton steps in the dual.
-        """
+    def costs(self, weights: Array) -> Array:
+        """The mean of w_i |zeta_i - xi_i|^p at each function, (K, D)."""
         law, t, scale = self.law, self.law.points[:, 0], self.along.scale
-        around = np.zeros(len(t)) if law.variance is None else law.variance
-        if self.side is None:
-            cost, within = t**2 + around, around * (4 * t**2 + 2 * around)
-            scale = scale**2
+        if self.side is not None:
+            cost = self.side * t
         else:
-            cost, within = self.side * t, around
-        mean, spread = law.mean(cost), np.full(len(law.log_mass), np.nan)
-        if self.fourth:
-            spread = law.mean((cost - mean[law.owner]) ** 2 + within)
-        unit, shape = weights[self.along.lines] * scale, self.along.shape
-        return unit * mean.reshape(shape), unit**2 * spread.reshape(shape)
+            cost, scale = t**2 if law.variance is None else t**2 + law.variance, scale**2
+        return weights[self.along.lines] * scale * law.mean(cost).reshape(self.along.shape)
 
 
 class SeparableSlice(SampleSlice):
@@ -171,39 +160,33 @@ class SeparableSlice(SampleSlice):
 
     def at(self, dual: float) -> DualPoint:
         average = self._shares.total
-        value, cost, spread = (float(average(part)) for part in self._along_lines(dual))
-        curvature = spread / self._rule.epsilon
+        value, cost = (float(average(part)) for part in self._along_lines(dual))
         for part in self._joint:
             inner = part.at(dual)
             value += inner.value - float(average(self._affine))
             cost -= inner.slope
-            curvature += inner.curvature
-        if np.isposinf(value):
-            return DualPoint(np.inf, -np.inf, np.nan)
-        return DualPoint(value, -cost, curvature)
+        return INFINITE if np.isposinf(value) else DualPoint(value, -cost, np.nan)
 
     def by_sample(self, duals: Array) -> tuple[Array, Array]:
         """phi_k and the mean cost of each sample, (J, K) twice."""
-        found = [self._along_lines(float(dual))[:2] for dual in duals]
+        found = [self._along_lines(float(dual)) for dual in duals]
         value, cost = (np.stack(part) for part in zip(*found))
         for part in self._joint:
             values, costs = part.by_sample(duals)
             value, cost = value + values - self._affine, cost + costs
         return value, cost
 
-    def _along_lines(self, dual: float) -> tuple[Array, Array, Array]:
-        """phi_k, mean and variance of the cost, (K,) each, without what moves together."""
+    def _along_lines(self, dual: float) -> tuple[Array, Array]:
+        """phi_k and the mean cost, (K,) each, without the groups that move together."""
         rule, size = self._rule, len(self._samples)
-        log_mass, cost, spread = -rule.reference(self._samples), np.zeros(size), np.zeros(size)
+        log_mass, cost = -rule.reference(self._samples), np.zeros(size)
         for tilted in self._at(dual):
             if np.isposinf(tilted.law.log_mass).any():
-                return np.full(size, np.inf), np.full(size, np.inf), np.full(size, np.nan)
+                return np.full(size, np.inf), np.full(size, np.inf)
             log_mass = log_mass + tilted.law.log_mass.reshape(tilted.along.shape).sum(axis=1)
-            mean, variance = tilted.costs(rule.weights)
-            cost += mean.sum(axis=1)
-            spread += variance.sum(axis=1)
+            cost += tilted.costs(rule.weights).sum(axis=1)
         log_mass = log_mass + 0.5 * float(np.log(rule.variances(dual) / rule.spread).sum())
-        return self._affine + self._still + rule.epsilon * log_mass, cost, spread
+        return self._affine + self._still + rule.epsilon * log_mass, cost
 
     def mixed_gradient(self, duals: Array, shares: Array) -> Array:
         """sum_jk shares_jk grad_x phi_k(x, l_j), for shares (J, K)."""
@@ -298,10 +281,7 @@ class SeparableSlice(SampleSlice):
         sides = along.sides(None if rule.squared else rule.rates(lines, dual))
         law = law_of(along, sides)
         side = None if sides.side is None else sides.side[law.owner]
-        # The three points of a truncated Gaussian have its first two moments.
-        cut = np.isfinite(along.low).any() or np.isfinite(along.high).any()
-        fourth = not (rule.squared and cut and law_of == self._parabola_law)
-        return TiltedTerms(along, united([(sides.rows, law)], along.low.size), side, fourth)
+        return TiltedTerms(along, united([(sides.rows, law)], along.low.size), side)
 
     def _segment_law(self, along: Along, sides: Sides) -> TiltedLaw:
         """Piecewise affine lines, in closed form between their kinks."""

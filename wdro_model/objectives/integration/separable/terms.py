@@ -31,7 +31,7 @@ from wdro_model.loss.polynomial import Degrees, additive_terms, dependence, sele
 from wdro_model.loss.structure import convexity_in_data
 from wdro_model.model import Memory, RobustModel
 from wdro_model.objectives.integration.importance.frame import box_of
-from wdro_model.objectives.integration.low_rank.forms import drawn_refusal, low_rank_refusal
+from wdro_model.objectives.integration.low_rank.forms import low_rank_refusal
 from wdro_model.objectives.integration.normal import envelope
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundSquared
@@ -143,7 +143,7 @@ def _joint_refusal(
     if bounded:
         return "these have a bounded support"
     part = _joint_model(model, grouping, group)
-    return low_rank_refusal(part) or drawn_refusal(part)
+    return low_rank_refusal(part)
 
 
 def separate(model: RobustModel) -> Separation:
