@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.model.compiled import MOST_RESULTS
+from wdro_model.model.compiled import MAX_RESULTS
 from wdro_model.objectives.integration import closed_form
 
 
@@ -54,9 +54,9 @@ def test_results_for_other_values_of_a_parameter_are_forgotten(data):
 
 def test_results_for_many_radii_are_bounded(portfolio):
     problem = portfolio[0]
-    for radius in np.linspace(0.01, 0.1, 3 * MOST_RESULTS):
+    for radius in np.linspace(0.01, 0.1, 3 * MAX_RESULTS):
         problem.with_radius(radius).solve()
-    assert 0 < remembered(problem) <= MOST_RESULTS
+    assert 0 < remembered(problem) <= MAX_RESULTS
 
 
 def test_results_are_computed_once(portfolio):

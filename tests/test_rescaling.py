@@ -17,13 +17,13 @@ RETURNS = np.random.default_rng(0).normal(0.05, 0.2, size=(20, 5))
 @pytest.fixture
 def attempts(monkeypatch):
     """The attempts that a solve makes."""
-    made, plain = [], rescaling._Run.attempt
+    made, plain = [], rescaling.ConicRun.attempt
 
     def attempt(self, scale):
         made.append(scale)
         return plain(self, scale)
 
-    monkeypatch.setattr(rescaling._Run, "attempt", attempt)
+    monkeypatch.setattr(rescaling.ConicRun, "attempt", attempt)
     return made
 
 
@@ -132,7 +132,7 @@ def test_zero_is_not_chased(attempts):
 
 def test_the_best_answer_is_kept_and_judged(monkeypatch):
     """Of two attempts the second claims less than its decision is worth."""
-    data, plain, made = 1e6 * np.abs(RETURNS), rescaling._Run.attempt, []
+    data, plain, made = 1e6 * np.abs(RETURNS), rescaling.ConicRun.attempt, []
 
     def attempt(self, scale):
         found = plain(self, scale)
@@ -145,13 +145,13 @@ def test_the_best_answer_is_kept_and_judged(monkeypatch):
         made.append(found)
         return found
 
-    better = rescaling._Run.better
-    monkeypatch.setattr(rescaling._Run, "attempt", attempt)
+    better = rescaling.ConicRun.better_units
+    monkeypatch.setattr(rescaling.ConicRun, "attempt", attempt)
     monkeypatch.setattr(
-        rescaling._Run,
-        "better",
+        rescaling.ConicRun,
+        "better_units",
         lambda self, last, by_loss: (
-            rescaling.Scale({x: 4096.0}, 1.0) if len(made) == 1 else better(self, last, by_loss)
+            rescaling.Units({x: 4096.0}, 1.0) if len(made) == 1 else better(self, last, by_loss)
         ),
     )
     z, x = wdro.UncertainParameter(5, samples=data), cp.Variable(5, nonneg=True)

@@ -1,4 +1,4 @@
-"""What people add is held against what must be true: its wrong answers are not called optimal."""
+"""Parts that people add: errors that name them, and checks for their authors' tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.counterparts import Counterpart, Extremal, Point, Program
+from wdro_model.counterparts import Counterpart, Point, Program
 from wdro_model.objectives.exact.counterpart import COUNTERPARTS
 from wdro_model.solvers import FrankWolfe
 
@@ -59,141 +59,6 @@ def test_a_right_formula_is_taken(register):
     assert problem.robust_value() == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("extra", [-5.0, -0.02])
-def test_a_risk_below_that_of_a_distribution_of_the_ball_is_refused(register, extra):
-    """0.02 less is still above the mean loss: an ascent in the data finds worse."""
-    register("low", type("Low", (Shifted,), {"extra": extra}))
-    with pytest.raises(ValueError, match="the counterpart Low gives the worst-case risk"):
-        portfolio().solve(method="exact")
-
-
-class Priced(wdro.costs.BoundCost):
-    """A norm to some power that knows its prices alone."""
-
-    def __init__(self, dimension, norm, power):
-        self.dimension, self.norm, self.power = dimension, norm, power
-
-    order = property(lambda self: float(self.power))
-
-    def describe(self):
-        return f"|delta|_{self.norm}^{self.power}"
-
-    def of_displacements(self, delta):
-        return np.linalg.norm(delta, ord=self.norm, axis=1) ** self.power
-
-    def dual_norm(self, slope):
-        return cp.norm(slope, {1: "inf", 2: 2, np.inf: 1}[self.norm])
-
-
-class Power(wdro.costs.GroundCost):
-    bound = Priced
-
-    def __init__(self, norm, power):
-        self.norm, self.power, self.order = norm, power, float(power)
-
-    def bind(self, joint):
-        return Priced(joint.dimension, self.norm, self.power)
-
-    def describe(self):
-        return "a norm to some power"
-
-
-class ByDualNorm(Shifted):
-    formula, share = "mean + length |B|", 1.0
-
-    def program(self, model):
-        x = problem_variable(model)
-        length = self.share * model.cost.distance(model.radius)
-        return Program.if_convex(model.rows.mean(axis=0) @ x + length * model.cost.dual_norm(x))
-
-
-@pytest.mark.parametrize("norm", [1, 2, np.inf])
-@pytest.mark.parametrize("power", [1, 3])
-@pytest.mark.parametrize("support", [None, wdro.supports.Box(-50, 50)])
-def test_a_low_risk_is_refused_with_a_cost_that_only_has_prices(register, norm, power, support):
-    x = cp.Variable(3, nonneg=True, name="x")
-    z = wdro.UncertainParameter(
-        3, samples=DATA, name="z", **({"support": support} if support else {})
-    )
-    ball = wdro.WassersteinBall(0.04, Power(norm, power))
-    register("mine", ByDualNorm)
-    right = wdro.Problem(cp.Minimize(z @ x), [cp.sum(x) == 1], ball)
-    right.solve(method="exact")
-    assert right.status == "optimal"
-    register("low", type("Low", (ByDualNorm,), {"share": 0.98}))
-    with pytest.raises(ValueError, match="the counterpart Low gives the worst-case risk"):
-        wdro.Problem(cp.Minimize(z @ x), [cp.sum(x) == 1], ball).solve(method="exact")
-
-
-class FourthPower(Shifted):
-    """(mean r^4)^(1/4) + length |x|, to the fourth: a residual to the power of the cost."""
-
-    formula, share = "((mean r^4)^(1/4) + length |x|)^4", 1.0
-
-    def refusal(self, model):
-        return None
-
-    def program(self, model):
-        x = problem_variable(model)
-        mean = cp.pnorm(model.rows @ x - 1, 4) / len(model.rows) ** 0.25
-        length = self.share * model.cost.distance(model.radius)
-        return Program.if_convex(cp.power(mean + length * cp.norm(x), 4))
-
-
-def test_a_low_risk_of_a_curved_loss_is_refused_with_a_cost_that_only_has_prices(register):
-    x = cp.Variable(3, name="x")
-    z = wdro.UncertainParameter(3, samples=DATA, name="z")
-    ball = wdro.WassersteinBall(0.01, Power(2, 4))
-    loss = cp.Minimize(cp.power(z @ x - 1, 4))
-    register("mine", FourthPower)
-    right = wdro.Problem(loss, [cp.sum(x) == 2], ball)
-    right.solve(method="exact")
-    assert right.status == "optimal"
-    register("low", type("Low", (FourthPower,), {"share": 0.98}))
-    with pytest.raises(ValueError, match="the counterpart Low gives the worst-case risk"):
-        wdro.Problem(loss, [cp.sum(x) == 2], ball).solve(method="exact")
-
-
-@pytest.mark.parametrize("value", [-77.0, np.nan, np.ones(3)])
-def test_a_value_that_cannot_be_is_refused(register, value):
-    register("other", type("Other", (Shifted,), {"value": lambda self, model, x: value}))
-    problem = portfolio()
-    with pytest.raises(ValueError, match="the counterpart Other gives the worst-case risk"):
-        problem.robust_value({problem.variables()[0]: np.eye(3)[0]})
-
-
-@pytest.mark.parametrize(("weight", "move"), [(1.0, 0.0), (1 / 20, 10.0)])
-def test_a_worst_case_outside_the_ball_is_refused(register, weight, move):
-    def extremal(self, model, x):
-        size = len(model.rows)
-        return Extremal(model.rows + move, np.full(size, weight), np.arange(size), 1.0)
-
-    register("far", type("Far", (Shifted,), {"extremal": extremal}))
-    problem = portfolio()
-    problem.solve(method="exact")
-    with pytest.raises(ValueError, match="worst case of the counterpart Far is no distribution of"):
-        problem.worst_case()
-
-
-@pytest.mark.parametrize("share", [0.0, 0.9, 1.0])
-def test_a_worst_case_attains_the_risk(register, share):
-    def extremal(self, model, x):
-        size = len(model.rows)
-        move = share * np.sqrt(model.radius) * x / np.linalg.norm(x)
-        return Extremal(model.rows + move, np.full(size, 1 / size), np.arange(size), 1.0)
-
-    register("mine", type("Mine", (Shifted,), {"extremal": extremal}))
-    problem = portfolio()
-    value = problem.solve(method="exact")
-    if share == 1.0:
-        assert problem.worst_case().expected_loss == pytest.approx(value, rel=1e-6)
-        return
-    with pytest.raises(
-        ValueError, match="worst case of the counterpart Mine has the expected loss"
-    ):
-        problem.worst_case()
-
-
 @pytest.mark.parametrize("answer", [False, "", 3])
 def test_a_refusal_is_none_or_words(register, answer):
     register("mute", type("Mute", (Shifted,), {"refusal": lambda self, model: answer}))
@@ -225,37 +90,23 @@ def test_programs_that_cannot_be_solved_are_named(register):
         Program.if_convex(t, t >= 3)
 
 
-def test_a_worst_case_is_an_extremal(register):
-    body = {"extremal": lambda self, model, x: (model.rows, np.ones(20) / 20)}
-    register("pair", type("Pair", (Shifted,), body))
+def test_the_value_of_a_decision_is_what_a_solve_reports(register):
+    """Where the program claims another value than `value`, the answer is called inaccurate."""
+    register("other", type("Other", (Shifted,), {"value": lambda self, model, x: 7.0}))
     problem = portfolio()
-    problem.solve(method="exact")
-    with pytest.raises(TypeError, match="extremal of the counterpart Pair must return Extremal"):
-        problem.worst_case()
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (None, "risk as None; its .*must return one number"),
-        (np.ones(3), r"risk as an array of shape \(3,\); its"),
-        (7.0, "contradicts itself: .*but 7 by its value"),
-    ],
-)
-def test_a_value_that_is_not_that_of_the_program_is_refused(register, value, message):
-    register("other", type("Other", (Shifted,), {"value": lambda self, model, x: value}))
-    with pytest.raises(ValueError, match=f"the counterpart Other .*{message}"):
-        portfolio().solve(method="exact")
+    assert problem.solve(method="exact") == 7.0
+    assert problem.status == "optimal_inaccurate"
+    assert problem.solution.gap > 6.0
 
 
 # ------------------------------------------------------------------ objectives of counterparts
 class MeanAndLength:
-    """mean z'x + length |x|, with something wrong."""
+    """mean z'x + length |x|."""
 
     convex = True
 
-    def __init__(self, model, wrong=None):
-        self.model, self.wrong = model, wrong
+    def __init__(self, model):
+        self.model = model
 
     def describe(self):
         return "mean + length |x|"
@@ -264,19 +115,6 @@ class MeanAndLength:
         mean, size = self.model.rows.mean(axis=0), np.linalg.norm(x)
         length = self.model.cost.distance(self.model.radius)
         value, gradient = mean @ x + length * size, mean + length * x / size
-        match self.wrong:
-            case "sign":
-                gradient = -gradient
-            case "half":
-                gradient = gradient / 2
-            case "part":
-                gradient = mean
-            case "more":
-                value += 0.5
-            case "column":
-                gradient = gradient[:, None]
-            case "pair":
-                return value, gradient
         return Point(value, gradient)
 
 
@@ -306,35 +144,6 @@ def test_a_right_objective_is_taken(register):
     problem = over_vertices()
     assert problem.solve(method="exact") == pytest.approx(expected, rel=1e-5)
     assert problem.robust_value() == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "kind", "message"),
-    [
-        ("sign", ValueError, "has a wrong gradient"),
-        ("half", ValueError, "has a wrong gradient"),
-        ("part", ValueError, "has a wrong gradient"),
-        ("more", ValueError, "contradicts itself"),
-        ("column", ValueError, r"a gradient of shape \(3,\), got the shapes \(\) and \(3, 1\)"),
-        ("pair", TypeError, r"must return Point\(value, gradient\), got tuple"),
-    ],
-)
-def test_a_wrong_objective_is_refused(register, wrong, kind, message):
-    make = staticmethod(lambda model: MeanAndLength(model, wrong))
-    register("wrong", type("Wrong", (Smooth,), {"make": make}))
-    with pytest.raises(kind, match=f"the counterpart Wrong .*{message}"):
-        over_vertices().solve(method="exact")
-
-
-def test_a_wrong_objective_of_integer_decisions_is_refused(register):
-    make = staticmethod(lambda model: MeanAndLength(model, "half"))
-    register("wrong", type("Wrong", (Smooth,), {"make": make}))
-    x, z = cp.Variable(3, boolean=True), wdro.UncertainParameter(3, samples=DATA, name="z")
-    simplex = wdro.sets.Oracle(lambda d: np.eye(3)[np.argmin(d)], 3, bounds=(0, 1))
-    loss = cp.Minimize(z @ x + cp.exp(cp.sum(x)))
-    problem = wdro.Problem(loss, [wdro.In(x, simplex)], wdro.WassersteinBall(0.04))
-    with pytest.raises(ValueError, match="the counterpart Wrong has a wrong gradient"):
-        problem.solve(method="exact")
 
 
 class OneArgument(MeanAndLength):

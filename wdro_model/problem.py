@@ -40,8 +40,7 @@ from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
 from wdro_model.solve.constraint_programs import declared_model, explained
 from wdro_model.solve.explain import explain, model_rows
-from wdro_model.solve.first_order import user_start
-from wdro_model.solve.notes import refuse_undefined
+from wdro_model.solve.notes import refuse_undefined, refuse_wrong_loss
 from wdro_model.solve.options import (
     DualName,
     IntegrationName,
@@ -51,7 +50,8 @@ from wdro_model.solve.options import (
     check_time_limit,
     with_time_limit,
 )
-from wdro_model.solve.true_risk import known_robust_value, refuse_wrong_loss
+from wdro_model.solve.start import user_start
+from wdro_model.solve.true_risk import known_robust_value
 from wdro_model.solvers import Solver
 from wdro_model.solvers.features import Feature, has_features
 from wdro_model.uncertainty.ambiguity import WassersteinBall

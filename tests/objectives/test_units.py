@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.solve.units import in_units
+from wdro_model.solve.rescale import rescale_model
 
 SOLVED = ("optimal", "optimal_inaccurate")
 COSTS = {
@@ -125,7 +125,7 @@ def test_parameters_in_different_units_are_measured_apart():
 
 def test_ordinary_models_are_left_as_they_are():
     model = cvar(1.0, "squared", "box")._model
-    assert in_units(model).model is model
+    assert rescale_model(model).model is model
 
 
 def test_radius_far_from_the_data_is_measured_too():

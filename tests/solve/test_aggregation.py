@@ -85,8 +85,8 @@ def problem_of(loss, cost, seed, radius=0.05):
 @pytest.fixture(autouse=True)
 def few_alone(monkeypatch):
     """Cells as large as they would be among many samples."""
-    monkeypatch.setattr(aggregated, "ALONE", 2)
-    monkeypatch.setattr(aggregated, "MORE", 1)
+    monkeypatch.setattr(aggregated, "SINGLE_SAMPLES", 2)
+    monkeypatch.setattr(aggregated, "SINGLE_SAMPLES_PER_NUMBER", 1)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -170,19 +170,19 @@ def test_the_multipliers_are_those_of_the_conic_program():
 
 # ------------------------------------------------------------------ when it is chosen
 def test_it_is_chosen_for_many_samples(monkeypatch):
-    monkeypatch.setattr(plan, "MANY_SAMPLES", 100)
+    monkeypatch.setattr(plan, "LIMITS", plan.Limits(aggregated_samples=100))
     problem = problem_of(hinge, COSTS["norm 2"], 0)
     assert "aggregation of samples" in problem.explain()
     assert "far from a change of piece" in problem.explain()
     value = problem.solve()
     assert problem.solution.solver.startswith("aggregation of samples")
-    monkeypatch.setattr(plan, "MANY_SAMPLES", 10_000)
+    monkeypatch.setattr(plan, "LIMITS", plan.Limits(aggregated_samples=10_000))
     assert "conic solver" in problem.explain()
     assert value == pytest.approx(problem.solve(), rel=1e-6)
 
 
 def test_what_it_cannot_take_goes_on_to_a_conic_solver(monkeypatch):
-    monkeypatch.setattr(plan, "MANY_SAMPLES", 10)
+    monkeypatch.setattr(plan, "LIMITS", plan.Limits(aggregated_samples=10))
     rng = np.random.default_rng(0)
     x = cp.Variable(2)
     box = wdro.supports.Box(-5, 5)
@@ -216,9 +216,9 @@ def test_an_iteration_limit_leaves_a_gap_that_holds(monkeypatch):
 
 
 def test_a_program_that_was_not_quite_solved_is_said_to_be_so(monkeypatch):
-    original = aggregated._Search._solved
+    original = aggregated._Search._solve_cells
     monkeypatch.setattr(
-        aggregated._Search, "_solved", lambda self: replace(original(self), is_sure=False)
+        aggregated._Search, "_solve_cells", lambda self: replace(original(self), is_sure=False)
     )
     problem = problem_of(absolute, COSTS["norm 2"], 3)
     problem.solve(method="exact", solver=Aggregation())
@@ -227,7 +227,7 @@ def test_a_program_that_was_not_quite_solved_is_said_to_be_so(monkeypatch):
 
 @pytest.mark.parametrize("error", [OutOfTime, KeyboardInterrupt])
 def test_what_was_reached_comes_back(error, monkeypatch):
-    original, calls = aggregated._Search._solved, []
+    original, calls = aggregated._Search._solve_cells, []
 
     def solved(self):
         calls.append(1)
@@ -236,7 +236,7 @@ def test_what_was_reached_comes_back(error, monkeypatch):
         return original(self)
 
     monkeypatch.setattr(NewtonPath, "run", lambda self: None)
-    monkeypatch.setattr(aggregated._Search, "_solved", solved)
+    monkeypatch.setattr(aggregated._Search, "_solve_cells", solved)
     problem = problem_of(absolute, COSTS["norm 2"], 3)
     value = problem.solve(method="exact", solver=Aggregation())
     assert problem.status == "user_limit"
@@ -304,7 +304,7 @@ def test_cells_keep_all_samples():
     forms = part.forms(rng.standard_normal(part.width), rows)
     cells.alone[[3, 9]] = True
     cells.split(forms)
-    means, sizes = cells.gathered()
+    means, sizes = cells.cell_means()
     assert sizes.sum() == 35
     assert sizes[:2].tolist() == [1, 1]
     assert sizes @ means == pytest.approx(rows[5:40][:, [0, 2]].sum(axis=0))

@@ -6,7 +6,8 @@ import pytest
 
 import wdro_model as wdro
 from tests.solve.test_solving_again import DATA, KINDS, problem
-from wdro_model.solve.compiled_programs import AGAIN, ON_OTHER_DATA, OTHER_SIZE, WITH_DATA, compared
+from wdro_model.solve.compile import Compilation
+from wdro_model.solve.parametrize import compare_programs
 
 RNG = np.random.default_rng(11)
 OTHERS = [RNG.normal(0.3, 1.0, size=DATA.shape) for _ in range(3)]
@@ -30,7 +31,7 @@ def test_other_data_gives_what_a_new_problem_gives(kind: str, method: str) -> No
         for ours, theirs in zip(twin.constraints, new.constraints):
             assert ours.dual_value == pytest.approx(theirs.dual_value, abs=1e-4)
         texts.append(mine.compilation)
-    assert texts == [WITH_DATA, ON_OTHER_DATA, ON_OTHER_DATA]
+    assert texts == [Compilation.WITH_DATA, Compilation.ON_OTHER_DATA, Compilation.ON_OTHER_DATA]
 
 
 def test_twins_on_other_data_in_turn_keep_their_own() -> None:
@@ -47,7 +48,7 @@ def test_twins_on_other_data_in_turn_keep_their_own() -> None:
         radius = (0.05, 0.3)[turn % 2]
         found = twins[k].with_radius(radius)
         assert found.solve() == pytest.approx(known[k, radius], rel=1e-6)
-    assert found.solution.compilation == AGAIN
+    assert found.solution.compilation == Compilation.AGAIN
 
 
 def linear(data: np.ndarray, share: cp.Parameter | float = 0.8) -> wdro.Problem:
@@ -79,7 +80,7 @@ def test_another_number_of_samples_is_compiled_and_says_so() -> None:
     first.solve()
     fewer = first.with_samples(DATA[:7])
     assert fewer.solve() == pytest.approx(linear(DATA[:7]).solve(), rel=1e-6)
-    assert fewer.solution.compilation == OTHER_SIZE
+    assert fewer.solution.compilation == Compilation.OTHER_SIZE
 
 
 def test_data_of_another_sign_is_another_program() -> None:
@@ -112,14 +113,17 @@ def test_a_variable_of_the_user_stands_for_itself() -> None:
         return cp.Problem(cp.Minimize(cp.abs(a - number) + b), [a <= 3, b >= number])
 
     one = stated(x, t, 1.0)
-    found = compared(one, stated(x, s, 2.0), [x, y])
+    found = compare_programs(one, stated(x, s, 2.0), [x, y])
     assert found is not None
     assert [(abs(a.value), abs(b.value)) for a, b in found.data] == [(1.0, 2.0), (1.0, 2.0)]
     for other in (stated(y, t, 2.0), stated(t, x, 2.0), stated(x, x, 2.0), stated(x, y, 2.0)):
-        assert compared(one, other, [x, y]) is None
-    assert compared(stated(t, s, 1.0), stated(t, t, 1.0), []) is None
-    assert compared(one, cp.Problem(one.objective, one.constraints[:1]), [x]) is None
-    assert compared(one, cp.Problem(cp.Minimize(cp.pos(x - 1) + t), one.constraints), [x]) is None
+        assert compare_programs(one, other, [x, y]) is None
+    assert compare_programs(stated(t, s, 1.0), stated(t, t, 1.0), []) is None
+    assert compare_programs(one, cp.Problem(one.objective, one.constraints[:1]), [x]) is None
+    assert (
+        compare_programs(one, cp.Problem(cp.Minimize(cp.pos(x - 1) + t), one.constraints), [x])
+        is None
+    )
 
 
 def test_absolute_losses_on_other_data() -> None:
@@ -131,7 +135,7 @@ def test_absolute_losses_on_other_data() -> None:
     second.solve()
     third = first.with_samples(np.array([-1.0, 0.0, 1.0]))
     third.solve()
-    assert third.solution.compilation == ON_OTHER_DATA
+    assert third.solution.compilation == Compilation.ON_OTHER_DATA
     assert third.solution.decision[x] == pytest.approx(0.0, abs=1e-5)
     assert third.solution.decision[y] == pytest.approx(2.0, abs=1e-5)
     assert second.solution.decision[x] == pytest.approx(1.5, abs=1e-5)

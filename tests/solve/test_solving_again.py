@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import wdro_model as wdro
-from wdro_model.solve.compiled_programs import AGAIN
+from wdro_model.solve.compile import Compilation
 
 RNG = np.random.default_rng(7)
 DATA = RNG.normal(0.3, 1.0, size=(12, 3))
@@ -59,14 +59,14 @@ def problem(kind: str, radius, level: cp.Parameter | float = 1.0, data=DATA) -> 
 def test_another_radius_gives_what_a_new_problem_gives(kind: str) -> None:
     first = problem(kind, 0.2)
     first.solve(method="exact")
-    assert first.solution.compilation != AGAIN
+    assert first.solution.compilation != Compilation.AGAIN
     for radius in (0.05, 0.7, 0.2, 0.011):
         again = first.with_radius(radius)
         again.solve(method="exact")
         new = problem(kind, radius)
         new.solve(method="exact")
         assert again.value == pytest.approx(new.value, rel=2e-6, abs=1e-7)
-        assert again.solution.compilation == AGAIN
+        assert again.solution.compilation == Compilation.AGAIN
         assert again.status == "optimal"
         mine = again.robust_value()
         assert mine == pytest.approx(again.value, rel=1e-5, abs=1e-6)
@@ -84,7 +84,7 @@ def test_another_parameter_gives_what_a_new_problem_gives(kind: str, method: str
         new = problem(kind, 0.2, value)
         new.solve(method=method)
         assert first.value == pytest.approx(new.value, rel=2e-6, abs=1e-7)
-        assert first.solution.compilation == AGAIN
+        assert first.solution.compilation == Compilation.AGAIN
 
 
 def test_a_parameter_beside_the_data_compiles_again_and_says_so() -> None:
@@ -106,10 +106,10 @@ def test_a_parameter_beside_the_data_compiles_again_and_says_so() -> None:
     new.solve()
     assert first.value == pytest.approx(new.value, rel=1e-6)
     first.solve()
-    assert first.solution.compilation == AGAIN
+    assert first.solution.compilation == Compilation.AGAIN
     price.value = 1.7  # what changed once is a parameter from then on
     first.solve()
-    assert first.solution.compilation == AGAIN
+    assert first.solution.compilation == Compilation.AGAIN
     assert first.value == pytest.approx(stated(1.7).solve(), rel=1e-6)
 
 
@@ -186,8 +186,8 @@ def test_a_path_compiles_once() -> None:
     first = problem("cvar norm", 0.2)
     path = first.path([0.05, 0.1, 0.2, 0.4])
     said = [solution.compilation for solution in path.solutions]
-    assert said[0] != AGAIN
-    assert said[1:] == [AGAIN] * 3
+    assert said[0] != Compilation.AGAIN
+    assert said[1:] == [Compilation.AGAIN] * 3
 
 
 @pytest.mark.parametrize("sense", [cp.Minimize, cp.Maximize])

@@ -6,7 +6,7 @@ import pytest
 
 import wdro_model as wdro
 from wdro_model.sets.deadlines import deadline
-from wdro_model.solve.compiled_programs import AGAIN
+from wdro_model.solve.compile import Compilation
 from wdro_model.solvers import warm_highs
 from wdro_model.solvers.warm_highs import WarmHighs
 
@@ -174,7 +174,7 @@ def test_options_go_to_the_solver_that_they_are_meant_for(solver, used: str) -> 
     first.solve(solver=solver)
     again = first.with_radius(0.3)
     again.solve(solver=solver)
-    assert again.solution.compilation == AGAIN
+    assert again.solution.compilation == Compilation.AGAIN
     assert used in again.solution.solver
     assert again.value == pytest.approx(known.with_radius(0.3).solve(), rel=1e-6)
 
@@ -193,7 +193,7 @@ def test_everything_of_an_ordinary_solution_is_there(matrix: bool, maximise: boo
         kept, duals = again.solution, [c.dual_value for c in first.constraints]
         new.solve(solver="CLARABEL")
         known = new.solution
-        assert kept.compilation == AGAIN
+        assert kept.compilation == Compilation.AGAIN
         assert kept.solver == "conic solver HIGHS"
         assert kept.value == pytest.approx(known.value, rel=1e-6)
         for name in ("robust_value", "empirical_value"):

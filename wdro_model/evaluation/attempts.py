@@ -19,9 +19,9 @@ from wdro_model.errors import MissingRuleError, unknown_name
 from wdro_model.evaluation.statistics import TRAINING
 from wdro_model.model import RobustModel
 from wdro_model.solve.certify import Solution
-from wdro_model.solve.first_order import refuse_outside, user_start
 from wdro_model.solve.options import Options, check_solver
 from wdro_model.solve.plan import METHODS, program_key
+from wdro_model.solve.start import refuse_outside, user_start
 from wdro_model.solvers import MomentumFrankWolfe
 from wdro_model.solvers.driver import Stop
 from wdro_model.uncertainty.ambiguity import nonnegative
@@ -109,7 +109,7 @@ def warm_arguments(
     if last is None or out.get("start") is not None or stochastic or bounded:
         return out
     asked = (out.get("method", "auto"), check_solver(out.get("solver")), out.get("relax", False))
-    if problem._model.programs.find(program_key(*asked)) is not None:
+    if problem._model.memory.programs.find(program_key(*asked)) is not None:
         return out  # a program that is solved again needs no start
     try:
         refuse_outside(problem._model, user_start(problem._model, last))

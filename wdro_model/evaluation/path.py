@@ -31,7 +31,7 @@ from wdro_model.evaluation.statistics import (
 from wdro_model.loss.batched import Layout
 from wdro_model.sets.graphs import EdgeSet
 from wdro_model.solve.certify import Solution
-from wdro_model.solve.compiled_programs import AGAIN
+from wdro_model.solve.compile import Compilation
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem
@@ -281,7 +281,9 @@ def radius_path(
         try:
             for radius in values:
                 current = current.with_radius(radius)
-                if last is None or last.compilation != AGAIN:  # else there is a program to go on
+                if (
+                    last is None or last.compilation != Compilation.AGAIN
+                ):  # else there is a program to go on
                     arguments = warm_arguments(current, {**options, "method": method}, last)
                 answer = attempt(current, arguments)
                 bar.set_postfix_str(radius_and_gap(radius, answer), refresh=False)

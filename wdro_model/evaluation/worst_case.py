@@ -20,7 +20,7 @@ from wdro_model.objectives.integration.sampled import SampledSlice
 from wdro_model.objectives.integration.tilted import Tilted, tilted_refusal
 from wdro_model.objectives.least_thresholds import risk_on
 from wdro_model.solve.certify import Solution
-from wdro_model.solve.true_risk import robust_value, settled, worst_with_tails
+from wdro_model.solve.true_risk import robust_value, with_best_thresholds, worst_with_tails
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.parameter import UncertainParameter
 
@@ -171,7 +171,7 @@ def worst_case(model: Model, x: np.ndarray) -> WorstCase:
     x = np.asarray(x, dtype=float)
     found, shortfall, is_limit = unmoved(model), 0.0, False
     if model.radius > 0:
-        entry, x = counterpart(model), settled(model, x)
+        entry, x = counterpart(model), with_best_thresholds(model, x)
         found = worst_with_tails(model, x, entry)
         value = robust_value(model, x, entry)
         missing = value - risk_on(model, x, found.rows, found.weights)

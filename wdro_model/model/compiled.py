@@ -34,12 +34,8 @@ if TYPE_CHECKING:
     from wdro_model.model.uncertain_constraints import UncertainConstraint
 
 
-MOST_KEPT = 8
-"""Programs of one model that are kept: methods and solvers that are used in turn."""
-
-
 @dataclass(frozen=True, eq=False)
-class Budget:
+class RadiusParameters:
     """The radius of a ball and its root, as parameters of a program."""
 
     radius: cp.Parameter = field(
@@ -49,46 +45,41 @@ class Budget:
         default_factory=lambda: cp.Parameter(nonneg=True, name="root of the radius", value=0.0)
     )
 
-    def set(self, radius: float) -> None:
+    def load(self, radius: float) -> None:
         """Give them their values, before a program is solved."""
         self.radius.save_value(np.float64(radius))  # a ball has checked it
         self.root.save_value(np.float64(math.sqrt(radius)))
 
+    @property
+    def ids(self) -> set[int]:
+        """The ids of both parameters."""
+        return {self.radius.id, self.root.id}
 
-class Shelf:
-    """What was used last, by a key."""
 
-    def __init__(self) -> None:
-        self.kept: dict[Any, Any] = {}
+class LRUCache(dict[Any, Any]):
+    """Entries by a key; the entry that was used longest ago makes room for a new one."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self._capacity = capacity
 
     def keep(self, key: Any, entry: Any) -> None:
-        """Keep what was compiled; the entry that was used longest ago makes room."""
-        self.kept.pop(key, None)
-        self.kept[key] = entry
-        if len(self.kept) > MOST_KEPT:
-            del self.kept[next(iter(self.kept))]
+        """Store an entry as the last one that was used."""
+        self.pop(key, None)
+        self[key] = entry
+        if len(self) > self._capacity:
+            del self[next(iter(self))]
 
     def find(self, key: Any) -> Any | None:
-        """What was kept under a key."""
-        entry = self.kept.pop(key, None)
+        """The entry of a key, which is then the last one that was used; None without one."""
+        entry = self.pop(key, None)
         if entry is not None:
-            self.kept[key] = entry
+            self[key] = entry
         return entry
 
-
-class Programs(Shelf):
-    """Compiled programs of models that differ in the radius and in certain parameters alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.budget = Budget()
-        self._mixed: list[cp.Parameter] | None = None
-
-    def worked_in(self, expression: Any) -> tuple[bytes, ...]:
-        """The values of those certain parameters of the loss that programs may hold as numbers."""
-        if self._mixed is None:
-            self._mixed = mixed_parameters(expression)
-        return values_of(self._mixed)
+    def drop(self, key: Any) -> None:
+        """Forget an entry, if there is one."""
+        self.pop(key, None)
 
 
 def values_of(parameters: list[cp.Parameter]) -> tuple[bytes, ...]:
@@ -129,35 +120,35 @@ def _terms(expression: Any) -> list[Any]:
 # A problem after its checks: loss, structure, data, ball and feasible set in one place
 
 
-MOST_RESULTS = 64
+MAX_PROGRAMS = 8
+"""Compiled programs of one model that are kept: methods and solvers that are used in turn."""
+MAX_RESULTS = 64
 """Results that are kept at once: several for each of the last radii."""
 
 
 class Memory:
-    """Results that were computed for the present values of the certain parameters.
+    """Compiled programs and results of a model, shared with its twins of another radius.
 
-    Those for other values are forgotten, and so are the ones that were asked for longest ago.
+    Results hold for one set of values of the certain parameters; programs for all of them.
+    forms: programs of models that differ in their samples, by their form.
     """
 
-    def __init__(self, forms: Shelf | None = None) -> None:
-        """forms: those of models on other data."""
-        self.forms = Shelf() if forms is None else forms
-        """Programs by their form, for models that differ in their data."""
+    def __init__(self, forms: LRUCache | None = None) -> None:
+        self.forms = LRUCache(MAX_PROGRAMS) if forms is None else forms
+        self.programs, self.radius = LRUCache(MAX_PROGRAMS), RadiusParameters()
+        self.inlined: list[cp.Parameter] | None = None
+        """Certain parameters that programs may hold as numbers, once they are known."""
         self.values: tuple[Any, ...] = ()
-        self.programs = Programs()
-        """Kept for all values: their parameters are CVXPY's."""
-        self.results: dict[str, Any] = {}
+        self.results = LRUCache(MAX_RESULTS)
         self.twins: dict[str, Any] = {}
-        """The same model otherwise, which keeps what is its own."""
+        """Variants of the model, each with a memory of its own."""
 
     def find(self, name: str, values: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
         """The result of that name; computed and kept if it is not known."""
         if values != self.values:
-            self.values, self.results = values, {}
-        result = self.results.pop(name) if name in self.results else compute()
-        self.results[name] = result
-        if len(self.results) > MOST_RESULTS:
-            del self.results[next(iter(self.results))]
+            self.values, self.results = values, LRUCache(MAX_RESULTS)
+        result = self.results[name] if name in self.results else compute()
+        self.results.keep(name, result)
         return result
 
 
@@ -331,18 +322,17 @@ class Model:
         values = tuple(np.asarray(value).tobytes() for value in known if value is not None)
         return (*values, *self.feasible.stamp())
 
-    @property
-    def programs(self) -> Programs:
-        """Compiled programs, of this model and of its twins with another radius."""
-        return self.memory.programs
-
     def parametric(self) -> Model:
         """The model as programs are written that are to be solved again."""
         return self
 
-    def worked_in(self) -> tuple[bytes, ...]:
-        """The values of those certain parameters that a program may hold as numbers."""
-        return () if self.expression is None else self.programs.worked_in(self.expression)
+    def inlined_parameter_values(self) -> tuple[bytes, ...]:
+        """The values of the certain parameters that a program may hold as numbers."""
+        if self.expression is None:
+            return ()
+        if self.memory.inlined is None:
+            self.memory.inlined = mixed_parameters(self.expression)
+        return values_of(self.memory.inlined)
 
 
 @dataclass(frozen=True)
@@ -379,7 +369,7 @@ class RobustModel(Model):
     """The ground cost with its weights resolved."""
     has_ball: bool
     """Did the user give a ball?"""
-    budget: Budget | None = field(default=None, repr=False, compare=False, kw_only=True)
+    budget: RadiusParameters | None = field(default=None, repr=False, compare=False, kw_only=True)
     """The radius as a parameter, where a program is written that is to be solved again."""
 
     is_uncertain = True
@@ -400,8 +390,8 @@ class RobustModel(Model):
         return math.sqrt(self.radius) if self.budget is None else self.budget.root
 
     def parametric(self) -> RobustModel:
-        self.programs.budget.set(self.radius)
-        return replace(self, budget=self.programs.budget)
+        self.memory.radius.load(self.radius)
+        return replace(self, budget=self.memory.radius)
 
     @property
     def rows(self) -> np.ndarray:

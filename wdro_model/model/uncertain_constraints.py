@@ -71,9 +71,12 @@ class UncertainConstraint:
 
     def stamp(self) -> tuple[Any, ...]:
         """What the constraint was written for: the radius, and numbers that were worked in."""
-        return (self.robust, tuple((row.radius, row.worked_in()) for row in self.rows))
+        return (
+            self.robust,
+            tuple((row.radius, row.inlined_parameter_values()) for row in self.rows),
+        )
 
-    def written(self) -> tuple[WrittenRow, ...]:
+    def written_rows(self) -> tuple[WrittenRow, ...]:
         """The rows as certain constraints, written once for the present numbers."""
         stamp = self.stamp()
         if stamp not in self._kept:
@@ -84,22 +87,22 @@ class UncertainConstraint:
 
     def constraints(self) -> list[Any]:
         """All of them as one list."""
-        return [c for row in self.written() for c in (row.bound, *row.others)]
+        return [c for row in self.written_rows() for c in (row.bound, *row.others)]
 
     def pass_on_multipliers(self) -> None:
         """Give the user's constraint the multipliers of its rows."""
-        found = [row.bound.dual_value for row in self.written()]
+        found = [row.bound.dual_value for row in self.written_rows()]
         dual = self.original.dual_variables[0]
         if any(value is None for value in found):
             dual.save_value(None)
             return
-        units = [row.unit for row in self.written()]
+        units = [row.unit for row in self.written_rows()]
         values = np.array([float(np.reshape(v, ())) / u for v, u in zip(found, units)])
         dual.save_value(np.reshape(values, dual.shape, order="F"))
 
     def excess(self, values: dict[cp.Variable, Array]) -> float:
         """By how much the worst case exceeds 0 at a decision: programs with it held fixed."""
-        return max(row.unit * _least(row, values) for row in self.written())
+        return max(row.unit * _least(row, values) for row in self.written_rows())
 
     # ------------------------------------------------------------------ twins
     def empirical(self) -> UncertainConstraint:

@@ -1,8 +1,8 @@
 """The pipeline of a solve, in the order it runs.
 
-options (what is asked for), plan (what is minimised, by which solver), units (numbers of order
-one), conic or first_order or smoothed or over_columns or integer or aggregated (the run), certify
-(what is reported), explain (in words).
+options (what is asked for), plan (what is minimised, by which solver), the passes rescale,
+parametrize and compile of a conic program, the run (conic, first_order, smoothed, integer or
+aggregated), certify (what is reported), explain (in words).
 """
 
 from collections.abc import Callable

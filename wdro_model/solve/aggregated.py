@@ -1,4 +1,4 @@
-"""Exact solves at many samples: those that agree on their largest piece are one.
+"""Exact solves at many samples: samples with the same largest piece are merged into their mean.
 
 A Newton path leads near the optimum; then conic programs over cells of samples, `SampleMaxima`,
 each a lower bound, until one is sharp at its own decision.
@@ -6,7 +6,6 @@ each a lower bound, until one is sharp at its own decision.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,35 +20,38 @@ from wdro_model.loss.expressions import is_ordinary, is_scalable
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact.decomposition import MaximaPart, SampleMaxima
-from wdro_model.sets.deadlines import OutOfTime, check_deadline
+from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solve.certify import Solution, evaluations
-from wdro_model.solve.conic import FAILURES, NOISE, run_conic, unfinished
+from wdro_model.solve.clock import Clock, best_known_solution
+from wdro_model.solve.conic import FAILURES, TOLERANCES, run_conic
 from wdro_model.solve.newton_path import NewtonPath, margins
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
-from wdro_model.solve.true_risk import judge_of
-from wdro_model.solve.units import (
-    Multipliers,
-    Scale,
+from wdro_model.solve.rescale import (
+    Duals,
+    RescaledModel,
     Units,
-    decision_units,
-    in_units,
-    rescaled,
-    unusual,
+    entrywise_units,
+    rescale_model,
+    rescale_program,
+    save_duals,
+    uncommon_units,
+    units_at,
 )
+from wdro_model.solve.true_risk import true_objective
 from wdro_model.solvers import Aggregation, Conic, Stop
 from wdro_model.solvers.driver import relative_gap, tolerance
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.trace import Record, Trace
 
-HONEST = 1e-6
+BOUND_ERROR = 1e-6
 """How far a lower bound may be above the value of a decision, relative to it."""
-ALONE, MORE = 100, 4
-"""Samples that stand alone at first: so many, and so many for each number that can be chosen."""
+SINGLE_SAMPLES, SINGLE_SAMPLES_PER_NUMBER = 100, 4
+"""Samples that stand alone at first: a constant, and for each number that can be chosen."""
 
 
 class Cells:
-    """The samples of a part in cells: some alone, the others with those of one label."""
+    """The samples of a part in cells: some alone, the others by their label."""
 
     def __init__(self, part: MaximaPart, rows: Array) -> None:
         self.part, self.rows = part, rows
@@ -57,15 +59,15 @@ class Cells:
         self.labels = np.zeros(part.count(rows), dtype=np.int64)
 
     def split(self, forms: Array) -> None:
-        """Cells that do not agree on their largest form are split by it."""
+        """Split cells whose samples differ in their largest form."""
         active = np.argmax(forms, axis=0)
         keys = self.labels * len(forms) + active
         used = np.zeros(int(keys.max(initial=0)) + 1, dtype=bool)
         used[keys] = True
         self.labels = (np.cumsum(used) - 1)[keys]
 
-    def gathered(self) -> tuple[Array, Array]:
-        """The mean of the data of each cell (c, m), and its size (c,)."""
+    def cell_means(self) -> tuple[Array, Array]:
+        """The mean of the data of each cell (c, m), and the size of each cell (c,)."""
         together = ~self.alone
         count = int(self.labels.max(initial=0)) + 1
         sums, sizes = np.zeros((count, len(self.part.seen))), np.zeros(count)
@@ -94,7 +96,7 @@ class Bound:
     lower: float
     """The value of the program: no decision has a smaller one."""
     forms: list[Array]
-    multipliers: Multipliers
+    duals: Duals
     is_sure: bool
     """Was the program solved to the tolerance of its solver?"""
 
@@ -103,29 +105,29 @@ def run_aggregation(
     model: RobustModel, chosen: Plan, solver: Aggregation, options: Options
 ) -> Solution:
     """Lower bounds by cells of samples, until one is sharp."""
-    began = time.perf_counter()
-    search = _search(model, chosen, solver, options, began)
+    clock = Clock()
+    search = _search_in_units(model, chosen, solver, options, clock)
     if search is None:
         return run_conic(model, chosen, Conic(), options)
+    stop = Stop.ITERATIONS
     try:
-        stop = search.run()
-        if not search.is_ordinary():  # once more, in the units that the decision asks for
-            search = _search(model, chosen, solver, options, began, search.better()) or search
+        with clock.until_stopped():
             stop = search.run()
+            if not search.is_ordinary():  # once more, in the units that the decision asks for
+                units = search.better_units()
+                search = _search_in_units(model, chosen, solver, options, clock, units) or search
+                stop = search.run()
     except FAILURES:  # cells may be unbounded below where samples are not
         return run_conic(model, chosen, Conic(), options)
-    except (OutOfTime, KeyboardInterrupt) as error:
-        stop = Stop.TIME if isinstance(error, OutOfTime) else Stop.INTERRUPT
-        if search.best is None:
-            return unfinished(model, chosen, Conic(), options, error, search.reached, began)
-    best = search.best
-    assert best is not None
-    value = judge_of(model, chosen)(best.x)
+    best, stop = search.best, clock.stop or stop
+    if best is None:
+        return best_known_solution(model, chosen, Conic(), options, clock, search.reached)
+    value = true_objective(model, chosen)(best.x)
     lower = search.unit * search.lower
     bound = min(value, lower)
-    best.multipliers.save()
+    save_duals(best.duals)
     model.feasible.pass_on_multipliers()
-    is_sure = search.is_sure and search.is_ordinary() and lower - value <= HONEST * abs(value)
+    is_sure = search.is_sure and search.is_ordinary() and lower - value <= BOUND_ERROR * abs(value)
     solved = settings.OPTIMAL if is_sure else settings.OPTIMAL_INACCURATE
     return Solution(
         method=chosen.method,
@@ -133,7 +135,7 @@ def run_aggregation(
         value=value,
         decision=model.feasible.layout.split(best.x),
         solver=solver.describe(),
-        seconds=time.perf_counter() - began,
+        seconds=clock.seconds,
         stop=stop.value,
         convex=True,
         iterations=search.steps + len(search.trace.records),
@@ -144,45 +146,45 @@ def run_aggregation(
     )
 
 
-def _search(
+def _search_in_units(
     model: RobustModel,
     chosen: Plan,
     solver: Aggregation,
     options: Options,
-    began: float,
-    scale: Scale | None = None,
+    clock: Clock,
+    units: Units | None = None,
 ) -> _Search | None:
     """The search in some units, by default those that losses at ordinary decisions ask for."""
     assert chosen.maxima is not None
-    if scale is None:
-        guess = decision_units(model)
-        scale = Scale(unusual(guess.decision), guess.loss)
-    units = in_units(model, scale if scale.decision else None)
-    maxima = chosen.maxima(units.model)
+    if units is None:
+        guess = units_at(model)
+        units = Units(uncommon_units(guess.decision), guess.loss)
+    rescaled = rescale_model(model, units if units.decision else None)
+    maxima = chosen.maxima(rescaled.model)
     if maxima is None:
         return None
-    return _Search(units, scale, maxima, solver, options, chosen.method, began)
+    return _Search(rescaled, units, maxima, solver, options, chosen.method, clock)
 
 
 class _Search:
     def __init__(
         self,
-        units: Units[RobustModel],
-        scale: Scale,
+        rescaled: RescaledModel[RobustModel],
+        units: Units,
         maxima: SampleMaxima,
         solver: Aggregation,
         options: Options,
         title: str,
-        began: float,
+        clock: Clock,
     ) -> None:
-        self.model, self.unit, self.scale = units.model, units.loss, scale
-        constraints = units.model.feasible.conic_constraints()
+        self.model, self.unit, self.units = rescaled.model, rescaled.loss, units
+        constraints = self.model.feasible.conic_constraints()
         # The set with its rows of order one, and variables for multiples of the units.
-        self.set = rescaled(Program(cp.Constant(0.0)), constraints, scale.decision)
+        self.set = rescale_program(Program(cp.Constant(0.0)), constraints, units.decision)
         self.maxima = maxima.on({id(v): twin for v, twin in self.set.twins.items()})
         self.solver, self.options = solver, options
-        self.title, self.began = title, began
-        self.cells = [Cells(part, units.model.rows) for part in self.maxima.parts]
+        self.title, self.clock = title, clock
+        self.cells = [Cells(part, self.model.rows) for part in self.maxima.parts]
         self.best: Bound | None = None
         self.lower, self.steps, self.trace = -np.inf, 0, Trace()
         self.is_sure = True
@@ -191,8 +193,9 @@ class _Search:
         """A decision of the Newton path."""
 
     def run(self) -> Stop:
-        forms = self._near()
-        alone = ALONE + MORE * min(self.maxima.width, self.model.feasible.layout.dimension)
+        forms = self._forms_near_optimum()
+        free = min(self.maxima.width, self.model.feasible.layout.dimension)
+        alone = SINGLE_SAMPLES + SINGLE_SAMPLES_PER_NUMBER * free
         show = self.options.progress and not self.options.verbose
         bar = progress_bar(self.title, unit="program", show=show, delay=3.0)
         try:
@@ -200,45 +203,37 @@ class _Search:
                 check_deadline()
                 self._refine(forms, alone)
                 alone *= 2
-                found = self._solved()
-                forms = found.forms
-                self.lower = max(self.lower, found.lower)
-                self.is_sure &= found.is_sure
-                if self.best is None or found.value < self.best.value:
-                    self.best = found
+                bound = self._solve_cells()
+                forms = bound.forms
+                self.lower = max(self.lower, bound.lower)
+                self.is_sure &= bound.is_sure
+                if self.best is None or bound.value < self.best.value:
+                    self.best = bound
                 gap = max(self.best.value - self.lower, 0.0)
-                self._note(gap, bar)
+                self._record(gap, bar)
                 if gap <= tolerance(self.solver.gap, self.best.value):
                     return Stop.GAP
         finally:
             bar.close()
         return Stop.ITERATIONS
 
-    def _near(self) -> list[Array]:
+    def _forms_near_optimum(self) -> list[Array]:
         """The forms of all samples near the optimum, by the path; at zero if it fails."""
         layout, rows = self.model.feasible.layout, [row.solved for row in self.set.rows]
         variables = [self.set.twins.get(v, v) for v in layout.variables]
-        path, found = NewtonPath(self.model.rows, self.maxima, rows, variables), None
+        path, end = NewtonPath(self.model.rows, self.maxima, rows, variables), None
         if path.is_possible:
             try:
-                found = path.run()
+                end = path.run()
             finally:
                 if (x := path.decision()) is not None:
-                    self.reached = x * self._sizes()
-        if found is None:
+                    self.reached = x * entrywise_units(self.model, self.units.decision)
+        if end is None:
             return [np.zeros((len(c.part.constants), len(c.alone))) for c in self.cells]
-        self.steps = found.steps
-        return found.forms
+        self.steps = end.steps
+        return end.forms
 
-    def _sizes(self) -> Array:
-        """The unit of each entry of the flat decision."""
-        slices = self.model.feasible.layout.slices.items()
-        sizes = np.ones(self.model.feasible.layout.dimension)
-        for variable, where in slices:
-            sizes[where] = self.scale.decision.get(variable, 1.0)
-        return sizes
-
-    def _largest(self) -> dict[Any, float]:
+    def _largest_entries(self) -> dict[Any, float]:
         """The largest entry of each variable at the best decision."""
         assert self.best is not None
         slices = self.model.feasible.layout.slices.items()
@@ -246,14 +241,15 @@ class _Search:
 
     def is_ordinary(self) -> bool:
         """Is the best decision of order one in its units?"""
-        units = self.scale.decision
-        sizes = [size / units.get(v, 1.0) for v, size in self._largest().items()]
-        return all(is_ordinary(size) for size in sizes if size > NOISE)
+        units = self.units.decision
+        sizes = [size / units.get(v, 1.0) for v, size in self._largest_entries().items()]
+        return all(is_ordinary(size) for size in sizes if size > TOLERANCES.zero)
 
-    def better(self) -> Scale:
+    def better_units(self) -> Units:
         """The units that the best decision asks for."""
-        sizes = {v: size for v, size in self._largest().items() if size > 0 and is_scalable(v)}
-        return Scale(unusual(sizes), self.unit)
+        largest = self._largest_entries().items()
+        sizes = {v: size for v, size in largest if size > 0 and is_scalable(v)}
+        return Units(uncommon_units(sizes), self.unit)
 
     def _refine(self, forms: list[Array], count: int) -> None:
         """Split the cells, and take the samples next to a change of piece out of them."""
@@ -271,9 +267,10 @@ class _Search:
         for cells, part in zip(self.cells, np.split(chosen, ends)):
             cells.alone |= part
 
-    def _solved(self) -> Bound:
+    def _solve_cells(self) -> Bound:
+        """The program over the cells as they are, and its decision."""
         rows = self.model.rows
-        program = self.maxima.program(rows, [cells.gathered() for cells in self.cells])
+        program = self.maxima.program(rows, [cells.cell_means() for cells in self.cells])
         if program is None:
             raise SolverError("the objective is not convex by CVXPY's rules; use solver=Conic().")
         problem = cp.Problem(
@@ -283,7 +280,7 @@ class _Search:
         done = replace(self.set, problem=problem)
         show = {"verbose": self.options.verbose, "progress": self.options.progress}
         Conic().run(done.problem, title=self.title, **show)
-        multipliers, layout = done.multipliers(self.unit), self.model.feasible.layout
+        duals, layout = done.invert(self.unit), self.model.feasible.layout
         x = layout.join({v: v.value for v in layout.variables if v.value is not None})
         forms = [
             part.forms(np.asarray(part.numbers().value, dtype=float), rows)
@@ -292,13 +289,12 @@ class _Search:
         value = float(self.maxima.rest.value)
         value += sum(float(u.max(axis=0).sum()) for u in forms) / len(rows)
         is_sure = done.problem.status == settings.OPTIMAL
-        return Bound(x, value, float(done.problem.value), forms, multipliers, is_sure)
+        return Bound(x, value, float(done.problem.value), forms, duals, is_sure)
 
-    def _note(self, gap: float, bar: Any) -> None:
+    def _record(self, gap: float, bar: Any) -> None:
         assert self.best is not None
         count, value = len(self.trace.records) + 1, self.best.value
-        seconds = time.perf_counter() - self.began
-        self.trace.records.append(Record(count, seconds, value, gap, np.nan, np.nan, 0))
+        self.trace.records.append(Record(count, self.clock.seconds, value, gap, np.nan, np.nan, 0))
         if not bar.disable:
             bar.set_postfix_str(f"gap {relative_gap(gap, value):.1e}", refresh=False)
             bar.update()

@@ -19,10 +19,10 @@ from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.least_thresholds import at_quantiles, risk_on
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.sets.feasible_set import FeasibleSet
-from wdro_model.solve.compiled_programs import FIRST
+from wdro_model.solve.compile import Compilation
 from wdro_model.solve.notes import shortfall_notes
 from wdro_model.solve.plan import Plan
-from wdro_model.solve.true_risk import known_robust_value, refuse_disagreement, refuse_false_value
+from wdro_model.solve.true_risk import known_robust_value
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome, QuasiNewton
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.driver import relative_gap, tolerance
@@ -325,7 +325,7 @@ class Solution:
                 "effective draws": _draws(self.diagnostics),
                 "standard error": _number(self.standard_error),
                 "solver": self.solver,
-                "program": None if self.compilation == FIRST else self.compilation,
+                "program": None if self.compilation == Compilation.FIRST else self.compilation,
                 "iterations": None if self.iterations is None else str(self.iterations),
                 "seconds": f"{self.seconds:.3g}",
             }
@@ -422,10 +422,6 @@ def report(
     below = below if reliable else -np.inf
     late = solver.time_limit is not None and time.perf_counter() - began >= solver.time_limit
     known = evaluations(model, outcome.x, None, point.dual, below, likely, late)
-    if chosen.counterpart is not None and not chosen.counterpart.is_proven:
-        assert isinstance(model, RobustModel)
-        refuse_false_value(model, outcome.x, value, chosen.counterpart)
-        refuse_disagreement(model, outcome.x, value, known["robust_value"], chosen.counterpart)
     robust = None if known.get("robust_value_is_bound") else known["robust_value"]
     if robust is not None and details.get("epsilon") is not None:
         mean, seen = known["empirical_value"](), details.get("notes", ())

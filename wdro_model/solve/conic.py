@@ -1,8 +1,12 @@
-"""Conic programs: solved, certified, and salvaged where the solver was stopped."""
+"""Convex programs by conic solvers: rescale, parametrize, compile, solve, and check the answer.
+
+Most problems are of order one, and are solved once, as they were written. An answer whose numbers
+are not of order one tells better units, in which the program is solved again. Of several answers
+the best decision is returned; an answer in the first units is kept for the next solve.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,48 +21,30 @@ from cvxpy.error import SolverError
 from wdro_model.errors import InaccurateError, InfeasibleError, UnboundedError
 from wdro_model.loss.expressions import ORDINARY, is_ordinary
 from wdro_model.model import Model, RobustModel
-from wdro_model.model.feasible import meets
 from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact import Counterpart
-from wdro_model.sets.deadlines import OutOfTime, check_deadline, more_time
+from wdro_model.sets.deadlines import OutOfTime, check_deadline
 from wdro_model.solve.certify import Solution, evaluations
-from wdro_model.solve.compiled_programs import (
-    AGAIN,
-    FIRST,
-    ON_OTHER_DATA,
-    OTHER_FORM,
-    OTHER_SIZE,
-    WITH_DATA,
-    Filling,
-    Kept,
-    OpenProgram,
-    certain_values,
-    opened,
-)
+from wdro_model.solve.clock import Clock, best_known_solution
+from wdro_model.solve.compile import Compilation, CompiledProgram, certain_values
 from wdro_model.solve.constraint_programs import least_excess
-from wdro_model.solve.first_order import refuse_outside, user_start
 from wdro_model.solve.options import Options
-from wdro_model.solve.plan import Plan, Written
-from wdro_model.solve.true_risk import (
-    Judge,
-    judge_of,
-    refuse_disagreement,
-    refuse_false_value,
-    robust_value,
-)
-from wdro_model.solve.units import (
-    Multipliers,
-    Rescaled,
-    Scale,
-    decision_units,
+from wdro_model.solve.parametrize import ParametricProgram, ProgramData, parametrize
+from wdro_model.solve.plan import Plan
+from wdro_model.solve.rescale import (
+    Duals,
+    RescaledProgram,
+    Units,
     has_large_numbers,
-    in_units,
     loss_unit,
     probes,
-    rescaled,
-    unusual,
+    rescale_model,
+    rescale_program,
+    save_duals,
+    uncommon_units,
+    units_at,
 )
-from wdro_model.solvers import Stop
+from wdro_model.solve.true_risk import robust_value, true_objective
 from wdro_model.solvers.cone_solver import (
     ACCURATE,
     BROKEN,
@@ -69,194 +55,120 @@ from wdro_model.solvers.cone_solver import (
     relative_violation,
 )
 from wdro_model.solvers.objective import Array
-from wdro_model.solvers.warm_highs import WarmHighs
-
-ROOM = 0.3
-"""Seconds for the way into the feasible set."""
-NEAR = 1e-6
-"""Points that are closer to holding all constraints are feasible."""
-NO_GAP = "how far its value is from the optimum is not known."
-REACHED = f"the conic solver was stopped: the decision is the point that it had reached; {NO_GAP}"
-GIVEN = f"the conic solver was stopped: the decision is the start; {NO_GAP}"
-SOME = (
-    "the time was over before the conic solver had a point: the decision is the feasible one "
-    f"nearest to zero; {NO_GAP}"
-)
-NO_VALUE = "its value was not computed for want of time."
-
-
-def unfinished(
-    model: Model,
-    chosen: Plan,
-    solver: Conic,
-    options: Options,
-    error: OutOfTime | KeyboardInterrupt,
-    reached: Array | None,
-    began: float,
-) -> Solution:
-    """The best feasible decision that is known; the error itself where there is none."""
-    found = [(value_of(model, chosen, x), x, why) for x, why in known(model, options, reached)]
-    if not found and isinstance(error, OutOfTime) and not model.feasible.is_integer:
-        some = nearest_feasible(model, np.zeros(model.feasible.layout.dimension))
-        found = [] if some is None else [(value_of(model, chosen, some), some, SOME)]
-    if not found:
-        raise error
-    value, x, why = min(found, key=lambda one: (np.isnan(one[0]), one[0]))
-    stop = Stop.TIME if isinstance(error, OutOfTime) else Stop.INTERRUPT
-    is_robust = chosen.method == "exact" and np.isfinite(value)
-    return Solution(
-        method=chosen.method,
-        status=settings.USER_LIMIT,
-        value=value,
-        decision=model.feasible.layout.split(x),
-        solver=solver.describe(),
-        seconds=time.perf_counter() - began,
-        stop=stop.value,
-        convex=True,
-        notes=(why,) if np.isfinite(value) else (why, NO_VALUE),
-        **evaluations(model, x, value if is_robust else None, late=True),
-    )
-
-
-def known(model: Model, options: Options, reached: Array | None) -> list[tuple[Array, str]]:
-    """Feasible decisions, and where they come from."""
-    found = []
-    if reached is not None and np.isfinite(reached).all():
-        integer = model.feasible.is_integer
-        x = inside(model, reached) if integer else nearest_feasible(model, reached)
-        if x is not None:
-            found.append((x, REACHED))
-    if options.start is not None:
-        start = user_start(model, options.start)
-        refuse_outside(model, start)
-        found.append((start, GIVEN))
-    return found
-
-
-def inside(model: Model, x: Array) -> Array | None:
-    """x with its integers rounded, if that meets all constraints."""
-    whole = np.where(model.feasible.discrete, np.rint(x), x)
-    lower, upper = model.feasible.bounds()
-    if np.any(whole < lower - NEAR) or np.any(whole > upper + NEAR):
-        return None
-    with model.feasible.layout.holding(whole):
-        return whole if meets(model.feasible.conic_constraints(), NEAR) else None
-
-
-def nearest_feasible(model: Model, x: Array) -> Array | None:
-    """The point of the feasible set that is nearest to x; None where it is not found in time.
-
-    Constraints with samples of their own are programs as large as the one that took too long.
-    """
-    if (within := inside(model, x)) is not None or model.feasible.uncertain:
-        return within
-    layout = model.feasible.layout
-    with model.feasible.holding():
-        parts = layout.split(x)
-        distance = cp.sum([cp.sum_squares(v - parts[v]) for v in layout.variables])
-        problem = cp.Problem(cp.Minimize(distance), model.feasible.conic_constraints())
-        try:
-            with more_time(ROOM):
-                found = Conic(cp.CLARABEL).run_again(problem)
-        except (SolverError, OutOfTime):
-            return None
-        if found is None:
-            return None
-        return layout.join({v: v.value for v in layout.variables})
-
-
-def value_of(model: Model, chosen: Plan, x: Array) -> float:
-    """The objective of the method at x; NaN where that takes too long."""
-    try:
-        return judge_of(model, chosen)(x)
-    except (OutOfTime, SolverError):
-        return np.nan
-
-
-# ------------------------------
-# Conic programs: solved in the units that data, loss and answers ask for
-
 
 FAILURES = (SolverError, InfeasibleError, UnboundedError)
-ROUNDS = 3
-"""At most so many solves after the first answer."""
-NOISE = 1e-7
-"""Values below this share of their unit are what a solver leaves of zero."""
-HONEST = 1e-5
-"""How far the value of a solver may be from that of its decision, relative to both."""
 SOLVED = (settings.OPTIMAL, settings.OPTIMAL_INACCURATE)
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Limits of the search for good units, and of what an answer may be off by."""
+
+    max_resolves: int = 3
+    """Solves in other units after the first answer; more have not helped any model."""
+    zero: float = 1e-7
+    """Share of a unit below which a number is what a solver leaves of zero."""
+    value_error: float = 1e-5
+    """Difference between the value of a solver and that of its decision, relative to both, above
+    which the answer is called inaccurate."""
+
+
+TOLERANCES = Tolerances()
+UNITS_ADVICE = (
+    "measure the data, the loss and the decision in units in which they are of order one, or use "
+    "another solver."
+)
 NO_ANSWER = (
     "no solve ended with a decision that meets the constraints, and none proved that there is no "
-    "such decision; measure the data, the loss and the decision in units in which they are of "
-    "order one, or use another solver."
+    f"such decision; {UNITS_ADVICE}"
 )
-OTHER_UNITS = "compiled: the answer of the kept program asked for other units"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An answer, the units that led to it, and how far it can be relied on."""
+
+    units: Units
+    answer: ConicAnswer
+    decision: Array
+    duals: Duals
+    program: RescaledProgram
+    """The program that was solved."""
+    violation: float = 0.0
+    """The largest violation of a constraint, relative to the data of its rows; infinite where the
+    solver ended before it had an answer."""
+    unsure: bool = False
+    """Are numbers far from order one, or not known?"""
+    may_be_kept: bool = False
+    """Were its units right at once?"""
+    compilation: Compilation | None = None
+    """Whether the program was compiled for it, where that is known."""
+    data: ProgramData | None = None
+    """The data, where it is a parameter of the program."""
+    notes: tuple[str, ...] = ()
+    """Notes on the solver for the user."""
+    gap: float | None = None
+    """Difference between the value of the solver and that of its decision, if it was evaluated."""
+
+    def with_value(self, value: float) -> Attempt:
+        """The attempt with the true value of its decision; inaccurate if the solver's differs."""
+        answer, size = self.answer, max(abs(value), self.units.loss)
+        difference = abs(value - answer.value)
+        slack = max(
+            TOLERANCES.value_error * (abs(value) + abs(answer.value)),
+            TOLERANCES.zero * self.units.loss,
+        )
+        status = answer.status if difference <= slack else settings.OPTIMAL_INACCURATE
+        gap = difference if difference > TOLERANCES.zero * size else None
+        return replace(self, answer=replace(answer, value=value, status=status), gap=gap)
 
 
 def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> Solution:
     """Hand the convex program to a conic solver."""
-    began = time.perf_counter()
-    reached: list[Array] = []
+    clock, reached = Clock(), list[Array]()
     shown = {"verbose": options.verbose, "progress": options.progress}
-    try:
-        best = conic_attempt(model, chosen, solver, reached=reached, **shown)
-    except (OutOfTime, KeyboardInterrupt) as error:
+    with clock.until_stopped():
+        attempt = solve_program(model, chosen, solver, reached=reached, **shown)
+    if clock.stop is not None:
         last = reached[-1] if reached else None
-        return unfinished(model, chosen, solver, options, error, last, began)
-    best = _evaluated_attempt(model, chosen, best)
-    answer, x = best.answer, best.decision
-    if chosen.counterpart is not None and not chosen.counterpart.is_proven:
-        assert isinstance(model, RobustModel)
-        refuse_false_value(model, x, answer.value, chosen.counterpart)
-        if type(chosen.counterpart).value is not Counterpart.value:
-            value = robust_value(model, x, chosen.counterpart)
-            refuse_disagreement(model, x, answer.value, value, chosen.counterpart)
+        return best_known_solution(model, chosen, solver, options, clock, last)
+    attempt = _evaluated(model, chosen, attempt)
+    answer, x = attempt.answer, attempt.decision
     return Solution(
         method=chosen.method,
         status=answer.status,
         value=answer.value,
         decision=model.feasible.layout.split(x),
         solver=f"conic solver {answer.solver}",
-        seconds=time.perf_counter() - began,
+        seconds=clock.seconds,
         stop="the conic solver finished",
         convex=True,
         iterations=answer.iterations,
-        compilation=best.compilation,
-        notes=best.notes,
-        gap=best.gap,
+        compilation=attempt.compilation,
+        notes=attempt.notes,
+        gap=attempt.gap,
         **evaluations(model, x, answer.value if chosen.method == "exact" else None),
     )
 
 
-def _evaluated_attempt(model: Model, chosen: Plan, best: Attempt) -> Attempt:
-    """The attempt with the worst-case risk of its decision as its value, and their difference.
+def _evaluated(model: Model, chosen: Plan, attempt: Attempt) -> Attempt:
+    """The attempt with the worst-case risk of its decision as its value.
 
-    Where that is a program of its own, it is solved if numbers are not all of order one: then the
-    program of the solve may have stopped far from the best values of its own variables.
+    If that is a program of its own, it is solved only where numbers are not all of order one: then
+    the program of the solve may have stopped far from the best values of its own variables.
     """
     counterpart = chosen.counterpart
-    if counterpart is None or not isinstance(model, RobustModel) or best.answer.solver == cp.HIGHS:
-        return best
+    if counterpart is None or not isinstance(model, RobustModel):
+        return attempt
     has_formula = type(counterpart).value is not Counterpart.value
-    if not counterpart.is_proven or not (has_formula or has_large_numbers(model)):
-        return best
-    try:
-        return _honest_attempt(best, robust_value(model, best.decision, counterpart))
-    except (*FAILURES, OutOfTime, ArithmeticError):
-        return best
+    if attempt.answer.solver == cp.HIGHS or not (has_formula or has_large_numbers(model)):
+        return attempt
+    with suppress(*FAILURES, OutOfTime, ArithmeticError):
+        return attempt.with_value(robust_value(model, attempt.decision, counterpart))
+    return attempt
 
 
-def _honest_attempt(attempt: Attempt, value: float) -> Attempt:
-    """The attempt with the true value of its decision; inaccurate where its solver's is another."""
-    answer = attempt.answer
-    difference = abs(value - answer.value)
-    slack = max(HONEST * (abs(value) + abs(answer.value)), NOISE * attempt.scale.loss)
-    status = answer.status if difference <= slack else settings.OPTIMAL_INACCURATE
-    gap = difference if difference > NOISE * max(abs(value), attempt.scale.loss) else None
-    return replace(attempt, answer=replace(answer, value=value, status=status), gap=gap)
-
-
-def conic_attempt(
+def solve_program(
     model: Model,
     chosen: Plan,
     solver: Conic,
@@ -265,319 +177,312 @@ def conic_attempt(
     progress: bool = False,
     reached: list[Array] | None = None,
 ) -> Attempt:
-    """What the solver says, and the decision; the variables and multipliers are set to it.
+    """The answer of a solver, to which the variables and dual variables are set.
 
     reached: gets the point of a solver that was stopped.
     """
-    written = chosen.written
-    assert written is not None
-    judge = judge_of(model, chosen)
     shown = {"verbose": verbose, "progress": progress, "title": chosen.method}
-    points: list[Array] = [] if reached is None else reached
-    run = _Run(written.measured(model), written, solver, shown, points, chosen.key, judge)
-    try:
-        best = None if chosen.kept is None or verbose else run.again(chosen.kept)
-    except (OutOfTime, KeyboardInterrupt):  # a call that was left behind may still use it
-        model.programs.kept.pop(chosen.key, None)
-        model.memory.forms.kept.pop(run.form_key, None)
-        raise
-    if best is not None:
-        best.multipliers.save()
-        model.feasible.pass_on_multipliers()
-        return best
-    check_deadline()
-    compilation = OTHER_UNITS if chosen.kept is not None else run.reason(chosen.compilation)
-    try:
-        best = _best_attempt(run)
-    except SolverError as error:
-        if model.feasible.is_integer:
-            raise ValueError(_no_mixed_integer_solver(chosen)) from error
-        best = _other_solvers_attempt(run, error)
-    if best.is_ordinary:
-        run.keep(model, chosen, best)
-    for variable, value in model.feasible.layout.split(best.decision).items():
+    run = ConicRun(model, chosen, solver, shown, [] if reached is None else reached)
+    attempt = run.solve_compiled()
+    if attempt is None:
+        check_deadline()
+        attempt = run.solve_anew()
+    for variable, value in model.feasible.layout.split(attempt.decision).items():
         variable.save_value(np.array(value))
-    best.multipliers.save()
+    save_duals(attempt.duals)
     model.feasible.pass_on_multipliers()
-    if chosen.compilation == FIRST and best.compilation:
-        compilation = best.compilation  # the first on this data
-    elif best.compilation == ON_OTHER_DATA:
-        compilation = AGAIN  # with other values of parameters that stand beside the data
-    return replace(best, compilation=compilation)
+    return attempt
 
 
-def _other_solvers_attempt(run: _Run, failure: SolverError) -> Attempt:
-    """The answer of another installed solver, where the usual one has none.
-
-    Raises InfeasibleError where a program of its own shows that no decision meets the constraints.
-    """
-    certain = [*run.model.feasible.constraints, *run.model.feasible.set_forms()]
-    run.somewhere()
-    for constraint in run.model.feasible.uncertain:
-        least = least_excess(constraint, certain)
-        if least is not None and least > ACCURATE * max(row.unit for row in constraint.written()):
-            raise InfeasibleError(f"the constraint {constraint.name} cannot be met.") from None
-    usual = run.solver.solver is None and not run.solver.options
-    for other in OTHER_SOLVERS if usual else ():
-        with suppress(*FAILURES):
-            best = _best_attempt(replace(run, solver=other))
-            note = f"CLARABEL gave no answer, and the program was solved by {best.answer.solver}."
-            return replace(best, is_ordinary=False, notes=(note,))
-    if isinstance(failure, InaccurateError) or not usual:
-        raise failure
-    raise SolverError(f"{NO_ANSWER} ({failure})") from None
-
-
-def _no_mixed_integer_solver(chosen: Plan) -> str:
-    """What is told where no installed solver takes a mixed-integer program."""
-    return (
-        "no installed solver takes this mixed-integer program (installed: "
-        f"{', '.join(cp.installed_solvers())}); {over_the_hull(chosen)} minimises over "
-        "the convex hull of the integer points, and round() then finds an integer decision; "
-        "without solver= there is branch and bound. Or install a solver for mixed-integer "
-        "cones (pip install pyscipopt), or keep the program linear (a cost such as Norm(1))."
-    )
-
-
-def over_the_hull(chosen: Plan) -> str:
+def hull_call(chosen: Plan) -> str:
     """The call that solves a mixed-integer model by Frank-Wolfe."""
     method = chosen.method if chosen.objective is not None else "smoothed"
     return f"solve(method={method!r}, solver=wdro_model.solvers.FrankWolfe())"
 
 
-def _best_attempt(run: _Run) -> Attempt:
-    """Solve, and again in better units while the answer asks for them.
-
-    Most problems are of order one, and are solved once. Where the loss at ordinary decisions
-    suggests other units of the variables, these are tried first. Of several answers the one whose
-    decision is the best is kept.
-    """
-    attempts = [run.first()]
-    for k in range(ROUNDS):
-        scale = run.better(attempts[-1], by_loss=k == 0)
-        if scale is None:
-            break
-        if scale.decision == attempts[-1].scale.decision:
-            continue
-        try:
-            attempts.append(run.attempt(scale))
-        except FAILURES:
-            continue
-        except (OutOfTime, KeyboardInterrupt):  # there is an answer, if not in the best units
-            break
-    answers = [attempt for attempt in attempts if attempt.violation <= BROKEN]
-    if not answers:
-        raise InaccurateError(NO_ANSWER)
-    if len(attempts) == 1 and not attempts[0].unsure:
-        return replace(answers[0], is_ordinary=True)
-    return run.best(answers)
-
-
 @dataclass(frozen=True)
-class Attempt:
-    """An answer and the units that led to it."""
+class ConicRun:
+    """A model, its plan and a solver: the search for an answer in good units."""
 
-    scale: Scale
-    answer: ConicAnswer
-    decision: Array
-    multipliers: Multipliers
-    unsure: bool
-    """Are numbers far from order one, or not known?"""
-    done: Rescaled
-    """The program that was solved."""
-    violation: float = 0.0
-    """The largest one of a constraint, relative to the data of its rows; infinite where the solver
-    ended before it had an answer."""
-    is_ordinary: bool = False
-    """Were its units right at once?"""
-    compilation: str = ""
-    """Whether the program was compiled for it, and why, where that is known."""
-    filling: Filling | None = None
-    """The data, where it is a parameter of the program."""
-    notes: tuple[str, ...] = ()
-    """What the user should know about the solver."""
-    gap: float | None = None
-    """How far the value of the solver was from that of its decision, where that was evaluated."""
-
-
-@dataclass(frozen=True)
-class _Run:
-    model: Model
-    written: Written
+    user_model: Model
+    plan: Plan
     solver: Conic
     shown: Mapping[str, Any]
     """How the solver shows itself."""
     reached: list[Array]
     """Points of solvers that were stopped."""
-    key: tuple[Any, ...]
-    judge: Judge
 
-    def first(self) -> Attempt:
-        """The first answer: in units that are guessed, as written, or in those of some point."""
-        guess = decision_units(self.model)
-        units = unusual(guess.decision)
-        if units:
-            with suppress(*FAILURES):  # a guess that is no good: as the user wrote it
-                return self.attempt(Scale(units, guess.loss))
+    @cached_property
+    def model(self) -> Model:
+        """The model whose numbers tell the units: without its ball where that does not count."""
+        return self.plan.counted(self.user_model)
+
+    @cached_property
+    def objective(self) -> Any:
+        """The true objective of a decision."""
+        return true_objective(self.user_model, self.plan)
+
+    # -------------------------------------------------------------- compiled before
+    def solve_compiled(self) -> Attempt | None:
+        """The answer of the kept program; None if there is none, or its answer is no good."""
+        compiled = self.plan.compiled
+        if compiled is None or self.shown["verbose"]:
+            return None
+        self.model.memory.radius.load(self.model.radius)
         try:
-            return self.attempt(Scale({}, guess.loss))
+            if compiled.data is not None:
+                compiled.data.load()
+            if compiled.warm_solver is not None:
+                attempt = self._from_last_basis(compiled)
+            else:
+                attempt = self._recompute(compiled.program, compiled.units)
+        except (OutOfTime, KeyboardInterrupt):  # a call that was left behind may still use it
+            self.model.memory.programs.drop(self.plan.key)
+            self.model.memory.forms.drop(self.form_key)
+            raise
+        if attempt is None:
+            return None
+        sizes = self._sizes(attempt.decision).values()
+        good = all(is_ordinary(size) or size <= TOLERANCES.zero for size in sizes)
+        return attempt if good or self.better_units(attempt, by_loss=False) is None else None
+
+    def _from_last_basis(self, compiled: CompiledProgram) -> Attempt | None:
+        """The kept linear program by the simplex method; its solver has checked its rows."""
+        warm = compiled.warm_solver
+        assert warm is not None
+        vertex = warm.run()
+        if vertex is None:
+            return None
+        unit, rows = compiled.units.loss, compiled.program.rows
+        values = [[warm.places.multiplier(row.solved, vertex.multipliers)] for row in rows]
+        answer = ConicAnswer(unit * vertex.value, settings.OPTIMAL, cp.HIGHS, vertex.iterations)
+        return Attempt(
+            compiled.units,
+            answer,
+            warm.places.decision(vertex.x),
+            compiled.program.duals(unit, values),
+            compiled.program,
+            compilation=Compilation.AGAIN,
+        )
+
+    def _recompute(self, program: RescaledProgram, units: Units) -> Attempt | None:
+        """A compiled program with its parameters as they are; None if it fails."""
+        answer = None
+        with suppress(*FAILURES):
+            answer = self.solver.run_again(program.problem, units.loss)
+        if answer is None:
+            return None
+        duals, again = program.invert(units.loss), Compilation.AGAIN
+        return Attempt(units, answer, self._decision(), duals, program, compilation=again)
+
+    # -------------------------------------------------------------- compiled now
+    def solve_anew(self) -> Attempt:
+        """The best answer in several units, kept for the next solve if its units were right."""
+        planned = self.plan.compilation
+        if planned is Compilation.FIRST:
+            planned = self._first_compilation()
+        try:
+            best = self.best_attempt()
+        except SolverError as error:
+            if self.model.feasible.is_integer:
+                raise ValueError(_no_mixed_integer_solver(self.plan)) from error
+            best = self._by_other_solvers(error)
+        if best.may_be_kept:
+            self._keep(best)
+        if self.plan.compilation is Compilation.FIRST and best.compilation is not None:
+            planned = best.compilation
+        elif best.compilation is Compilation.ON_OTHER_DATA:
+            planned = Compilation.AGAIN  # with other values of parameters beside the data
+        elif self.plan.compiled is not None:
+            planned = Compilation.OTHER_UNITS
+        return replace(best, compilation=planned)
+
+    def best_attempt(self) -> Attempt:
+        """Solve, and again in better units while the answer asks for them."""
+        attempts = [self.first_attempt()]
+        for k in range(TOLERANCES.max_resolves):
+            units = self.better_units(attempts[-1], by_loss=k == 0)
+            if units is None:
+                break
+            if units.decision == attempts[-1].units.decision:
+                continue
+            try:
+                attempts.append(self.attempt(units))
+            except FAILURES:
+                continue
+            except (OutOfTime, KeyboardInterrupt):  # there is an answer, if not in the best units
+                break
+        answers = [attempt for attempt in attempts if attempt.violation <= BROKEN]
+        if not answers:
+            raise InaccurateError(NO_ANSWER)
+        if len(attempts) == 1 and not attempts[0].unsure:
+            return replace(answers[0], may_be_kept=True)
+        return self._best_of(answers)
+
+    def first_attempt(self) -> Attempt:
+        """The first answer: in units that are guessed, as written, or in those of some point."""
+        guess = units_at(self.model)
+        if uncommon := uncommon_units(guess.decision):
+            with suppress(*FAILURES):  # a guess that is no good: as the user wrote it
+                return self.attempt(Units(uncommon, guess.loss))
+        try:
+            return self.attempt(Units({}, guess.loss))
         except FAILURES as error:
-            scale, is_integer = None, self.model.feasible.is_integer
+            units, is_integer = None, self.model.feasible.is_integer
             if not is_integer or isinstance(error, InfeasibleError):
-                scale = self.somewhere()
-            failure = error if scale is None else _of_a_set_with_points(error)
-            if scale is None or is_integer or not scale.decision:
+                units = self._units_at_some_point()
+            failure = error if units is None else _failure_beside_a_point(error)
+            if units is None or is_integer or not units.decision:
                 raise failure from None
             try:
-                return self.attempt(scale)
+                return self.attempt(units)
             except FAILURES:
                 raise failure from None
 
-    def attempt(self, scale: Scale) -> Attempt:
+    def attempt(self, units: Units) -> Attempt:
         """Solve in some units of the decision and the loss."""
-        program, scale = self.program(scale)
-        done = rescaled(program, self.model.feasible.conic_constraints(), scale.decision)
-        unsure = bool(scale.decision) or not is_ordinary(scale.loss)
+        written, units = self._program(units)
+        constraints = self.model.feasible.conic_constraints()
+        program = rescale_program(written, constraints, units.decision)
+        unsure = bool(units.decision) or not is_ordinary(units.loss)
         unsure = unsure or (isinstance(self.model, RobustModel) and not probes(self.model))
-        found = None if unsure or self.shown["verbose"] else self.on_other_data(done, scale)
-        if found is not None:
-            return found
+        known = None if unsure or self.shown["verbose"] else self._on_other_data(program, units)
+        if known is not None:
+            return known
         check_deadline()
         try:
-            self.solver.run(done.problem, **self.shown)
+            self.solver.run(program.problem, **self.shown)
         except (OutOfTime, KeyboardInterrupt):
-            if done.problem.status in settings.SOLUTION_PRESENT:
-                done.multipliers(scale.loss)
+            if program.problem.status in settings.SOLUTION_PRESENT:
+                program.invert(units.loss)
                 self.reached.append(self._decision())
             raise
-        multipliers = done.multipliers(scale.loss)
-        answer = ConicAnswer.of(done.problem, scale.loss)
-        x = self._decision()
-        violation = self._violation(self.model.feasible.conic_constraints())
+        duals = program.invert(units.loss)
+        answer = ConicAnswer.of(program.problem, units.loss)
+        violation = self._violation(constraints)
         if answer.status not in SOLVED and not self.solver.options:
             violation = np.inf  # out of iterations, and no limit was set
         elif violation > ACCURATE and answer.status == settings.OPTIMAL:
             answer = replace(answer, status=settings.OPTIMAL_INACCURATE)
-        return Attempt(scale, answer, x, multipliers, unsure, done, violation)
+        return Attempt(units, answer, self._decision(), duals, program, violation, unsure)
 
-    def on_other_data(self, done: Rescaled, scale: Scale) -> Attempt | None:
-        """The answer of a program that was compiled for other data; None if there is none."""
-        form = self.model.memory.forms.find(self.form_key)
-        if form is None:
-            return None
-        compilation, is_open = ON_OTHER_DATA, isinstance(form, OpenProgram)
-        filling = form.filling(done) if is_open else None
-        if filling is None:
-            compilation = WITH_DATA
-            filling = opened(done, form.written if is_open else form, self.model.user_leaves())
-        if filling is None:
-            return None
-        filling.fill()
-        found = self.afresh(filling.done, scale)
-        return None if found is None else replace(found, compilation=compilation, filling=filling)
-
-    def reason(self, known: str) -> str:
-        """Why a program is compiled: the first on this data may not be the first."""
-        forms = self.model.memory.forms
-        if known != FIRST or not any(key[:-1] == self.key for key in forms.kept):
-            return known
-        return OTHER_FORM if self.form_key in forms.kept else OTHER_SIZE
-
-    @property
-    def form_key(self) -> tuple[Any, ...]:
-        """Programs for the same request, and as many samples, may have one form."""
-        return (*self.key, self.model.size)
-
-    def again(self, kept: Kept) -> Attempt | None:
-        """The kept program with its parameters as they are; None where the answer is no good."""
-        self.model.programs.budget.set(self.model.radius)
-        if kept.filling is not None:
-            kept.filling.fill()
-        if kept.warm is not None:
-            found = self.from_last_basis(kept, kept.warm)
-        else:
-            found = self.afresh(kept.done, kept.scale)
-        if found is None:
-            return None
-        if all(is_ordinary(size) or size <= NOISE for size in self.sizes(found.decision).values()):
-            return found
-        return found if self.better(found, by_loss=False) is None else None
-
-    def from_last_basis(self, kept: Kept, warm: WarmHighs) -> Attempt | None:
-        """The kept linear program by the simplex method; its solver has checked its rows."""
-        found = warm.run()
-        if found is None:
-            return None
-        unit, places = kept.scale.loss, warm.places
-        duals = [places.multiplier(row.solved, found.multipliers) for row in kept.done.rows]
-        multipliers = tuple(
-            (row.original, [None if dual is None else unit * row.factor * dual])
-            for row, dual in zip(kept.done.rows, duals)
-        )
-        answer = ConicAnswer(unit * found.value, settings.OPTIMAL, cp.HIGHS, found.iterations)
-        x = places.decision(found.x)
-        return Attempt(
-            kept.scale, answer, x, Multipliers(multipliers), False, kept.done, compilation=AGAIN
-        )
-
-    def afresh(self, done: Rescaled, scale: Scale) -> Attempt | None:
-        """A program that is compiled, with its parameters as they are; None if it fails."""
-        try:
-            answer = self.solver.run_again(done.problem, scale.loss)
-        except FAILURES:
-            return None
-        if answer is None:
-            return None
-        multipliers = done.multipliers(scale.loss)
-        return Attempt(scale, answer, self._decision(), multipliers, False, done, compilation=AGAIN)
-
-    def keep(self, model: Model, chosen: Plan, best: Attempt) -> None:
-        """Keep the program for the next solve, where CVXPY would not compile it again."""
-        problem, budget, filling = best.done.problem, model.programs.budget, best.filling
-        if not chosen.key or not (filling is not None or problem.is_dpp()):
-            return
-        model.memory.forms.keep(self.form_key, best.done if filling is None else filling.program)
-        held = {p.id for p in problem.parameters()}
-        held |= {twin.id for _, twin in (() if filling is None else filling.twins)}
-        entry = Kept(
-            chosen,
-            best.done,
-            model.feasible.layout,
-            best.scale,
-            model.radius,
-            not self.written.robust or bool(held & {budget.radius.id, budget.root.id}),
-            model.worked_in(),
-            certain_values(model),
-            filling,
-        )
-        model.programs.keep(chosen.key, entry)
-
-    def program(self, scale: Scale) -> tuple[Program, Scale]:
+    def _program(self, units: Units) -> tuple[Program, Units]:
         """The program in some units of the decision, and the units that it is in."""
-        if scale.decision:
-            units = in_units(self.model, scale)
-            found = self.written.program(units.model)
-            if found is not None:
-                return found, Scale(scale.decision, units.loss)
-        own = in_units(self.model) if self.written.by_sample else None
-        changed = own is not None and own.model is not self.model
-        unit = loss_unit(self.model)
-        # A factor that goes past a parameter ends inside norms and cones: there, numbers.
-        plain = unit == 1.0 and not changed
-        found = self.written.known if plain else None
-        if found is None:
-            other = own.model if own is not None and changed else self.model
-            found = self.written.program(other.parametric() if plain else other)
-        if found is None:
+        if units.decision:
+            rescaled = rescale_model(self.model, units)
+            if (program := self.plan.program(rescaled.model)) is not None:
+                return program, Units(units.decision, rescaled.loss)
+        own = rescale_model(self.model) if self.plan.by_sample else None
+        if own is not None and own.model is not self.model:
+            program, unit = self.plan.program(own.model), own.loss
+        else:
+            # A factor that goes past a parameter ends inside norms and cones: there, numbers.
+            unit = loss_unit(self.model)
+            model = self.model.parametric() if unit == 1.0 else self.model
+            program = self.plan.program(model)
+            program = None if program is None else program.over(unit)
+        if program is None:
             raise SolverError(
                 "the objective is convex for single samples by CVXPY's rules, and not for all of "
                 "them together; use solver=FrankWolfe()."
             )
-        if own is not None and changed:
-            return found, Scale({}, own.loss)
-        return found.over(unit), Scale({}, unit)
+        return program, Units({}, unit)
 
-    def better(self, last: Attempt, by_loss: bool) -> Scale | None:
+    def _units_at_some_point(self) -> Units | None:
+        """The units that the loss suggests at some feasible decision; None where none is found.
+
+        An InfeasibleError where there is no such decision.
+        """
+        constraints = self.model.feasible.conic_constraints()
+        program = rescale_program(Program(cp.Constant(0.0)), constraints, {})
+        try:
+            self.solver.run(program.problem)
+        except InfeasibleError:
+            raise
+        except FAILURES:
+            return None
+        here = units_at(self.model, self._decision())
+        return Units(uncommon_units(here.decision), here.loss)
+
+    def _by_other_solvers(self, failure: SolverError) -> Attempt:
+        """The answer of another installed solver, where the usual one has none.
+
+        An InfeasibleError where a program of its own shows that no decision meets the constraints.
+        """
+        certain = [*self.model.feasible.constraints, *self.model.feasible.set_forms()]
+        self._units_at_some_point()
+        for constraint in self.model.feasible.uncertain:
+            least = least_excess(constraint, certain)
+            largest = max(row.unit for row in constraint.written_rows())
+            if least is not None and least > ACCURATE * largest:
+                name = constraint.name
+                raise InfeasibleError(f"the constraint {name} cannot be met.") from None
+        usual = self.solver.solver is None and not self.solver.options
+        for other in OTHER_SOLVERS if usual else ():
+            with suppress(*FAILURES):
+                best = replace(self, solver=other).best_attempt()
+                name = best.answer.solver
+                note = f"CLARABEL gave no answer, and the program was solved by {name}."
+                return replace(best, may_be_kept=False, notes=(note,))
+        if isinstance(failure, InaccurateError) or not usual:
+            raise failure
+        raise SolverError(f"{NO_ANSWER} ({failure})") from None
+
+    # -------------------------------------------------------------- programs of other data
+    @property
+    def form_key(self) -> tuple[Any, ...]:
+        """Programs for the same request, and as many samples, may have one form."""
+        return (*self.plan.key, self.model.size)
+
+    def _first_compilation(self) -> Compilation:
+        """Why a program is compiled that is the first of this model."""
+        forms = self.model.memory.forms
+        if self.form_key in forms:
+            return Compilation.OTHER_FORM
+        same_request = any(key[:-1] == self.plan.key for key in forms)
+        return Compilation.OTHER_SIZE if same_request else Compilation.FIRST
+
+    def _on_other_data(self, program: RescaledProgram, units: Units) -> Attempt | None:
+        """The answer of a program that was compiled for other data; None if there is none."""
+        form = self.model.memory.forms.find(self.form_key)
+        if form is None:
+            return None
+        compilation, data = Compilation.ON_OTHER_DATA, None
+        if isinstance(form, ParametricProgram):
+            data, form = form.data_of(program), form.written
+        if data is None:
+            compilation = Compilation.WITH_DATA
+            data = parametrize(program, form, self.model.user_leaves())
+        if data is None:
+            return None
+        data.load()
+        attempt = self._recompute(data.program, units)
+        return None if attempt is None else replace(attempt, compilation=compilation, data=data)
+
+    def _keep(self, best: Attempt) -> None:
+        """Keep the program for the next solve, if CVXPY would not compile it again."""
+        model, data = self.user_model, best.data
+        if not self.plan.key or not (data is not None or best.program.problem.is_dpp()):
+            return
+        form = best.program if data is None else data.parametric
+        model.memory.forms.keep(self.form_key, form)
+        held = {p.id for p in best.program.problem.parameters()}
+        held |= {twin.id for _, twin in (() if data is None else data.twins)}
+        compiled = CompiledProgram(
+            self.plan,
+            best.program,
+            model.feasible.layout,
+            best.units,
+            model.radius,
+            self.plan.counterpart is None or not held.isdisjoint(model.memory.radius.ids),
+            model.inlined_parameter_values(),
+            certain_values(model),
+            data,
+        )
+        model.memory.programs.keep(self.plan.key, compiled)
+
+    # -------------------------------------------------------------- judging answers
+    def better_units(self, last: Attempt, by_loss: bool) -> Units | None:
         """The units for another solve; None where those of the last one were right.
 
         A small value may be what a solver leaves of zero, in which there is no unit to be read: the
@@ -586,31 +491,31 @@ class _Run:
         by_loss: an answer in wrong units may itself be wrong, and the loss there is asked first for
             what changes it; later the sizes of the variables.
         """
-        sizes = self.sizes(last.decision)
-        used = {v: last.scale.decision.get(v, 1.0) for v in sizes}
-        guessed = decision_units(self.model).decision
-        unseen = [v for v in sizes if v not in guessed] if by_loss else []
-        plain = all(is_ordinary(size / used[v]) for v, size in sizes.items() if size > 0)
-        if plain and not unseen:
+        sizes = self._sizes(last.decision)
+        used = {v: last.units.decision.get(v, 1.0) for v in sizes}
+        probed = units_at(self.model).decision
+        unprobed = [v for v in sizes if v not in probed] if by_loss else []
+        if not unprobed and all(is_ordinary(s / used[v]) for v, s in sizes.items() if s > 0):
             return None
         small = {v for v, size in sizes.items() if size < used[v] / ORDINARY}
-        here = decision_units(self.model, self.settled(last.decision, small))
-        told = {v: here.decision.get(v, used[v]) for v in sizes}
-        known = {v: max(size, told[v]) if v in small else size for v, size in sizes.items()}
+        here = units_at(self.model, self._with_zeros(last.decision, small))
+        by_slope = {v: here.decision.get(v, used[v]) for v in sizes}
+        known = {v: max(size, by_slope[v]) if v in small else size for v, size in sizes.items()}
         # A variable that the loss did not see at ordinary decisions may be seen here.
-        known |= {v: max(known[v], told[v]) for v in unseen}
+        known |= {v: max(known[v], by_slope[v]) for v in unprobed}
         if all(is_ordinary(size / used[v]) for v, size in known.items()):
             return None
-        return Scale(unusual({**known, **here.decision} if by_loss else known), here.loss)
+        known |= here.decision if by_loss else {}
+        return Units(uncommon_units(known), here.loss)
 
-    def sizes(self, x: Array) -> dict[Any, float]:
-        """The largest entries of those variables that can be measured in other units."""
-        size, places = np.abs(x), self.model.feasible.scalable.items()
-        found = {v: float(size[where].max(initial=0.0)) for v, where in places}
-        return {v: largest if largest < np.inf else 0.0 for v, largest in found.items()}
+    def _sizes(self, x: Array) -> dict[Any, float]:
+        """The largest entries of the variables that can be measured in other units."""
+        places = self.model.feasible.scalable.items()
+        sizes = {v: float(np.abs(x[where]).max(initial=0.0)) for v, where in places}
+        return {v: size if size < np.inf else 0.0 for v, size in sizes.items()}
 
-    def settled(self, x: Array, small: set[Any]) -> Array:
-        """The decision with small values replaced by zero, where that is as good."""
+    def _with_zeros(self, x: Array, small: set[Any]) -> Array:
+        """The decision with small variables replaced by zero, where that is as good."""
         at_zero = x.copy()
         for variable in small:
             at_zero[self.model.feasible.layout.slices[variable]] = 0.0
@@ -618,37 +523,27 @@ class _Run:
         for point in (at_zero, x):
             with self.model.feasible.layout.holding(point):
                 violations.append(self._violation(self.model.feasible.constraints))
-        if not small or violations[0] > violations[1]:
-            return x
-        try:
-            return at_zero if self.judge(at_zero) <= self.judge(x) else x
-        except FAILURES:
-            return x
+        if small and violations[0] <= violations[1]:
+            with suppress(*FAILURES):
+                return at_zero if self.objective(at_zero) <= self.objective(x) else x
+        return x
 
-    def best(self, attempts: list[Attempt]) -> Attempt:
+    def _best_of(self, attempts: list[Attempt]) -> Attempt:
         """The attempt with the best decision, its value checked against that of the decision."""
-        judged = [_judged(attempt, self.judge) for attempt in attempts]
-        feasible = [attempt.violation for attempt in attempts]
-        least = max(1e-6, 10 * min(feasible))
-        order = sorted(range(len(attempts)), key=lambda i: (feasible[i] > least, judged[i]))
-        chosen, value = attempts[order[0]], judged[order[0]]
-        honest = _honest_attempt(chosen, value)
-        return chosen if honest.answer.status == chosen.answer.status else honest
+        values = [self._value(attempt) for attempt in attempts]
+        least = max(1e-6, 10 * min(attempt.violation for attempt in attempts))
+        ranks = [(a.violation > least, value) for a, value in zip(attempts, values)]
+        first = min(range(len(attempts)), key=ranks.__getitem__)
+        checked = attempts[first].with_value(values[first])
+        same = checked.answer.status == attempts[first].answer.status
+        return attempts[first] if same else checked
 
-    def somewhere(self) -> Scale | None:
-        """The units that the loss suggests at some feasible decision.
-
-        None where none is found, and an InfeasibleError where there is none.
-        """
-        done = rescaled(Program(cp.Constant(0.0)), self.model.feasible.conic_constraints(), {})
+    def _value(self, attempt: Attempt) -> float:
+        """The true objective of an attempt; the solver's value where it cannot be computed."""
         try:
-            self.solver.run(done.problem)
-        except InfeasibleError:
-            raise
-        except FAILURES:
-            return None
-        here = decision_units(self.model, self._decision())
-        return Scale(unusual(here.decision), here.loss)
+            return self.objective(attempt.decision)
+        except SolverError:
+            return attempt.answer.value
 
     def _decision(self) -> Array:
         layout = self.model.feasible.layout
@@ -656,31 +551,33 @@ class _Run:
 
     def _violation(self, constraints: Sequence[Any]) -> float:
         """The largest violation of constraints by the variables, relative to the data."""
-        return relative_violation(constraints, lambda: self.size_of_data)
+        return relative_violation(constraints, lambda: self._data_size)
 
     @cached_property
-    def size_of_data(self) -> float:
+    def _data_size(self) -> float:
         """The largest size of a variable that the constraints, its bounds or the loss suggest."""
         feasible = self.model.feasible
         bounds = [abs(b[np.isfinite(b)]).max(initial=1.0) for b in feasible.bounds()]
         constant = largest_constant([*feasible.constraints, *feasible.set_forms()])
-        return max(*bounds, constant, *decision_units(self.model).decision.values())
+        return max(*bounds, constant, *units_at(self.model).decision.values())
 
 
-def _of_a_set_with_points(error: Exception) -> Exception:
-    """What a failure means where the constraints alone have been met."""
+def _no_mixed_integer_solver(chosen: Plan) -> str:
+    """The message where no installed solver takes a mixed-integer program."""
+    return (
+        "no installed solver takes this mixed-integer program (installed: "
+        f"{', '.join(cp.installed_solvers())}); {hull_call(chosen)} minimises over "
+        "the convex hull of the integer points, and round() then finds an integer decision; "
+        "without solver= there is branch and bound. Or install a solver for mixed-integer "
+        "cones (pip install pyscipopt), or keep the program linear (a cost such as Norm(1))."
+    )
+
+
+def _failure_beside_a_point(error: Exception) -> Exception:
+    """The failure of a solve where the constraints alone have been met."""
     if not isinstance(error, InfeasibleError):
         return error
     return SolverError(
         "the solver found no decision, though some meet all the constraints: its numbers are of "
-        "too many sizes; measure the data, the loss and the decision in units in which they are "
-        "of order one, or use another solver."
+        f"too many sizes; {UNITS_ADVICE}"
     )
-
-
-def _judged(attempt: Attempt, judge: Judge) -> float:
-    """The true objective of an attempt; what its solver says where that cannot be computed."""
-    try:
-        return judge(attempt.decision)
-    except SolverError:
-        return attempt.answer.value

@@ -28,8 +28,8 @@ from wdro_model.model.uncertain_constraints import (
 from wdro_model.objectives import exact
 from wdro_model.objectives.empirical import Program, empirical_program
 from wdro_model.sets.cone_program import twin_of
-from wdro_model.solve.true_risk import with_thresholds_in_units
-from wdro_model.solve.units import Scale, Units, in_units, known_loss_unit
+from wdro_model.solve.rescale import Units, probed_loss_unit, rescale_model
+from wdro_model.solve.true_risk import rescale_for
 from wdro_model.solvers import Conic
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.costs.weighted_cost import cost_on
@@ -45,8 +45,10 @@ def written_row(row: Model, name: str, robust: bool) -> WrittenRow:
     """
     if not isinstance(row, RobustModel) or not robust or row.radius == 0:
         still = row.without_ball() if isinstance(row, RobustModel) else row
-        units = with_thresholds_in_units(in_units(still), still)
-        program, unit = empirical_program(units.model), units.loss
+        rescaled = rescale_model(still)
+        if rescaled.loss != 1.0 and _thresholds(still):
+            rescaled = rescale_model(still, _threshold_units(still, rescaled.loss))
+        program, unit = empirical_program(rescaled.model), rescaled.loss
     else:
         program, unit = _worst_case(row, name)
     if program is None:
@@ -61,27 +63,28 @@ def written_row(row: Model, name: str, robust: bool) -> WrittenRow:
 def _worst_case(row: RobustModel, name: str) -> tuple[Program | None, float]:
     """The worst case of a row as a program, and the unit that it is measured in."""
     try:
-        found = exact.counterpart(row)
+        counterpart = exact.counterpart(row)
     except NoReformulationError as error:
         raise NoReformulationError(
             f"the constraint {name} cannot be imposed over its ball: {error.reason}",
             f"another cost or support for its parameters, or {ON_SAMPLES}",
         ) from None
-    units = _own_units(row) if found.writes_samples(row) else Units.of(row)
-    if found.refusal(units.model) is not None:
-        units = Units.of(row)
-    return exact.program_by(found, units.model), units.loss
+    if not counterpart.writes_samples(row):
+        return exact.program_by(counterpart, row), 1.0
+    # A row is written anew for each radius, so in its own units whatever they are: the price of the
+    # radius is of order one then. In the user's units it is one over the root of a squared radius.
+    units = _threshold_units(row, probed_loss_unit(row))
+    rescaled = rescale_for(counterpart, row, units)
+    return exact.program_by(counterpart, rescaled.model), rescaled.loss
 
 
-def _own_units(row: RobustModel) -> Units:
-    """A row in its own units, whatever they are: it is written anew for each radius anyway.
+def _thresholds(row: Model) -> list[Threshold]:
+    return [v for v in row.feasible.layout.variables if isinstance(v, Threshold)]
 
-    The price of the radius is then of order one too. In the user's units it is one over the root of
-    a squared radius, and a solver's tolerance times that.
-    """
-    unit = known_loss_unit(row)
-    own = [v for v in row.feasible.layout.variables if isinstance(v, Threshold)]
-    return in_units(row, Scale(dict.fromkeys(own, unit), unit))
+
+def _threshold_units(row: Model, unit: float) -> Units:
+    """The unit of the loss for the loss and for thresholds, which are losses themselves."""
+    return Units(dict.fromkeys(_thresholds(row), unit), unit)
 
 
 def constraint_rows(model: Model) -> list[tuple[str, str]]:
@@ -131,7 +134,7 @@ def declared_model(
         if all(
             p.value is not None for p in c.parameters() if not isinstance(p, UncertainParameter)
         ):
-            constraint.written()
+            constraint.written_rows()
     return model
 
 
@@ -177,10 +180,10 @@ def least_excess(constraint: UncertainConstraint, certain: list[object]) -> floa
     Where no solver takes the integers, that of the relaxation if it is positive. None where it is
     not known.
     """
-    written = constraint.written()
-    unit = max(row.unit for row in written)
-    largest = [row.bound.expr * (row.unit / unit) for row in written]
-    others = [c for row in written for c in row.others]
+    rows = constraint.written_rows()
+    unit = max(row.unit for row in rows)
+    largest = [row.bound.expr * (row.unit / unit) for row in rows]
+    others = [c for row in rows for c in row.others]
     rest = [c for c in certain if hasattr(c, "args")]
     objective = cp.maximum(*largest) if len(largest) > 1 else largest[0]
     problem = cp.Problem(cp.Minimize(objective), [*others, *rest])

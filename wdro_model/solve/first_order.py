@@ -10,17 +10,16 @@ import numpy as np
 from cvxpy import settings
 
 from wdro_model.model import Model
-from wdro_model.model.feasible import meets
 from wdro_model.objectives.empirical import Empirical, Program
 from wdro_model.sets.deadlines import deadline
-from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
+from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.certify import Solution, certified, evaluations, report
 from wdro_model.solve.notes import hull_notes
 from wdro_model.solve.options import FirstOrder, Options
-from wdro_model.solve.plan import Plan, Written
-from wdro_model.solve.true_risk import refuse_false_objective
-from wdro_model.solve.units import in_units, loss_unit
-from wdro_model.solvers import ActiveSet, FrankWolfe, Outcome, Simplicial, Stop
+from wdro_model.solve.plan import Plan
+from wdro_model.solve.rescale import RescaledModel, loss_unit, rescale_model
+from wdro_model.solve.start import first_point, warm_active_set
+from wdro_model.solvers import FrankWolfe, Outcome, Simplicial, Stop
 from wdro_model.solvers.features import Feature
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.simplicial import ColumnMaster, first_columns
@@ -58,9 +57,6 @@ def first_order_outcome(
     rng = np.random.default_rng(options.seed)
     with deadline(solver.time_limit):
         oracle = reset_oracle(model, solver)
-        if chosen.counterpart is not None and not chosen.counterpart.is_proven:
-            refuse_false_objective(chosen.counterpart, objective, oracle)
-            oracle.reset()
         start = first_point(model, objective, options, rng)
     if solver.time_limit is not None:  # what came before counts
         left = solver.time_limit - (time.perf_counter() - began)
@@ -96,71 +92,6 @@ def display(options: Options, chosen: Plan) -> dict[str, Any]:
     return {"verbose": options.verbose, "progress": options.progress, "title": chosen.method}
 
 
-def first_point(model: Model, objective: Any, options: Options, rng: np.random.Generator) -> Array:
-    """The user's start, else a random vertex, improved by an oracle call given an objective."""
-    oracle = model.feasible.oracle()
-    if options.start is not None:
-        start = user_start(model, options.start)
-        refuse_outside(model, start)
-        return start
-    direction = rng.standard_normal(oracle.dimension)
-    direction = np.abs(direction) if oracle.nonnegative_directions else direction
-    if objective is None:
-        return oracle.vertex(direction)
-    oracle.calls += 1
-    somewhere = checked_vertex(oracle, oracle.minimize_relaxed(direction))
-    start = oracle.vertex(objective.evaluate(somewhere).gradient)
-    if not model.feasible.is_integer:
-        oracle.witness = somewhere  # the answer to another question: a maximiser is found out
-    return start
-
-
-def user_start(model: Model, start: Any, name: str = "start") -> Array:
-    """A decision of the user, {variable: value} or a solution, as a flat vector."""
-    layout = model.feasible.layout
-    values = start.everything if isinstance(start, Solution) else start
-    if not hasattr(values, "items"):
-        raise ValueError(
-            f"{name} must be a dict {{variable: value}} or a solution, got {type(start).__name__}."
-        )
-    for variable in layout.own:
-        if variable not in values:
-            raise ValueError(f"{name} has no value for the variable {variable.name()!r}.")
-        value = np.asarray(values[variable], dtype=float)
-        if value.shape != variable.shape:
-            raise ValueError(
-                f"{name} for {variable.name()!r} must have shape {variable.shape}, "
-                f"got {value.shape}."
-            )
-        if not np.isfinite(value).all():
-            where = tuple(map(int, np.argwhere(~np.isfinite(value))[0]))
-            raise ValueError(
-                f"{name} for {variable.name()!r} must be finite, got {value[where]} at {where}."
-            )
-    return layout.join(values)
-
-
-def refuse_outside(model: Model, x: Array, tolerance: float = 1e-5) -> None:
-    """A start outside the feasible set would carry a certificate that is none."""
-    lower, upper = model.feasible.bounds()
-    outside = bool(np.any(x < lower - tolerance) or np.any(x > upper + tolerance))
-    with model.feasible.layout.holding(x):
-        outside = outside or not meets(model.feasible.constraints, tolerance)
-    outside = outside or model.feasible.exceeds(x, tolerance)
-    if outside:
-        raise ValueError(
-            "start lies outside the feasible set; give a point that meets the constraints, such as "
-            "an earlier solution."
-        )
-
-
-def warm_active_set(model: Model, start: Any) -> ActiveSet | None:
-    """The active set of a solution that is given as a start, if it has one that fits."""
-    active = start.active_set if isinstance(start, Solution) else None
-    fits = active is not None and active.dimension == model.feasible.layout.dimension
-    return active if fits else None
-
-
 # ------------------------------
 # Exact programs over sets that are known by their oracles: simplicial decomposition of a model
 
@@ -178,12 +109,12 @@ class ColumnModel:
     """What the objective of the master is measured in."""
 
 
-def column_model(model: Model, written: Written, relax: bool) -> ColumnModel:
+def column_model(model: Model, chosen: Plan, relax: bool) -> ColumnModel:
     """The master program of a model.
 
     relax: integers under CVXPY constraints are a set of vertices too, known by their oracle.
     """
-    program, unit = program_and_unit(model, written)
+    program, unit = program_and_unit(model, chosen)
     feasible = model.feasible
     blocks, constraints = feasible.oracle_blocks(), feasible.other_constraints()
     members = {m.variable for m in feasible.memberships}
@@ -205,18 +136,16 @@ def column_model(model: Model, written: Written, relax: bool) -> ColumnModel:
     return ColumnModel(master, tuple(block for block, _ in blocks), unit)
 
 
-def program_and_unit(model: Model, written: Written) -> tuple[Program, float]:
+def program_and_unit(model: Model, chosen: Plan) -> tuple[Program, float]:
     """The program in its own units, and the unit of its value."""
-    model = written.measured(model)
-    own = in_units(model) if written.by_sample else None
-    if own is not None and own.model is not model:
-        found = written.program(own.model)
-        assert found is not None
-        return found, own.loss
-    found = written.known if written.known is not None else written.program(model)
-    assert found is not None
+    model = chosen.counted(model)
+    rescaled = rescale_model(model) if chosen.by_sample else RescaledModel.unchanged(model)
+    program = chosen.program(rescaled.model)
+    assert program is not None
+    if rescaled.model is not model:
+        return program, rescaled.loss
     unit = loss_unit(model)
-    return found.over(unit), unit
+    return program.over(unit), unit
 
 
 def run_simplicial(model: Model, chosen: Plan, solver: Simplicial, options: Options) -> Solution:
@@ -227,9 +156,8 @@ def run_simplicial(model: Model, chosen: Plan, solver: Simplicial, options: Opti
 
 def _run(model: Model, chosen: Plan, solver: Simplicial, options: Options) -> Solution:
     began = time.perf_counter()
-    assert chosen.written is not None
     asked = sum(s.calls for s, _ in model.feasible.oracle_blocks())
-    built = column_model(model, chosen.written, relax=True)
+    built = column_model(model, chosen, relax=True)
     slope = mean_slope(model)
     start = first_columns(built.master, built.sets, [slope[w] for w in built.master.blocks])
     run = solver.run(

@@ -31,10 +31,10 @@ from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.sets.feasible_set import FeasibleSet, checked_choice
 from wdro_model.sets.product import ProductSet
 from wdro_model.solve.certify import Solution, evaluations
-from wdro_model.solve.first_order import ColumnModel, column_model, mean_slope, user_start
+from wdro_model.solve.first_order import ColumnModel, column_model, mean_slope
 from wdro_model.solve.options import Options
-from wdro_model.solve.plan import Plan
-from wdro_model.solve.true_risk import refuse_false_objective
+from wdro_model.solve.plan import Plan, has_kinks
+from wdro_model.solve.start import user_start
 from wdro_model.solvers import BranchAndBound, Simplicial, Stop
 from wdro_model.solvers.branch_and_bound import NodeRelaxations, Relaxed, TreeSearch
 from wdro_model.solvers.driver import tolerance
@@ -451,21 +451,19 @@ def nodes_of(model: Model, chosen: Plan, solver: BranchAndBound) -> NodeRelaxati
     """How nodes are bounded: a quadratic over the hull, a program, a smooth convex objective."""
     refuse_wide(model)
     binary, objective = model.feasible.is_binary, cast(Any, None)
-    kinks = chosen.written is not None and _has_kinks(model, chosen)
-    if chosen.written is not None and not model.feasible.has_oracle:
-        return ProgramNodes(model, column_model(model, chosen.written, relax=False), solver.gap)
+    kinks = chosen.has_program and has_kinks(model, chosen)
+    if chosen.has_program and not model.feasible.has_oracle:
+        return ProgramNodes(model, column_model(model, chosen, relax=False), solver.gap)
     oracle = model.feasible.oracle()
     if binary and chosen.objective is not None and not kinks:
         objective = chosen.objective()
-        if chosen.counterpart is not None and not chosen.counterpart.is_proven:
-            refuse_false_objective(chosen.counterpart, objective, oracle)
         quadratic = _quadratic(model, objective)
         if quadratic is not None:
             return QuadraticNodes(oracle, quadratic, solver.gap)
         if objective.convex and model.feasible.has_oracle_sets:
             return HullNodes(oracle, objective, _Judge(objective), solver.gap)
-    if chosen.written is not None:
-        built = column_model(model, chosen.written, relax=False)
+    if chosen.has_program:
+        built = column_model(model, chosen, relax=False)
         return ProgramNodes(model, built, solver.gap)
     if objective is not None and objective.convex:
         return HullNodes(oracle, objective, _Judge(objective), solver.gap)
@@ -492,11 +490,6 @@ def refuse_wide(model: Model) -> None:
                 "variable boolean=True or the set with bounds=(0, 1), or solve(relax=True) and "
                 "round()."
             )
-
-
-def _has_kinks(model: Model, chosen: Plan) -> bool:
-    pieces = model.structure.pieces
-    return chosen.counterpart is None and pieces is not None and len(pieces) > 1
 
 
 def _quadratic(model: Model, objective: Any) -> Any | None:

@@ -37,9 +37,10 @@ from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.deadlines import check_deadline, seconds_left
 from wdro_model.sets.quadratic_program import quadratic_over
 from wdro_model.solve.certify import Solution, report
-from wdro_model.solve.first_order import display, refuse_outside, user_start
+from wdro_model.solve.first_order import display
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import Plan
+from wdro_model.solve.start import refuse_outside, user_start
 from wdro_model.solve.true_risk import robust_value
 from wdro_model.solvers import QuasiNewton
 from wdro_model.solvers.objective import Array, Point

@@ -1,7 +1,7 @@
 """From a model and a method to a plan: what is minimised, by which solver, and why.
 
 Planning solves nothing. Whether there is a convex program is asked of one sample where there are
-many; a program that is small, or holds none of them, is written once, and travels in the plan.
+many.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wdro_model.objectives.least_thresholds import EmpiricalTails
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.elementary import Ball
 from wdro_model.sets.quadratic_program import Nearby
-from wdro_model.solve.compiled_programs import FIRST, Kept
+from wdro_model.solve.compile import Compilation, CompiledProgram
 from wdro_model.solvers import (
     Aggregation,
     BranchAndBound,
@@ -41,39 +41,31 @@ from wdro_model.solvers import (
 from wdro_model.solvers.features import Feature, has_features, require
 from wdro_model.solvers.objective import Objective
 
-SMALL = 2**17
-"""Numbers of data that a program may hold to be written while planning."""
-LARGE_FORM = 5000
-"""Sets whose CVXPY form has more variables of its own are left to their oracle."""
-MOST_CURVED = 500
-"""Over larger sets the matrices of a quadratic model take more time than vertices."""
-MANY = 2_000
-"""Numbers of data from which a smooth loss is left to gradients."""
-COMPOSITE_GAP = 1e-6
-MANY_SAMPLES = 5_000
-"""Samples from which those that agree on a piece are aggregated."""
-WIDEST = 600
-"""At most so many numbers in the forms of an aggregation: each Newton step has a matrix of them."""
-UNKNOWN_ATOM = "the loss has an atom that CVXPY's solvers do not know"
-NOT_CONVEX = "the objective is not convex by CVXPY's rules"
-
 
 @dataclass(frozen=True)
-class Written:
-    """How an objective becomes a convex CVXPY program."""
+class Limits:
+    """Sizes from which another way is faster, measured on models of benchmarks/."""
 
-    program: Callable[[Model], Program | None]
-    """The program of a model, in whatever units it is."""
-    by_sample: bool
-    """Does it hold every sample, rather than their mean?"""
-    known: Program | None = None
-    """That of the model itself, where planning has written it."""
-    robust: bool = False
-    """Does the radius count in it?"""
+    written_numbers: int = 2**17
+    """Numbers of data up to which all samples are written to see whether there is a program; of
+    more data one sample is written."""
+    form_variables: int = 5000
+    """Variables of its own up to which the CVXPY form of a set is taken in place of its oracle."""
+    curved_variables: int = 500
+    """Variables up to which a curved set is left to quadratic models; above, to vertices."""
+    composite_numbers: int = 2_000
+    """Numbers of data from which a smooth mean loss is left to gradients, not to cones."""
+    composite_gap: float = 1e-6
+    """Relative gap to which such a loss is minimised."""
+    aggregated_samples: int = 5_000
+    """Samples from which those with the same largest piece are merged."""
+    aggregated_width: int = 600
+    """Numbers in the forms of an aggregation, at most: each Newton step has a matrix of them."""
 
-    def measured(self, model: Model) -> Model:
-        """The model whose numbers tell the units: without its ball where that does not count."""
-        return model.without_ball() if isinstance(model, RobustModel) and not self.robust else model
+
+LIMITS = Limits()
+UNKNOWN_ATOM = "the loss has an atom that CVXPY's solvers do not know"
+NOT_CONVEX = "the objective is not convex by CVXPY's rules"
 
 
 @dataclass(frozen=True)
@@ -84,8 +76,10 @@ class Plan:
     solver: Solver
     formula: str
     reasons: tuple[str, ...]
-    written: Written | None = None
-    """The objective as a program, for conic solvers."""
+    by_sample: bool = False
+    """Does the program of the objective hold every sample, rather than their mean?"""
+    has_program: bool = False
+    """Is there a convex program, by which the solver works?"""
     objective: Callable[[], Objective] | None = None
     """The objective as a smooth function, for the Frank-Wolfe methods."""
     counterpart: Counterpart | None = None
@@ -96,10 +90,9 @@ class Plan:
     """The objective through maxima of affine forms of the samples, where it is such."""
     key: tuple[Any, ...] = ()
     """What was asked for, under which a compiled program is kept."""
-    kept: Kept | None = None
+    compiled: CompiledProgram | None = None
     """The program of an earlier solve, to be solved again."""
-    compilation: str = FIRST
-    """Why a program is compiled anew, or that it is not."""
+    compilation: Compilation = Compilation.FIRST
 
     @property
     def stage(self) -> str:
@@ -113,6 +106,22 @@ class Plan:
     def because(self, reason: str) -> Plan:
         """The plan with one more reason, the first to be told."""
         return replace(self, reasons=(reason, *self.reasons))
+
+    def program(self, model: Model, count: int | None = None) -> Program | None:
+        """The objective as a convex program; None where CVXPY sees no convexity.
+
+        count: the samples for which those of the model stand.
+        """
+        if self.counterpart is None:
+            return empirical_program(model, count=count)
+        assert isinstance(model, RobustModel)
+        return exact.program_of(model)
+
+    def counted(self, model: Model) -> Model:
+        """The model without its ball, where that does not count."""
+        if self.counterpart is None and isinstance(model, RobustModel):
+            return model.without_ball()
+        return model
 
 
 def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) -> Plan:
@@ -128,12 +137,11 @@ def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) 
             "is no mean over samples; use solver=FrankWolfe(), or leave it out."
         )
     key = (*program_key(method, solver, relax), *model.feasible.stamp())
-    kept = model.programs.find(key)
-    trouble = FIRST if kept is None else kept.trouble(model)
-    if kept is not None and trouble is None:
-        return kept.again
-    chosen = METHODS[method](model, solver, relax)
-    return replace(chosen, key=key, compilation=trouble)
+    compiled = model.memory.programs.find(key)
+    stale = Compilation.FIRST if compiled is None else compiled.stale_reason(model)
+    if compiled is not None and stale is None:
+        return compiled.plan_again
+    return replace(METHODS[method](model, solver, relax), key=key, compilation=stale)
 
 
 def samples_gradients(solver: Solver | None) -> bool:
@@ -170,16 +178,11 @@ def erm(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     uncertain = model.is_uncertain
     aggregated = by_aggregation(model, solver, mean_through_maxima)
     formula = f"mean of f(x, xi_k), N = {model.size}" if uncertain else "f(x)"
-    written = Written(empirical_program, uncertain and not model.affine_in_data)
+    draft = Plan("erm", Conic(), formula, (), by_sample=uncertain and not model.affine_in_data)
     if aggregated is not None:
-        return replace(aggregated, method="erm", formula=formula, written=written)
-    return _with_solver(
-        model,
-        Plan("erm", Conic(), formula, (), objective=lambda: empirical_with_convexity(model)),
-        solver,
-        written,
-        relax,
-    )
+        return replace(draft, **aggregated)
+    draft = replace(draft, objective=lambda: empirical_with_convexity(model))
+    return _with_solver(model, draft, solver, relax)
 
 
 def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
@@ -196,52 +199,34 @@ def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
         return replace(erm(model, solver, relax), method="exact").because(
             "the radius is 0: this is ERM"
         )
-    found = exact.counterpart(robust)
-    smooth = found.has_objective(robust)
-    if not smooth and takes_composite(robust, solver) and (rest := found.remainder(robust)):
-        reason = "the mean loss is smooth, and what the ball adds holds no samples"
-        return Plan(
-            "exact",
-            solver or QuasiNewton(gap=COMPOSITE_GAP),
-            found.formula,
-            (reason,),
-            counterpart=found,
-            remainder=lambda: rest,
-        )
-    written = Written(exact_program, found.writes_samples(robust), robust=True)
-    aggregated = by_aggregation(robust, solver, found.maxima)
-    if aggregated is not None:
+    counterpart = exact.counterpart(robust)
+    draft = Plan("exact", Conic(), counterpart.formula, (), counterpart=counterpart)
+    smooth = counterpart.has_objective(robust)
+    composite = not smooth and takes_composite(robust, solver)
+    if composite and (remainder := counterpart.remainder(robust)) is not None:
         return replace(
-            aggregated,
-            method="exact",
-            formula=found.formula,
-            counterpart=found,
-            written=written,
+            draft,
+            solver=solver or QuasiNewton(gap=LIMITS.composite_gap),
+            reasons=("the mean loss is smooth, and what the ball adds holds no samples",),
+            remainder=lambda: remainder,
         )
-    return _with_solver(
-        model,
-        Plan(
-            "exact",
-            Conic(),
-            found.formula,
-            (),
-            objective=(lambda: exact.objective_by(found, robust)) if smooth else None,
-            counterpart=found,
-        ),
-        solver,
-        written,
-        relax,
-    )
+    draft = replace(draft, by_sample=counterpart.writes_samples(robust))
+    aggregated = by_aggregation(robust, solver, counterpart.maxima)
+    if aggregated is not None:
+        return replace(draft, **aggregated)
+    if smooth:
+        draft = replace(draft, objective=lambda: exact.objective_by(counterpart, robust))
+    return _with_solver(model, draft, solver, relax)
 
 
 def by_aggregation(
     model: Model,
     solver: Solver | None,
     maxima: Callable[[RobustModel], SampleMaxima | None],
-) -> Plan | None:
-    """A plan for many samples in few pieces, where it is asked for or of use; else None."""
+) -> dict[str, Any] | None:
+    """The changes of a plan for many samples in few pieces, where asked for or of use."""
     asked = has_features(solver, Feature.SAMPLE_GROUPS)
-    if not asked and (solver is not None or model.size < MANY_SAMPLES):
+    if not asked and (solver is not None or model.size < LIMITS.aggregated_samples):
         return None
     feasible = model.feasible
     suits = (
@@ -253,10 +238,10 @@ def by_aggregation(
         and (asked or not (feasible.has_oracle_sets or feasible.uncertain))
         and model.shares.probabilities is None  # cells count their samples
     )
-    found = maxima(model) if suits and isinstance(model, RobustModel) else None
-    if found is not None and found.width <= WIDEST:
+    forms = maxima(model) if suits and isinstance(model, RobustModel) else None
+    if forms is not None and forms.width <= LIMITS.aggregated_width:
         reason = "the loss has few pieces, and most samples are far from a change of piece"
-        return Plan("", solver or Aggregation(), "", (reason,), maxima=maxima)
+        return {"solver": solver or Aggregation(), "reasons": (reason,), "maxima": maxima}
     if not asked:
         return None
     raise ValueError(
@@ -274,15 +259,17 @@ def mean_through_maxima(model: RobustModel) -> SampleMaxima | None:
 
 def _certain(model: Model, solver: Solver | None, relax: bool) -> Plan:
     """A certain objective; that uncertain constraints hold over balls is then exact."""
-    found = erm(model, solver, relax)
-    return replace(found, method="exact") if model.feasible.uncertain else found
+    mean = erm(model, solver, relax)
+    return replace(mean, method="exact") if model.feasible.uncertain else mean
 
 
 def takes_composite(model: RobustModel, solver: Solver | None) -> bool:
     """Are quasi-Newton steps asked for, or faster than a cone for each sample?"""
     feasible = model.feasible
     suits = has_features(solver, Feature.COMPOSITE) or (
-        solver is None and model.rows.size > MANY and feasible.layout.dimension <= MOST_CURVED
+        solver is None
+        and model.rows.size > LIMITS.composite_numbers
+        and feasible.layout.dimension <= LIMITS.curved_variables
     )
     return (
         suits
@@ -300,18 +287,12 @@ def first_order_solver(model: Model) -> FrankWolfe | QuasiNewton:
     Towards a minimiser inside a ball, or on its boundary, vertices lead in ever shorter steps.
     """
     oracle = model.feasible.oracle()
-    if model.feasible.is_integer or oracle.dimension > MOST_CURVED:
+    if model.feasible.is_integer or oracle.dimension > LIMITS.curved_variables:
         return FrankWolfe()
     if isinstance(oracle, Nearby | Ball):
         return QuasiNewton()
     curved = isinstance(oracle, ConvexSet) and not oracle.is_polytope
     return QuasiNewton() if curved else FrankWolfe()
-
-
-def exact_program(model: Model) -> Program | None:
-    """The program of the counterpart that applies."""
-    assert isinstance(model, RobustModel)
-    return exact.program_of(model)
 
 
 def smoothed(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
@@ -360,34 +341,38 @@ def empirical_with_convexity(model: Model) -> Empirical | EmpiricalTails:
 
 
 # ------------------------------------------------------------------ conic, or Frank-Wolfe
-def _with_solver(
-    model: Model, draft: Plan, solver: Solver | None, written: Written, relax: bool
-) -> Plan:
+def _with_solver(model: Model, draft: Plan, solver: Solver | None, relax: bool) -> Plan:
     """A conic program for CVXPY constraints, Frank-Wolfe for oracles, or what the user says."""
+    feasible = model.feasible
     if isinstance(solver, BranchAndBound):
-        return _integer(model, draft, solver, written)
+        return _integer(model, draft, solver)
     if isinstance(solver, Simplicial):
-        return _by_columns(model, draft, solver, written)
+        return _by_columns(model, draft, solver)
     if solver is not None and Feature.GRADIENTS in solver.features:
-        return replace(_smooth(draft), solver=solver, reasons=("solver given",))
-    if solver is None and model.feasible.is_integer:
+        if draft.objective is None:
+            raise ValueError(
+                f"the exact counterpart ({draft.formula}) is not smooth in the decision, which "
+                "first-order solvers ask for; use solver=Conic(), or method='smoothed'."
+            )
+        return replace(draft, solver=solver, reasons=("solver given",))
+    if solver is None and feasible.is_integer:
         if relax:
-            return _over_the_hull(model, draft, written)
-        if _needs_branching(model, draft, written):
-            return _integer(model, draft, BranchAndBound(), written)
-    if solver is None and model.feasible.has_oracle_sets:
-        if _asks_for_columns(model, draft, written):
-            return _by_columns(model, draft, Simplicial(), written)
+            return _over_the_hull(model, draft)
+        if _needs_branching(model, draft):
+            return _integer(model, draft, BranchAndBound())
+    if solver is None and feasible.has_oracle_sets:
+        nonsmooth = draft.objective is None and not _has_small_form(model)
+        if (nonsmooth or has_kinks(model, draft)) and _obstacle(model, draft, True) is None:
+            return _by_columns(model, draft, Simplicial())
         if draft.objective is not None:
             reason = "the feasible set has an oracle"
             return replace(draft, solver=first_order_solver(model), reasons=(reason,))
-    obstacle, checked = _obstacle(model, draft, written)
+    obstacle = _obstacle(model, draft)
     if obstacle is None:
-        reason = "convex by CVXPY's rules, over CVXPY constraints"
-        if draft.objective is None:
-            reason = "convex by CVXPY's rules, not smooth"
+        smooth = draft.objective is not None
+        reason = f"convex by CVXPY's rules, {'over CVXPY constraints' if smooth else 'not smooth'}"
         reason = reason if solver is None else "solver given"
-        return replace(draft, solver=solver or Conic(), reasons=(reason,), written=checked)
+        return replace(draft, solver=solver or Conic(), reasons=(reason,), has_program=True)
     if draft.objective is None:
         raise NoReformulationError(obstacle, "method='smoothed' or method='erm'")
     if solver is not None:
@@ -396,128 +381,97 @@ def _with_solver(
     return replace(draft, solver=first_order_solver(model), reasons=(reason,))
 
 
-# ------------------------------------------------------------------ vertices and conic programs
-def _by_columns(model: Model, draft: Plan, solver: Simplicial, written: Written) -> Plan:
+def _by_columns(model: Model, draft: Plan, solver: Simplicial) -> Plan:
     """A conic program over the vertices of oracle sets."""
-    obstacle, checked = _obstacle(model, draft, written, columns=True)
+    obstacle = _obstacle(model, draft, by_columns=True)
     if obstacle is not None:
         raise ValueError(f"{obstacle}, which Simplicial asks for; use solver=FrankWolfe() instead.")
     reason = "not smooth, and the feasible set has an oracle"
-    return replace(draft, solver=solver, reasons=(reason,), written=checked)
+    return replace(draft, solver=solver, reasons=(reason,), has_program=True)
 
 
-def _asks_for_columns(model: Model, draft: Plan, written: Written) -> bool:
-    """Is the objective a program that is not smooth, over sets best known by their oracles?"""
-    if draft.objective is None:
-        return not _has_small_form(model) and _is_written(model, draft, written)
-    return _has_kinks(model, draft) and _is_written(model, draft, written)
-
-
-def _is_written(model: Model, draft: Plan, written: Written) -> bool:
-    return _obstacle(model, draft, written, columns=True)[0] is None
-
-
-def _has_kinks(model: Model, draft: Plan) -> bool:
-    """Is the mean loss a maximum of several pieces, which Frank-Wolfe cannot follow?"""
+def has_kinks(model: Model, chosen: Plan) -> bool:
+    """Is the objective a mean of maxima of several pieces, which Frank-Wolfe cannot follow?"""
     pieces = model.structure.pieces
-    return draft.counterpart is None and pieces is not None and len(pieces) > 1
+    smooth = chosen.objective is not None and chosen.counterpart is None
+    return smooth and pieces is not None and len(pieces) > 1
 
 
 def _has_small_form(model: Model) -> bool:
     """Are all oracle sets given by CVXPY constraints on few numbers?"""
     if not model.feasible.has_conic_form:
         return False
-    known = {v.id for v in model.feasible.layout.variables}
-    found = {v.id: v for c in model.feasible.set_forms() for v in c.variables()}
-    return sum(v.size for v in found.values() if v.id not in known) <= LARGE_FORM
+    own = {v.id for v in model.feasible.layout.variables}
+    others = {v.id: v for c in model.feasible.set_forms() for v in c.variables()}
+    return sum(v.size for v in others.values() if v.id not in own) <= LIMITS.form_variables
 
 
 # ------------------------------------------------------------------ integers
-def _needs_branching(model: Model, draft: Plan, written: Written) -> bool:
+def _needs_branching(model: Model, draft: Plan) -> bool:
     """Do oracle sets, cones or a missing program keep the model from a mixed-integer solver?"""
-    if model.feasible.has_oracle_sets:
+    if model.feasible.has_oracle_sets or _obstacle(model, draft) is not None:
         return True
-    obstacle, checked = _obstacle(model, draft, written)
-    if obstacle is not None:
-        return True
-    known = checked.known
-    if known is None and isinstance(model, RobustModel):
-        known = _on_one_sample(model, written)
-    if known is None or cone_solver.takes_integer_cones():
+    if cone_solver.takes_integer_cones():
         return False
-    return not known.is_piecewise_linear(model.feasible.written_constraints())
+    program = _sample_program(model, draft)
+    return program is not None and not program.is_piecewise_linear(
+        model.feasible.written_constraints()
+    )
 
 
-def _integer(model: Model, draft: Plan, solver: BranchAndBound, written: Written) -> Plan:
+def _integer(model: Model, draft: Plan, solver: BranchAndBound) -> Plan:
     """Branch and bound, or what does without it."""
     if not model.feasible.is_integer:
         raise ValueError(
             "BranchAndBound is for integer decisions, and no variable is integer or boolean; "
             "declare cp.Variable(n, boolean=True), or use solver=FrankWolfe() or Conic()."
         )
-    obstacle, checked = _obstacle(model, draft, written, columns=True)
+    obstacle = _obstacle(model, draft, by_columns=True)
     if obstacle is not None and draft.objective is None:
         raise NoReformulationError(obstacle, "method='smoothed' or method='erm'")
     reason = "integer variables, and no installed solver takes the program"
     if model.feasible.has_oracle_sets:
         reason = "integer variables over an oracle"
-    known = checked if obstacle is None else None
-    return replace(draft, solver=solver, reasons=(reason,), written=known)
+    return replace(draft, solver=solver, reasons=(reason,), has_program=obstacle is None)
 
 
-def _over_the_hull(model: Model, draft: Plan, written: Written) -> Plan:
+def _over_the_hull(model: Model, draft: Plan) -> Plan:
     """The convex hull of the integer points, by its oracle."""
     reason = "relax=True: over the convex hull of the integer points"
-    if draft.objective is not None and not _has_kinks(model, draft):
+    if draft.objective is not None and not has_kinks(model, draft):
         return replace(draft, solver=FrankWolfe(), reasons=(reason,))
-    return _by_columns(model, draft, Simplicial(), written).because(reason)
+    return _by_columns(model, draft, Simplicial()).because(reason)
 
 
-def _smooth(draft: Plan) -> Plan:
-    if draft.objective is None:
-        raise ValueError(
-            f"the exact counterpart ({draft.formula}) is not smooth in the decision, which "
-            "first-order solvers ask for; use solver=Conic(), or method='smoothed'."
-        )
-    return draft
+def _obstacle(model: Model, draft: Plan, by_columns: bool = False) -> str | None:
+    """Why there is no conic program; None if there is one.
 
-
-def _obstacle(
-    model: Model, draft: Plan, written: Written, columns: bool = False
-) -> tuple[str | None, Written]:
-    """Why there is no conic program, None if there is one; and how it is written.
-
-    columns: sets that are known by their oracle alone are no obstacle.
+    by_columns: sets that are known by their oracle alone are no obstacle.
     """
-    if not columns and not model.feasible.has_conic_form:
-        return (
-            f"the objective ({draft.formula}) is not smooth and needs a conic solver, but the "
-            "feasible set has no CVXPY form (an oracle set without constraints=)"
-            if draft.objective is None
-            else "the feasible set has no CVXPY form (an oracle set without constraints=)"
-        ), written
-    if written.by_sample and isinstance(model, RobustModel) and model.rows.size > SMALL:
-        found = _on_one_sample(model, written)
-    else:
-        found = written.program(model if columns else model.parametric())
-        written = replace(written, known=found)
-    if found is not None:
-        return None, written
+    if not by_columns and not model.feasible.has_conic_form:
+        what = "the feasible set has no CVXPY form (an oracle set without constraints=)"
+        if draft.objective is not None:
+            return what
+        return f"the objective ({draft.formula}) is not smooth and needs a conic solver, but {what}"
+    if _sample_program(model, draft) is not None:
+        return None
     if draft.counterpart is not None:
         return (
             f"the exact counterpart ({draft.formula}) is no convex CVXPY program in the decision: "
             f"{_why_not_convex(model)}"
-        ), written
+        )
     return (
         f"method={draft.method!r} has no convex CVXPY form for this model ("
         f"{UNKNOWN_ATOM if _is_unknown(model) else NOT_CONVEX})"
-    ), written
+    )
 
 
-def _on_one_sample(model: RobustModel, written: Written) -> Program | None:
-    if written.program is empirical_program:
-        return empirical_program(model.on_one_sample(), count=model.joint.size)
-    return written.program(model.on_one_sample())
+def _sample_program(model: Model, draft: Plan) -> Program | None:
+    """The program of the objective, on one sample where there are many."""
+    many = draft.by_sample and model.rows.size > LIMITS.written_numbers
+    if many and isinstance(model, RobustModel):
+        return draft.program(model.on_one_sample(), model.size)
+    return draft.program(model)
 
 
 def _is_unknown(model: Model) -> bool:
@@ -529,7 +483,7 @@ def _is_unknown(model: Model) -> bool:
 
 
 def _why_not_convex(model: Model) -> str:
-    """What stands in the way of a convex program."""
+    """The obstacle to a convex program."""
     if _is_unknown(model):
         return UNKNOWN_ATOM
     if not model.convex_in_decision:

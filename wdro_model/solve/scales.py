@@ -24,11 +24,11 @@ from wdro_model.objectives.scales import (
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.aggregated import run_aggregation
-from wdro_model.solve.conic import conic_attempt
+from wdro_model.solve.conic import solve_program
 from wdro_model.solve.first_order import first_order_outcome
 from wdro_model.solve.options import FirstOrder, Options, Recipe
 from wdro_model.solve.plan import Plan, plan
-from wdro_model.solve.units import known_loss_unit
+from wdro_model.solve.rescale import probed_loss_unit
 from wdro_model.solvers import Aggregation, Conic, FrankWolfe, QuasiNewton, Simplicial, Stop
 from wdro_model.solvers.objective import Array
 
@@ -76,7 +76,7 @@ def derived_epsilon(model: RobustModel, options: Options) -> float:
 def typical_gain(model: RobustModel, options: Options) -> float:
     """What the adversary gains at the ERM decision; in units of the loss where that is nothing."""
     x = empirical_decision(model, options)
-    gain, unit = adversary_gain(model, x), known_loss_unit(model)
+    gain, unit = adversary_gain(model, x), probed_loss_unit(model)
     if gain > NOTHING * unit:
         return gain
     order, scale = model.cost.small_moves(model.joint)
@@ -116,7 +116,7 @@ def _decision(model: RobustModel, chosen: Plan, options: Options) -> Array:
     quiet = replace(options, verbose=False, start=None, seed=0)
     with model.feasible.holding():
         if isinstance(chosen.solver, Conic):
-            return conic_attempt(model, chosen, chosen.solver).decision
+            return solve_program(model, chosen, chosen.solver).decision
         assert isinstance(chosen.solver, FrankWolfe | QuasiNewton)
         outcome = first_order_outcome(model, chosen, chosen.solver, quiet)[1]
     if outcome.stop is Stop.INTERRUPT:
@@ -153,7 +153,7 @@ def run_exact(model: RobustModel, options: Options) -> Array | None:
         if model.rows.size > LARGEST_PROGRAM:
             return None
         with model.feasible.holding():
-            best = conic_attempt(model, chosen, chosen.solver)
+            best = solve_program(model, chosen, chosen.solver)
     except (ValueError, SolverError):  # no counterpart, or none that a solver takes
         return None
     return best.decision if best.answer.status == settings.OPTIMAL else None

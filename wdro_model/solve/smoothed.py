@@ -23,9 +23,7 @@ from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.certify import NONE, Experience, Solution, certified, evaluations, report
 from wdro_model.solve.first_order import (
     display,
-    first_point,
     reset_oracle,
-    warm_active_set,
     with_thresholds,
 )
 from wdro_model.solve.notes import (
@@ -67,6 +65,7 @@ from wdro_model.solve.stages import (
     unseen,
     within,
 )
+from wdro_model.solve.start import first_point, warm_active_set
 from wdro_model.solvers import ActiveSet, Outcome, Stop
 from wdro_model.solvers.driver import tolerance
 from wdro_model.solvers.features import Feature
