@@ -44,10 +44,11 @@ MEAN, ROBUST, SMOOTHED = (
     "worst-case risk",
     "smoothed worst-case risk",
 )
-FEW = 40
+COSTLY_EVALUATIONS = 40
 """Evaluations that a search may take of a criterion without a closed form."""
-LONG, SOME = 2000, 300
-"""The same for decisions of more coordinates than this, and a smooth criterion."""
+LONG_DECISION = 2000
+"""Coordinates from which a search is limited for smooth criteria as well."""
+LONG_DECISION_EVALUATIONS = 300
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,10 @@ class Criterion:
     slope: Callable[[Array], Array]
     """A gradient of the value, or a subgradient where there is none."""
     convex: bool
-    most: int | None = None
+    max_evaluations: int | None = None
     """Evaluations that a search may take; None where they cost little."""
     options: Options = field(default_factory=Options)
-    """What `solve` is to be asked for beside the method."""
+    """Further options of `solve`."""
     known: dict[bytes, float] = field(default_factory=dict, repr=False, compare=False)
 
     def __call__(self, x: Array) -> float:
@@ -87,24 +88,25 @@ def criterion_of(model: Model, solution: Solution | None, x: Array) -> Criterion
     averaged = model.radius == 0 or (solution is not None and solution.method == "erm")
     if averaged or not isinstance(model, RobustModel):
         mean = empirical_with_convexity(model)
-        return of_objective(MEAN, "erm", mean, most=most_of(model))
+        return smooth_criterion(MEAN, "erm", mean, max_evaluations=evaluation_limit(model))
     if not exact.has_counterpart(model):
         return smoothed_risk(model, solution, x)
-    found = exact.counterpart(model)
-    if found.has_objective(model):
-        return of_objective(ROBUST, "exact", found.objective(model), most=most_of(model))
+    entry = exact.counterpart(model)
+    if entry.has_objective(model):
+        objective, limit = entry.objective(model), evaluation_limit(model)
+        return smooth_criterion(ROBUST, "exact", objective, max_evaluations=limit)
     return Criterion(
         ROBUST,
         "exact",
-        lambda y: robust_value(model, y, found),
-        lambda y: slope_at_worst_case(model, found, y),
+        lambda y: robust_value(model, y, entry),
+        lambda y: subgradient_at_worst_case(model, entry, y),
         model.convex_in_decision,
-        FEW,
+        COSTLY_EVALUATIONS,
     )
 
 
-def of_objective(name: str, method: str, objective: Any, **details: Any) -> Criterion:
-    """A criterion that is smooth in the decision."""
+def smooth_criterion(name: str, method: str, objective: Any, **details: Any) -> Criterion:
+    """The value and gradient of an objective that is smooth in the decision."""
     return Criterion(
         name,
         method,
@@ -115,13 +117,13 @@ def of_objective(name: str, method: str, objective: Any, **details: Any) -> Crit
     )
 
 
-def most_of(model: Model) -> int | None:
-    """Evaluations that a search may take of a smooth criterion: fewer for long decisions."""
-    return None if model.loss.dimension <= LONG else SOME
+def evaluation_limit(model: Model) -> int | None:
+    """Evaluations that a search may take of a smooth criterion; None for short decisions."""
+    return None if model.loss.dimension <= LONG_DECISION else LONG_DECISION_EVALUATIONS
 
 
 def smoothed_risk(model: RobustModel, solution: Solution | None, x: Array) -> Criterion:
-    """The smoothed objective with the draws of no run."""
+    """The smoothed objective, on draws that no solve used."""
     scales = (None, None) if solution is None else (solution.epsilon, solution.sigma)
     options = Options(epsilon=scales[0], sigma=scales[1], progress=False)
     solver = FrankWolfe()
@@ -130,12 +132,14 @@ def smoothed_risk(model: RobustModel, solution: Solution | None, x: Array) -> Cr
     dual = None if solution is None else solution.dual
     objective.minimum = DualMinimum(dual or first_dual(model, x), np.nan)
     settled = Options(epsilon=recipe.epsilon, sigma=recipe.sigma, progress=False)
-    return of_objective(SMOOTHED, "smoothed", objective, most=FEW, options=settled)
+    return smooth_criterion(
+        SMOOTHED, "smoothed", objective, max_evaluations=COSTLY_EVALUATIONS, options=settled
+    )
 
 
-def slope_at_worst_case(model: RobustModel, found: exact.Counterpart, x: Array) -> Array:
+def subgradient_at_worst_case(model: RobustModel, entry: exact.Counterpart, x: Array) -> Array:
     """The gradient of the expected loss under the worst distribution at x: a subgradient."""
-    worst = worst_distribution(model, x, found)
+    worst = worst_distribution(model, x, entry)
     _, pullback = model.loss(x, worst.rows)
     return np.asarray(pullback(worst.weights))
 
@@ -146,11 +150,11 @@ def slope_at_worst_case(model: RobustModel, found: exact.Counterpart, x: Array) 
 
 ROUNDED = "rounded"
 """The status of a decision that was rounded."""
-PATTERNS, NEIGHBOURS = 8, 24
-"""Discrete parts of a mixed decision whose continuous part is solved again: those of candidates,
-and those of neighbours of the best."""
-VERTICES = 100
-"""Vertices of the solution, the heaviest first, that are looked at."""
+MAX_CANDIDATES, MAX_NEIGHBOURS = 8, 24
+"""Discrete parts of a mixed decision whose continuous part is solved again: of candidates, and of
+neighbours of the best one."""
+MAX_VERTICES = 100
+"""Vertices of the solution, the heaviest first, that are candidates."""
 
 
 @dataclass(frozen=True)
@@ -162,23 +166,22 @@ class Rounded:
     >>> teams = wdro.sets.Subsets(4, k=2)
     >>> x = cp.Variable(4)
     >>> cost = wdro.UncertainParameter(4, samples=[[1.0, 2.0, 2.0, 3.0], [1.5, 1.0, 2.0, 3.0]])
-    >>> ball = wdro.WassersteinBall(4.0)
     >>> problem = wdro.Problem(cp.Minimize(cost @ x), [wdro.In(x, teams)], ball)
     >>> value = problem.solve()
-    >>> found = problem.round()
-    >>> found.criterion, found.value >= found.fractional_value
+    >>> rounded = problem.round()
+    >>> rounded.criterion, rounded.value >= rounded.fractional_value
     ('worst-case risk', True)
     """
 
     decision: Mapping[cp.Variable, Array]
     criterion: str
-    """What it was judged by: "worst-case risk", "smoothed worst-case risk", or after ERM "mean loss
-    over the samples"."""
+    """The name of its criterion: "worst-case risk", "smoothed worst-case risk", or after ERM "mean
+    loss over the samples"."""
     value: float
     fractional_value: float
     """The criterion at the fractional decision."""
     lower_bound: float | None
-    """No discrete decision has a smaller value, where the fractional solve proved so much."""
+    """A bound on all discrete decisions from below, where the fractional solve proved one."""
 
     @property
     def gap(self) -> float | None:
@@ -186,17 +189,17 @@ class Rounded:
         return None if self.lower_bound is None else max(0.0, self.value - self.lower_bound)
 
     def _facts(self) -> Facts:
-        """The two decisions side by side, for people."""
-        far = None
+        """The two decisions side by side."""
+        gap = None
         if self.gap is not None:
-            far = f"at most {self.gap:.3g} ({self.gap / max(abs(self.value), 1e-300):.2%})"
+            gap = f"at most {self.gap:.3g} ({self.gap / max(abs(self.value), 1e-300):.2%})"
         return known(
             {
                 "judged by": self.criterion,
                 "rounded": f"{self.value:.8g}",
                 "fractional": f"{self.fractional_value:.8g}",
                 "lower bound": None if self.lower_bound is None else f"{self.lower_bound:.8g}",
-                "above the best": far,
+                "above the best": gap,
                 "not zero": words(
                     f"{np.count_nonzero(x)} of {x.size} entries of {variable.name()}"
                     for variable, x in self.decision.items()
@@ -228,43 +231,43 @@ def refuse_rounding(problem: Problem) -> None:
 
 
 def round_decision(problem: Problem) -> Rounded:
-    """Take the best discrete decision that is found near the current one as the problem's own."""
+    """Replace the problem's decision by the best discrete decision that is found near it."""
     x = problem._decision()
     model = problem._current_model()
-    found, point = rounded(model, x, problem._solution_at(x))
+    rounded, point = round_to_discrete(model, x, problem._solution_at(x))
     problem._decide(model.feasible.layout.split(point))
-    return found
+    return rounded
 
 
 def rounded_solution(problem: Problem, solution: Solution) -> tuple[Solution, float | None]:
-    """A solution with its decision rounded, and what it then promises.
+    """A solution with its decision rounded, and the promise of the rounded decision.
 
-    That is the mean loss for ERM and the worst-case risk for the others, None if not known.
+    The promise is the mean loss for ERM and the worst-case risk for the others, None if not known.
     """
     began = time.perf_counter()
     model = problem._current_model()
-    found, vertex = rounded(model, model.feasible.layout.join(solution.everything), solution)
-    values = evaluations(model, vertex)
-    known = solution.assurance  # of a method's own decisions, or of all
+    x = model.feasible.layout.join(solution.everything)
+    rounded, vertex = round_to_discrete(model, x, solution)
+    assurance = solution.assurance  # of a method's own decisions, or of all
     discrete = replace(
         solution,
         status=ROUNDED,
-        value=found.value,
+        value=rounded.value,
         decision=model.feasible.layout.split(vertex),
         seconds=solution.seconds + time.perf_counter() - began,
-        gap=found.gap,
-        lower_bound=found.lower_bound,
+        gap=rounded.gap,
+        lower_bound=rounded.lower_bound,
         diagnostics=None,
         active_set=None,
-        assurance=known if known is not None and known.covers_law else None,
+        assurance=assurance if assurance is not None and assurance.covers_law else None,
         notes=tuple(note for note in solution.notes if FRACTIONAL not in note),
-        **values,
+        **evaluations(model, vertex),
     )
     erm = solution.method == "erm"
     return discrete, discrete.empirical_value if erm else discrete.robust_value
 
 
-def rounded(model: Model, x: Array, solution: Solution | None) -> tuple[Rounded, Array]:
+def round_to_discrete(model: Model, x: Array, solution: Solution | None) -> tuple[Rounded, Array]:
     """The best of x itself, if it is discrete, of vertices near x and of those reached from them.
 
     Where a part of the decision is continuous it is solved again for each discrete part. Where the
@@ -273,48 +276,31 @@ def rounded(model: Model, x: Array, solution: Solution | None) -> tuple[Rounded,
     oracle = model.feasible.oracle()
     oracle.check_rounds()
     criterion = criterion_of(model, solution, x)
-    known = best_choice(model, criterion)
-    if known is not None:
-        return known.rounded(model, criterion, x), known.x
-    candidates = list(discrete_points(oracle, x, solution, criterion))
-    discrete = oracle.discrete_coordinates()
-    if discrete.all():
-        best = oracle.round(x, criterion, candidates)
+    choice = best_choice(model, criterion)
+    if choice is not None:
+        best, bound = choice
+        lower_bound: float | None = min(bound, criterion(best))
     else:
-        near = oracle.discrete_near(x)
-        candidates = [*candidates[:1], *near, *candidates[1:]]
-        best = best_completed(model, criterion, x, candidates, discrete)
-    found = Rounded(
+        candidates = list(discrete_points(oracle, x, solution, criterion))
+        discrete = oracle.discrete_coordinates()
+        if discrete.all():
+            best = oracle.round(x, criterion, candidates)
+        else:
+            candidates[1:1] = oracle.discrete_near(x)
+            best = best_completed(model, criterion, x, candidates, discrete)
+        lower_bound = proven_bound(solution, criterion)
+    rounded = Rounded(
         decision=model.feasible.layout.split_own(best),
         criterion=criterion.name,
         value=criterion(best),
         fractional_value=criterion(x),
-        lower_bound=proven(solution, criterion),
+        lower_bound=lower_bound,
     )
-    return found, best
+    return rounded, best
 
 
-@dataclass(frozen=True)
-class BestChoice:
-    """A 0/1 point and a lower bound on the criterion at all of them."""
-
-    x: Array
-    lower_bound: float
-
-    def rounded(self, model: Model, criterion: Criterion, x: Array) -> Rounded:
-        """The point in place of a fractional one."""
-        value = criterion(self.x)
-        return Rounded(
-            decision=model.feasible.layout.split_own(self.x),
-            criterion=criterion.name,
-            value=value,
-            fractional_value=criterion(x),
-            lower_bound=min(self.lower_bound, value),
-        )
-
-
-def best_choice(model: Model, criterion: Criterion) -> BestChoice | None:
-    """The best 0/1 point, where the criterion is concave at such points; None elsewhere."""
+def best_choice(model: Model, criterion: Criterion) -> tuple[Array, float] | None:
+    """The best 0/1 point and a lower bound at all of them; None if the criterion is not concave."""
     if not chooses(model):
         return None
     risk: ChoiceRisk | BottleneckRisk | None = None
@@ -325,11 +311,11 @@ def best_choice(model: Model, criterion: Criterion) -> BestChoice | None:
     oracle = model.feasible.oracle()
     if risk is None or (oracle.nonnegative_directions and bool(np.any(risk.costs < 0))):
         return None
-    found = ParametricSearch(oracle, risk).run() if isinstance(risk, ChoiceRisk) else None
-    if found is None:
-        assert isinstance(risk, BottleneckRisk)
-        found = risk.search(oracle)
-    return BestChoice(found.x, found.lower_bound)
+    if isinstance(risk, ChoiceRisk):
+        result = ParametricSearch(oracle, risk).run()
+    else:
+        result = risk.search(oracle)
+    return result.x, result.lower_bound
 
 
 def discrete_points(
@@ -338,17 +324,19 @@ def discrete_points(
     """The decision of a solve, the vertex of steepest descent, the heaviest of the active set."""
     if solution is not None and oracle.is_vertex(x):
         yield x
-    yield steepest(oracle, criterion.slope(x))
+    yield steepest_vertex(oracle, criterion.slope(x))
     active = None if solution is None else solution.active_set
     if active is None:
         return
-    for k in np.argsort(-active.weights, kind="stable")[: criterion.most or VERTICES]:
+    for k in np.argsort(-active.weights, kind="stable")[
+        : criterion.max_evaluations or MAX_VERTICES
+    ]:
         vertex = active.vertex(int(k))
         if oracle.is_vertex(vertex):
             yield vertex
 
 
-def steepest(oracle: FeasibleSet, slope: Array) -> Array:
+def steepest_vertex(oracle: FeasibleSet, slope: Array) -> Array:
     """The vertex of steepest descent; by the discrete part alone where the rest has no bound."""
     try:
         return oracle.minimize(slope)
@@ -363,22 +351,22 @@ def best_completed(
     candidates: list[Array],
     discrete: Array,
 ) -> Array:
-    """The best decision whose discrete part is that of a candidate, or one reached from there."""
+    """The best decision with the discrete part of a candidate, or of one reached from there."""
     completed = Completion(model, discrete, criterion)
     patterns: dict[bytes, Array] = {}
     for candidate in candidates:
         patterns.setdefault(completed.key(candidate), candidate)
-    start = best_of(list(patterns.values())[:PATTERNS], completed)
+    start = best_of(list(patterns.values())[:MAX_CANDIDATES], completed)
     oracle = model.feasible.oracle()
 
     def neighbours(vertex: Array) -> Iterator[Array]:
         near = oracle.neighbours(completed.decision(vertex), x)
         return (other for other in near if not completed.knows(other))
 
-    return completed.decision(descend(start, completed, neighbours, NEIGHBOURS))
+    return completed.decision(descend(start, completed, neighbours, MAX_NEIGHBOURS))
 
 
-def proven(solution: Solution | None, criterion: Criterion) -> float | None:
+def proven_bound(solution: Solution | None, criterion: Criterion) -> float | None:
     """A lower bound over the hull, from a solve of the criterion itself."""
     if solution is None or not solution.convex or solution.method != criterion.method:
         return None
@@ -400,33 +388,34 @@ class Completion:
         self.layout, self.discrete, self.criterion = layout, discrete, criterion
         self.twins = {v: twin_of(v, relaxed=True) for v in layout.variables}
         self.fixed = cp.Parameter(int(discrete.sum()), value=np.zeros(int(discrete.sum())))
-        self._model = self._compiled(model)
-        self._found: dict[bytes, tuple[float, Array]] = {}
+        self._model = self._compile(model)
+        self._completions: dict[bytes, tuple[float, Array]] = {}
 
     def __call__(self, x: Array) -> float:
-        return self._of(x)[0]
+        return self._completion(x)[0]
 
     def decision(self, x: Array) -> Array:
-        """The best decision with the discrete part of x that was found; x itself may be it."""
-        return self._of(x)[1]
+        """The best known decision with the discrete part of x; x itself may be it."""
+        return self._completion(x)[1]
 
     def knows(self, x: Array) -> bool:
-        """Was this discrete part looked at before?"""
-        return self.key(x) in self._found
+        """Whether this discrete part was completed before."""
+        return self.key(x) in self._completions
 
     def key(self, x: Array) -> bytes:
-        """The discrete part."""
+        """The discrete part of x."""
         return np.rint(x[self.discrete]).tobytes()
 
-    def _of(self, x: Array) -> tuple[float, Array]:
+    def _completion(self, x: Array) -> tuple[float, Array]:
         key = self.key(x)
-        if key not in self._found:
+        if key not in self._completions:
             whole = np.where(self.discrete, np.rint(x), x)
-            known = [whole, *self._solved(whole)]
-            self._found[key] = min(((self.criterion(y), y) for y in known), key=lambda p: p[0])
-        return self._found[key]
+            points = [whole, *self._solve(whole)]
+            values = ((self.criterion(point), point) for point in points)
+            self._completions[key] = min(values, key=lambda pair: pair[0])
+        return self._completions[key]
 
-    def _solved(self, x: Array) -> Iterator[Array]:
+    def _solve(self, x: Array) -> Iterator[Array]:
         """The best decision with the discrete coordinates of x; none if no solver finds it."""
         self.fixed.value = x[self.discrete]
         try:
@@ -440,7 +429,7 @@ class Completion:
         best[self.discrete] = x[self.discrete]
         yield best
 
-    def _compiled(self, model: Model) -> Model:
+    def _compile(self, model: Model) -> Model:
         """The model on the twins, on the same samples."""
         feasible, by_id = model.feasible, {id(v): twin for v, twin in self.twins.items()}
         constraints = [
@@ -454,10 +443,10 @@ class Completion:
                 constraints.append(In(self.twins[member.variable], member.set))
         loss = loss_on(model.loss.loss, self.twins)
         ball = model.ambiguity if isinstance(model, RobustModel) and model.has_ball else None
-        found = compiled(loss, constraints, ball, model.assume_convex)
-        if isinstance(found, RobustModel) and isinstance(model, RobustModel):
-            return found.on(model.joint)
-        return found
+        twin = compiled(loss, constraints, ball, model.assume_convex)
+        if isinstance(twin, RobustModel) and isinstance(model, RobustModel):
+            return twin.on(model.joint)
+        return twin
 
 
 def loss_on(loss: Any, twins: dict[cp.Variable, cp.Variable]) -> Any:

@@ -1,4 +1,4 @@
-"""The adversarial distribution of a decision: which world is it robust against?"""
+"""The worst-case distribution that a decision is robust against."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model import checks
 from wdro_model.display.tables import Facts, brief, counted, facts_html, known
-from wdro_model.errors import NoReformulationError, unknown_name
+from wdro_model.errors import NoReformulationError
 from wdro_model.loss.atoms.facts import brief as brief_constraint
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.exact import Extremal, counterpart
@@ -24,19 +25,19 @@ from wdro_model.solve.true_risk import robust_value, with_best_thresholds, worst
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.parameter import UncertainParameter
 
-MOST_DRAWS = 100
+MAX_DRAWS = 100
 """Draws for each sample."""
-ENTRIES = 2**24
-"""Numbers of all draws together, where one draw per sample is fewer."""
-STAGE = 2**20
-"""The stream of random numbers, which no solve uses."""
-ATTAINED = 1e-6
+MAX_NUMBERS = 2**24
+"""Numbers in all draws together, as long as there is a draw for each sample."""
+RANDOM_STREAM = 2**20
+"""The number of a random stream that no solve uses."""
+SHORTFALL_TOLERANCE = 1e-6
 """The share of the worst-case value by which a distribution that attains it may fall short, for
 rounding. A smaller one would call the tolerance of conic solvers a shortfall."""
-FARTHER = 1.001
-"""How much farther moves are tried, to see whether the support ends."""
-ROUNDING = 1e-14
-"""The share of a loss far away that is rounding."""
+LONGER_MOVE = 1.001
+"""Factor of moves that are tried, to see whether the support ends."""
+LOSS_ROUNDING = 1e-14
+"""Relative rounding error of a loss far away."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,9 @@ class WorstCase:
     """
 
     scenarios: Mapping[UncertainParameter, np.ndarray]
-    """Its K atoms, `(K, *shape)` for each parameter; all inside the supports."""
+    """The K atoms, `(K, *shape)` for each parameter; all inside the supports."""
     weights: np.ndarray
-    """Their probabilities, (K,)."""
+    """The probabilities of the atoms, (K,)."""
     source: np.ndarray
     """The index of the sample that each atom was moved from, (K,)."""
     expected_loss: float
@@ -65,19 +66,19 @@ class WorstCase:
     transport_cost: float
     """At most the radius, up to rounding."""
     dual: float
-    """What one unit of radius costs; 0 where the radius does not bind."""
+    """The cost of one unit of radius; 0 where the radius does not bind."""
     penalty: float | None = None
-    """Of the smoothed problem: epsilon times the divergence of the law from its reference. The
+    """For the smoothed problem: epsilon times the divergence from the reference distribution. The
     smoothed value is expected_loss - penalty + dual (radius - transport_cost)."""
     shortfall: float = 0.0
     """By how much the expected loss is less bad than the worst-case value, `robust_value`: 0 up to
     1e-6 of the size of the losses where it attains it. Of the exact problem alone."""
     is_limit: bool = False
-    """Is the worst case approached, and attained by no distribution? A vanishing mass goes to
-    infinity: with a norm as cost, on an unbounded support."""
+    """Whether no distribution attains the worst case: with a norm as cost and an unbounded support
+    a vanishing mass goes to infinity."""
 
     def _facts(self) -> Facts:
-        """The distribution in numbers, for people."""
+        """The distribution in numbers."""
         moved = len(np.unique(self.source))
         heaviest = int(np.argmax(self.weights))
         entropy = None if self.penalty is None else f"{self.penalty:.6g}"
@@ -117,7 +118,7 @@ class WorstCase:
         )
 
     def _remarks(self) -> list[str]:
-        """What keeps it from attaining the worst-case value, in words."""
+        """The reasons why it does not attain the worst-case value."""
         short = f"it falls short of the worst-case value by {self.shortfall:.3g}"
         limit = "no distribution attains the worst case: a vanishing mass goes to infinity"
         return [*([short] if self.shortfall else []), *([limit] if self.is_limit else [])]
@@ -129,8 +130,7 @@ def find_worst_case(
     """The distribution that goes with the last solve, or with the method that is asked for."""
     smoothed = solution is not None and solution.epsilon is not None
     wanted = method or ("smoothed" if smoothed else "exact")
-    if wanted not in ("exact", "smoothed"):
-        raise ValueError(unknown_name("method", wanted, ("exact", "smoothed")))
+    checks.choice("method", wanted, ("exact", "smoothed"))
     if wanted == "exact":
         return worst_case(model, x)
     if solution is None or not smoothed:
@@ -147,8 +147,8 @@ def constraint_worst_case(model: Model, x: np.ndarray, constraint: Any) -> Worst
     for uncertain in model.feasible.uncertain:
         if uncertain.original is constraint:
             values = model.feasible.layout.split(x)
-            found = [worst_case(row, row.feasible.layout.join(values)) for row in uncertain.rows]
-            return max(found, key=lambda one: one.expected_loss)
+            cases = [worst_case(row, row.feasible.layout.join(values)) for row in uncertain.rows]
+            return max(cases, key=lambda case: case.expected_loss)
     known = "; ".join(uncertain.name for uncertain in model.feasible.uncertain) or "none"
     raise ValueError(
         f"{brief_constraint(constraint)} is not one of the uncertain constraints of the problem "
@@ -169,80 +169,79 @@ def worst_case(model: Model, x: np.ndarray) -> WorstCase:
             "ambiguity=WassersteinBall(radius=...) to the problem."
         )
     x = np.asarray(x, dtype=float)
-    found, shortfall, is_limit = unmoved(model), 0.0, False
+    worst, shortfall, is_limit = unmoved(model), 0.0, False
     if model.radius > 0:
         entry, x = counterpart(model), with_best_thresholds(model, x)
-        found = worst_with_tails(model, x, entry)
+        worst = worst_with_tails(model, x, entry)
         value = robust_value(model, x, entry)
-        missing = value - risk_on(model, x, found.rows, found.weights)
+        missing = value - risk_on(model, x, worst.rows, worst.weights)
         size = max(abs(value), float(model.shares.total(np.abs(model.loss.values(x, model.rows)))))
-        shortfall = missing if missing > ATTAINED * size else 0.0
-        is_limit = goes_to_infinity(model, x, found)
-    costs = model.cost(model.rows[found.source], found.rows)
+        shortfall = missing if missing > SHORTFALL_TOLERANCE * size else 0.0
+        is_limit = goes_to_infinity(model, x, worst)
+    costs = model.cost(model.rows[worst.source], worst.rows)
     return WorstCase(
-        scenarios=model.joint.split(found.rows),
-        weights=found.weights,
-        source=found.source,
-        expected_loss=risk_on(model, x, found.rows, found.weights),
-        transport_cost=float(found.weights @ costs),
-        dual=found.dual,
+        scenarios=model.joint.split(worst.rows),
+        weights=worst.weights,
+        source=worst.source,
+        expected_loss=risk_on(model, x, worst.rows, worst.weights),
+        transport_cost=float(worst.weights @ costs),
+        dual=worst.dual,
         shortfall=shortfall,
         is_limit=is_limit,
     )
 
 
-def goes_to_infinity(model: RobustModel, x: Array, found: Extremal) -> bool:
-    """Would moves that go still farther, of a smaller mass, gain more for the same cost?
+def goes_to_infinity(model: RobustModel, x: Array, worst: Extremal) -> bool:
+    """Whether longer moves of a smaller mass would gain more for the same cost.
 
     Where half of a move gains less than half, the loss is convex along it, and the longer the
     better, as long as the support does not end.
     """
     if not model.cost.is_norm:
         return False
-    origins = model.rows[found.source]
-    moves = found.rows - origins
-    spent = found.weights * model.cost(origins, found.rows)
+    origins = model.rows[worst.source]
+    moves = worst.rows - origins
+    spent = worst.weights * model.cost(origins, worst.rows)
     home, half, near = (model.loss.values(x, origins + t * moves) for t in (0.0, 0.5, 1.0))
     depths = (near - home) - 2.0 * (half - home)
-    deep = depths > ATTAINED * np.abs(home).max() + ROUNDING * np.abs(near)
-    deep &= spent > ATTAINED * spent.sum()
-    return bool(np.any(deep & model.joint.contains(origins + FARTHER * moves)))
+    deep = depths > SHORTFALL_TOLERANCE * np.abs(home).max() + LOSS_ROUNDING * np.abs(near)
+    deep &= spent > SHORTFALL_TOLERANCE * spent.sum()
+    return bool(np.any(deep & model.joint.contains(origins + LONGER_MOVE * moves)))
 
 
 def smoothed_worst_case(model: RobustModel, solution: Solution, seed: int = 0) -> WorstCase:
-    """Draws from the worst law of a smoothed solution, with weights.
+    """Weighted draws from the worst-case distribution of a smoothed solution.
 
-    At a decision x and a dual variable l the adversary moves sample k to the law with density
-    proportional to
+    At a decision x and a dual variable l the adversary moves sample k to the distribution
+    with density proportional to
 
         exp((f(x, zeta) - l c(xi_k, zeta)) / eps)    against the reference N(xi_k, sigma^2),
 
     and the smoothed value is its expected loss less eps times its divergence from the reference
-    (plus what is left of the budget, at the price l). Draws are shortened by the little that Monte
-    Carlo puts them over the budget, so that their law is in the ball: its expected loss is a lower
-    bound on the worst-case risk.
+    (plus what is left of the budget, at the price l). Moves are shortened by the
+    little that Monte Carlo puts them over the budget, so that the distribution is in the ball: its
+    expected loss is a lower bound on the worst-case risk.
     """
     assert solution.epsilon is not None
     assert solution.sigma is not None
     if solution.dual is None or not np.isfinite(solution.value):
         raise ValueError(
             "the smoothed solve was stopped before it had evaluated its decision: its worst case "
-            "is not known. Solve again with more time, or ask for "
-            "worst_case('exact')."
+            "is not known. Solve again with more time, or ask for worst_case('exact')."
         )
     x = model.feasible.layout.join(solution.everything)
-    draws = int(np.clip(ENTRIES // max(1, model.rows.size), 1, MOST_DRAWS))
+    draws = int(np.clip(MAX_NUMBERS // max(1, model.rows.size), 1, MAX_DRAWS))
     kind = Tilted if tilted_refusal(model) is None else Gaussian
     rule = kind(model, Scales(solution.epsilon, solution.sigma, draws))
     dual = float(solution.dual)
     rule.refresh(x, dual)
-    samples, stream = np.arange(model.joint.size), Stream(seed, STAGE)
-    found = rule.slice(x, samples, stream)
-    assert isinstance(found, SampledSlice)
-    weights, log_mean = found.weights(dual)
+    samples, stream = np.arange(model.joint.size), Stream(seed, RANDOM_STREAM)
+    inner = rule.slice(x, samples, stream)
+    assert isinstance(inner, SampledSlice)
+    weights, log_mean = inner.weights(dual)
     shares = model.shares
     penalty = float(
-        shares.total(np.sum(weights * (found.losses - dual * found.costs), axis=1))
+        shares.total(np.sum(weights * (inner.losses - dual * inner.costs), axis=1))
         - solution.epsilon * shares.total(log_mean)
     )
     rows = np.array(rule.draw(samples, stream).rows)
