@@ -16,7 +16,7 @@ from scipy.stats import chi2
 import wdro_model as wdro
 from wdro_model.evaluation.guarantee import concentration_radius, cost_within, mean_bound
 from wdro_model.evaluation.resampling import draw_resamples
-from wdro_model.evaluation.wasserstein_profile import limit_law
+from wdro_model.evaluation.wasserstein_profile import limit_moments
 
 GRID = [0.0, 0.001, 0.01, 0.1, 1.0]
 
@@ -183,9 +183,9 @@ def profile(features, labels, x):
     return -found.fun
 
 
-def test_the_limit_law_of_a_regression_is_that_of_its_profile():
+def test_the_limit_moments_of_a_regression_is_that_of_its_profile():
     problem, features, labels, slope = regression(np.random.default_rng(4), 4000)
-    slopes, _, bend = limit_law(problem._model, slope, np.eye(2))
+    slopes, _, bend = limit_moments(problem._model, slope, np.eye(2))
     by_hand = -2 * (labels - features @ slope)[:, None] * features
     np.testing.assert_allclose(slopes, by_hand, atol=1e-6)
     mean = by_hand.mean(axis=0)
@@ -419,7 +419,7 @@ def test_mistakes_are_told_with_the_way_out(returns):
         wdro.radius_for(problem, 0.9, "rate", method="exact")
     with pytest.raises(ValueError, match="does not see the radius"):
         wdro.radius_for(problem, 0.9, method="erm")
-    with pytest.raises(ValueError, match="resamples must be a positive integer, got 0"):
+    with pytest.raises(ValueError, match="resamples must be an integer of at least 1, got 0"):
         wdro.radius_for(problem, 0.9, resamples=0)
     with pytest.raises(ValueError, match="at least 5 samples, got 2"):
         wdro.radius_for(portfolio(returns[:2]), 0.9)

@@ -1,6 +1,6 @@
 """A standalone HTML page with a slider over the radius.
 
-What the page shows is computed here and embedded as JSON; `page.js` draws it.
+The contents of the page are computed here and embedded as JSON; `page.js` draws them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from wdro_model.problem import Problem
 
 
-DOTS, MOST_DOTS = 130, 1.5e6
-"""Of a picture, for each inch, and in all."""
+DOTS_PER_INCH, MAX_DOTS = 130, 1.5e6
+"""Resolution of a picture, and a limit on its dots in all."""
 
 
 def page(title: str, sections: Mapping[str, str]) -> str:
-    """A whole HTML document; a section with nothing in it is left out."""
+    """An HTML document of the sections that are not empty."""
     body = "\n".join(
         f"<section>\n<h2>{escape(heading)}</h2>\n{content}\n</section>"
         for heading, content in sections.items()
@@ -46,14 +46,14 @@ def page(title: str, sections: Mapping[str, str]) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{beside('page.css')}</style>\n</head>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{text_of_file('page.css')}</style>\n</head>\n"
         f"<body>\n<h1>{escape(title)}</h1>\n{body}\n"
-        f"<script>\n{beside('page.js')}</script>\n</body>\n</html>\n"
+        f"<script>\n{text_of_file('page.js')}</script>\n</body>\n</html>\n"
     )
 
 
-def beside(name: str) -> str:
-    """The text of a file that lies beside this module."""
+def text_of_file(name: str) -> str:
+    """The text of a file in this folder."""
     return (files("wdro_model.evaluation") / name).read_text(encoding="utf-8")
 
 
@@ -74,10 +74,10 @@ def meanings(columns: Iterable[Column]) -> str:
 
 
 def image(figure: Any, text: str) -> str:
-    """A figure as an image that is part of the page; the text is for those who do not see it."""
+    """A figure as an image within the page; the text is for readers who do not see it."""
     buffer = io.BytesIO()
     area = float(np.prod(figure.get_size_inches()))
-    figure.savefig(buffer, format="png", dpi=min(DOTS, np.sqrt(MOST_DOTS / area)))
+    figure.savefig(buffer, format="png", dpi=min(DOTS_PER_INCH, np.sqrt(MAX_DOTS / area)))
     png = buffer.getvalue()
     width, height = struct.unpack(">II", png[16:24])  # the first fields of a PNG's header
     data = base64.b64encode(png).decode("ascii")
@@ -91,11 +91,11 @@ def image(figure: Any, text: str) -> str:
 # A page that follows decisions along the radius: a slider, drawings and tables, no network
 
 
-MOST_COORDINATES, MOST_ENTRIES, MOST_SAMPLES = 24, 12, 8
+MAX_COORDINATES, MAX_ENTRIES, MAX_SAMPLES = 24, 12, 8
 """Coordinates of the decision, entries of the data, and samples of the worst case on the page."""
-STEPS, MOST_QUANTILES = (1, 2, 5, 10), 40_000
-"""Percents from one quantile of the losses to the next, and numbers of them on the page."""
-LARGEST = 2**24
+PERCENT_STEPS, MAX_QUANTILES = (1, 2, 5, 10), 40_000
+"""Percents from one quantile of the losses to the next; quantiles on the page, at most."""
+MAX_DATA_SIZE = 2**24
 """Numbers in the data up to which worst cases are computed for the page."""
 DIGITS = 8
 
@@ -121,7 +121,7 @@ MOVED = (
 
 @dataclass(frozen=True, eq=False)
 class Position:
-    """The decision of a method at one radius, and what becomes of it."""
+    """The decision of a method at one radius, and its losses."""
 
     radius: float
     solution: Solution
@@ -129,10 +129,10 @@ class Position:
     statistics: Mapping[str, LossStatistics]
     """By the name of the scenario set."""
     quantiles: Mapping[str, np.ndarray]
-    """Of the losses, at `PERCENTS`."""
+    """The quantiles of the losses, at the levels `PERCENTS`."""
 
     def excess(self, scenarios: str) -> float | None:
-        """How far the mean falls short of the promise."""
+        """The risk minus the promise: positive where the promise was too good."""
         if self.promise is None:
             return None
         difference = self.statistics[scenarios].risk - self.promise
@@ -149,7 +149,7 @@ class Track:
 
     @property
     def is_constant(self) -> bool:
-        """Is it the same at all radii?"""
+        """Whether the decision does not depend on the radius."""
         return self.family == "erm" and len(self.positions) == 1
 
 
@@ -200,23 +200,25 @@ class Explorer:
 
     @property
     def radii(self) -> list[float]:
-        """Where the slider stops."""
+        """The radii of the slider."""
         moving = (track for track in self.tracks if not track.is_constant)
         return sorted({p.radius for track in moving for p in track.positions})
 
     @property
     def percent(self) -> int:
-        """The losses are shown by their quantiles at so many percent, and twice, three times it."""
+        """The step, in percent, from one quantile of the losses on the page to the next."""
         curves = len(self.scenario_sets) * sum(len(track.positions) for track in self.tracks)
-        fits = (step for step in STEPS if curves * (100 // step + 1) <= MOST_QUANTILES)
-        return next(fits, STEPS[-1])
+        fits = (step for step in PERCENT_STEPS if curves * (100 // step + 1) <= MAX_QUANTILES)
+        return next(fits, PERCENT_STEPS[-1])
 
     def data(self) -> dict[str, Any]:
-        """All that the page shows, as numbers, lists and texts."""
-        decisions = [[self._shown(p) for p in track.positions] for track in self.tracks]
-        kept = shown_coordinates(np.array([x for those in decisions for x in those]))
+        """The contents of the page as numbers, lists and texts."""
+        decisions = [[self._own_entries(p) for p in track.positions] for track in self.tracks]
+        kept = shown_coordinates(np.concatenate(decisions))
         moves = [[self._move(p) for p in track.positions] for track in self.tracks]
-        entries = shown_entries([move for those in moves for move in those if move is not None])
+        entries = shown_entries(
+            [move for on_track in moves for move in on_track if move is not None]
+        )
         colours = colours_of_methods([track.family for track in self.tracks])
         radii = self.radii
         return {
@@ -235,11 +237,11 @@ class Explorer:
                     "radii": rounded_list([p.radius for p in track.positions]),
                     "promise": rounded_list([p.promise for p in track.positions]),
                     "status": [p.solution.status for p in track.positions],
-                    "decision": [rounded_list(x[kept]) for x in those],
+                    "decision": [rounded_list(x[kept]) for x in xs],
                     "losses": [losses_of(track, s, self.percent) for s in self.scenario_sets],
                     "worst": [None if m is None else m.data(entries) for m in moved],
                 }
-                for track, colour, those, moved in zip(self.tracks, colours, decisions, moves)
+                for track, colour, xs, moved in zip(self.tracks, colours, decisions, moves)
             ],
         }
 
@@ -273,7 +275,7 @@ class Explorer:
         """The flat decision, with the thresholds of CVaRs."""
         return self.problem._model.feasible.layout.join(position.solution.everything)
 
-    def _shown(self, position: Position) -> np.ndarray:
+    def _own_entries(self, position: Position) -> np.ndarray:
         """The entries of the user's own variables, in the order of their names."""
         layout, flat = self.problem._model.feasible.layout, self._flat(position)
         return np.concatenate([flat[layout.slices[v]] for v in layout.own])
@@ -290,14 +292,17 @@ class Explorer:
         return model.joint.coordinate(i)
 
     def _move(self, position: Position) -> AdversaryMove | None:
-        """What the adversary does at the decision; None where it is not known, or nothing."""
+        """The move of the adversary at the decision; None where it is unknown, or there is none."""
         if self.problem.ambiguity is None or position.radius == 0:
             return None
         model = self.problem.with_radius(position.radius)._model
-        if not isinstance(model, RobustModel) or model.joint.size * model.joint.dimension > LARGEST:
+        if (
+            not isinstance(model, RobustModel)
+            or model.joint.size * model.joint.dimension > MAX_DATA_SIZE
+        ):
             return None
         try:
-            return AdversaryMove.of(model, self._flat(position), position.solution.as_loss())
+            return AdversaryMove.at(model, self._flat(position), position.solution.as_loss())
         except ValueError:  # no formula is known; NoReformulationError is one
             return None
 
@@ -310,41 +315,41 @@ class AdversaryMove:
     cost: float
     dual: float
     shift: np.ndarray
-    """How far the mean of each entry of the data moves, in its standard deviations, (d,)."""
+    """The move of the mean of each entry of the data, in its standard deviations, (d,)."""
     samples: np.ndarray
     """The samples whose moves gain most: index, probability, loss before and after, cost."""
 
     @classmethod
-    def of(cls, model: RobustModel, x: np.ndarray, solution: Solution) -> AdversaryMove:
-        """The distribution that goes with a solution of the loss."""
-        found = find_worst_case(model, x, solution, None)
-        count = len(found.weights)
-        rows = model.joint.join(found.scenarios)
+    def at(cls, model: RobustModel, x: np.ndarray, solution: Solution) -> AdversaryMove:
+        """The worst case of a decision, summed up by sample."""
+        worst = find_worst_case(model, x, solution, None)
+        count = len(worst.weights)
+        rows = model.joint.join(worst.scenarios)
         mean = model.joint.mean
         deviation = np.sqrt(model.shares.total((model.rows - mean) ** 2))
-        shift = found.weights @ rows - mean
+        shift = worst.weights @ rows - mean
         before = observed(model, x).losses
 
         def per_sample(values: np.ndarray) -> np.ndarray:
-            return np.bincount(found.source, found.weights * values, model.joint.size)
+            return np.bincount(worst.source, worst.weights * values, model.joint.size)
 
         weight = per_sample(np.ones(count))
         held = np.maximum(weight, 1e-300)
-        after = per_sample(observed(model, x, found.scenarios).losses) / held
-        costs = per_sample(model.cost(model.rows[found.source], rows)) / held
+        after = per_sample(observed(model, x, worst.scenarios).losses) / held
+        costs = per_sample(model.cost(model.rows[worst.source], rows)) / held
         gain = model.sign * weight * (after - before)
-        most = np.argsort(-gain, kind="stable")[:MOST_SAMPLES]
+        most = np.argsort(-gain, kind="stable")[:MAX_SAMPLES]
         table = np.column_stack([np.arange(model.joint.size), weight, before, after, costs])
         return cls(
-            expected=model.sign * found.expected_loss,
-            cost=found.transport_cost,
-            dual=found.dual,
+            expected=model.sign * worst.expected_loss,
+            cost=worst.transport_cost,
+            dual=worst.dual,
             shift=shift / np.where(deviation > 0, deviation, 1.0),
             samples=table[most[weight[most] > 0]],
         )
 
     def data(self, entries: Sequence[int]) -> dict[str, Any]:
-        """For the page."""
+        """The contents of the page for these entries of the data."""
         return {
             "expected": rounded_number(self.expected),
             "cost": rounded_number(self.cost),
@@ -356,9 +361,9 @@ class AdversaryMove:
 
 def shown_coordinates(decisions: np.ndarray) -> list[int]:
     """The coordinates of the decision that change most between radii and methods."""
-    if decisions.shape[1] <= MOST_COORDINATES:
+    if decisions.shape[1] <= MAX_COORDINATES:
         return list(range(decisions.shape[1]))
-    return sorted(most_changing(decisions, MOST_COORDINATES).tolist())
+    return sorted(most_changing(decisions, MAX_COORDINATES).tolist())
 
 
 def shown_entries(moves: Sequence[AdversaryMove]) -> list[int]:
@@ -366,17 +371,17 @@ def shown_entries(moves: Sequence[AdversaryMove]) -> list[int]:
     if not moves:
         return []
     most = np.abs([move.shift for move in moves]).max(axis=0)
-    return sorted(np.argsort(-most, kind="stable")[:MOST_ENTRIES].tolist())
+    return sorted(np.argsort(-most, kind="stable")[:MAX_ENTRIES].tolist())
 
 
 def losses_of(track: Track, scenarios: str, percent: int) -> dict[str, Any]:
     """The losses of a method on one set of scenarios, at each of its radii."""
-    found = [position.statistics[scenarios] for position in track.positions]
+    statistics = [position.statistics[scenarios] for position in track.positions]
     return {
-        "mean": rounded_list([s.mean for s in found]),
-        "error": rounded_list([s.standard_error for s in found]),
-        "cvar": rounded_list([s.tail for s in found]),
-        "worst": rounded_list([s.worst for s in found]),
+        "mean": rounded_list([s.mean for s in statistics]),
+        "error": rounded_list([s.standard_error for s in statistics]),
+        "cvar": rounded_list([s.tail for s in statistics]),
+        "worst": rounded_list([s.worst for s in statistics]),
         "excess": rounded_list([p.excess(scenarios) for p in track.positions]),
         "quantiles": [rounded_list(p.quantiles[scenarios][::percent], 5) for p in track.positions],
     }
@@ -390,12 +395,12 @@ def rounded_number(value: Any, digits: int = DIGITS) -> float | None:
     """A number with a few digits, short in JSON; None where there is none, or an infinite one."""
     if value is None or not math.isfinite(value):
         return None
-    found = float(f"{value:.{digits}g}")
-    return int(found) if found.is_integer() and abs(found) < 1e6 else found
+    number = float(f"{value:.{digits}g}")
+    return int(number) if number.is_integer() and abs(number) < 1e6 else number
 
 
 def embedded(data: Mapping[str, Any]) -> str:
-    """JSON that no text of the user can end: in a script, "<" is written as its number."""
+    """JSON for a script, with "<" written as its number, so that no text of the user ends it."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

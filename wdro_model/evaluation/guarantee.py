@@ -1,14 +1,14 @@
 """Radii with a stated guarantee: the rules of `radius_for`, and the bound behind `rate`.
 
-The law P lives on a box, and c is the cost of a move, at most C on the box. The box is halved
-again and again, across its widest side; after j halvings it has 2^j cells, and a move within a
-cell costs at most c_j (c_0 = C). Mass that P_N and P have in common in a cell is matched there, the
-rest in the cell around it, and so on, whence
+The data-generating distribution P lives on a box, and c is the cost of a move, at most C on the
+box. The box is halved again and again, across its widest side; after j halvings it has 2^j cells,
+and a move within a cell costs at most c_j (c_0 = C). Mass that P_N and P have in common in a cell
+is matched there, the rest in the cell around it, and so on, whence
 
     W_c(P_N, P) <= sum_j (c_{j-1} - c_j) TV_j,      E TV_j <= min(1, sqrt((2^j - 1) / N) / 2),
 
-TV_j being the total variation between the two laws of the cells. One sample moves W_c by at most
-C / N, so that by McDiarmid's inequality it exceeds its mean by more than
+TV_j being the total variation between the two distributions over the cells. One sample moves W_c by
+at most C / N, so that by McDiarmid's inequality it exceeds its mean by more than
 C sqrt(log(1/beta) / (2N)) with a probability of at most beta. On a line, W_c is at most C times the
 largest gap between the two distribution functions, of which the inequality of Dvoretzky, Kiefer,
 Wolfowitz and Massart says that it exceeds sqrt(log(2/beta) / (2N)) with a probability <= beta.
@@ -20,14 +20,14 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from wdro_model import checks
 from wdro_model.display.tables import Facts, brief, facts_html, facts_text
-from wdro_model.errors import unknown_name
 from wdro_model.evaluation.attempts import check_jobs
 from wdro_model.evaluation.radius import check_problem, check_solve_arguments, increasing_radii
 from wdro_model.evaluation.resampling import Resampling, radius_by_bootstrap
@@ -43,33 +43,33 @@ if TYPE_CHECKING:
     from wdro_model.problem import Problem
 
 
-MOST_HALVINGS = 2000
+MAX_HALVINGS = 2000
 
 
 def radius_by_rate(model: RobustModel, confidence: float, support: Any) -> tuple[float, Assurance]:
-    """The radius of a ball that has the law of the data in it, whatever that is on a box."""
+    """The radius of a ball that contains the data-generating distribution, whatever it is."""
     refuse_unpriced(model)
     lower, upper = box_of(model.joint, support)
     radius = concentration_radius(model.cost, upper - lower, model.size, confidence)
     of = "expected loss" if model.tails is None else "risk"
     guarantee = (
-        f"for any law on the box, with probability at least {confidence:.4g} over the "
-        f"{model.size} independent samples, the law is within the radius, and the {of} of every "
-        "decision is at most its worst-case risk"
+        f"for any distribution on the box, with probability at least {confidence:.4g} over the "
+        f"{model.size} independent samples, the distribution is within the radius, and the {of} of "
+        "every decision is at most its worst-case risk"
     )
     cost = model.ambiguity.cost
     return radius, Assurance(confidence, "rate", guarantee, True, True, of=of, cost=cost)
 
 
 def concentration_radius(cost: BoundCost, width: np.ndarray, size: int, confidence: float) -> float:
-    """r with W_c(P_N, P) <= r in at least that share of draws, for every law P on the box."""
+    """r with W_c(P_N, P) <= r at the given confidence, for every distribution P on the box."""
     failing = 1.0 - confidence
     whole = cost_within(cost, width)
     deviation = whole * math.sqrt(math.log(1.0 / failing) / (2 * size))
-    found = min(whole, mean_bound(cost, width, size) + deviation)
+    radius = min(whole, mean_bound(cost, width, size) + deviation)
     if np.count_nonzero(width) == 1:
-        found = min(found, whole * math.sqrt(math.log(2.0 / failing) / (2 * size)))
-    return found
+        radius = min(radius, whole * math.sqrt(math.log(2.0 / failing) / (2 * size)))
+    return radius
 
 
 def mean_bound(cost: BoundCost, width: np.ndarray, size: int) -> float:
@@ -77,7 +77,7 @@ def mean_bound(cost: BoundCost, width: np.ndarray, size: int) -> float:
     scales = cost.coordinate_scales
     cell = np.array(width, dtype=float)
     total, before = 0.0, cost_within(cost, cell)
-    for j in range(1, MOST_HALVINGS):
+    for j in range(1, MAX_HALVINGS):
         variation = 0.5 * math.sqrt((2.0**j - 1.0) / size)
         if variation >= 1.0:
             break
@@ -89,7 +89,7 @@ def mean_bound(cost: BoundCost, width: np.ndarray, size: int) -> float:
 
 
 def cost_within(cost: BoundCost, width: np.ndarray) -> float:
-    """The most that a move within a box of that width costs, or a bound on it."""
+    """An upper bound on the cost of a move within a box of that width."""
     if cost.is_separable or cost.exponent is not None:
         return float(cost.of_displacements(width[None])[0])
     # The length c^(1/p) is a norm, and that of a sum is at most the sum of the lengths.
@@ -155,9 +155,9 @@ def refuse_unpriced(model: RobustModel) -> None:
     if frozen.any():
         name = model.joint.coordinate(int(np.argmax(frozen)))
         raise ValueError(
-            f"rule='rate' speaks of laws that differ from the samples in every coordinate, and the "
-            f"weight of {name!r} is infinite: the true law is then in no ball. Give it a finite "
-            "weight, or use rule='bootstrap' or 'profile'."
+            f"rule='rate' is for distributions that differ from the samples in every coordinate; "
+            f"the weight of {name!r} is infinite, and the data-generating distribution in no ball. "
+            "Give it a finite weight, or use rule='bootstrap' or 'profile'."
         )
     if model.cost.order is None:
         raise ValueError(
@@ -172,26 +172,26 @@ def refuse_unpriced(model: RobustModel) -> None:
 
 
 RadiusRule = Literal["bootstrap", "rate", "profile"]
-TAKEN: Mapping[str, tuple[str, ...]] = {
+RULE_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "bootstrap": ("radii", "resamples", "jobs"),
     "rate": ("support",),
     "profile": (),
 }
-"""The arguments that each rule takes beside those of all."""
-LINE = 80
-"""Characters of a line of the guarantee."""
-RESAMPLES = 50
-"""As in the paper."""
-LEAST = {"bootstrap": 5, "rate": 1, "profile": 2}
-"""Samples that each rule needs."""
+"""The arguments of each rule beside those of all rules."""
+LINE_WIDTH = 80
+"""Characters in a line of the guarantee."""
+DEFAULT_RESAMPLES = 50
+"""The number in the paper."""
+MIN_SAMPLES = {"bootstrap": 5, "rate": 1, "profile": 2}
+"""The least number of samples for each rule."""
 
 
 @dataclass(frozen=True, eq=False)
 class GuaranteedRadius:
-    """A radius and what is known of it; `float(found)` is the radius.
+    """A radius with its guarantee; `float(radius)` is the number.
 
-    `WassersteinBall(found)` and `problem.with_radius(found)` take it as it is, and reports then say
-    with what probability their promise holds.
+    `WassersteinBall(radius)` and `problem.with_radius(radius)` take it as it is, and reports then
+    say with what probability their promise holds.
 
     Examples
     --------
@@ -199,8 +199,8 @@ class GuaranteedRadius:
     >>> x, place = cp.Variable(2), wdro.UncertainParameter(2, samples=data)
     >>> loss, ball = cp.sum_squares(x - place), wdro.WassersteinBall(1.0)
     >>> found = wdro.radius_for(wdro.Problem(cp.Minimize(loss), [], ball), 0.9, "profile")
-    >>> isinstance(found, wdro.evaluation.GuaranteedRadius), found.confidence, found.rule
-    (True, 0.9, 'profile')
+    >>> found.confidence, found.rule
+    (0.9, 'profile')
     >>> found.problem.radius == float(found)
     True
     """
@@ -211,29 +211,29 @@ class GuaranteedRadius:
     """The problem at this radius, not solved."""
     seconds: float
     resampling: Resampling | None = None
-    """How often the promise was kept at each radius, for rule "bootstrap"."""
+    """The promises and whether they were kept, for rule "bootstrap"."""
     notes: tuple[str, ...] = ()
 
     @property
     def confidence(self) -> float:
-        """The probability that was asked for."""
+        """The requested probability."""
         return self.assurance.confidence
 
     @property
     def rule(self) -> str:
-        """The rule that it was found by."""
+        """The rule behind the radius."""
         return self.assurance.rule
 
     @property
     def guarantee(self) -> str:
-        """What holds with this confidence, and in which sense: a sentence."""
+        """The statement that holds with this confidence, as a sentence."""
         return self.assurance.guarantee
 
     def __float__(self) -> float:
         return self.radius
 
     def _facts(self) -> Facts:
-        first, *more = wrap(self.guarantee, LINE)
+        first, *more = wrap(self.guarantee, LINE_WIDTH)
         ball = self.problem.ambiguity
         length = "" if ball.distance is None else f", as a distance {ball.distance:.6g}"
         return [
@@ -261,7 +261,7 @@ def radius_for(
     rule: RadiusRule = "bootstrap",
     *,
     radii: Any = None,
-    resamples: int = RESAMPLES,
+    resamples: int = DEFAULT_RESAMPLES,
     support: Any = None,
     jobs: int | None = None,
     seed: int = 0,
@@ -282,21 +282,21 @@ def radius_for(
     rule : "bootstrap", "rate" or "profile"
         "bootstrap": the smallest radius whose promise is at least the mean loss on left-out samples
         in this share of resamples (Mohajerin Esfahani and Kuhn). Any loss; an estimate.
-        "rate": the law of the data is in the ball, by a concentration inequality. Any loss, bounded
-        data; proven for every N, and very careful in more than a few dimensions.
-        "profile": the best decision under the true law is the best for some law in the ball
-        (Blanchet, Kang and Murthy). Smooth losses, quadratic costs; for large N. It does not say
-        that the promise holds.
+        "rate": the data-generating distribution is in the ball, by a concentration inequality. Any
+        loss, bounded data; proven for every N, and very careful in more than a few dimensions.
+        "profile": the best decision under the data-generating distribution is the best for some
+        distribution in the ball (Blanchet, Kang and Murthy). Smooth losses, quadratic costs; for
+        large N. It does not say that the promise holds.
     radii : increasing numbers, optional
-        Those that "bootstrap" tries; by default 0 and twenty from the scale of the data.
+        The radii that "bootstrap" tries; by default 0 and twenty from the scale of the data.
     resamples : int
-        Of "bootstrap".
+        The number of resamples of "bootstrap".
     support : Support or {parameter: Support}, optional
         The box that holds the data for "rate"; by default the parameters' own supports.
     jobs : int, optional
         Processes for "bootstrap", as in `select_radius`.
     seed : int
-        Of the resamples, the solves and the draws of the limit law.
+        The seed of the resamples, the solves and the draws of the limit distribution.
     progress : bool
         Show a bar.
     **arguments
@@ -321,23 +321,22 @@ def radius_for(
     began = time.perf_counter()
     check_problem(problem, "radius_for")
     confidence = check_confidence(confidence)
-    if rule not in TAKEN:
-        raise ValueError(unknown_name("rule", rule, TAKEN))
+    checks.choice("rule", rule, RULE_ARGUMENTS)
     jobs = check_jobs(jobs)
     given = {
         "radii": radii is not None,
-        "resamples": resamples != RESAMPLES,
+        "resamples": resamples != DEFAULT_RESAMPLES,
         "support": support is not None,
         "jobs": jobs is not None,
     }
     check_rule_arguments(problem, rule, given, seed, arguments)
-    resamples = check_resamples(resamples)
+    resamples = checks.whole_number("resamples", resamples, low=1, hint="50 is usual")
     model = problem._model
     assert isinstance(model, RobustModel)
-    if model.size < LEAST[rule]:
+    if model.size < MIN_SAMPLES[rule]:
         raise ValueError(
-            f"rule={rule!r} needs at least {LEAST[rule]} samples, got {model.size}; say how far "
-            "the data may move by WassersteinBall(radius=...)."
+            f"rule={rule!r} needs at least {MIN_SAMPLES[rule]} samples, got {model.size}; say "
+            "how far the data may move by WassersteinBall(radius=...)."
         )
     if rule != "bootstrap" and getattr(model.joint, "probabilities", None) is not None:
         raise ValueError(
@@ -383,25 +382,15 @@ def constraints_left_out(model: RobustModel, assurance: Assurance) -> list[str]:
 
 def check_confidence(given: Any) -> float:
     """A probability strictly between 0 and 1."""
-    if isinstance(given, str) and given in TAKEN:
+    if isinstance(given, str) and given in RULE_ARGUMENTS:
         raise ValueError(
             f"confidence must be a number between 0 and 1, got {given!r}, which is a rule; write "
             f"radius_for(problem, rule={given!r})."
         )
-    number = isinstance(given, Real) and not isinstance(given, bool | np.bool_)
-    if not number or not 0 < float(given) < 1:
-        percent = number and 1 < float(given) < 100
-        hint = f"; for {given} percent write {float(given) / 100:g}" if percent else ""
-        raise ValueError(f"confidence must be a number between 0 and 1, got {given!r}{hint}.")
-    return float(given)
-
-
-def check_resamples(given: Any) -> int:
-    """A number of resamples."""
-    whole = isinstance(given, Integral) and not isinstance(given, bool | np.bool_)
-    if not whole or given < 1:
-        raise ValueError(f"resamples must be a positive integer, got {given!r}; 50 is usual.")
-    return int(given)
+    hint = ""
+    if isinstance(given, Real) and 1 < float(given) < 100:
+        hint = f"for {given} percent write {float(given) / 100:g}"
+    return checks.number("confidence", given, low=0, high=1, open=True, hint=hint)
 
 
 def check_rule_arguments(
@@ -411,10 +400,10 @@ def check_rule_arguments(
     seed: Any,
     arguments: Mapping[str, Any],
 ) -> None:
-    """Refuse what the rule has no use for, and what `solve` would refuse."""
+    """Refuse arguments without a use in the rule, and those that `solve` would refuse."""
     for name, present in given.items():
-        if present and name not in TAKEN[rule]:
-            owner = next(other for other, names in TAKEN.items() if name in names)
+        if present and name not in RULE_ARGUMENTS[rule]:
+            owner = next(other for other, names in RULE_ARGUMENTS.items() if name in names)
             raise TypeError(f"{name}= goes with rule={owner!r}, not with rule={rule!r}.")
     names = (*given, "confidence", "rule")
     check_solve_arguments(problem, "radius_for", names, seed, arguments)

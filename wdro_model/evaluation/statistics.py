@@ -1,8 +1,8 @@
-"""Losses of a decision, what one looks at in them, and what one decision gains over another."""
+"""Losses of a decision, their statistics, and the gain of one decision over another."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,15 +19,15 @@ TRAINING = "training"
 BATCH_ENTRIES = 2**24
 """Numbers of scenario data that are held at once (128 MiB)."""
 TAIL = 0.95
-"""CVaR is the mean of the worst 5% of the losses."""
+"""The level of CVaR: the mean of the worst 5% of the losses."""
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""The quantiles that are shown."""
+"""The levels of the quantiles in tables."""
 PERCENTS = np.linspace(0.0, 1.0, 101)
-"""The levels of the quantiles that stand for all losses in a picture."""
-HOLDS = 1e-6
-"""Constraints hold up to this excess, relative to limits above 1."""
-ROUNDING = 1e-7
-"""Differences under this fraction of the largest loss are a solver's rounding."""
+"""The levels of the quantiles that represent all losses in a picture."""
+CONSTRAINT_TOLERANCE = 1e-6
+"""Excess up to which a constraint holds, relative to limits above 1."""
+DIFFERENCE_TOLERANCE = 1e-7
+"""Fraction of the largest loss under which a difference is a solver's rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +37,13 @@ class Observed:
     losses: np.ndarray
     """(n,); where it has risk measures, each of them replaced by its loss."""
     contributions: np.ndarray
-    """What each scenario adds to the objective on all of them, which is the mean of these (n,);
-    the losses themselves where there is no CVaR."""
+    """The contribution of each scenario to the objective, which is their mean, (n,); the losses
+    themselves where there is no CVaR."""
     measures: str = ""
     """The CVaRs of the objective."""
     maximise: bool = False
     probabilities: np.ndarray | None = None
-    """Of the scenarios, (n,); None where they are equal."""
+    """Probabilities of the scenarios, (n,); None where they are equal."""
 
     @property
     def risk(self) -> float:
@@ -51,10 +51,11 @@ class Observed:
         return float(mean_of(self.contributions, self.probabilities))
 
     def statistics(self) -> LossStatistics:
+        """The statistics of the losses, with the risk and its standard error."""
         given = self.probabilities
-        found = LossStatistics.of(self.losses, self.maximise, given)
+        statistics = LossStatistics.of(self.losses, self.maximise, given)
         error = standard_error(self.contributions, given)
-        return replace(found, risk=self.risk, risk_error=error, measures=self.measures)
+        return replace(statistics, risk=self.risk, risk_error=error, measures=self.measures)
 
 
 def observed(model: Model, x: np.ndarray, scenarios: Any = None) -> Observed:
@@ -62,43 +63,39 @@ def observed(model: Model, x: np.ndarray, scenarios: Any = None) -> Observed:
 
     scenarios: {parameter: array}, an array, or the samples for None.
     """
-    if not isinstance(model, RobustModel):
-        blocks = iter([model.rows])
-    else:
+    rows: Iterator[np.ndarray] = iter([model.rows])
+    if isinstance(model, RobustModel):
         size = max(1, BATCH_ENTRIES // max(1, model.joint.dimension))
-        blocks = (
-            model.joint.blocks(size)
-            if scenarios is None
-            else scenario_batches(
-                model.joint, model.scenarios_of(model.joint, scenarios), size, reuse=True
-            )
-        )
+        rows = model.joint.blocks(size)
+        if scenarios is not None:
+            given = model.scenarios_of(model.joint, scenarios)
+            rows = scenario_batches(model.joint, given, size, reuse=True)
+    probabilities = model.shares.probabilities if scenarios is None else None
     tails, layout, joint = model.tails, model.loss.layout, model.loss.joint
-    given = model.shares.probabilities if scenarios is None else None
     if tails is None:
-        found = model.sign * np.concatenate([model.loss.values(x, rows) for rows in blocks])
-        return Observed(found, found, maximise=model.maximise, probabilities=given)
-    parts = np.concatenate([tails.losses(layout, joint, x, rows) for rows in blocks])
+        losses = model.sign * np.concatenate([model.loss.values(x, block) for block in rows])
+        return Observed(losses, losses, maximise=model.maximise, probabilities=probabilities)
+    parts = np.concatenate([tails.losses(layout, joint, x, block) for block in rows])
     return Observed(
         model.sign * parts[:, 0],
-        model.sign * tails.contributions(parts, given),
+        model.sign * tails.contributions(parts, probabilities),
         tails.describe(),
         model.maximise,
-        given,
+        probabilities,
     )
 
 
 def probabilities_by_set(model: Model) -> dict[str, np.ndarray]:
-    """The probabilities of the scenarios of sets that have some: the samples, at most."""
+    """Probabilities by the name of the set; only the samples may have some."""
     known = model.shares.probabilities
     return {} if known is None else {TRAINING: known}
 
 
 @dataclass(frozen=True)
 class ConstraintValue:
-    """An uncertain constraint on some scenarios: its risk measures are those of them.
+    """The value of an uncertain constraint on some scenarios.
 
-    Of a vector, the entry that exceeds its limit most. Of a probability, the share of the scenarios
+    For a vector, the entry that exceeds its limit most; for a probability, the share of scenarios
     in which the event occurs.
 
     Examples
@@ -108,8 +105,8 @@ class ConstraintValue:
     >>> short = wdro.expectation(cp.pos(demand - stock)) <= 10
     >>> problem = wdro.Problem(cp.Minimize(stock), [short])
     >>> value = problem.solve()
-    >>> [found] = problem.evaluate([100.0, 150.0]).constraints
-    >>> round(found.value, 1), found.limit, found.holds
+    >>> [constraint] = problem.evaluate([100.0, 150.0]).constraints
+    >>> round(constraint.value, 1), constraint.limit, constraint.holds
     (20.0, 10.0, False)
     """
 
@@ -120,7 +117,7 @@ class ConstraintValue:
     limit: float
     """The other side, where it is a number; 0 where it is not, the value being left minus right."""
     excess: float
-    """By how much it is violated; at most 0 where it holds."""
+    """The violation; at most 0 where it holds."""
     holds: bool
 
     def __str__(self) -> str:
@@ -137,32 +134,31 @@ def constraint_values(
 
 
 def _constraint_value(model: Model, uncertain: Any, values: Any, scenarios: Any) -> ConstraintValue:
-    seen = []
+    observations = []
     for row in uncertain.rows:
         given = scenarios
         if isinstance(row, RobustModel) and scenarios is not None:
             given = model.scenarios_of(row.joint, scenarios)
-        seen.append(observed(row, row.feasible.layout.join(values), given))
+        observations.append(observed(row, row.feasible.layout.join(values), given))
     if isinstance(uncertain.original, ChanceConstraint):
-        level, share = (
-            uncertain.original.level,
-            float(mean_of((seen[0].losses <= HOLDS).astype(float), seen[0].probabilities)),
-        )
+        level, event = uncertain.original.level, observations[0]
+        occurs = (event.losses <= CONSTRAINT_TOLERANCE).astype(float)
+        share = float(mean_of(occurs, event.probabilities))
         return ConstraintValue(uncertain.name, share, level, level - share, share >= level)
-    found = [those.risk for those in seen]
-    worst = int(np.argmax(found))
-    excess, value, limit = float(found[worst]), float(found[worst]), 0.0
+    risks = [row.risk for row in observations]
+    worst = int(np.argmax(risks))
+    excess, value, limit = float(risks[worst]), float(risks[worst]), 0.0
     for side, sign in zip(uncertain.original.args, (-1.0, 1.0)):
         if side.is_constant() and not is_uncertain(side):
             numbers = np.ravel(np.broadcast_to(side.value, uncertain.original.shape), order="F")
             limit = float(numbers[worst])
             value = limit + sign * excess
-    holds = excess <= HOLDS * max(1.0, abs(limit))
+    holds = excess <= CONSTRAINT_TOLERANCE * max(1.0, abs(limit))
     return ConstraintValue(uncertain.name, value, limit, excess, bool(holds))
 
 
 def losses_at(model: Model, x: np.ndarray, scenarios: Any = None) -> np.ndarray:
-    """The losses alone."""
+    """The losses of a decision at scenarios, or at the samples."""
     return observed(model, x, scenarios).losses
 
 
@@ -189,28 +185,30 @@ class LossStatistics:
     (50.5, 50.5, 100.0)
     >>> round(statistics.tail, 1)                           # the mean of 96, ..., 100
     98.0
+    >>> wdro.evaluation.LossStatistics.of([1.0, 2.0, 3.0], maximise=True).worst
+    1.0
     """
 
     count: int
     mean: float
     standard_error: float
-    """Of the mean: deviation / sqrt(count); NaN for a single loss."""
+    """Standard error of the mean: deviation / sqrt(count); NaN for a single loss."""
     deviation: float
-    """With the divisor count - 1; 0 for a single loss. Of losses with probabilities, that of their
-    distribution: sqrt(sum p (loss - mean)^2)."""
+    """Standard deviation with the divisor count - 1; 0 for a single loss. With probabilities that
+    of the distribution: sqrt(sum p (loss - mean)^2)."""
     quantiles: Mapping[float, float]
-    """By their level; linear between the ordered losses, as NumPy and pandas do it. Of losses with
-    probabilities, the least that at least this share of them does not exceed."""
+    """Quantiles by their level; linear between the ordered losses, as NumPy and pandas do it. With
+    probabilities the least loss that at least this share of them does not exceed."""
     tail: float
     """CVaR at 95%: the mean of the worst 5% of the losses."""
     tail_error: float
-    """Its standard error; NaN for a single loss."""
+    """Standard error of the CVaR; NaN for a single loss."""
     worst: float
     risk: float = float("nan")
     """The objective on the scenarios: its risk measures are those of their distribution. The mean
     where it has none."""
     risk_error: float = float("nan")
-    """Its standard error, thresholds being taken as known; NaN for a single loss."""
+    """Standard error of the risk, thresholds being taken as known; NaN for a single loss."""
     measures: str = ""
     """The CVaRs of the objective; empty where it has none."""
     constraints: tuple[ConstraintValue, ...] = ()
@@ -223,12 +221,6 @@ class LossStatistics:
         """The statistics of a sample of losses, (count,); maximise: large ones are good.
 
         probabilities: of the losses, (count,); equal by default.
-
-        Examples
-        --------
-        >>> rewards = wdro.evaluation.LossStatistics.of([1.0, 2.0, 3.0], maximise=True)
-        >>> rewards.mean, rewards.worst
-        (2.0, 1.0)
         """
         losses = np.asarray(losses, dtype=float)
         if losses.ndim != 1 or not losses.size:
@@ -279,7 +271,7 @@ class LossStatistics:
         }
 
     def _facts(self) -> Facts:
-        """The statistics, for people."""
+        """The statistics as names and texts."""
         spread = ", ".join(f"{level:.0%} {q:.6g}" for level, q in self.quantiles.items())
         risk = f"{self.risk:.6g} (standard error {self.risk_error:.2g}), with {self.measures}"
         return [
@@ -290,7 +282,7 @@ class LossStatistics:
             ("quantiles", spread),
             ("CVaR 95%", f"{self.tail:.6g} (standard error {self.tail_error:.2g})"),
             ("worst", f"{self.worst:.6g}"),
-            *(("constraint", str(found)) for found in self.constraints),
+            *(("constraint", str(constraint)) for constraint in self.constraints),
         ]
 
     _repr_html_ = facts_html
@@ -396,13 +388,13 @@ class Difference:
     losses: np.ndarray
     """The differences, one for each scenario; positive where the method is better."""
     rounding: float
-    """Smaller differences are none."""
+    """Differences up to this number are rounding."""
     probabilities: np.ndarray | None = None
-    """Of the scenarios; None where all count the same."""
+    """Probabilities of the scenarios; None where all count the same."""
     cvar: float = float("nan")
     """The CVaR at 95% of the baseline minus that of the method; positive where it is better."""
     cvar_error: float = float("nan")
-    """Its standard error, the quantiles being taken as known; NaN for a single loss."""
+    """Standard error of that difference, the quantiles being taken as known."""
 
     @classmethod
     def of(
@@ -411,8 +403,9 @@ class Difference:
         """base, own: the losses of the baseline and of the method, small ones being good."""
         tails = [conditional_value_at_risk(losses, TAIL, p) for losses in (base, own)]
         parts = [excesses(losses, TAIL, p) for losses in (base, own)]
-        error, rounding = standard_error(parts[0] - parts[1], p), ROUNDING * np.abs(base).max()
-        return cls(method, scenarios, base - own, float(rounding), p, tails[0] - tails[1], error)
+        error = standard_error(parts[0] - parts[1], p)
+        rounding = DIFFERENCE_TOLERANCE * float(np.abs(base).max())
+        return cls(method, scenarios, base - own, rounding, p, tails[0] - tails[1], error)
 
     def __repr__(self) -> str:
         mean = mean_of(self.losses, self.probabilities)
@@ -468,7 +461,7 @@ class Advantage(Tabular):
         raise KeyError(f"{key!r} is not compared with {self.over!r}; there are {known}.")
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each method and set of scenarios."""
+        """A row for each method and set of scenarios."""
         return [difference.row() for difference in self.differences]
 
     @property
@@ -483,14 +476,14 @@ def advantage(
     maximise: bool = False,
     probabilities: Mapping[str, np.ndarray] | None = None,
 ) -> Advantage:
-    """What each method gains on each set of scenarios; maximise: large values are good.
+    """The gain of each method on each set of scenarios; maximise: large values are good.
 
     probabilities: of the scenarios of sets that have some.
     """
     sign = -1.0 if maximise else 1.0
     if not others:
         raise ValueError(f"the report has no decision but that of {over!r} to compare.")
-    found = [
+    differences = [
         Difference.of(
             name,
             scenarios,
@@ -501,4 +494,4 @@ def advantage(
         for name, losses in others.items()
         for scenarios, own in base.items()
     ]
-    return Advantage(over, tuple(found))
+    return Advantage(over, tuple(differences))

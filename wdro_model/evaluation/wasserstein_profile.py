@@ -1,13 +1,13 @@
-"""The radius at which the best decision is defended by some law in the ball.
+"""The radius at which the best decision is the best for some distribution in the ball.
 
 Blanchet, Kang and Murthy, "Robust Wasserstein profile inference and applications to machine
-learning" (2019). A decision x is the best for a law P if E_P h(x, xi) = 0, h = grad_x f. Its
-profile
+learning" (2019). A decision x is the best for a distribution P if E_P h(x, xi) = 0, h = grad_x f.
+Its profile
 
     R_N(x) = min { W_c(P, P_N) : E_P h(x, xi) = 0 }
 
-is the least radius at which some law in the ball defends it. At the best decision x* of the true
-law and for a quadratic cost c(delta) = delta' A delta,
+is the least radius at which x is the best for some distribution in the ball. At the best decision
+x* of the data-generating distribution and for a quadratic cost c(delta) = delta' A delta,
 
     N R_N(x*)  ->  H' V^-1 H,      H ~ N(0, Cov h),      V = E[D A^-1 D'],      D = dh/dxi,
 
@@ -34,23 +34,24 @@ from wdro_model.uncertainty.ambiguity import Assurance
 if TYPE_CHECKING:
     from wdro_model.problem import Problem
 
-STEP = 1e-4
-"""Finite differences, as a share of the size of the decision: errors of about its square."""
-ACTIVE = 1e-5
-"""A constraint is active within this share of the size of its terms."""
-SINGULAR = 1e-10
-STATIONARITY = 0.1
+DIFFERENCE_STEP = 1e-4
+"""Step of finite differences, relative to the decision; their error is about its square."""
+ACTIVE_TOLERANCE = 1e-5
+"""Slack of an active constraint, relative to the size of its terms."""
+SINGULAR_SHARE = 1e-10
+"""Share of the largest eigenvalue up to which an eigenvalue is zero."""
+STATIONARITY_TOLERANCE = 0.1
 """The mean gradient at ERM's decision, in standard errors of its entries, up to which it is 0."""
-DRAWS = 400_000
-"""Of the limit law, for its quantile: an error of about 0.3%."""
-PLAIN = {"nonneg", "nonpos", "bounds", "pos", "neg"}
+LIMIT_DRAWS = 400_000
+"""Draws of the limit distribution, whose quantile then has an error of about 0.3%."""
+BOUND_ATTRIBUTES = {"nonneg", "nonpos", "bounds", "pos", "neg"}
 """Attributes of variables that are bounds."""
 
 
 def radius_by_profile(
     problem: Problem, confidence: float, seed: int, arguments: Mapping[str, Any]
 ) -> tuple[float, Assurance, tuple[str, ...]]:
-    """The quantile of the limit law of the profile, over N."""
+    """The quantile of the limit distribution of the profile, over N."""
     model = problem._model
     assert isinstance(model, RobustModel)
     refuse_rough(model)
@@ -61,16 +62,18 @@ def radius_by_profile(
         x = model.feasible.layout.join(twin.solution.decision)
         rows = active_rows(model, x)
     directions = null_space(rows) if len(rows) else np.eye(len(x))
-    slopes, covariance, bend = limit_law(model, x, directions)
+    slopes, covariance, bend = limit_moments(model, x, directions)
     weights = limit_weights(model, slopes, covariance, bend)
-    draws = np.random.default_rng(seed).standard_normal((DRAWS // len(weights) + 1, len(weights)))
+    draws = np.random.default_rng(seed).standard_normal(
+        (LIMIT_DRAWS // len(weights) + 1, len(weights))
+    )
     radius = float(np.quantile(draws**2 @ weights, confidence)) / model.size
     guarantee = (
         f"with a probability that tends to {confidence:.4g} as samples are added, the best "
-        "decision under the true law is the best for some law within the radius; nothing is said "
-        "of the expected loss, which may be above the worst-case risk"
+        "decision under the data-generating distribution is the best for some distribution within "
+        "the radius; nothing is said of the expected loss, which may be above the worst-case risk"
     )
-    notes = [f"limit law at ERM's decision, {counted(len(weights), 'direction')}"]
+    notes = [f"limit distribution at ERM's decision, {counted(len(weights), 'direction')}"]
     if len(rows):
         notes.append(
             f"{counted(len(rows), 'active constraint')} taken as equalities, which asks for "
@@ -80,14 +83,14 @@ def radius_by_profile(
     return radius, assurance, tuple(notes)
 
 
-def limit_law(
+def limit_moments(
     model: RobustModel, x: np.ndarray, directions: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The slopes z' h at the samples (N, m), their covariance, and V = E[z' D A^-1 D' z], (m, m).
 
     directions: the z, as columns (n, m). Derivatives in x are central differences.
     """
-    rows, loss, step = model.rows, model.loss, STEP * max(1.0, float(np.abs(x).max()))
+    rows, loss, step = model.rows, model.loss, DIFFERENCE_STEP * max(1.0, float(np.abs(x).max()))
     slopes, moves = [], []
     for z in directions.T:
         ends, gradients = [], []
@@ -101,38 +104,40 @@ def limit_law(
     for i, move in enumerate(moves):
         prices = model.cost.inverse_times(move)
         bend[i] = [np.einsum("kd,kd->", prices, other) / len(rows) for other in moves]
-    found = np.array(slopes).T.reshape(len(rows), len(moves))
-    centred = found - found.mean(axis=0)
-    return found, centred.T @ centred / max(1, len(rows) - 1), (bend + bend.T) / 2
+    table = np.array(slopes).T.reshape(len(rows), len(moves))
+    centred = table - table.mean(axis=0)
+    return table, centred.T @ centred / max(1, len(rows) - 1), (bend + bend.T) / 2
 
 
 def limit_weights(
     model: RobustModel, slopes: np.ndarray, covariance: np.ndarray, bend: np.ndarray
 ) -> np.ndarray:
-    """The weights of the squares in H' V^-1 H; a ValueError where there is no such law."""
+    """The weights of the squares in H' V^-1 H; a ValueError where there is no limit."""
     if not len(covariance):
         raise ValueError(
             "rule='profile' has nothing to go by: the decision of ERM is a vertex of the feasible "
-            "set, which is the best for all laws near the samples; use rule='bootstrap'."
+            "set, which is the best for all distributions near the samples; use rule='bootstrap'."
         )
     error = np.sqrt(np.diag(covariance) / model.size)
     mean = np.abs(slopes.mean(axis=0))
     size = np.abs(slopes).mean(axis=0)
-    if np.any(mean > STATIONARITY * error + 1e-6 * size):
+    if np.any(mean > STATIONARITY_TOLERANCE * error + 1e-6 * size):
         raise ValueError(
             "rule='profile' needs the mean gradient to vanish at the decision of ERM (along active "
             f"constraints), and it is {float(mean.max()):.3g}: the solve was not accurate enough, "
             "or a constraint is nearly active; use rule='bootstrap'."
         )
     scale = np.sqrt(np.maximum(np.diag(bend), np.diag(covariance)))
-    seen = scale > SINGULAR * scale.max()  # variables that the loss does not see have no slope
+    seen = (
+        scale > SINGULAR_SHARE * scale.max()
+    )  # variables that the loss does not see have no slope
     if not seen.any():
         raise ValueError("rule='profile' has nothing to go by: the loss has no slope at all.")
     scale = np.where(seen, scale, 1.0)
     spread = (covariance / np.outer(scale, scale))[np.ix_(seen, seen)]
     moved = (bend / np.outer(scale, scale))[np.ix_(seen, seen)]
     values, vectors = np.linalg.eigh(moved)
-    dead = values <= SINGULAR * max(values[-1], np.trace(spread))
+    dead = values <= SINGULAR_SHARE * max(values[-1], np.trace(spread))
     if dead.any():
         stuck = vectors[:, dead]
         if np.trace(stuck.T @ spread @ stuck) > 1e-8 * np.trace(spread):
@@ -152,13 +157,15 @@ def active_rows(model: RobustModel, x: np.ndarray) -> np.ndarray:
     feasible, rows = model.feasible, []
     for variable, where in feasible.layout.slices.items():
         asked = {k for k, v in variable.attributes.items() if v is not None and v is not False}
-        if asked - PLAIN:
-            refuse_set(f"the variable {variable.name()!r}, declared {', '.join(sorted(asked))}")
+        if asked - BOUND_ATTRIBUTES:
+            refuse_unknown_face(
+                f"the variable {variable.name()!r}, declared {', '.join(sorted(asked))}"
+            )
         if feasible.is_integer and np.any(integer_entries(variable)):
-            refuse_set(f"the integer variable {variable.name()!r}")
+            refuse_unknown_face(f"the integer variable {variable.name()!r}")
         lower, upper = declared_bounds(variable)
         value = x[where]
-        room = ACTIVE * max(1.0, float(np.abs(value).max(initial=0.0)))
+        room = ACTIVE_TOLERANCE * max(1.0, float(np.abs(value).max(initial=0.0)))
         at_bound = (value <= lower + room) | (value >= upper - room)
         rows += [np.eye(1, len(x), k)[0] for k in np.r_[where][at_bound]]
     for constraint in feasible.conic_constraints():
@@ -173,26 +180,26 @@ def active_part(model: RobustModel, constraint: Any, x: np.ndarray) -> np.ndarra
     layout = model.feasible.layout
     foreign = [v for v in constraint.variables() if v not in layout.slices]
     if foreign:
-        refuse_set(f"the constraint {constraint}, which has auxiliary variables")
+        refuse_unknown_face(f"the constraint {constraint}, which has auxiliary variables")
 
-    def at(point: np.ndarray) -> np.ndarray:
+    def value_at(point: np.ndarray) -> np.ndarray:
         with layout.holding(point):
             return np.ravel(np.asarray(expression.value, dtype=float))
 
     equality = isinstance(constraint, Equality | Zero)
     if not equality and not isinstance(constraint, Inequality | NonPos | NonNeg):
-        refuse_set(f"the constraint {constraint}")
+        refuse_unknown_face(f"the constraint {constraint}")
     sided = isinstance(constraint, Equality | Inequality)
     expression: cp.Expression = constraint.expr if sided else constraint.args[0]
-    here = at(x)
-    origin = at(np.zeros_like(x)) if expression.is_affine() else here
-    room = ACTIVE * np.maximum(1.0, np.abs(origin))
+    here = value_at(x)
+    origin = value_at(np.zeros_like(x)) if expression.is_affine() else here
+    room = ACTIVE_TOLERANCE * np.maximum(1.0, np.abs(origin))
     active = np.ones(here.shape, dtype=bool) if equality else np.abs(here) <= room
     if not active.any():
         return np.empty((0, len(x)))
     if not expression.is_affine():
-        refuse_set(f"the constraint {constraint}, which is active and curved")
-    columns = [at(unit)[active] - origin[active] for unit in np.eye(len(x))]
+        refuse_unknown_face(f"the constraint {constraint}, which is active and curved")
+    columns = [value_at(unit)[active] - origin[active] for unit in np.eye(len(x))]
     return np.array(columns).T
 
 
@@ -209,7 +216,7 @@ def declared_bounds(variable: cp.Variable) -> tuple[np.ndarray, np.ndarray]:
     return lower, upper
 
 
-def refuse_set(what: str) -> None:
+def refuse_unknown_face(what: str) -> None:
     """A ValueError: the face of the decision is not known."""
     raise ValueError(
         "rule='profile' goes by the gradient along the constraints that are active at the "
