@@ -56,7 +56,6 @@ class Assignment(FlowAndSolution):
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> flow, solution = wdro.traffic.equilibrium(wdro.datasets.sioux_falls(), gap=1e-2)
     >>> flow.shape, solution.status
     ((76,), 'optimal')
@@ -66,15 +65,7 @@ class Assignment(FlowAndSolution):
     """The flows by origin, where they were found on bushes: another run can start from them."""
 
     def path_flows(self) -> PathFlows:
-        """The trips by pair of zones and path; they add up to the flow. Not unique.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> found = wdro.traffic.equilibrium(wdro.datasets.sioux_falls(), method="bushes")
-        >>> round(sum(path.flow for path in found.path_flows()))
-        360600
-        """
+        """The trips by pair of zones and path; they add up to the flow. Not unique."""
         if self.bushes is None:
             raise ValueError(
                 "this assignment was found on links and knows no paths; use method='bushes', or "
@@ -194,8 +185,6 @@ def social_optimum(
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> best = wdro.traffic.social_optimum(network, gap=1e-3)
     >>> selfish = wdro.traffic.equilibrium(network, gap=1e-3)
     >>> network.total_cost(best.flow) < network.total_cost(selfish.flow)
@@ -392,8 +381,6 @@ def all_or_nothing(network: Network, times: ArrayLike, flows: Any = None) -> np.
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> flow = wdro.traffic.all_or_nothing(network, network.free_flow_time)
     >>> float(flow @ network.free_flow_time)                  # nobody is in anybody's way
     3176000.0
@@ -409,8 +396,6 @@ def relative_gap(network: Network, flow: ArrayLike, flows: Any = None) -> float:
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> flow, _ = wdro.traffic.equilibrium(network, gap=1e-4)
     >>> wdro.traffic.relative_gap(network, flow) <= 1e-4
     True
@@ -441,7 +426,6 @@ def price_of_anarchy(
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> round(wdro.traffic.price_of_anarchy(wdro.datasets.sioux_falls(), gap=1e-3), 2)
     1.04
     """

@@ -40,8 +40,6 @@ def beckmann(x: Any, capacity: Any, time: Any, alpha: Any, beta: Any) -> Any:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> x = cp.Variable(network.n_arcs, nonneg=True)
     >>> times = wdro.UncertainParameter(network.n_arcs, "times", nonneg=True)
     >>> loss = wdro.traffic.beckmann(x, network.capacity, times, network.b, network.power)
@@ -59,8 +57,6 @@ def system_cost(x: Any, capacity: Any, time: Any, alpha: Any, beta: Any) -> Any:
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> x = cp.Variable(network.n_arcs, nonneg=True)
     >>> cost = wdro.traffic.system_cost(
     ...     x, network.capacity, network.free_flow_time, network.b, network.power

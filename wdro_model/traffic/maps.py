@@ -326,8 +326,6 @@ def plot_flows(
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> flow = wdro.traffic.all_or_nothing(network, network.free_flow_time)
     >>> figure = wdro.traffic.plot_flows(network, flow, title="everybody at once")
     >>> figure.axes[0].get_title()
@@ -357,8 +355,6 @@ def plot_comparison(
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> naive = wdro.traffic.all_or_nothing(network, network.free_flow_time)
     >>> settled, _ = wdro.traffic.equilibrium(network, gap=1e-2)
     >>> figure = wdro.traffic.plot_comparison(network, {"naive": naive, "settled": settled})

@@ -103,18 +103,7 @@ class Network:
         return [(self.nodes[u], self.nodes[v]) for u, v in zip(self.tails, self.heads)]
 
     def travel_time(self, flow: ArrayLike) -> Array:
-        """t(x) = t0 (1 + b (x/c)^power) + fixed cost, for flows (A,) or (..., A).
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> network = wdro.traffic.Network(
-        ...     tails=[0, 0], heads=[1, 1], capacity=[5.0, 10.0], free_flow_time=[1.0, 2.0],
-        ...     b=1.0, power=2.0, demand=[[0.0, 10.0], [0.0, 0.0]],
-        ... )
-        >>> network.travel_time([10.0, 0.0])
-        array([5., 2.])
-        """
+        """t(x) = t0 (1 + b (x/c)^power) + fixed cost, for flows (A,) or (..., A)."""
         load = (as_flow(flow, self) / self.capacity) ** self.power
         return self.free_flow_time * (1.0 + self.b * load) + self.fixed_cost
 
@@ -122,31 +111,13 @@ class Network:
         """Beckmann's objective, the sum over arcs of the integral of t_a from 0 to x_a.
 
         sum_a t0 x (1 + b/(power + 1) (x/c)^power) + fixed x; its minimisers are the equilibria.
-
-        Examples
-        --------
-        >>> import numpy as np, wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> network.beckmann(np.zeros(network.n_arcs))
-        0.0
         """
         x = as_flow(flow, self, one=True)
         load = self.b / (self.power + 1.0) * (x / self.capacity) ** self.power
         return float(np.sum(self.free_flow_time * x * (1.0 + load) + self.fixed_cost * x))
 
     def total_cost(self, flow: ArrayLike) -> float:
-        """What all travellers spend together: sum_a t_a(x) x_a.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> network = wdro.traffic.Network(
-        ...     tails=[0, 0], heads=[1, 1], capacity=[5.0, 10.0], free_flow_time=[1.0, 2.0],
-        ...     b=1.0, power=2.0, demand=[[0.0, 10.0], [0.0, 0.0]],
-        ... )
-        >>> network.total_cost([10.0, 0.0]), network.total_cost([5.0, 5.0])
-        (50.0, 22.5)
-        """
+        """What all travellers spend together: sum_a t_a(x) x_a."""
         x = as_flow(flow, self, one=True)
         return float(self.travel_time(x) @ x)
 
@@ -155,15 +126,6 @@ class Network:
 
         Capacities become (alpha/b)^(1/power) c. Networks that fold the capacity into b (c = 1 and
         b as small as 1e-71) must be rewritten so before b or the power is perturbed.
-
-        Examples
-        --------
-        >>> import numpy as np, wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> twin = network.normalized(alpha=1.0)
-        >>> flow = np.full(network.n_arcs, 1000.0)
-        >>> bool(np.allclose(twin.travel_time(flow), network.travel_time(flow)))
-        True
         """
         return self.replace(
             capacity=_normalized_capacity(self, alpha),
@@ -171,14 +133,7 @@ class Network:
         )
 
     def scaled_demand(self, factor: float) -> Network:
-        """The network with every demand multiplied by a factor >= 0.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> float(wdro.datasets.sioux_falls().scaled_demand(0.5).total_demand)
-        180300.0
-        """
+        """The network with every demand multiplied by a factor >= 0."""
         return self.replace(demand=self.demand * factor)
 
     def replace(self, **changes: Any) -> Network:
@@ -203,13 +158,6 @@ class Network:
 
         An arc's key is its index. Nodes carry zone (the index, or None), through and pos; the graph
         carries name and demand, {(origin, destination): trips}.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> graph = wdro.datasets.sioux_falls().to_networkx()
-        >>> graph.number_of_nodes(), graph.number_of_edges()
-        (24, 76)
         """
         names, ends = self.nodes, [self.nodes[z] for z in self.zones]
         zone = {int(node): z for z, node in enumerate(self.zones)}
@@ -289,13 +237,6 @@ class Network:
         names
             Of the ends of a link: "gmns" (`from_node_id`, `to_node_id`) or "aequilibrae" (`a_node`,
             `b_node`, with `direction` 1, as its Graph takes them).
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> frames = wdro.datasets.sioux_falls().to_frames()
-        >>> list(frames.links.columns)[:4], list(frames.demand.columns)
-        (['link_id', 'from_node_id', 'to_node_id', 'capacity'], ['origin', 'destination', 'trips'])
         """
         return frames_of(self, names)
 

@@ -21,7 +21,6 @@ def drop_unreachable(network: Network) -> Network:
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> network = wdro.traffic.Network(                    # one road, from a to b
     ...     tails=[0], heads=[1], capacity=5.0, free_flow_time=1.0, b=0.15, power=4.0,
     ...     demand=[[0.0, 10.0], [2.0, 0.0]], nodes=("a", "b"),

@@ -315,7 +315,6 @@ class NetworkFrames(NamedTuple):
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> links, demand, nodes = wdro.datasets.sioux_falls().to_frames()
     >>> len(links), len(demand), len(nodes)
     (76, 528, 24)

@@ -61,7 +61,6 @@ def renumbered(network: Network) -> Network:
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> network = wdro.traffic.Network(
     ...     tails=[0, 1], heads=[1, 0], capacity=5.0, free_flow_time=1.0, b=0.15, power=4.0,
     ...     demand=[[0.0, 10.0], [0.0, 0.0]], nodes=("home", "work"),

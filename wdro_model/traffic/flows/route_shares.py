@@ -37,8 +37,6 @@ class RouteShares(Partition):
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> routes = wdro.traffic.RouteShares(network)
     >>> demand = wdro.UncertainParameter(
     ...     len(routes.pairs), "demand", samples=[routes.demand, 1.2 * routes.demand],
@@ -72,16 +70,7 @@ class RouteShares(Partition):
         """(pairs,) the trips between the zones of each pair."""
 
     def demands(self, matrices: Any) -> np.ndarray:
-        """The demand (..., pairs) of the pairs, from matrices (..., Z, Z).
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> routes = wdro.traffic.RouteShares(network)
-        >>> routes.demands([network.demand, 2 * network.demand]).shape
-        (2, 528)
-        """
+        """The demand (..., pairs) of the pairs, from matrices (..., Z, Z)."""
         if sp.issparse(matrices):
             return np.asarray(sp.csr_array(matrices)[self.zones[:, 0], self.zones[:, 1]]).ravel()
         array = as_numbers(matrices, "demand")
@@ -102,15 +91,6 @@ class RouteShares(Partition):
         demand
             (pairs,) in the order of `pairs`: an uncertain parameter, a parameter or numbers; the
             network's own if not given.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> routes = wdro.traffic.RouteShares(network)
-        >>> shares = routes.minimize(routes.uses.T @ network.free_flow_time)
-        >>> routes.link_flow(shares).shape
-        (76,)
         """
         trips = self.demand if demand is None else demand
         shape = np.shape(trips) if not hasattr(trips, "shape") else trips.shape

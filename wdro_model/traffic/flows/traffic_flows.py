@@ -152,13 +152,7 @@ class TrafficFlows(FeasibleSet):
         return TowardsEquilibrium(self)
 
     def reset(self) -> None:
-        """Forget what earlier solves have learnt, so that a run can be repeated exactly.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> wdro.sets.TrafficFlows(wdro.datasets.sioux_falls()).reset()     # every solve does so
-        """
+        """Forget what earlier solves have learnt, so that a run can be repeated exactly."""
         super().reset()
         if self.backend == "numba":
             self.memory.state = None
@@ -166,16 +160,7 @@ class TrafficFlows(FeasibleSet):
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
     ) -> Vector:
-        """The all-or-nothing assignment for the given weights of the arcs, as a fresh array.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> flow = wdro.sets.TrafficFlows(network).minimize(network.free_flow_time)
-        >>> flow.shape
-        (76,)
-        """
+        """The all-or-nothing assignment for the given weights of the arcs, as a fresh array."""
         if lower is not None or upper is not None:
             raise ValueError(
                 f"{self!r} cannot be minimised within bounds on the flows of its arcs: its oracle "
@@ -190,15 +175,7 @@ class TrafficFlows(FeasibleSet):
         return self._oracle(weights / max(weights.max() / SUMMABLE, 1.0))
 
     def plot(self, x: ArrayLike, path: Any = None, *, ax: Any = None) -> Any:
-        """A map of a flow, as `traffic.plot_flows` draws it; bars where there is no Network.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> flows = wdro.sets.TrafficFlows(network)
-        >>> figure = flows.plot(flows.minimize(network.free_flow_time))     # or .plot(x, "map.png")
-        """
+        """A map of a flow, as `traffic.plot_flows` draws it; bars where there is no Network."""
         from wdro_model.traffic.maps import plot_flows
         from wdro_model.traffic.network import Network
 
@@ -207,16 +184,7 @@ class TrafficFlows(FeasibleSet):
         return plot_flows(self.network, np.ravel(x), path, ax=ax)
 
     def shortest_costs(self, weights: ArrayLike) -> Vector:
-        """The least cost of a trip between each pair of zones (Z, Z); inf where there is no way.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> costs = wdro.sets.TrafficFlows(network).shortest_costs(network.free_flow_time)
-        >>> costs.shape, float(costs[0, 1])
-        ((24, 24), 6.0)
-        """
+        """The least cost of a trip between each pair of zones (Z, Z); inf where there is no way."""
         zones, graph = self.trips.zones, self.graph
         matrix = graph.matrix(graph.weights(self._as_weights(weights, graph.proper)))
         costs = np.empty((zones.size, zones.size))
@@ -230,14 +198,6 @@ class TrafficFlows(FeasibleSet):
         """The all-or-nothing assignment path by path: one path for each pair with demand.
 
         Assignments can be mixed: `0.4 * flows.shortest_paths(v) + 0.6 * flows.shortest_paths(w)`.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> paths = wdro.sets.TrafficFlows(network).shortest_paths(network.free_flow_time)
-        >>> len(paths), paths[0].origin, paths[0].destination
-        (528, 1, 2)
         """
         return shortest_routes(self.graph, self._as_weights(weights))
 
@@ -253,16 +213,6 @@ class TrafficFlows(FeasibleSet):
         `tolerance` times the total demand. Solves a linear program: for small networks. On large
         ones x must be the equilibrium of the weights, and bushes find its paths in seconds (with
         Numba); an `Assignment` of `equilibrium` has its own `path_flows()`.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> flows = wdro.sets.TrafficFlows(network)
-        >>> x = flows.minimize(network.free_flow_time)
-        >>> paths = flows.path_flows(x, network.free_flow_time)
-        >>> round(sum(path.flow for path in paths))
-        360600
         """
         point = as_direction(x, self.dimension, kind="x")
         metric = np.ones(self.dimension) if weights is None else self._as_weights(weights)
@@ -285,14 +235,6 @@ class TrafficFlows(FeasibleSet):
         nodes that may not be passed, carry no y_o. The program is in the shares y_o / demand of o.
         Beside all mixtures of path flows it admits circulations, which cost nothing less in
         nonnegative directions: minima of linear functions with nonnegative slopes are the same.
-
-        Examples
-        --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> flows = wdro.sets.TrafficFlows(wdro.datasets.sioux_falls())
-        >>> x = cp.Variable(flows.dimension)
-        >>> all(constraint.is_dcp() for constraint in flows.constraints(x))
-        True
         """
         x = as_flat(x, self.dimension)
         split = self.origin_flows()
@@ -312,14 +254,6 @@ class TrafficFlows(FeasibleSet):
         """Is x within `tolerance` times the total demand of flows that route the demand?
 
         Circulations within the demand of each origin are let pass, as in `constraints`.
-
-        Examples
-        --------
-        >>> import numpy as np, wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> flows = wdro.sets.TrafficFlows(network)
-        >>> flows.contains(flows.minimize(network.free_flow_time)), flows.contains(np.zeros(76))
-        (True, False)
         """
         point = as_direction(x, self.dimension, kind="x")
         if self.is_unbalanced(point, tolerance):
@@ -335,13 +269,6 @@ class TrafficFlows(FeasibleSet):
 
         What differs by d in all, over the arcs, has nodes out of balance by up to 2 d in all. Takes
         no program, and says nothing of flows that do balance.
-
-        Examples
-        --------
-        >>> import numpy as np, wdro_model as wdro
-        >>> flows = wdro.sets.TrafficFlows(wdro.datasets.sioux_falls())
-        >>> flows.is_unbalanced(np.zeros(76)), flows.is_unbalanced(flows.minimize(np.ones(76)))
-        (True, False)
         """
         x = as_direction(x, self.dimension, kind="x")
         trips, n = self.trips, len(self.trips.names)
@@ -371,15 +298,7 @@ class TrafficFlows(FeasibleSet):
         return count_of(self.trips, self.bounds[1])
 
     def with_backend(self, name: str, *, threads: int | None = None) -> Self:
-        """The same set, minimised by another backend.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> flows = wdro.sets.TrafficFlows(wdro.datasets.sioux_falls(), backend="scipy")
-        >>> flows.backend, flows.with_backend("networkx").backend
-        ('scipy', 'networkx')
-        """
+        """The same set, minimised by another backend."""
         twin = self.__copy__()
         twin.threads = _as_threads(threads)
         twin.use_backend(name)

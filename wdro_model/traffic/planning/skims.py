@@ -41,8 +41,6 @@ class LinkResults(Tabular):
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> results = wdro.traffic.link_results(network, wdro.traffic.equilibrium(network).flow)
     >>> results.to_frame().loc[0, ["tail", "head", "free_flow_time"]].tolist()
     [1.0, 2.0, 6.0]
@@ -121,8 +119,6 @@ def link_results(network: Network, flow: ArrayLike) -> LinkResults:
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> flow, _ = wdro.traffic.equilibrium(network)
     >>> results = wdro.traffic.link_results(network, flow)
     >>> print(str(results).splitlines()[-2])
@@ -149,8 +145,6 @@ class SelectedTrips(Tabular):
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> paths = wdro.sets.TrafficFlows(network).shortest_paths(network.free_flow_time)
     >>> selected = wdro.traffic.select_link(network, paths, (1, 2))
     >>> selected.arc, selected.total
@@ -222,8 +216,6 @@ def select_link(network: Network, flow: Any, arc: Any) -> SelectedTrips:
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> flow, _ = wdro.traffic.equilibrium(network, gap=1e-4)
     >>> selected = wdro.traffic.select_link(network, flow, (10, 16))
     >>> bool(abs(selected.total - flow[selected.arc]) < 1.0)
@@ -290,8 +282,6 @@ class Skims(Mapping[str, Array]):
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> skims = wdro.traffic.skim(network, network.free_flow_time)
     >>> skims["cost"].shape, float(skims["cost"][0, 1])
     ((24, 24), 6.0)
@@ -311,16 +301,7 @@ class Skims(Mapping[str, Array]):
         return len(self.matrices)
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with a row for each pair of different zones.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> frame = wdro.traffic.skim(network, network.free_flow_time).to_frame()
-        >>> len(frame), list(frame.columns)
-        (552, ['origin', 'destination', 'cost'])
-        """
+        """A pandas DataFrame with a row for each pair of different zones."""
         origins, destinations = np.nonzero(~np.eye(len(self.zones), dtype=bool))
         return pandas("to_frame()").DataFrame(
             {
@@ -348,8 +329,6 @@ def skim(network: Network, cost: ArrayLike, along: Mapping[str, ArrayLike] | Non
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> flow, _ = wdro.traffic.equilibrium(network)
     >>> skims = wdro.traffic.skim(network, network.travel_time(flow), {"links": np.ones(76)})
     >>> round(float(skims["cost"][0, 12]), 2), float(skims["links"][0, 12])
@@ -422,8 +401,6 @@ def marginal_tolls(network: Network, flow: ArrayLike) -> np.ndarray:
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> best, _ = wdro.traffic.social_optimum(network)
     >>> tolls = wdro.traffic.marginal_tolls(network, best)
     >>> tolled = network.replace(fixed_cost=network.fixed_cost + tolls)

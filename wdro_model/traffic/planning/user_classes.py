@@ -40,8 +40,6 @@ class UserClass:
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> cars = wdro.traffic.UserClass("cars", 0.9 * network.demand, value_of_time=20.0)
     >>> trucks = wdro.traffic.UserClass(
     ...     "trucks", 0.1 * network.demand, value_of_time=60.0, pce=2.5
@@ -78,8 +76,6 @@ class ClassAssignment(Tabular):
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> half = 0.5 * network.demand
     >>> classes = [wdro.traffic.UserClass(name, half) for name in ("red", "blue")]
     >>> result = wdro.traffic.class_equilibrium(network, classes, gap=1e-2)
@@ -106,17 +102,7 @@ class ClassAssignment(Tabular):
         return self.network.travel_time(self.volume)
 
     def cost(self, name: str) -> Array:
-        """(A,) what a class chooses its paths by, in units of time.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> classes = [wdro.traffic.UserClass("all", network.demand, 2.0, fixed_cost=1.0)]
-        >>> result = wdro.traffic.class_equilibrium(network, classes, gap=1e-2)
-        >>> float((result.cost("all") - result.time).max().round(12))
-        0.5
-        """
+        """(A,) what a class chooses its paths by, in units of time."""
         for user in self.classes:
             if user.name == name:
                 return self.time + _charges(user, self.network)
@@ -184,8 +170,6 @@ def class_equilibrium(
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> toll = np.where(network.capacity > 2e4, 5.0, 0.0)             # on the motorways
     >>> poor = wdro.traffic.UserClass("poor", 0.5 * network.demand, 1.0, fixed_cost=toll)
     >>> rich = wdro.traffic.UserClass("rich", 0.5 * network.demand, 10.0, fixed_cost=toll)

@@ -95,9 +95,7 @@ class TrafficRanges:
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> room = wdro.datasets.TrafficRanges(time=(0.5, 1.5), alpha=(0.0, 0.5), beta=(2.0, 6.0))
-    >>> network = wdro.datasets.sioux_falls()
     >>> wdro.datasets.training_scenarios(network, ranges=room).ranges == room
     True
     """
@@ -126,7 +124,6 @@ class TrafficDraw:
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> draw = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls()).sample(5, seed=0)
     >>> draw.time.shape
     (5, 76)
@@ -139,17 +136,7 @@ class TrafficDraw:
     __repr__ = brief_fields
 
     def as_test(self, time: Any, alpha: Any, beta: Any) -> Mapping[Any, np.ndarray]:
-        """The scenarios by parameter, as `compare` and `problem.losses` take them.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls())
-        >>> time, alpha, beta = scenarios.parameters(10, seed=0)
-        >>> held_out = scenarios.sample(50, seed=1).as_test(time, alpha, beta)
-        >>> held_out[time].shape
-        (50, 76)
-        """
+        """The scenarios by parameter, as `compare` and `problem.losses` take them."""
         return {time: self.time, alpha: self.alpha, beta: self.beta}
 
 
@@ -180,7 +167,6 @@ class TrafficScenarios:
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls())
     >>> draw = scenarios.sample(10, seed=0)
     >>> draw.time.shape, draw.alpha.shape, draw.beta.shape
@@ -221,17 +207,7 @@ class TrafficScenarios:
         return Box(least * times, most * times), Box(*self.ranges.alpha), Box(*self.ranges.beta)
 
     def sample(self, count: int, seed: int | None = None) -> TrafficDraw:
-        """Draw `count` independent scenarios.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls())
-        >>> beta = scenarios.sample(100, seed=0).beta
-        >>> low, high = scenarios.beta_range
-        >>> bool(((low <= beta) & (beta <= high)).all())
-        True
-        """
+        """Draw `count` independent scenarios."""
         check_count(count)
         rng = np.random.default_rng(as_seed(seed))
         multiples = rng.uniform(*self.time_range, size=(count, self.network.n_arcs))
@@ -242,19 +218,7 @@ class TrafficScenarios:
     def parameters(
         self, count: int, seed: int | None = None
     ) -> tuple[UncertainParameter, UncertainParameter, UncertainParameter]:
-        """The uncertain parameters time, alpha and beta with `count` samples and their supports.
-
-        Examples
-        --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls())
-        >>> network = scenarios.network
-        >>> x = cp.Variable(network.n_arcs, nonneg=True)
-        >>> time, alpha, beta = scenarios.parameters(10, seed=0)
-        >>> loss = wdro.traffic.beckmann(x, network.capacity, time, alpha, beta)
-        >>> time.count, time.shape, loss.is_convex()
-        (10, (76,), True)
-        """
+        """The uncertain parameters time, alpha and beta with `count` samples and their supports."""
         draw = self.sample(count, seed)
         time, alpha, beta = self.supports
         return (
@@ -304,7 +268,6 @@ def training_scenarios(
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> scenarios = wdro.datasets.training_scenarios(wdro.datasets.sioux_falls(), mu_beta=1.0)
     >>> tuple(round(end, 2) for end in scenarios.beta_range)          # below the nominal 4
     (2.55, 3.45)
@@ -354,7 +317,6 @@ def shifted_scenarios(
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> scenarios = wdro.datasets.shifted_scenarios(wdro.datasets.sioux_falls(), severity=1.0)
     >>> tuple(round(end, 2) for end in scenarios.beta_range)          # above it
     (4.55, 5.45)

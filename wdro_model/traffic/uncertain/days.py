@@ -84,8 +84,6 @@ class DayDraw:
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> days = wdro.traffic.TrafficDays(network).sample(10, seed=0)
     >>> uncertain = wdro.traffic.UncertainNetwork(network, **days.conditions())
     >>> uncertain.count
@@ -106,15 +104,7 @@ class DayDraw:
     __repr__ = brief_fields
 
     def conditions(self) -> dict[str, Array]:
-        """The arguments of `UncertainNetwork` and of its `as_test` and `networks`.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> days = wdro.traffic.TrafficDays(wdro.datasets.sioux_falls()).sample(10, seed=0)
-        >>> sorted(days.conditions())
-        ['capacity', 'demand_level', 'free_flow_time']
-        """
+        """The arguments of `UncertainNetwork` and of its `as_test` and `networks`."""
         return {
             "capacity": self.capacity,
             "free_flow_time": self.free_flow_time,
@@ -142,8 +132,6 @@ class TrafficDays:
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> law = wdro.traffic.TrafficDays(network, incident=0.05, incident_capacity=0.4)
     >>> days = law.sample(100, seed=0)
     >>> days.capacity.shape, bool((days.capacity <= network.capacity).all())
@@ -178,15 +166,7 @@ class TrafficDays:
         as_amount(self.demand_deviation, "demand_deviation")
 
     def sample(self, count: int, seed: int | None = None) -> DayDraw:
-        """Draw `count` independent days.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> days = wdro.traffic.TrafficDays(wdro.datasets.sioux_falls()).sample(5, seed=0)
-        >>> days.demand_level.shape
-        (5,)
-        """
+        """Draw `count` independent days."""
         check_count(count)
         rng = np.random.default_rng(as_seed(seed))
         network = self.network
@@ -225,7 +205,6 @@ class ObservedTimes:
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
     >>> hours = np.arange(48)[:, None] % 24
     >>> times = 5.0 + np.where(np.isin(hours, [7, 8]), 3.0, 0.0) + np.zeros((48, 2))
     >>> mornings = wdro.traffic.ObservedTimes(times, period=24, within=[7, 8])
@@ -265,15 +244,7 @@ class ObservedTimes:
             )
 
     def sample(self, count: int, seed: int | None = None) -> Array:
-        """`count` rows (count, A), drawn in blocks.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> wdro.traffic.ObservedTimes([[1.0, 2.0], [3.0, 4.0]], block=2).sample(2, seed=0)
-        array([[1., 2.],
-               [3., 4.]])
-        """
+        """`count` rows (count, A), drawn in blocks."""
         check_count(count)
         rng = np.random.default_rng(as_seed(seed))
         starts = rng.choice(self._starts, size=-(-count // self.block))
@@ -281,15 +252,7 @@ class ObservedTimes:
         return self.times[rows]
 
     def parameter(self, name: str = "time") -> UncertainParameter:
-        """The uncertain times (A,), with all rows as samples and nonnegative.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> time = wdro.traffic.ObservedTimes([[1.0, 2.0], [3.0, 4.0]]).parameter()
-        >>> time.count, time.shape
-        (2, (2,))
-        """
+        """The uncertain times (A,), with all rows as samples and nonnegative."""
         return UncertainParameter(
             self.times.shape[1], name, samples=self.times, support=Nonnegative()
         )
@@ -342,8 +305,6 @@ def reroute(network: Network, flow: ArrayLike, share: float = 1.0, *, gap: float
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> flow, _ = wdro.traffic.equilibrium(network, gap=1e-3)
     >>> flooded = network.replace(capacity=0.7 * network.capacity)
     >>> after = wdro.traffic.reroute(flooded, flow, share=0.5)
@@ -377,8 +338,6 @@ class ReroutingTest(Tabular):
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> uncertain = wdro.traffic.UncertainNetwork(network, capacity=[0.7, 0.9])
     >>> flow, _ = wdro.traffic.equilibrium(network, gap=1e-2)
     >>> test = wdro.traffic.rerouting_test(uncertain.networks(), {"plan": flow}, shares=[0, 1])
@@ -436,8 +395,6 @@ def rerouting_test(
 
     Examples
     --------
-    >>> import wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> cases = [network.replace(capacity=c * network.capacity) for c in (0.6, 0.8)]
     >>> plans = {"empty roads": wdro.traffic.all_or_nothing(network, network.free_flow_time)}
     >>> test = wdro.traffic.rerouting_test(cases, plans, shares=[0.0, 1.0], gap=1e-2)

@@ -52,8 +52,6 @@ class UncertainNetwork:
 
     Examples
     --------
-    >>> import cvxpy as cp, numpy as np, wdro_model as wdro
-    >>> network = wdro.datasets.sioux_falls()
     >>> left = np.random.default_rng(0).uniform(0.7, 1.0, size=(20, network.n_arcs))
     >>> uncertain = wdro.traffic.UncertainNetwork(network, capacity=left * network.capacity)
     >>> x = cp.Variable(network.n_arcs, nonneg=True)
@@ -111,30 +109,11 @@ class UncertainNetwork:
             )
 
     def beckmann(self, x: Any) -> Any:
-        """Beckmann's objective, fixed costs included, affine in the uncertain parameters.
-
-        Examples
-        --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> uncertain = wdro.traffic.UncertainNetwork(network, demand_level=[0.9, 1.1])
-        >>> loss = uncertain.beckmann(cp.Variable(network.n_arcs, nonneg=True))
-        >>> wdro.loss.degree(loss, [uncertain.time, uncertain.delay])
-        1.0
-        """
+        """Beckmann's objective, fixed costs included, affine in the uncertain parameters."""
         return self._cost(x, integrated=True)
 
     def system_cost(self, x: Any) -> Any:
-        """What all drivers spend together, affine in the uncertain parameters.
-
-        Examples
-        --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> uncertain = wdro.traffic.UncertainNetwork(network, capacity=[0.8, 1.0, 1.1])
-        >>> uncertain.system_cost(cp.Variable(network.n_arcs, nonneg=True)).is_convex()
-        True
-        """
+        """What all drivers spend together, affine in the uncertain parameters."""
         return self._cost(x, integrated=False)
 
     def as_test(self, **scenarios: Any) -> dict[UncertainParameter, Array]:
@@ -144,14 +123,6 @@ class UncertainNetwork:
         ----------
         **scenarios
             The arguments that were given at construction, of other scenarios.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> uncertain = wdro.traffic.UncertainNetwork(network, capacity=[0.8, 1.0, 1.1])
-        >>> uncertain.as_test(capacity=[0.5, 0.6])[uncertain.delay].shape
-        (2, 76)
         """
         time, delay = self._others(scenarios).coefficients(self.network)
         found = {self.delay: delay}
@@ -166,14 +137,6 @@ class UncertainNetwork:
         ----------
         **scenarios
             As for `as_test`; the scenarios of construction if none are given.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> network = wdro.datasets.sioux_falls()
-        >>> uncertain = wdro.traffic.UncertainNetwork(network, demand_level=[0.9, 1.1])
-        >>> [float(case.total_demand) for case in uncertain.networks()]
-        [324540.0, 396660.0]
         """
         cases = self._others(scenarios) if scenarios else self._scenarios
         return cases.networks(self.network)
