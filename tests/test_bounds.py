@@ -132,7 +132,7 @@ def test_erm_under_shift():
         (lambda: bounds.gaussian_dual_bound(1.0, 1.0, 0.1, 2.5), "dimension must be an integer"),
         (lambda: bounds.Estimator(1, 1, 1, 1, 5, 6, 1), "batch_size=6 is larger than the 5 sam"),
         (lambda: bounds.Estimator(1, 1, 1, 1, 5, 5, 1, 2.0, 1.0), "cost_lower must be at most"),
-        (lambda: bounds.erm_bound(1.0, 10, 10, 1.0), "confidence must be strictly between 0 and"),
+        (lambda: bounds.erm_bound(1.0, 10, 10, 1.0), "confidence must be a number between 0 and 1"),
         (lambda: bounds.erm_bound(1.0, 10, 0, 0.9), "decisions must be an integer of at least 1"),
         (lambda: bounds.erm_bound(True, 10, 1, 0.9), "loss_bound must be a nonnegative"),
         (lambda: bounds.convergence_bound(1.0, -1), "iteration must be an integer of at least 0"),

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
 
 import numpy as np
+
+from wdro_model import checks
 
 __all__ = [
     "Estimator",
@@ -46,8 +47,7 @@ def dual_bound(loss_bound: float, radius: float, mean_cost: float) -> float:
 
     Examples
     --------
-    >>> from wdro_model import bounds
-    >>> bounds.dual_bound(loss_bound=10.0, radius=2.0, mean_cost=1.0)
+    >>> wdro.bounds.dual_bound(loss_bound=10.0, radius=2.0, mean_cost=1.0)
     20.0
     """
     _nonnegative(loss_bound=loss_bound, radius=radius, mean_cost=mean_cost)
@@ -71,8 +71,7 @@ def gaussian_dual_bound(
 
     Examples
     --------
-    >>> from wdro_model import bounds
-    >>> bounds.gaussian_dual_bound(loss_bound=10.0, radius=2.0, sigma=0.5, dimension=4)
+    >>> wdro.bounds.gaussian_dual_bound(loss_bound=10.0, radius=2.0, sigma=0.5, dimension=4)
     20.0
     """
     _nonnegative(loss_bound=loss_bound, radius=radius)
@@ -94,8 +93,7 @@ class Estimator:
 
     Examples
     --------
-    >>> from wdro_model import bounds
-    >>> estimator = bounds.Estimator(
+    >>> estimator = wdro.bounds.Estimator(
     ...     loss_bound=1.0, epsilon=0.5, sigma=0.1, dimension=4, size=100, batch_size=10, draws=10
     ... )
     >>> round(estimator.log_variance(dual=2.0, log_square=0.0), 2)
@@ -169,9 +167,8 @@ def decision_variance(estimator: Estimator, dual: float, gradient_bound: float) 
 
     Examples
     --------
-    >>> from wdro_model import bounds
-    >>> estimator = bounds.Estimator(1.0, 0.5, 0.1, dimension=4, size=100, batch_size=10, draws=10)
-    >>> round(bounds.decision_variance(estimator, dual=2.0, gradient_bound=1.0), 1)
+    >>> estimator = wdro.bounds.Estimator(1.0, 0.5, 0.1, 4, size=100, batch_size=10, draws=10)
+    >>> round(wdro.bounds.decision_variance(estimator, dual=2.0, gradient_bound=1.0), 1)
     120.6
     """
     return _exp(log_decision_variance(estimator, dual, gradient_bound))
@@ -182,9 +179,8 @@ def log_decision_variance(estimator: Estimator, dual: float, gradient_bound: flo
 
     Examples
     --------
-    >>> from wdro_model import bounds
-    >>> paper = bounds.Estimator(1.0, 1e-4, 0.01, dimension=100, size=100, batch_size=10, draws=10)
-    >>> round(bounds.log_decision_variance(paper, dual=2.0, gradient_bound=1.0))
+    >>> paper = wdro.bounds.Estimator(1.0, 1e-4, 0.01, 100, size=100, batch_size=10, draws=10)
+    >>> round(wdro.bounds.log_decision_variance(paper, dual=2.0, gradient_bound=1.0))
     40048
     """
     _nonnegative(gradient_bound=gradient_bound)
@@ -201,9 +197,8 @@ def dual_variance(estimator: Estimator, dual: float, cost_bound: float) -> float
 
     Examples
     --------
-    >>> from wdro_model import bounds
-    >>> estimator = bounds.Estimator(1.0, 0.5, 0.1, dimension=4, size=100, batch_size=10, draws=10)
-    >>> round(bounds.dual_variance(estimator, dual=2.0, cost_bound=3.0), 1)
+    >>> estimator = wdro.bounds.Estimator(1.0, 0.5, 0.1, 4, size=100, batch_size=10, draws=10)
+    >>> round(wdro.bounds.dual_variance(estimator, dual=2.0, cost_bound=3.0), 1)
     1085.8
     """
     return _exp(log_dual_variance(estimator, dual, cost_bound))
@@ -214,9 +209,8 @@ def log_dual_variance(estimator: Estimator, dual: float, cost_bound: float) -> f
 
     Examples
     --------
-    >>> from wdro_model import bounds
-    >>> estimator = bounds.Estimator(1.0, 0.5, 0.1, dimension=4, size=100, batch_size=10, draws=10)
-    >>> round(bounds.log_dual_variance(estimator, dual=2.0, cost_bound=3.0), 2)
+    >>> estimator = wdro.bounds.Estimator(1.0, 0.5, 0.1, 4, size=100, batch_size=10, draws=10)
+    >>> round(wdro.bounds.log_dual_variance(estimator, dual=2.0, cost_bound=3.0), 2)
     6.99
     """
     _nonnegative(cost_bound=cost_bound)
@@ -232,9 +226,8 @@ def full_variance(
 
     Examples
     --------
-    >>> from wdro_model import bounds
-    >>> estimator = bounds.Estimator(1.0, 0.5, 0.1, dimension=4, size=100, batch_size=10, draws=10)
-    >>> round(bounds.full_variance(estimator, dual=2.0, gradient_bound=1.0, cost_bound=3.0))
+    >>> estimator = wdro.bounds.Estimator(1.0, 0.5, 0.1, 4, size=100, batch_size=10, draws=10)
+    >>> round(wdro.bounds.full_variance(estimator, dual=2.0, gradient_bound=1.0, cost_bound=3.0))
     1206
     """
     return _exp(log_full_variance(estimator, dual, gradient_bound, cost_bound))
@@ -247,9 +240,8 @@ def log_full_variance(
 
     Examples
     --------
-    >>> from wdro_model import bounds
-    >>> estimator = bounds.Estimator(1.0, 0.5, 0.1, dimension=4, size=100, batch_size=10, draws=10)
-    >>> round(bounds.log_full_variance(estimator, 2.0, gradient_bound=1.0, cost_bound=3.0), 2)
+    >>> estimator = wdro.bounds.Estimator(1.0, 0.5, 0.1, 4, size=100, batch_size=10, draws=10)
+    >>> round(wdro.bounds.log_full_variance(estimator, 2.0, gradient_bound=1.0, cost_bound=3.0), 2)
     7.1
     """
     _nonnegative(gradient_bound=gradient_bound, cost_bound=cost_bound)
@@ -283,8 +275,7 @@ def convergence_constant(
 
     Examples
     --------
-    >>> from wdro_model import bounds
-    >>> constant = bounds.convergence_constant(
+    >>> constant = wdro.bounds.convergence_constant(
     ...     initial_gap=1.0, initial_gradient=2.0, smoothness=1.0, diameter=2.0, log_variance=3.0
     ... )
     >>> round(constant, 1)
@@ -305,8 +296,7 @@ def log_convergence_constant(
 
     Examples
     --------
-    >>> from wdro_model import bounds
-    >>> round(bounds.log_convergence_constant(1.0, 2.0, 1.0, 2.0, log_variance=40_000.0))
+    >>> round(wdro.bounds.log_convergence_constant(1.0, 2.0, 1.0, 2.0, log_variance=40_000.0))
     20003
     """
     _nonnegative(initial_gap=initial_gap, initial_gradient=initial_gradient)
@@ -325,8 +315,7 @@ def convergence_bound(constant: float, iteration: int) -> float:
 
     Examples
     --------
-    >>> from wdro_model import bounds
-    >>> round(bounds.convergence_bound(73.0, iteration=10**6), 2)
+    >>> round(wdro.bounds.convergence_bound(73.0, iteration=10**6), 2)
     0.73
     """
     if not constant >= 0:
@@ -353,16 +342,12 @@ def erm_bound(
 
     Examples
     --------
-    >>> from wdro_model import bounds
-    >>> round(bounds.erm_bound(loss_bound=1.0, size=1000, decisions=2**20, confidence=0.95), 2)
+    >>> round(wdro.bounds.erm_bound(loss_bound=1.0, size=1000, decisions=2**20, confidence=0.95), 2)
     0.37
     """
     _nonnegative(loss_bound=loss_bound, tolerance=tolerance)
     _count(size=size, decisions=decisions)
-    if not (isinstance(confidence, Real) and 0 < confidence < 1):
-        raise ValueError(
-            f"confidence must be strictly between 0 and 1, such as 0.95, got {confidence!r}."
-        )
+    checks.number("confidence", confidence, low=0, high=1, open=True, hint="such as 0.95")
     log_ratio = math.log(2) + math.log(decisions) - math.log1p(-float(confidence))
     return 2.0 * loss_bound * math.sqrt(2.0 * log_ratio / size) + tolerance
 
@@ -389,8 +374,7 @@ def erm_shift_bound(
 
     Examples
     --------
-    >>> from wdro_model import bounds
-    >>> bound = bounds.erm_shift_bound(
+    >>> bound = wdro.bounds.erm_shift_bound(
     ...     loss_bound=1.0, size=1000, decisions=2**20, confidence=0.95, radius=0.01, lipschitz=1.0
     ... )
     >>> round(bound, 2)
@@ -415,23 +399,16 @@ def _exp(value: float) -> float:
         return math.inf
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _nonnegative(**values: float) -> None:
     for name, value in values.items():
-        if not _is_number(value) or value < 0:
-            raise ValueError(f"{name} must be a nonnegative finite number, got {value!r}.")
+        checks.number(name, value, low=0)
 
 
 def _positive(**values: float) -> None:
     for name, value in values.items():
-        if not _is_number(value) or value <= 0:
-            raise ValueError(f"{name} must be a positive finite number, got {value!r}.")
+        checks.number(name, value, low=0, open=True)
 
 
 def _count(least: int = 1, **values: int) -> None:
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+        checks.whole_number(name, value, low=least)

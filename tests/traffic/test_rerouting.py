@@ -118,9 +118,9 @@ def test_days_have_the_weather_and_incidents_of_their_law(network):
         ({"bad_weather": 1.5}, "bad_weather must be a probability from 0 to 1, got 1.5"),
         ({"incident": [0.1]}, "one for each of the 76 links"),
         ({"incident": -0.1}, "incident must be a probability"),
-        ({"incident_capacity": 0.0}, "incident_capacity must be a finite number > 0"),
-        ({"weather_time": "slow"}, "weather_time must be a finite number > 0, got 'slow'"),
-        ({"demand_deviation": -1.0}, "demand_deviation must be a finite number >= 0"),
+        ({"incident_capacity": 0.0}, "incident_capacity must be a positive finite number"),
+        ({"weather_time": "slow"}, "weather_time must be a positive finite number, got 'slow'"),
+        ({"demand_deviation": -1.0}, "demand_deviation must be a nonnegative finite number"),
     ],
 )
 def test_laws_that_cannot_be_are_refused(network, changes, message):

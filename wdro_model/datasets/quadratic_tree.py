@@ -8,14 +8,15 @@ entries (the others are missing interactions). A scenario is
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from wdro_model import checks
 from wdro_model.compat import networkx as nx
 from wdro_model.display.tables import brief_fields
+from wdro_model.traffic.uncertain.days import check_seed
 from wdro_model.uncertainty.joint import LazySamples
 
 CONNECTION_TRIES = 50
@@ -43,7 +44,6 @@ class TreeCosts:
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> costs = wdro.datasets.quadratic_tree(nodes=6, edges=9, seed=0).training
     >>> data = costs.sample(20, seed=1)
     >>> data.shape, bool((data >= 0).all())
@@ -66,7 +66,7 @@ class TreeCosts:
             )
         object.__setattr__(self, "base", base)
         object.__setattr__(self, "mask", mask.astype(bool))
-        object.__setattr__(self, "noise", _fraction(self.noise, "noise", np.inf))
+        object.__setattr__(self, "noise", checks.number("noise", self.noise, low=0))
         if not np.any(self.mean_direction):
             raise ValueError("every cost is masked or zero; keep at least one positive entry.")
 
@@ -76,30 +76,12 @@ class TreeCosts:
         return _normalized(self.mask * self.base, self.nonnegative)
 
     def sample(self, count: int, seed: int | None = None) -> np.ndarray:
-        """Scenarios (count, m, m); scenario k depends on (seed, k) alone.
-
-        Examples
-        --------
-        >>> import numpy as np, wdro_model as wdro
-        >>> costs = wdro.datasets.quadratic_tree(nodes=6, edges=9, seed=0).training
-        >>> more, fewer = costs.sample(20, seed=1), costs.sample(5, seed=1)
-        >>> bool(np.array_equal(more[:5], fewer))
-        True
-        """
+        """Scenarios (count, m, m); scenario k depends on (seed, k) alone."""
         return self.lazy(count, seed)[:]
 
     def lazy(self, count: int, seed: int | None = None) -> LazySamples:
-        """The scenarios of `sample`, bit for bit, but generated when they are read.
-
-        Examples
-        --------
-        >>> import numpy as np, wdro_model as wdro
-        >>> costs = wdro.datasets.quadratic_tree(nodes=6, edges=9, seed=0).training
-        >>> many = costs.lazy(1_000_000, seed=1)                # takes no memory
-        >>> many.shape, bool(np.array_equal(many[0], costs.sample(1, seed=1)[0]))
-        ((1000000, 9, 9), True)
-        """
-        entropy = np.random.SeedSequence(_seed(seed)).entropy
+        """The scenarios of `sample`, bit for bit, but generated when they are read."""
+        entropy = np.random.SeedSequence(check_seed(seed)).entropy
         return LazySamples(_Draw(self, entropy), count, self.base.shape)
 
 
@@ -127,7 +109,6 @@ class QuadraticTree:
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> instance = wdro.datasets.quadratic_tree(nodes=6, edges=9, seed=0)
     >>> instance.graph.number_of_edges(), instance.nominal.shape
     (9, (9, 9))
@@ -160,19 +141,11 @@ class QuadraticTree:
         complement
             Are the entries that are not drawn anew those that were missing? With mask_shift=0,
             what was missing in the training costs is all that costs something.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> instance = wdro.datasets.quadratic_tree(nodes=6, edges=9, seed=0)
-        >>> test = instance.shifted(seed=1, noise=0.3)
-        >>> test.sample(100, seed=2).shape
-        (100, 9, 9)
         """
-        weight = _fraction(base_shift, "base_shift", 1.0)
-        renewed = _fraction(mask_shift, "mask_shift", 1.0)
+        weight = checks.number("base_shift", base_shift, low=0, high=1)
+        renewed = checks.number("mask_shift", mask_shift, low=0, high=1)
         shape = self.training.base.shape
-        rng = np.random.default_rng(_seed(seed))
+        rng = np.random.default_rng(check_seed(seed))
         base = (1 - weight) * self.training.base + weight * rng.random(shape)
         kept = ~self.training.mask if complement else self.training.mask
         mask = np.where(rng.random(shape) < renewed, rng.random(shape) < KEPT, kept)
@@ -194,7 +167,6 @@ def quadratic_tree(
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> instance = wdro.datasets.quadratic_tree(nodes=6, edges=9, seed=0)
     >>> tree = wdro.sets.SpanningTree(instance.graph)
     >>> x = cp.Variable(9)
@@ -206,7 +178,7 @@ def quadratic_tree(
     'optimal'
     """
     _check_sizes(nodes, edges)
-    rng = np.random.default_rng(_seed(seed))
+    rng = np.random.default_rng(check_seed(seed))
     graph = _connected_graph(int(nodes), int(edges), rng)
     base = rng.random((edges, edges))
     mask = rng.random((edges, edges)) < KEPT
@@ -244,30 +216,11 @@ def _normalized(matrix: np.ndarray, nonnegative: bool) -> np.ndarray:
 
 
 def _check_sizes(nodes: Any, edges: Any) -> None:
-    for name, value in (("nodes", nodes), ("edges", edges)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise ValueError(f"{name} must be an integer, got {value!r}.")
-    if nodes < 2:
-        raise ValueError(f"a spanning tree needs at least 2 nodes, got nodes={nodes}.")
+    checks.whole_number("nodes", nodes, low=2)
+    checks.whole_number("edges", edges)
     most = nodes * (nodes - 1) // 2
     if not nodes - 1 <= edges <= most:
         raise ValueError(
             f"a connected graph on {nodes} nodes has between {nodes - 1} and {most} edges, got "
             f"edges={edges}."
         )
-
-
-def _fraction(given: Any, name: str, most: float) -> float:
-    number = isinstance(given, numbers.Real) and not isinstance(given, bool)
-    if not number or not 0 <= given <= most or given == np.inf:
-        span = "a finite number >= 0" if most == np.inf else f"between 0 and {most:g}"
-        raise ValueError(f"{name} must be {span}, got {given!r}.")
-    return float(given)
-
-
-def _seed(given: Any) -> int | None:
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 0:
-        raise ValueError(f"seed must be a nonnegative integer or None, got {given!r}.")
-    return int(given)

@@ -18,21 +18,38 @@ from typing import Any
 import numpy as np
 from scipy.stats import truncnorm
 
+from wdro_model import checks
 from wdro_model.display.tables import brief_fields
 from wdro_model.traffic.network import Network
-from wdro_model.traffic.uncertain.days import (
-    Range,
-    as_amount,
-    as_range,
-    as_seed,
-    check_count,
-    check_within,
-)
+from wdro_model.traffic.uncertain.days import check_count, check_seed
 from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Box
 
+Range = tuple[float, float]
 FREE = 1e6
 """An arc that does not congest is given this many times the total demand as capacity."""
+
+
+def as_range(given: Any, name: str) -> Range:
+    """A pair of nonnegative numbers, the lower one first."""
+    try:
+        low, high = given
+    except (TypeError, ValueError):
+        raise checks.refuse(name, "two numbers (low, high)", given) from None
+    low, high = (checks.number(name, end, low=0) for end in (low, high))
+    if low > high:
+        raise checks.refuse(name, "(low, high) with low <= high", given)
+    return low, high
+
+
+def check_within(name: str, inner: Range, outer: Range) -> None:
+    """Refuse a range of scenarios that leaves its support."""
+    if inner[0] < outer[0] or inner[1] > outer[1]:
+        raise ValueError(
+            f"{name} would be drawn from [{inner[0]:g}, {inner[1]:g}], which leaves its range "
+            f"[{outer[0]:g}, {outer[1]:g}]; shift less, or give wider ranges=TrafficRanges(...) to "
+            "training and shifted scenarios alike."
+        )
 
 
 def with_common_b(network: Any) -> Network:
@@ -185,8 +202,10 @@ class TrafficScenarios:
     def __post_init__(self) -> None:
         object.__setattr__(self, "network", with_common_b(self.network))
         for name in ("alpha", "beta", "alpha_variance", "capacity_factor"):
-            object.__setattr__(self, name, as_amount(getattr(self, name), name, positive=True))
-        object.__setattr__(self, "beta_width", as_amount(self.beta_width, "beta_width"))
+            object.__setattr__(
+                self, name, checks.number(name, getattr(self, name), low=0, open=True)
+            )
+        object.__setattr__(self, "beta_width", checks.number("beta_width", self.beta_width, low=0))
         object.__setattr__(self, "time_range", as_range(self.time_range, "time_range"))
         if self.ranges is None:
             object.__setattr__(self, "ranges", TrafficRanges.around(self.alpha, self.beta))
@@ -209,7 +228,7 @@ class TrafficScenarios:
     def sample(self, count: int, seed: int | None = None) -> TrafficDraw:
         """Draw `count` independent scenarios."""
         check_count(count)
-        rng = np.random.default_rng(as_seed(seed))
+        rng = np.random.default_rng(check_seed(seed))
         multiples = rng.uniform(*self.time_range, size=(count, self.network.n_arcs))
         beta = rng.uniform(*self.beta_range, size=count)
         alpha = self._alpha(1.0 - rng.random(count), beta)
@@ -273,7 +292,7 @@ def training_scenarios(
     (2.55, 3.45)
     """
     network = network.normalized(alpha)
-    power = common_power(network) if beta is None else as_amount(beta, "beta", positive=True)
+    power = common_power(network) if beta is None else checks.number("beta", beta, low=0, open=True)
     return TrafficScenarios(
         network.replace(power=np.where(network.power > 0, power, 0.0)),
         alpha=(1.0 - mu_alpha) * alpha,
@@ -321,7 +340,7 @@ def shifted_scenarios(
     >>> tuple(round(end, 2) for end in scenarios.beta_range)          # above it
     (4.55, 5.45)
     """
-    amount = as_amount(severity, "severity")
+    amount = checks.number("severity", severity, low=0)
     low, high = time_range
     return training_scenarios(
         network,

@@ -15,6 +15,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model import checks
 from wdro_model.display.tables import Column, Tabular, brief_fields
 from wdro_model.problem import Problem
 from wdro_model.sets import In
@@ -26,56 +27,20 @@ from wdro_model.traffic.network import Network, as_flow
 from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Nonnegative
 
-Range = tuple[float, float]
-
-
-def as_amount(given: Any, name: str, positive: bool = False) -> float:
-    number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
-    if not number or not np.isfinite(given) or given < 0 or (positive and given == 0):
-        sign = "> 0" if positive else ">= 0"
-        raise ValueError(f"{name} must be a finite number {sign}, got {given!r}.")
-    return float(given)
-
-
-def as_range(given: Any, name: str) -> Range:
-    try:
-        low, high = (as_amount(end, name) for end in given)
-    except TypeError:
-        raise ValueError(f"{name} must be two numbers (low, high), got {given!r}.") from None
-    if low > high:
-        raise ValueError(f"{name} must be (low, high) with low <= high, got {given!r}.")
-    return low, high
-
-
-def check_within(name: str, inner: Range, outer: Range) -> None:
-    if inner[0] < outer[0] or inner[1] > outer[1]:
-        raise ValueError(
-            f"{name} would be drawn from [{inner[0]:g}, {inner[1]:g}], which leaves its range "
-            f"[{outer[0]:g}, {outer[1]:g}]; shift less, or give wider ranges=TrafficRanges(...) to "
-            "training and shifted scenarios alike."
-        )
-
-
-def check_count(count: Any) -> None:
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-        raise ValueError(f"count must be an integer of at least 1, got {count!r}.")
-
-
-def as_seed(given: Any) -> int | None:
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 0:
-        raise ValueError(f"seed must be a nonnegative integer or None, got {given!r}.")
-    return int(given)
-
-
-# ------------------------------
-# Days on a network: weather that slows all links, incidents on some, the level of demand
-
-
 Array = np.ndarray
 
 
+def check_seed(seed: Any) -> int | None:
+    """The seed of a generator, or None."""
+    return None if seed is None else checks.whole_number("seed", seed, low=0)
+
+
+def check_count(count: Any) -> int:
+    """The number of scenarios to draw."""
+    return checks.whole_number("count", count, low=1)
+
+
+# ------------------------------------------------------------------ days
 @dataclass(frozen=True, eq=False)
 class DayDraw:
     """N days; made by `TrafficDays.sample`.
@@ -162,13 +127,13 @@ class TrafficDays:
             if not ((values >= 0) & (values <= 1)).all():
                 raise ValueError(f"{name} must be a probability from 0 to 1, got {values}.")
         for name in ("weather_capacity", "weather_time", "incident_capacity"):
-            as_amount(getattr(self, name), name, positive=True)
-        as_amount(self.demand_deviation, "demand_deviation")
+            checks.number(name, getattr(self, name), low=0, open=True)
+        checks.number("demand_deviation", self.demand_deviation, low=0)
 
     def sample(self, count: int, seed: int | None = None) -> DayDraw:
         """Draw `count` independent days."""
         check_count(count)
-        rng = np.random.default_rng(as_seed(seed))
+        rng = np.random.default_rng(check_seed(seed))
         network = self.network
         weather = rng.random(count) < self.bad_weather
         incidents = rng.random((count, network.n_arcs)) < self.incident
@@ -224,7 +189,6 @@ class ObservedTimes:
         if wrong.any():
             at = tuple(map(int, np.argwhere(wrong)[0]))
             raise ValueError(f"times must be finite and >= 0, got {series[at]} at index {at}.")
-        check_count(block)
         kept = _within(len(series), period, within)
         complete = ~np.isnan(series).any(axis=1)
         self.missing = int(np.sum(kept & ~complete))
@@ -232,7 +196,7 @@ class ObservedTimes:
         where = np.flatnonzero(kept & complete)
         self.times: Array = series[where]
         """(T, A) the rows that are kept."""
-        self.block = int(block)
+        self.block = checks.whole_number("block", block, low=1)
         # A block starts where the next `block` rows were observed one after the other.
         last = where[: len(where) - self.block + 1] if len(where) >= self.block else where[:0]
         ends = where[self.block - 1 :][: len(last)]
@@ -246,7 +210,7 @@ class ObservedTimes:
     def sample(self, count: int, seed: int | None = None) -> Array:
         """`count` rows (count, A), drawn in blocks."""
         check_count(count)
-        rng = np.random.default_rng(as_seed(seed))
+        rng = np.random.default_rng(check_seed(seed))
         starts = rng.choice(self._starts, size=-(-count // self.block))
         rows = (starts[:, None] + np.arange(self.block)).ravel()[:count]
         return self.times[rows]
@@ -268,7 +232,7 @@ def _within(count: int, period: Any, within: Any) -> Array:
         return np.ones(count, dtype=bool)
     if period is None or within is None:
         raise ValueError("period and within belong together: period=24, within=[7, 8].")
-    check_count(period)
+    checks.whole_number("period", period, low=1)
     hours = np.atleast_1d(np.asarray(within))
     if hours.dtype.kind not in "iu" or ((hours < 0) | (hours >= period)).any():
         raise ValueError(f"within must be whole numbers from 0 to {period - 1}, got {within!r}.")
@@ -312,13 +276,11 @@ def reroute(network: Network, flow: ArrayLike, share: float = 1.0, *, gap: float
     True
     """
     planned = as_flow(flow, network, one=True)
-    number = isinstance(share, int | float | np.number) and not isinstance(share, bool)
-    if not number or not 0 <= share <= 1:
-        raise ValueError(f"share must be a number from 0 to 1, got {share!r}.")
+    share = checks.number("share", share, low=0, high=1)
     if share == 0:
         return planned
-    staying = (1.0 - float(share)) * planned
-    feasible = TrafficFlows(network.replace(demand=network.demand * float(share)))
+    staying = (1.0 - share) * planned
+    feasible = TrafficFlows(network.replace(demand=network.demand * share))
     x = cp.Variable(network.n_arcs, name="rerouted")
     loss = beckmann(x + staying, network.capacity, network.free_flow_time, network.b, network.power)
     problem = Problem(cp.Minimize(loss + network.fixed_cost @ x), [In(x, feasible)])
