@@ -9,6 +9,7 @@ directions of a road lie side by side, each with half an arrowhead:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,21 +17,50 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model import checks
 from wdro_model.compat import networkx as nx
 from wdro_model.display.figures import drawn, inches_of, new_figure, panels_for, plain
 from wdro_model.traffic.network import Network, as_flow
 
+Array = np.ndarray
+
 CLOSE = 0.6
-"""Nodes keep this distance, as a fraction of what they would have on a square grid."""
-ROUNDS = 200
+"""The least distance of nodes, as a fraction of what they would have on a square grid."""
+MOST_PUSHES = 200
+"""Rounds in which nodes that are closer are pushed apart."""
 KILOMETRES = 111.2
 """In a degree of latitude."""
 MOST_DEGREES, AWAY = 10.0, 3.0
-"""Coordinates that spread over more degrees, or start near (0, 0), are taken as a plane's."""
-SMALL = 100
-"""Layouts that take the time of n^3 are for networks of at most so many nodes."""
+"""Coordinates that spread over more degrees, or have a centre within `AWAY` times their extent from
+(0, 0), are taken as a plane's."""
+LARGEST_EXACT_LAYOUT = 100
+"""Nodes up to which layouts take the time of n^3."""
+
+CONGESTION = ("#1a9850", "#8cc152", "#f6d32d", "#f08c2e", "#d7301f", "#7f0000")
+"""From no flow (green) to the largest flow over capacity (dark red)."""
+CHANGE = ("#2166ac", "#92c5de", "#f2f2f2", "#f4a582", "#b2182b")
+"""From less flow (blue) to more (red)."""
+INK, ROAD, SWATCH = "#262626", "#8a8a8a", "#b8b8b8"
+THINNEST = 0.1
+"""The width of an arc without flow, as a fraction of the widest one."""
+ROOM = 0.2
+"""Around the map, in units of its layout."""
+MOST_LABELS = 60
+"""Networks with more nodes are drawn without their names unless asked for."""
+COLUMNS = 3
+ROOMY, LEGIBLE = 3.0, 1.8
+"""Inches of axes under which names do not fit into nodes, and a legend not under the map."""
+LEGEND = "legend"
+"""The label of everything that belongs to a legend."""
+LEGEND_POINTS = 7.5
+"""The size of its letters."""
+LEGEND_LINE = 0.2
+"""Inches from one of its lines to the next."""
+SCALE_SHARE, SWATCH_INCHES = 0.3, 0.28
+"""The longest scale bar, as a share of the map's width; the length of a piece of road."""
 
 
+# ------------------------------------------------------------------ places
 @dataclass(frozen=True)
 class MapLayout:
     """Nodes on a map."""
@@ -38,7 +68,7 @@ class MapLayout:
     places: Array
     """(n, 2), in units of the typical distance between neighbours on a square grid."""
     note: str = ""
-    """What the reader of the map should know about the places."""
+    """A warning to the reader of the map about the places."""
     unit: float | None = None
     """Of the coordinates, or kilometres, in a unit of the layout; None if they are not known."""
     unit_name: str = ""
@@ -49,11 +79,12 @@ class MapLayout:
         """The network's own positions, or a layout by networkx where there are none."""
         places, note = _positions(network)
         degrees = _are_degrees(places)
-        flat = _projected(places) if degrees else places
-        unit = _grid_unit(flat)
+        if degrees:
+            places = places * [np.cos(np.radians(places[:, 1].mean())), 1.0]
+        unit = _grid_unit(places)
         known = not note and unit > 0
         return cls(
-            _apart((flat - flat.min(axis=0)) / (unit or 1.0)),
+            _push_apart((places - places.min(axis=0)) / (unit or 1.0)),
             note,
             unit * (KILOMETRES if degrees else 1.0) if known else None,
             "km" if degrees else "units",
@@ -61,30 +92,24 @@ class MapLayout:
 
 
 def _positions(network: Network) -> tuple[Array, str]:
+    """Positions of all nodes, and a note where networkx has placed some."""
     known = np.zeros(network.n_nodes, dtype=bool)
     if network.positions is not None:
         known = np.isfinite(network.positions).all(axis=1)
-    if known.all() and network.positions is not None:
-        return network.positions, ""
+        if known.all():
+            return network.positions, ""
     graph = nx.Graph()
     graph.add_nodes_from(range(network.n_nodes))
     graph.add_edges_from(zip(network.tails.tolist(), network.heads.tolist()))
-    if network.positions is None or not known.any():
-        return _as_array(_drawn(graph)), "The network has no positions: a layout by networkx."
-    fixed = {int(i): network.positions[i] for i in np.flatnonzero(known)}
-    places = _as_array(nx.spring_layout(graph, pos=fixed, fixed=list(fixed), seed=0))
-    return places, f"{np.sum(~known)} nodes have no position: they are placed by networkx."
-
-
-def _drawn(graph: nx.Graph) -> dict[int, Any]:
-    """A layout with few crossings: by distances in the graph, of large ones by springs."""
-    if graph.number_of_nodes() <= SMALL and nx.is_connected(graph):
-        return nx.kamada_kawai_layout(graph)
-    return nx.spring_layout(graph, seed=0)
-
-
-def _as_array(places: dict[int, Any]) -> Array:
-    return np.array([places[i] for i in range(len(places))], dtype=np.float64).reshape(-1, 2)
+    if network.positions is not None and known.any():
+        fixed = {int(i): network.positions[i] for i in np.flatnonzero(known)}
+        places = nx.spring_layout(graph, pos=fixed, fixed=list(fixed), seed=0)
+        note = f"{np.sum(~known)} nodes have no position: they are placed by networkx."
+    else:
+        small = network.n_nodes <= LARGEST_EXACT_LAYOUT and nx.is_connected(graph)
+        places = nx.kamada_kawai_layout(graph) if small else nx.spring_layout(graph, seed=0)
+        note = "The network has no positions: a layout by networkx."
+    return np.array([places[i] for i in range(network.n_nodes)]).reshape(-1, 2), note
 
 
 def _are_degrees(places: Array) -> bool:
@@ -95,11 +120,6 @@ def _are_degrees(places: Array) -> bool:
     return bool(within and extent < MOST_DEGREES and centre > AWAY * extent)
 
 
-def _projected(places: Array) -> Array:
-    """Longitudes shrunk by the cosine of the latitude."""
-    return places * [np.cos(np.radians(places[:, 1].mean())), 1.0]
-
-
 def _grid_unit(places: Array) -> float:
     """sqrt(area / n); of degenerate maps by their extent, 0 if there is none."""
     extent = np.ptp(places, axis=0)
@@ -107,14 +127,14 @@ def _grid_unit(places: Array) -> float:
     return float(np.sqrt(sides.prod() / len(places)))
 
 
-def _apart(places: Array, least: float = CLOSE) -> Array:
-    """Nodes that are closer than `least` pushed apart, in turn, until none are."""
+def _push_apart(places: Array) -> Array:
+    """Nodes that are closer than `CLOSE` pushed apart, in turn, until none are."""
     places = places.copy()
     first, second = np.triu_indices(len(places), 1)
-    for _ in range(ROUNDS):
+    for _ in range(MOST_PUSHES):
         between = places[second] - places[first]
         distance = np.hypot(*between.T)
-        close = distance < 0.999 * least
+        close = distance < 0.999 * CLOSE
         if not close.any():
             break
         i, j, between, distance = first[close], second[close], between[close], distance[close]
@@ -122,7 +142,7 @@ def _apart(places: Array, least: float = CLOSE) -> Array:
         angle = 2.4 * j[distance == 0]
         between[distance == 0] = np.column_stack([np.cos(angle), np.sin(angle)])
         length = np.where(distance > 0, distance, 1.0)
-        push = 0.5 * ((least - distance) / length)[:, None] * between
+        push = 0.5 * ((CLOSE - distance) / length)[:, None] * between
         np.add.at(places, j, push)
         np.add.at(places, i, -push)
     return places
@@ -140,7 +160,7 @@ def ribbons(network: Network, places: Array, widths: Array, radius: float, slot:
     along = along / length
     right = np.column_stack([along[:, 1], -along[:, 0]])
     reach = np.minimum(radius, 0.4 * length)
-    inner = (0.06 + _rank(network))[:, None] * slot * right
+    inner = (0.06 + _parallel_ranks(network))[:, None] * slot * right
     outer = inner + widths[:, None] * right
     tip = np.minimum(1.2 * widths[:, None], 0.5 * (length - 2 * reach))
     start, end = start + reach * along, end - reach * along
@@ -150,146 +170,17 @@ def ribbons(network: Network, places: Array, widths: Array, radius: float, slot:
     )
 
 
-def _rank(network: Network) -> Array:
-    """Of each arc among those with the same tail and head: 0, 1, ..."""
-    seen: dict[tuple[int, int], int] = {}
+def _parallel_ranks(network: Network) -> Array:
+    """The rank of each arc among those with the same tail and head: 0, 1, ..."""
+    seen: Counter[tuple[int, int]] = Counter()
     ranks = np.empty(network.n_arcs)
     for a, pair in enumerate(zip(network.tails.tolist(), network.heads.tolist())):
-        ranks[a] = seen.get(pair, 0)
-        seen[pair] = seen.get(pair, 0) + 1
+        ranks[a] = seen[pair]
+        seen[pair] += 1
     return ranks
 
 
-# ------------------------------
-# What widths and distances on a map mean: a legend of flows, and a scale bar
-
-
-MAP_LEGEND_INK, SWATCH = "#262626", "#b8b8b8"
-POINTS = 7.5
-"""The size of the letters."""
-LINE = 0.2
-"""Inches from one line of the legend to the next."""
-LEGEND_INCHES = 2.4 * LINE
-SCALE_SHARE, SWATCH_INCHES = 0.3, 0.28
-"""The longest scale bar, as a share of the map's width; the length of a piece of road."""
-LEGEND = "legend"
-"""The label of everything that is drawn here."""
-
-
-@dataclass(frozen=True)
-class MapLegend:
-    """The legend of one map, in the units of its layout; it stands under the map."""
-
-    inch: float
-    """Units of the layout in an inch of the figure."""
-    unit: float | None
-    """Of the coordinates in a unit of the layout; None where places are no coordinates."""
-    unit_name: str
-
-    @property
-    def height(self) -> float:
-        """The room that it takes under a map."""
-        return self.inch * (LEGEND_INCHES - (LINE if self.unit is None else 0.0))
-
-    def draw(self, axes: Any, left: float, bottom: float, extent: float, flows: FlowWidths) -> None:
-        """Draw it from the point (left, bottom) up; extent: the width of the map."""
-        step = LINE * self.inch
-        base = bottom + 0.6 * step
-        self._draw_flows(axes, left, base, flows)
-        if self.unit is not None:
-            self._draw_scale(axes, left, base + step, extent, self.unit)
-
-    def _draw_scale(self, axes: Any, x: float, y: float, extent: float, unit: float) -> None:
-        length = nice(SCALE_SHARE * extent * unit)
-        end, tick = x + length / unit, 0.04 * self.inch
-        xs, ys = [x, x, x, end, end, end], [y + tick, y - tick, y, y, y - tick, y + tick]
-        axes.plot(xs, ys, color=MAP_LEGEND_INK, lw=1.2, solid_joinstyle="miter", label=LEGEND)
-        self._write(axes, end, y, f"{length:,g} {self.unit_name}".strip())
-
-    def _draw_flows(self, axes: Any, x: float, y: float, flows: FlowWidths) -> None:
-        from matplotlib.patches import Rectangle
-
-        for k, flow in enumerate(flows.shown):
-            width = flows.width(flow)
-            size = SWATCH_INCHES * self.inch
-            corner = (x, y - width / 2)
-            piece = Rectangle(
-                corner, size, width, facecolor=SWATCH, edgecolor=MAP_LEGEND_INK, lw=0.4
-            )
-            piece.set_label(LEGEND)
-            axes.add_patch(piece)
-            what = f" {flows.what}" if k == len(flows.shown) - 1 else ""
-            text = f"{flow:,g}{what}"
-            self._write(axes, x + size, y, text)
-            # A letter is about 0.6 of its height wide.
-            x += size + self.inch * (0.6 * POINTS / 72 * len(text) + 0.2)
-
-    def _write(self, axes: Any, x: float, y: float, text: str) -> None:
-        written = axes.text(
-            x + 0.06 * self.inch,
-            y,
-            text,
-            ha="left",
-            va="center_baseline",
-            size=POINTS,
-            color=MAP_LEGEND_INK,
-        )
-        written.set_label(LEGEND)
-
-
-@dataclass(frozen=True)
-class FlowWidths:
-    """What the widths of a map stand for."""
-
-    widest: float
-    """The largest flow."""
-    widest_width: float
-    thinnest: float
-    """The width of no flow, as a fraction of that of the largest."""
-    what: str
-
-    @property
-    def shown(self) -> tuple[float, ...]:
-        """Round numbers up to the largest flow."""
-        if not self.widest > 0:
-            return (0.0,)
-        most = nice(self.widest)
-        return (nice(most / 4.0), most)
-
-    def width(self, flow: float) -> float:
-        share = flow / self.widest if self.widest > 0 else 0.0
-        return self.widest_width * (self.thinnest + (1.0 - self.thinnest) * share)
-
-
-def nice(largest: float) -> float:
-    """The largest of 1, 2, 5, 10, 20, 50, ... that is not above a number > 0."""
-    power = 10.0 ** np.floor(np.log10(largest))
-    # 10 ** floor(log10) may be just above the number.
-    first = max((d for d in (0.5, 1.0, 2.0, 5.0) if d * power <= largest), default=0.5)
-    return float(f"{first * power:.3g}")
-
-
-# ------------------------------
-# Maps of traffic: arcs coloured by flow over capacity, several assignments side by side
-
-
-Array = np.ndarray
-CONGESTION = ("#1a9850", "#8cc152", "#f6d32d", "#f08c2e", "#d7301f", "#7f0000")
-"""From no flow (green) to the largest flow over capacity (dark red)."""
-CHANGE = ("#2166ac", "#92c5de", "#f2f2f2", "#f4a582", "#b2182b")
-"""From less flow (blue) to more (red)."""
-INK, ROAD = "#262626", "#8a8a8a"
-THINNEST = 0.1
-"""The width of an arc without flow, as a fraction of the widest one."""
-ROOM = 0.2
-"""Around the map, in units of its layout."""
-MOST_LABELS = 60
-"""Networks with more nodes are drawn without their names unless asked for."""
-COLUMNS = 3
-ROOMY, LEGIBLE = 3.0, 1.8
-"""Inches of axes under which names do not fit into nodes, and a legend not under the map."""
-
-
+# ------------------------------------------------------------------ plots
 def plot_flows(
     network: Network,
     flow: ArrayLike,
@@ -347,7 +238,7 @@ def plot_comparison(
     columns: int = COLUMNS,
     ax: Any = None,
 ) -> Any:
-    """Maps of several flows {name: (A,)} side by side, and what each differs from the first.
+    """Maps of several flows {name: (A,)} side by side, and the difference of each from the first.
 
     Widths and colours mean the same in all maps of flows; those of differences have a scale of
     their own: red where there is more flow than in the first, blue where there is less. At most
@@ -359,14 +250,13 @@ def plot_comparison(
     >>> settled, _ = wdro.traffic.equilibrium(network, gap=1e-2)
     >>> figure = wdro.traffic.plot_comparison(network, {"naive": naive, "settled": settled})
     """
-    if isinstance(columns, bool) or not isinstance(columns, int | np.integer) or columns < 1:
-        raise ValueError(f"columns must be an integer of at least 1, got {columns!r}.")
+    columns = checks.whole_number("columns", columns, low=1)
     if not isinstance(flows, Mapping) or not flows:
         raise ValueError(
             f"flows must be a dict of at least one flow by its name, got {flows!r}; write "
             '{"ERM": x1, "robust": x2}.'
         )
-    return _plot(network, flows, path, limit, labels, legend, int(columns), difference, ax)
+    return _plot(network, flows, path, limit, labels, legend, columns, difference, ax)
 
 
 def _plot(
@@ -380,17 +270,18 @@ def _plot(
     difference: bool,
     ax: Any,
 ) -> Any:
+    """The maps of the flows, then those of their differences from the first."""
     flows = {str(name): as_flow(flow, network, one=True) for name, flow in named.items()}
-    most = _checked_limit(limit, max(float(_ratio(network, x).max()) for x in flows.values()))
     first, *others = flows
     changes = {f"{o} minus {first}": flows[o] - flows[first] for o in others if difference}
     layout = MapLayout.of(network)
-    width, height = _panel_size(layout)
+    extent = np.ptp(layout.places, axis=0) + 2 * ROOM
+    width, height = _panel_size(extent)
     count = len(flows) + len(changes)
     columns = min(count, most_columns)
     rows = -(-count // columns)
     if ax is None:
-        under = LEGEND_INCHES if legend else 0.0
+        under = 2.4 * LEGEND_LINE if legend else 0.0
         figure = new_figure(width * columns + 0.2, (height + under + 0.55) * rows + 0.7)
         panels = figure.subplots(rows, columns, squeeze=False).flatten()
     else:
@@ -399,42 +290,37 @@ def _plot(
         if labels is None and min(width, height) < ROOMY:
             labels = False
         legend = legend and min(width, height) >= LEGIBLE
-    inch = float(np.max((np.ptp(layout.places, axis=0) + 2 * ROOM) / (width, height)))
-    said = MapLegend(inch, layout.unit, layout.unit_name) if legend else None
-    congestion = _Map(network, layout, _colours("congestion", CONGESTION, 0.0, most), labels, said)
-    widest = max(float(x.max()) for x in flows.values())
+    has_labels = network.n_nodes <= MOST_LABELS if labels is None else bool(labels)
+    inch = float(np.max(extent / (width, height))) if legend else None
+    style = NAMED if has_labels else DOTS
+    most = max(float((x / network.capacity).max()) for x in flows.values())
+    if limit is not None:
+        most = checks.number("limit", limit, low=0, open=True)
+    colours = _colour_scale("congestion", CONGESTION, 0.0, most or 1.0)
+    scale = FlowScale(max(float(x.max()) for x in flows.values()), style.widest, "trips")
+    congestion = FlowMap(network, layout, style, colours, scale, inch)
     for axes, (name, x) in zip(panels, flows.items()):
-        congestion.draw(axes, x, _ratio(network, x), widest, "trips")
-        _entitle(axes, name, _summary(network, x))
-    first_maps, rest = panels[: len(flows)], panels[len(flows) :]
-    _bar(figure, congestion.colours, first_maps, "flow / capacity", mark=1.0)
+        congestion.draw(axes, x)
+        ratio = x / network.capacity
+        over = f"{np.sum(ratio > 1.0)} of {network.n_arcs} arcs over capacity"
+        _write_titles(axes, name, f"{over}, at most {ratio.max():.3g} times")
+    maps, rest = panels[: len(flows)], panels[len(flows) : count]
+    _draw_colour_bar(figure, colours, maps, "flow / capacity", mark=1.0)
     if changes:
-        _draw_changes(figure, network, layout, changes, rest, labels, said)
+        end = max(float(np.abs(x / network.capacity).max()) for x in changes.values()) or 1.0
+        colours = _colour_scale("change", CHANGE, -end, end)
+        widest = max(float(np.abs(x).max()) for x in changes.values())
+        scale = FlowScale(widest, style.widest, "trips more or less")
+        differences = FlowMap(network, layout, style, colours, scale, inch)
+        for axes, (name, x) in zip(rest, changes.items()):
+            differences.draw(axes, x)
+            _write_titles(axes, name, f"from {x.min():+.4g} to {x.max():+.4g} on an arc")
+        _draw_colour_bar(figure, colours, rest, "difference / capacity", mark=0.0)
     for axes in panels[count:]:
         axes.set_visible(False)
     if layout.note and ax is None:
         figure.supxlabel(layout.note, fontsize=8)
     return drawn(figure, path, ax)
-
-
-def _draw_changes(
-    figure: Any,
-    network: Network,
-    layout: MapLayout,
-    changes: Mapping[str, Array],
-    panels: Array,
-    labels: bool | None,
-    legend: MapLegend | None,
-) -> None:
-    """Maps of differences of flows, on a scale of their own."""
-    ratios = [_ratio(network, change) for change in changes.values()]
-    end = max(float(np.abs(ratio).max()) for ratio in ratios) or 1.0
-    widest = max(float(np.abs(change).max()) for change in changes.values())
-    drawing = _Map(network, layout, _colours("change", CHANGE, -end, end), labels, legend)
-    for axes, (name, change), ratio in zip(panels, changes.items(), ratios):
-        drawing.draw(axes, np.abs(change), ratio, widest, "trips more or less")
-        _entitle(axes, name, _spread(change))
-    _bar(figure, drawing.colours, panels[: len(changes)], "difference / capacity", mark=0.0)
 
 
 @dataclass(frozen=True)
@@ -447,55 +333,78 @@ class Style:
     """The width of the arc with the largest flow."""
     outline: float
     """Around the arcs, in points."""
+    has_names: bool
+    """Are the names of the nodes written?"""
 
 
-NAMED, DOTS = Style(0.14, 0.17, 0.3), Style(0.05, 0.3, 0.0)
-"""Nodes with their names, and without."""
+NAMED, DOTS = Style(0.14, 0.17, 0.3, True), Style(0.05, 0.3, 0.0, False)
 
 
-class _Map:
-    """How flows are drawn on a network: the layout and the colours."""
+@dataclass(frozen=True)
+class FlowScale:
+    """The widths of arcs by their flow."""
 
-    def __init__(
-        self,
-        network: Network,
-        layout: MapLayout,
-        colours: Any,
-        labels: bool | None,
-        legend: MapLegend | None,
-    ) -> None:
-        self.network, self.layout, self.colours = network, layout, colours
-        self.legend = legend
-        self.labelled = network.n_nodes <= MOST_LABELS if labels is None else bool(labels)
-        self.style = NAMED if self.labelled else DOTS
+    widest: float
+    """The largest flow."""
+    widest_width: float
+    unit: str
+    """The name of the flows, for a legend."""
 
-    def draw(self, axes: Any, sizes: Array, colouring: Array, widest: float, what: str) -> None:
-        """Arcs with widths by `sizes` (A,) and colours by `colouring` (A,), then the nodes.
+    @property
+    def legend_flows(self) -> tuple[float, ...]:
+        """Round numbers up to the largest flow."""
+        if not self.widest > 0:
+            return (0.0,)
+        most = nice(self.widest)
+        return (nice(most / 4.0), most)
 
-        what: the sizes are, for the legend.
-        """
+    def widths(self, flows: Any) -> Any:
+        """The widths of arcs with these flows."""
+        shares = flows / self.widest if self.widest > 0 else 0.0 * flows
+        return self.widest_width * (THINNEST + (1.0 - THINNEST) * shares)
+
+
+@dataclass(frozen=True)
+class FlowMap:
+    """A map of a network, to be drawn with one flow or another."""
+
+    network: Network
+    layout: MapLayout
+    style: Style
+    colours: Any
+    """Matplotlib's colours of flow over capacity."""
+    scale: FlowScale
+    inch: float | None
+    """Units of the layout in an inch of the figure; None for a map without legend."""
+
+    def draw(self, axes: Any, flow: Array) -> None:
+        """Draw the arcs with widths and colours by a flow (A,), then nodes and legend."""
         from matplotlib.collections import PolyCollection
 
-        shares = sizes / widest if widest > 0 else np.zeros_like(sizes)
         style, places = self.style, self.layout.places
-        widths = style.widest * (THINNEST + (1.0 - THINNEST) * shares)
+        widths = self.scale.widths(np.abs(flow))
         shapes = ribbons(self.network, places, widths, style.radius, style.widest)
         # Wide ribbons first, so that they hide nothing.
         order = np.argsort(-widths, kind="stable")
         axes.add_collection(
             PolyCollection(
                 list(shapes[order]),
-                facecolors=self.colours.to_rgba(colouring[order]),
+                facecolors=self.colours.to_rgba((flow / self.network.capacity)[order]),
                 edgecolors=ROAD,
                 linewidths=style.outline,
             )
         )
         self._draw_nodes(axes)
         low, high = places.min(axis=0) - ROOM, places.max(axis=0) + ROOM
-        if self.legend is not None:
-            low[1] -= self.legend.height
-            flows = FlowWidths(widest, style.widest, THINNEST, what)
-            self.legend.draw(axes, low[0] + ROOM, low[1], high[0] - low[0], flows)
+        if self.inch is not None:
+            line = LEGEND_LINE * self.inch
+            low[1] -= (1.4 if self.layout.unit is None else 2.4) * line
+            self._draw_flow_legend(axes, low[0] + ROOM, low[1] + 0.6 * line, self.inch)
+            if self.layout.unit is not None:
+                span = SCALE_SHARE * (high[0] - low[0])
+                self._draw_scale_bar(
+                    axes, low[0] + ROOM, low[1] + 1.6 * line, self.inch, span, self.layout.unit
+                )
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
@@ -505,7 +414,6 @@ class _Map:
 
         places = self.layout.places
         sides = np.full(len(places), 2.0 * self.style.radius)
-        face = "white" if self.labelled else INK
         axes.add_collection(
             EllipseCollection(
                 sides,
@@ -514,20 +422,61 @@ class _Map:
                 units="xy",
                 offsets=places,
                 offset_transform=axes.transData,
-                facecolors=face,
+                facecolors="white" if self.style.has_names else INK,
                 edgecolors=INK,
                 linewidths=0.6,
                 zorder=3,
             )
         )
-        if self.labelled:
+        if self.style.has_names:
             for node, (x, y) in zip(self.network.nodes, places):
                 axes.text(x, y, str(node), ha="center", va="center_baseline", size=7, zorder=4)
 
+    def _draw_flow_legend(self, axes: Any, x: float, y: float, inch: float) -> None:
+        """Pieces of road with round flows, from the point (x, y) on."""
+        from matplotlib.patches import Rectangle
+
+        size = SWATCH_INCHES * inch
+        for k, flow in enumerate(self.scale.legend_flows):
+            width = self.scale.widths(flow)
+            piece = Rectangle(
+                (x, y - width / 2), size, width, facecolor=SWATCH, edgecolor=INK, lw=0.4
+            )
+            piece.set_label(LEGEND)
+            axes.add_patch(piece)
+            is_last = k == len(self.scale.legend_flows) - 1
+            text = f"{flow:,g}" + (f" {self.scale.unit}" if is_last else "")
+            _write_legend(axes, x + size, y, text, inch)
+            # A letter is about 0.6 of its height wide.
+            x += size + inch * (0.6 * LEGEND_POINTS / 72 * len(text) + 0.2)
+
+    def _draw_scale_bar(
+        self, axes: Any, x: float, y: float, inch: float, span: float, unit: float
+    ) -> None:
+        """A bar of round length, at most `span`, from the point (x, y) on."""
+        length = nice(span * unit)
+        end, tick = x + length / unit, 0.04 * inch
+        xs, ys = [x, x, x, end, end, end], [y + tick, y - tick, y, y, y - tick, y + tick]
+        axes.plot(xs, ys, color=INK, lw=1.2, solid_joinstyle="miter", label=LEGEND)
+        _write_legend(axes, end, y, f"{length:,g} {self.layout.unit_name}".strip(), inch)
+
 
 # ------------------------------------------------------------------ parts
-def _entitle(axes: Any, name: str, summary: str) -> None:
-    """The name of a panel, and under it a line about what it shows."""
+def nice(largest: float) -> float:
+    """The largest of 1, 2, 5, 10, 20, 50, ... that is not above a number > 0."""
+    power = 10.0 ** np.floor(np.log10(largest))
+    # 10 ** floor(log10) may be just above the number.
+    first = max((d for d in (0.5, 1.0, 2.0, 5.0) if d * power <= largest), default=0.5)
+    return float(f"{first * power:.3g}")
+
+
+def _write_legend(axes: Any, x: float, y: float, text: str, inch: float) -> None:
+    place = {"ha": "left", "va": "center_baseline"}
+    axes.text(x + 0.06 * inch, y, text, size=LEGEND_POINTS, color=INK, label=LEGEND, **place)
+
+
+def _write_titles(axes: Any, name: str, summary: str) -> None:
+    """The name of a panel, and under it a line about its flow."""
     axes.set_title(plain(name), fontsize=11, pad=18)
     axes.annotate(
         summary,
@@ -540,32 +489,7 @@ def _entitle(axes: Any, name: str, summary: str) -> None:
     )
 
 
-def _ratio(network: Network, flow: Array) -> Array:
-    return flow / network.capacity
-
-
-def _summary(network: Network, flow: Array) -> str:
-    ratio = _ratio(network, flow)
-    over = int(np.sum(ratio > 1.0))
-    return f"{over} of {network.n_arcs} arcs over capacity, at most {ratio.max():.3g} times"
-
-
-def _spread(change: Array) -> str:
-    return f"from {change.min():+.4g} to {change.max():+.4g} on an arc"
-
-
-def _checked_limit(limit: Any, largest: float) -> float:
-    if limit is None:
-        return largest if largest > 0 else 1.0
-    if isinstance(limit, bool) or not isinstance(limit, int | float | np.number):
-        raise ValueError(f"limit must be a positive number, got {limit!r}.")
-    if not 0 < limit < np.inf:
-        raise ValueError(f"limit must be a positive finite number, got {limit!r}.")
-    return float(limit)
-
-
-def _colours(name: str, colours: tuple[str, ...], low: float, high: float) -> Any:
-    new_figure(1, 1)  # says what to install if matplotlib is missing
+def _colour_scale(name: str, colours: tuple[str, ...], low: float, high: float) -> Any:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
@@ -573,7 +497,7 @@ def _colours(name: str, colours: tuple[str, ...], low: float, high: float) -> An
     return ScalarMappable(Normalize(low, high), scale)
 
 
-def _bar(figure: Any, colours: Any, panels: Any, label: str, mark: float) -> None:
+def _draw_colour_bar(figure: Any, colours: Any, panels: Any, label: str, mark: float) -> None:
     """A colour bar under the panels, with a line at `mark` if it is within."""
     bar = figure.colorbar(
         colours, ax=list(panels), location="bottom", fraction=0.045, pad=0.01, aspect=30
@@ -583,9 +507,8 @@ def _bar(figure: Any, colours: Any, panels: Any, label: str, mark: float) -> Non
         bar.ax.axvline(mark, color=INK, lw=1.2)
 
 
-def _panel_size(layout: MapLayout) -> tuple[float, float]:
+def _panel_size(extent: Array) -> tuple[float, float]:
     """Inches of a map: about 0.8 for a grid unit, within 3 to 7."""
-    extent = np.ptp(layout.places, axis=0) + 2 * ROOM
     scale = float(np.clip(0.8 * extent.max(), 3.5, 7.0)) / extent.max()
     width, height = np.maximum(extent * scale, 2.8)
     return float(width), float(height)
