@@ -1,4 +1,4 @@
-"""What the user says about the data: its samples, its support, and how far it may move."""
+"""Uncertain data: parameters with samples and supports, ground costs, Wasserstein balls."""
 
 from wdro_model.uncertainty import costs, supports
 from wdro_model.uncertainty.ambiguity import WassersteinBall

@@ -16,7 +16,7 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 
 @dataclass(frozen=True)
 class Assurance:
-    """The confidence of a radius, the rule that it was found by, and what the two say.
+    """The guarantee of a radius: its confidence, the rule that found it, and their meaning.
 
     It goes with one problem on one set of samples: `with_radius(number)` and `with_samples` give
     problems without it.
@@ -29,20 +29,20 @@ class Assurance:
     guarantee: str
     """What holds with this confidence, and in which sense: a sentence."""
     proven: bool
-    """Does it hold for every law and every number of samples that the sentence names?"""
+    """True if it holds for every distribution and number of samples that the sentence names."""
     covers_law: bool
-    """Is the law of the data in the ball? The worst-case risk of every decision is then a bound."""
+    """True if the data-generating distribution is in the ball, whose worst-case risk is a bound."""
     method: str | None = None
-    """The method whose promise was found to hold, where nothing is said of other methods."""
+    """The method whose value is a bound, where nothing is known of other methods."""
     of: str = "expected loss"
-    """What is bounded: "risk" where the objective has risk measures."""
+    """The quantity that is bounded: "risk" where the objective has risk measures."""
     cost: Any = field(default=None, repr=False, compare=False)
     """The ground cost that the radius is measured in."""
 
     __repr__ = brief_fields
 
     def bound(self, method: str, value: float, robust_value: float | None) -> float | None:
-        """What a solve promises of the loss, or risk, with this confidence; None if nothing.
+        """The bound on the loss, or risk, that holds with this confidence; None if there is none.
 
         robust_value: the exact worst-case risk of the decision, None where it is not known.
         """
@@ -51,7 +51,7 @@ class Assurance:
         return value if self.method == method else None
 
     def sentence(self, bound: float | None, maximise: bool = False) -> str:
-        """What the confidence says of a solve with that bound."""
+        """The guarantee of a solve with that bound, as a sentence."""
         share = f"{self.confidence:.4g}"
         if bound is None and self.method is None and not self.covers_law:
             return self.guarantee
@@ -64,10 +64,6 @@ class Assurance:
             f"with probability {sense} {share} the {what} is at {side} {bound:.6g} "
             f"(radius by rule {self.rule!r})"
         )
-
-
-# ------------------------------
-# The ambiguity set: all distributions within a transport cost of the observed one
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,7 @@ class WassersteinBall:
         A ground cost, or a function of (origins, points); `SquaredEuclidean()` by default, and the
         cost that a radius of `radius_for` was found for.
     assurance
-        What is known of the radius; it comes with what `radius_for` returns.
+        The guarantee of a radius that `radius_for` returned.
 
     Examples
     --------
@@ -130,7 +126,7 @@ class WassersteinBall:
         return None if self.assurance is None else self.assurance.confidence
 
     def unassured(self) -> WassersteinBall:
-        """The ball as one of which no confidence is known: around other samples, say.
+        """The same ball without a guarantee, for other samples, say.
 
         Examples
         --------
@@ -208,7 +204,7 @@ _DEFAULT_COSTS: dict[float, type[GroundCost]] = {1.0: Norm, 2.0: SquaredEuclidea
 
 
 def _check_parameter(given: Any) -> None:
-    """A radius that changes is one certain number."""
+    """Refuse a parameter as radius that is uncertain, or no single number."""
     if isinstance(given, UncertainParameter):
         raise ValueError(
             f"the radius of a Wasserstein ball is certain, got the uncertain parameter "
@@ -222,7 +218,7 @@ def _check_parameter(given: Any) -> None:
 
 
 def _check_same_cost(given: GroundCost, own: GroundCost) -> None:
-    """A radius with a confidence is measured in the cost that it was found for."""
+    """Refuse a radius with a guarantee in another cost than it was found for."""
     same = type(given) is type(own) and given.describe() == own.describe()
     if given is not own and not same:
         raise ValueError(

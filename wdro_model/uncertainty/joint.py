@@ -1,7 +1,4 @@
-"""Several uncertain parameters as one random vector with a joint sample axis, and scenarios.
-
-Those need little memory, however many they are.
-"""
+"""Joint samples of several uncertain parameters, and scenarios that are generated when read."""
 
 from __future__ import annotations
 
@@ -84,11 +81,11 @@ class JointSamples:
 
     @cached_property
     def shares(self) -> SampleShares:
-        """What each sample counts in averages over all of them."""
+        """The share of each sample in averages over all of them."""
         return SampleShares.full(self.size, self.probabilities)
 
     def shares_of(self, samples: np.ndarray | slice) -> SampleShares:
-        """What each of some samples counts in averages over them alone; indices or a slice."""
+        """The shares of some samples in averages over them alone; by indices or a slice."""
         return self.shares.subset(samples).normalized()
 
     @cached_property
@@ -157,7 +154,7 @@ class JointSamples:
 
     @property
     def is_stored(self) -> bool:
-        """Were all samples given as Dask arrays, and are these all of them?"""
+        """True if all samples were given as Dask arrays, and these are all of them."""
         own = self._rows is None and not self._replaced
         return own and all(parameter.stored is not None for parameter in self.parameters)
 
@@ -214,7 +211,7 @@ class JointSamples:
 
     @cached_property
     def everywhere(self) -> bool:
-        """Is the joint support all of R^d?"""
+        """True if the joint support is all of R^d."""
         if all(isinstance(parameter.support, Everywhere) for parameter in self.parameters):
             return True
         return self.bounds is not None and bool(np.all(np.isinf(self.bounds)))
@@ -237,7 +234,7 @@ class JointSamples:
         return self._paired(blocks, [index_of(given[p]) for p in self.parameters])
 
     def contains(self, rows: np.ndarray) -> np.ndarray:
-        """Which of the rows (B, d) lie in the joint support, as booleans (B,)."""
+        """The mask (B,) of the rows (B, d) that lie in the joint support."""
         inside = np.ones(len(rows), dtype=bool)
         for parameter, points in self.split(rows).items():
             if not isinstance(parameter.support, Everywhere):
@@ -260,7 +257,7 @@ class JointSamples:
         return f"JointSamples({self.size} samples of ({names}) in R^{self.dimension})"
 
     def by_parameter(self, scenarios: Any) -> Mapping[UncertainParameter, Any]:
-        """What was given for each parameter; ValueError if one is missing or unknown."""
+        """Scenarios by parameter, as they were given; ValueError if one is missing or unknown."""
         names = ", ".join(repr(parameter.name()) for parameter in self.parameters)
         first = self.parameters[0]
         by_label = isinstance(scenarios, Mapping) and len(self.parameters) == 1
@@ -272,31 +269,31 @@ class JointSamples:
                     f"{{{self.parameters[0].name()!r}: data[[...]], ...}} if it is a frame."
                 )
             return {first: scenarios}
-        found: dict[UncertainParameter, Any] = {}
+        by_parameter: dict[UncertainParameter, Any] = {}
         for key, value in scenarios.items():
             parameter = self._named(key, names)
-            if parameter in found:
+            if parameter in by_parameter:
                 raise ValueError(
                     f"scenarios of {parameter.name()!r} are given twice, under the parameter and "
                     "under its name; give them once."
                 )
-            found[parameter] = value
-        missing = [p.name() for p in self.parameters if p not in found]
+            by_parameter[parameter] = value
+        missing = [p.name() for p in self.parameters if p not in by_parameter]
         if missing:
             raise ValueError(f"scenarios are missing for {', '.join(map(repr, missing))}.")
-        return found
+        return by_parameter
 
     def _named(self, key: Any, names: str) -> UncertainParameter:
         """The parameter that a key of a dictionary stands for: itself, or its name."""
         if isinstance(key, UncertainParameter) and key in self.slices:
             return key
         if isinstance(key, str):
-            found = [parameter for parameter in self.parameters if parameter.name() == key]
-            if len(found) == 1:
-                return found[0]
-            if found:
+            namesakes = [parameter for parameter in self.parameters if parameter.name() == key]
+            if len(namesakes) == 1:
+                return namesakes[0]
+            if namesakes:
                 raise ValueError(
-                    f"{len(found)} uncertain parameters are called {key!r}; use the parameters "
+                    f"{len(namesakes)} uncertain parameters are called {key!r}; use the parameters "
                     "themselves as keys, or give them names of their own."
                 )
             near = nearest(key, [p.name() for p in self.parameters])
@@ -418,8 +415,7 @@ def _common_count(parameters: tuple[UncertainParameter, ...]) -> int:
     return first.count
 
 
-# ------------------------------
-# Which scenarios are meant, and scenarios that are generated when they are read
+# ------------------------------------------------------------------ indices of samples
 
 
 def as_rows(given: Any, size: int, what: str) -> np.ndarray:
@@ -469,7 +465,7 @@ class LazySamples:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        """One scenario for an integer; an array of scenarios for a slice or a list of integers."""
+        """Scenario k for an integer; an array of scenarios for a slice or a list of integers."""
         if isinstance(index, slice):
             return self._fill(range(*index.indices(len(self))))
         if np.ndim(index) == 1:

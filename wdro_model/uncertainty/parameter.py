@@ -190,7 +190,7 @@ class UncertainParameter(cp.Parameter):
         return self._columns
 
     def has_columns(self, given: Mapping[Any, Any]) -> bool:
-        """Is the dictionary one of this parameter's columns?"""
+        """True for a dictionary of this parameter's columns."""
         known = {*(self._columns or ()), *(() if self._known is None else self._known.coordinates)}
         return not known.isdisjoint(given) and self not in given and self.name() not in given
 
@@ -201,12 +201,12 @@ class UncertainParameter(cp.Parameter):
 
     @property
     def probabilities(self) -> np.ndarray | None:
-        """Of the observations, (N,), read-only; None if none were given: all count the same."""
+        """The probabilities of the observations (N,), read-only; None if all count the same."""
         return self._probabilities
 
     @property
     def support(self) -> Support:
-        """Where the adversary may move the data."""
+        """The set within which the adversary may move the data."""
         return self._support
 
     @property
@@ -215,7 +215,7 @@ class UncertainParameter(cp.Parameter):
         return 0 if self._samples is None else len(self._samples)
 
     def is_hermitian(self) -> bool:
-        """Is it declared symmetric? `x @ P @ x` asks in CVXPY, and would refuse with no way out."""
+        """True if declared symmetric; an error with the way out where CVXPY reads x @ P @ x."""
         known = bool(super().is_hermitian())
         if not known and sys._getframe(1).f_code.co_name == "validate_arguments":
             raise ValueError(
@@ -388,7 +388,7 @@ def _symmetric(rows: np.ndarray) -> np.ndarray:
 
 
 def _semidefinite(rows: np.ndarray) -> np.ndarray:
-    """Is the smallest eigenvalue of each sample at least -1e-8 of its largest entry?"""
+    """The samples whose smallest eigenvalue is at least -1e-8 of their largest entry."""
     if rows.shape[-1] > SPECTRAL_LIMIT:
         return np.ones_like(rows, dtype=bool)
     smallest = np.linalg.eigvalsh(rows)[..., :1, None]

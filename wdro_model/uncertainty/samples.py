@@ -33,8 +33,8 @@ import numpy as np
 
 from wdro_model.checks import real_array
 
-SHOWN = 6
-"""Names of columns that a message lists."""
+LISTED_NAMES = 6
+"""Labels that a message lists; the others are dots."""
 
 
 @runtime_checkable
@@ -48,7 +48,7 @@ class NamesCoordinates(Protocol):
 
 
 def is_frame(given: Any) -> bool:
-    """Is it a frame, with columns and rows, or a dictionary of columns?"""
+    """True for a frame, with columns and rows, and for a dictionary of columns."""
     return isinstance(given, Mapping) or (hasattr(given, "columns") and hasattr(given, "to_numpy"))
 
 
@@ -113,14 +113,14 @@ def _stacked(columns: Mapping[Any, Any], what: str) -> np.ndarray:
     """The columns of a dictionary side by side, their rows paired by their labels."""
     arrays = [np.asarray(column) for column in columns.values()]
     if any(array.ndim != 1 or array.shape != arrays[0].shape for array in arrays):
-        shapes = ", ".join(str(array.shape) for array in arrays[:SHOWN])
+        shapes = ", ".join(str(array.shape) for array in arrays[:LISTED_NAMES])
         raise ValueError(f"columns of {what} must be (N,) and of the same length, got {shapes}.")
     orders = row_orders([repr(n) for n in columns], [index_of(c) for c in columns.values()])
     return np.column_stack([a if o is None else a[o] for a, o in zip(arrays, orders)])
 
 
 def _numbers(column: np.ndarray, name: Any, what: str) -> np.ndarray:
-    """One column as floats; an error that names it where it holds anything else."""
+    """A column as floats; an error that names it where it holds anything else."""
     for k, value in enumerate(column):
         if not isinstance(value, Real | np.bool_):
             raise ValueError(
@@ -139,7 +139,7 @@ def labels_of(given: Any) -> tuple[Any, ...] | None:
 
 
 def is_numbering(labels: Sequence[Any]) -> bool:
-    """Are the labels the numbers 0, 1, ... in their order?"""
+    """True if the labels are the numbers 0, 1, ... in their order."""
     return tuple(labels) == tuple(range(len(labels)))
 
 
@@ -237,8 +237,8 @@ def nearest(name: Any, known: Iterable[Any]) -> Any | None:
 
 
 def listed(names: Sequence[Any]) -> str:
-    shown = ", ".join(map(repr, names[:SHOWN]))
-    return f"{shown}, ..." if len(names) > SHOWN else shown
+    shown = ", ".join(map(repr, names[:LISTED_NAMES]))
+    return f"{shown}, ..." if len(names) > LISTED_NAMES else shown
 
 
 def refuse_other_index(samples: Any, probabilities: Any) -> None:
@@ -263,7 +263,7 @@ MOST_ENTRIES = 2**24
 
 
 def is_dask_array(given: Any) -> bool:
-    """Is it a Dask array? (Without Dask nothing is.)"""
+    """True for a Dask array; without Dask nothing is one."""
     module = sys.modules.get("dask.array")
     return module is not None and isinstance(given, module.Array)
 
@@ -312,8 +312,8 @@ def active_client() -> Any | None:
 # What each sample counts: averages over the samples, of numbers and of CVXPY expressions
 
 
-CLOSE = 1e-8
-"""How far the sum of probabilities may be from one."""
+SUM_TOLERANCE = 1e-8
+"""Distance of the sum of probabilities from one; larger ones are mistakes, not rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -418,7 +418,7 @@ def as_probabilities(given: Any, size: int, what: str) -> np.ndarray:
         k = int(np.argmin(array))
         raise ValueError(f"{what} must be at least 0, got {float(array[k])} at index {k}; {hint}.")
     total = float(array.sum())
-    if abs(total - 1.0) > CLOSE:
+    if abs(total - 1.0) > SUM_TOLERANCE:
         way_out = "p / p.sum() does" if total > 0 else "some sample must have a positive one"
         raise ValueError(f"{what} must add up to 1, got a sum of {total:.10g}; {way_out}.")
     array = array / total

@@ -10,10 +10,10 @@ from scipy.special import log_ndtr, ndtri_exp
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter, one_if_equal
 
-REDRAWS = 8
-"""Rounds of redrawing the entries outside a box before the inverse cdf takes over."""
+REDRAW_ROUNDS = 8
+"""Rounds of redrawing entries outside a box; then the inverse cdf, ten times slower, ends it."""
 
-TRIES = 10_000
+MOST_PROPOSALS = 10_000
 """Proposals per point on a support that is sampled by rejection; a tenth if none succeeds."""
 
 PROPOSED_ENTRIES = 1 << 18
@@ -49,7 +49,7 @@ class GaussianSampler:
         self._lower, self._upper = _box(joint, held)
 
     def draw(self, centers: np.ndarray, sigma: Any, rng: np.random.Generator) -> np.ndarray:
-        """One point per center: (B, d) -> (B, d).
+        """Draw a point for each center: (B, d) -> (B, d).
 
         sigma: the standard deviation, a positive number or one per coordinate (d,).
         """
@@ -85,9 +85,9 @@ class GaussianSampler:
         A rejected entry is redrawn from the same law whatever was rejected before, so that the
         rounds may end at any time and the inverse cdf finish the rest: the draws stay exact.
         """
-        pending = _outside(points, self._lower, self._upper)
+        pending = _entries_outside(points, self._lower, self._upper)
         entries = points.reshape(-1)
-        for _ in range(REDRAWS):
+        for _ in range(REDRAW_ROUNDS):
             if pending.size == 0:
                 return
             law = self._law(pending, centers, sigma)
@@ -133,7 +133,7 @@ class GaussianSampler:
         inside = _accepted(parameter, points[:, where])
         pending = np.flatnonzero(~inside)
         tries, proposed, accepted = 1, inside.size, int(inside.sum())
-        while pending.size and tries < (TRIES if accepted else TRIES // 10):
+        while pending.size and tries < (MOST_PROPOSALS if accepted else MOST_PROPOSALS // 10):
             repeats = PROPOSED_ENTRIES // (pending.size * (where.stop - where.start))
             repeats = min(max(repeats, 1), 64)
             blocks = np.repeat(points[pending, where][:, None], repeats, axis=1)
@@ -143,9 +143,9 @@ class GaussianSampler:
             )
             inside = _accepted(parameter, blocks.reshape(-1, blocks.shape[-1]))
             inside = inside.reshape(pending.size, repeats)
-            found = inside.any(axis=1)
-            points[pending[found], where] = blocks[found, inside.argmax(axis=1)[found]]
-            pending = pending[~found]
+            hit = inside.any(axis=1)
+            points[pending[hit], where] = blocks[hit, inside.argmax(axis=1)[hit]]
+            pending = pending[~hit]
             tries, proposed, accepted = (
                 tries + repeats,
                 proposed + inside.size,
@@ -201,7 +201,7 @@ def _box(joint: JointSamples, held: np.ndarray) -> tuple[Any, Any]:
     return sides[0], sides[1]
 
 
-def _outside(points: np.ndarray, lower: Any, upper: Any) -> np.ndarray:
+def _entries_outside(points: np.ndarray, lower: Any, upper: Any) -> np.ndarray:
     """The entries outside the box, by their index in the flattened points."""
     mask = None
     if np.any(lower > -np.inf):

@@ -26,6 +26,7 @@ __all__ = ["Box", "Everywhere", "Nonnegative", "Polyhedron", "Support", "Where"]
 Shape = tuple[int, ...]
 Array = np.ndarray
 TOLERANCE = 1e-9
+"""Distance beyond a bound b that counts as inside, relative to max(1, |b|): rounding."""
 
 
 class Support(ABC):
@@ -42,7 +43,7 @@ class Support(ABC):
 
     @abstractmethod
     def contains(self, points: Array) -> Array:
-        """Which of the points `(B, *shape)` lie in the support, as booleans (B,)."""
+        """The mask (B,) of the points `(B, *shape)` that lie in the support."""
 
     @abstractmethod
     def bounds(self, shape: Shape) -> tuple[Array, Array] | None:
@@ -65,17 +66,17 @@ class Support(ABC):
         return None
 
     def is_nonnegative(self, shape: Shape) -> bool:
-        """Is every entry known to be nonnegative? (A question about declared bounds alone.)"""
+        """True if the declared bounds make every entry nonnegative."""
         box = self.bounds(shape)
         return box is not None and bool(np.all(box[0] >= 0))
 
     def is_nonpositive(self, shape: Shape) -> bool:
-        """Is every entry known to be nonpositive?"""
+        """True if the declared bounds make every entry nonpositive."""
         box = self.bounds(shape)
         return box is not None and bool(np.all(box[1] <= 0))
 
     def why_outside(self, point: Array) -> str:
-        """What keeps this one point (of the parameter's shape) out, for a message."""
+        """The reason why a point (of the parameter's shape) is outside, for a message."""
         return f"it is outside {self!r}"
 
 
@@ -294,10 +295,7 @@ def _brief(array: Array) -> str:
     return repr(array.tolist()) if array.size <= 6 else f"array of shape {array.shape}"
 
 
-# ------------------------------
-# Supports that couple entries: by linear inequalities, or known through a predicate alone
-
-
+# ------------------------------------------------------------------ coupled entries
 @dataclass(frozen=True, eq=False)
 class Polyhedron(Support):
     """Linear inequalities on the flattened (row-major) parameter: {z : A z <= b}.
@@ -355,7 +353,7 @@ class Polyhedron(Support):
         return np.all(products <= slack(self.b, 1.0), axis=1)
 
     def bounds(self, shape: Shape) -> tuple[Array, Array] | None:
-        """Those of a box, where every inequality sees one entry; None for other polyhedra."""
+        """Bounds of each entry where every inequality sees one entry; None for other polyhedra."""
         rows = sparse.csr_array(self.A)
         rows.eliminate_zeros()
         if not np.all(np.diff(rows.indptr) == 1):

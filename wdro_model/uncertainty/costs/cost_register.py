@@ -1,4 +1,4 @@
-"""The costs by name (built in, registered, or shipped by a package), and what is asked of them.
+"""The register of costs by name (built in, added, or shipped by a package) and of operations.
 
     @wdro.costs.register_cost("group")
     class GroupNorm(wdro.costs.GroundCost): ...
@@ -40,7 +40,7 @@ PURPOSES: dict[str, str] = {
     "quadratic_model": "smoothing with fewer calls of the cost",
     "default_sigma": "a closed form of the default sigma; found by draws if missing",
 }
-"""What a bound cost may know, and what for."""
+"""Operations of a bound cost by name, each with its purpose."""
 
 Declared = TypeVar("Declared", bound=type[GroundCost])
 
@@ -136,7 +136,7 @@ def find_cost(name: str) -> type[GroundCost]:
 
 @dataclass(frozen=True)
 class Operation:
-    """Something that a bound cost may know.
+    """An operation that a bound cost may know.
 
     Examples
     --------
@@ -154,7 +154,7 @@ class Operation:
 
 
 def operations(declared: type[GroundCost] | type[BoundCost]) -> tuple[Operation, ...]:
-    """What the costs of a class know and lack, and what each operation is for.
+    """The operations of a class of costs, with their purposes and whether the class knows them.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A ground cost c(xi, zeta), what it costs to move xi to zeta: as declared, and on given samples.
+"""Ground costs c(xi, zeta), the cost of moving xi to zeta: as declared, and on given samples.
 
 A bound cost says what it is (`is_norm`, `is_quadratic`, `is_separable`) and knows its own
 mathematics: its dual norm, the move that attains it, its gradient. What follows from other
@@ -28,21 +28,22 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 
-FOLLOWS = {"dual_norms": ("dual_norm",), "largest_gains": ("dual_norms",)}
+DERIVED_FROM = {"dual_norms": ("dual_norm",), "largest_gains": ("dual_norms",)}
 """Operations that the base class works out from others."""
-OF_A_MATRIX = ("matrix", "inverse_times")
-"""Those that it works out from the values of a quadratic cost."""
+QUADRATIC_OPERATIONS = ("matrix", "inverse_times")
+"""Operations that the base class works out from the values of a quadratic cost."""
 MOST_PAIRS = 500
-"""Coordinates of which all pairs are moved for that."""
-HALVINGS = 60
-PROBED = 16
-"""Coordinates along which the cost of a small move is tried."""
-CHUNK = 2**20
-"""Numbers of moves that are priced at once."""
+"""Coordinates up to which a matrix is worked out: the cost of moves along all pairs."""
+BISECTION_STEPS = 60
+"""Halvings of a factor in [0, 1], down to its rounding."""
+PROBED_COORDINATES = 16
+"""Coordinates along which a small move is priced; more seldom tell the order better."""
+CHUNK_ENTRIES = 2**20
+"""Numbers of moves that are priced at once (8 MiB)."""
 MOST_UNIT_MOVES = 10_000
-"""Unit moves of so many coordinates are priced one by one."""
-DRAWS = 2000
-"""Draws of the mean cost of a normal move."""
+"""Coordinates up to which a unit move of each is priced, one by one."""
+DRAWN_MOVES = 2000
+"""Draws of the mean cost of a normal move; its relative error is a few percent."""
 
 
 class BoundCost(ABC):
@@ -76,19 +77,19 @@ class BoundCost(ABC):
     dimension: int
     """d."""
 
-    # ------------------------------------------------------------------ what the cost is
+    # ------------------------------------------------------------------ kinds of costs
     is_quadratic: bool = False
-    """Is c = delta' P delta?"""
+    """True if c = delta' P delta."""
     is_norm: bool = False
-    """Is c a norm of the move: of order 1, positively homogeneous, the same everywhere?"""
+    """True if c is a norm of the move: of order 1, homogeneous, the same everywhere."""
     is_conic: bool = False
-    """Are `conjugate` and `perspective` known, which bounded supports need?"""
+    """True if `conjugate` and `perspective` are known, which bounded supports need."""
     has_smooth_dual_norm: bool = False
-    """Has the dual norm a gradient at every slope but 0?"""
+    """True if the dual norm has a gradient at every slope but 0."""
 
     @property
     def is_separable(self) -> bool:
-        """Is c a sum of costs of the coordinates, each with a weight of its own?"""
+        """True if c is a sum of costs of the coordinates, each with its weight."""
         return False
 
     @property
@@ -103,17 +104,17 @@ class BoundCost(ABC):
 
     @property
     def may_forbid(self) -> bool:
-        """May a move of coordinates that are not frozen cost infinity?"""
+        """True if a move of coordinates that are not frozen may cost infinity."""
         return not (self.is_norm or self.is_quadratic)
 
     @cached_property
     def frozen(self) -> Array:
-        """Which coordinates (d,) keep their observed value."""
+        """The mask (d,) of coordinates that keep their observed value."""
         return np.broadcast_to(False, (self.dimension,))
 
     @cached_property
     def allows_moves(self) -> bool:
-        """May any coordinate move?"""
+        """True if some coordinate may move."""
         return not np.all(self.frozen)
 
     @property
@@ -122,10 +123,10 @@ class BoundCost(ABC):
         return math.inf
 
     def knows(self, operation: str) -> bool:
-        """Has the cost an operation of its own, or those that it follows from?"""
+        """True if the cost has the operation, or those that it follows from."""
         if class_knows(type(self), operation):
             return True
-        return operation in OF_A_MATRIX and (
+        return operation in QUADRATIC_OPERATIONS and (
             class_knows(type(self), "matrix") or self._has_a_matrix
         )
 
@@ -159,13 +160,13 @@ class BoundCost(ABC):
         """The length c(e_i)^(1/p) of a unit move of each coordinate, (d,); infinite if frozen."""
         if self.order is None or self.dimension > MOST_UNIT_MOVES:
             self._unknown("coordinate_scales")
-        found, step = np.empty(self.dimension), max(1, CHUNK // max(1, self.dimension))
+        lengths, step = np.empty(self.dimension), max(1, CHUNK_ENTRIES // max(1, self.dimension))
         for start in range(0, self.dimension, step):
             some = np.arange(start, min(start + step, self.dimension))
             moves = np.zeros((len(some), self.dimension))
             moves[np.arange(len(some)), some] = 1.0
-            found[some] = self.of_displacements(moves)
-        return np.where(self.frozen, np.inf, found ** (1.0 / self.order))
+            lengths[some] = self.of_displacements(moves)
+        return np.where(self.frozen, np.inf, lengths ** (1.0 / self.order))
 
     @property
     def matrix(self) -> Array:
@@ -221,7 +222,7 @@ class BoundCost(ABC):
         return np.linalg.solve(self.matrix, flat.T).T.reshape(np.shape(slopes))
 
     def largest_gains(self, slopes: Array, radius: float, width: Array | None) -> Array:
-        """What the budget can add along slopes (..., d), within a box of some width (d,)."""
+        """The largest gain of the budget along slopes (..., d), within a box of some width (d,)."""
         gains = self.distance(radius) * self.dual_norms(slopes)
         if width is None:
             return gains
@@ -279,7 +280,7 @@ class BoundCost(ABC):
         """
         if self.order is not None and self.knows("dual_norms"):
             return self.order, 1.0
-        return self._measured(joint)
+        return self._measure_small_moves(joint)
 
     def default_sigma(self, radius: float, joint: JointSamples) -> float | Array:
         """Standard deviations of normal moves that cost radius / 2 on average."""
@@ -288,7 +289,7 @@ class BoundCost(ABC):
             order, scale = self.small_moves(joint)
             return float((radius / (2 * scale)) ** (1 / order) / np.sqrt(max(1, free.sum())))
         lengths = np.where(free, self.coordinate_scales, 1.0)
-        count = max(100, min(DRAWS, CHUNK // max(1, self.dimension)))
+        count = max(100, min(DRAWN_MOVES, CHUNK_ENTRIES // max(1, self.dimension)))
         moves = np.random.default_rng(0).standard_normal((count, self.dimension)) / lengths
         mean = float(self.of_displacements(np.where(free, moves, 0.0)).mean())
         if not 0 < mean < math.inf:
@@ -303,7 +304,7 @@ class BoundCost(ABC):
         The mean cost of the result, in some weights, is at most the radius.
         """
 
-        def at(factor: float) -> Array:
+        def shortened(factor: float) -> Array:
             return origins + factor * (points - origins)
 
         def spent(moved: Array) -> float:
@@ -314,14 +315,14 @@ class BoundCost(ABC):
         if total <= radius:
             return points
         if self.order is not None and total < math.inf:
-            shorter = at((radius / total) ** (1.0 / self.order))
+            shorter = shortened((radius / total) ** (1.0 / self.order))
             if spent(shorter) <= radius * (1 + 1e-12):
                 return shorter
         low, high = 0.0, 1.0
-        for _ in range(HALVINGS):
+        for _ in range(BISECTION_STEPS):
             middle = 0.5 * (low + high)
-            low, high = (middle, high) if spent(at(middle)) <= radius else (low, middle)
-        return at(low)
+            low, high = (middle, high) if spent(shortened(middle)) <= radius else (low, middle)
+        return shortened(low)
 
     # ------------------------------------------------------------------ the same in other terms
     def rescaled(self, units: Array, unit: float) -> BoundCost:
@@ -338,7 +339,7 @@ class BoundCost(ABC):
 
     @property
     def _has_a_matrix(self) -> bool:
-        """Is it a quadratic cost of few coordinates, all of which move?"""
+        """True for a quadratic cost of few coordinates, all of which move."""
         known = self.is_quadratic and class_knows(type(self), "of_displacements")
         return known and self.dimension <= MOST_PAIRS and not np.any(self.frozen)
 
@@ -348,15 +349,15 @@ class BoundCost(ABC):
         units = np.eye(self.dimension)
         alone = self.of_displacements(units)
         both = np.array([self.of_displacements(units + unit) for unit in units])
-        found = (both - alone - alone[:, None]) / 2
-        return (found + found.T) / 2
+        matrix = (both - alone - alone[:, None]) / 2
+        return (matrix + matrix.T) / 2
 
-    def _measured(self, joint: JointSamples) -> tuple[float, float]:
+    def _measure_small_moves(self, joint: JointSamples) -> tuple[float, float]:
         """p and w of small moves, from the cost of one and of two steps off a sample."""
         row = joint.matrix[:1]
         step = 1e-3 * max(1e-6, float(np.abs(joint.matrix[: min(50, joint.size)]).mean()))
         free = (~np.asarray(self.frozen)).astype(float)
-        some = np.flatnonzero(free)[:PROBED]
+        some = np.flatnonzero(free)[:PROBED_COORDINATES]
         directions = [free, *np.eye(self.dimension)[some]] if self.dimension <= 1000 else [free]
         for direction in (sign * one for one in directions for sign in (1.0, -1.0)):
             move = step * direction[None]
@@ -375,10 +376,10 @@ class BoundCost(ABC):
 
 
 def class_knows(bound: type, operation: str) -> bool:
-    """Has a class of costs an operation of its own, or those that it follows from?"""
+    """True if a class of costs has the operation, or those that it follows from."""
     if getattr(bound, operation) is not getattr(BoundCost, operation):
         return True
-    return operation in FOLLOWS and all(class_knows(bound, o) for o in FOLLOWS[operation])
+    return operation in DERIVED_FROM and all(class_knows(bound, o) for o in DERIVED_FROM[operation])
 
 
 class GroundCost(ABC):

@@ -86,7 +86,7 @@ class WeightedCost(BoundCost):
 
     @cached_property
     def holds_some(self) -> bool:
-        """Is some coordinate frozen?"""
+        """True if some coordinate is frozen."""
         return self.weights is not None and bool(self.frozen.any())
 
     @cached_property
@@ -121,7 +121,7 @@ SMALLEST_VARIANCE = 1e-300
 
 
 def own_weights(weights: Any) -> Any:
-    """Weights as they are when they are declared, whatever becomes of the caller's arrays."""
+    """A copy of the weights, so that later changes of the caller's arrays have no effect."""
     if isinstance(weights, Mapping):
         return {parameter: copy.deepcopy(value) for parameter, value in weights.items()}
     return copy.deepcopy(weights)
@@ -274,8 +274,8 @@ def cost_on(
 # Any cost in other units: c'(delta') = c(u delta') / unit
 
 
-def _of_inner(name: str) -> Any:
-    """What the inner cost says of itself, as a property."""
+def _inner_property(name: str) -> Any:
+    """A property that forwards to the inner cost."""
     return property(attrgetter(f"inner.{name}"))
 
 
@@ -299,17 +299,17 @@ class RescaledCost(BoundCost):
     """u, (d,), positive."""
     unit: float
 
-    dimension = _of_inner("dimension")
-    is_quadratic = _of_inner("is_quadratic")
-    is_norm = _of_inner("is_norm")
-    is_conic = _of_inner("is_conic")
-    has_smooth_dual_norm = _of_inner("has_smooth_dual_norm")
-    is_separable = _of_inner("is_separable")
-    order = _of_inner("order")
-    exponent = _of_inner("exponent")
-    may_forbid = _of_inner("may_forbid")
-    frozen = _of_inner("frozen")
-    couplings = _of_inner("couplings")
+    dimension = _inner_property("dimension")
+    is_quadratic = _inner_property("is_quadratic")
+    is_norm = _inner_property("is_norm")
+    is_conic = _inner_property("is_conic")
+    has_smooth_dual_norm = _inner_property("has_smooth_dual_norm")
+    is_separable = _inner_property("is_separable")
+    order = _inner_property("order")
+    exponent = _inner_property("exponent")
+    may_forbid = _inner_property("may_forbid")
+    frozen = _inner_property("frozen")
+    couplings = _inner_property("couplings")
 
     @property
     def largest_weight(self) -> float:
