@@ -157,18 +157,14 @@ class Extreme(AtomFacts):
             (np.maximum, np.greater) if isinstance(atom, atoms.MAXIMUM) else (np.minimum, np.less)
         )
 
-        def pair(u: Any, v: Any) -> tuple[Any, ...]:
-            second = better(v, u)
-            return best(u, v), lambda g: g * ~second, lambda g: g * second
-
-        def several(*values: Any) -> tuple[Any, ...]:
+        def kernel(*values: Any) -> tuple[Any, ...]:
             y, winner = values[0], np.zeros((), dtype=np.intp)
             for k, v in enumerate(values[1:], start=1):
                 winner = np.where(better(v, y), k, winner)
                 y = best(y, v)
             return y, *(_where(winner, k) for k in range(len(values)))
 
-        return pair if len(operands) == 2 else several
+        return kernel
 
     def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
         if sign != (1 if isinstance(atom, atoms.MAXIMUM) else -1):

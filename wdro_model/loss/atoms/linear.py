@@ -280,15 +280,12 @@ class Summation(AtomFacts):
     def kernel(self, atom: Any, operands: Operands) -> Kernel:
         shape = operands[0].shape
         axes = own_axes(len(shape), atom.axis)
-        ones = np.ones(int(np.prod(shape)))
 
         def pull(g: Any) -> Any:
             g = np.asarray(g)
             g = g if atom.keepdims else np.expand_dims(g, axes)
             return np.broadcast_to(g, g.shape[: g.ndim - len(shape)] + shape)
 
-        if len(axes) == len(shape) and not atom.keepdims:
-            return lambda v: (v.reshape(v.shape[: v.ndim - len(shape)] + ones.shape) @ ones, pull)
         return lambda v: (v.sum(axis=axes, keepdims=atom.keepdims), pull)
 
     def adjoints(self, atom: Any) -> Adjoints:
@@ -303,8 +300,7 @@ class Summation(AtomFacts):
         return a.total() if isinstance(a, VectorPerSample) else a
 
 
-# ------------------------------
-# Atoms that move entries about: transposes, indices, reshaping and stacking
+# ------------------------------------------------------------------ entries in other places
 
 
 @declare(atoms.TRANSPOSE)
@@ -368,29 +364,17 @@ def _selection(source: np.ndarray, size: int) -> tuple[Callable[[Any], Any], Cal
     """Taking the entries `source` of rows of length `size`, and its transpose."""
     if np.array_equal(source, np.arange(size)):
         return identity, identity
-    if len(np.unique(source)) < source.size:
-        matrix = sp.csr_array(
-            (np.ones(source.size), (np.arange(source.size), source)), shape=(source.size, size)
-        )
-        return lambda row: row[..., source], lambda g: g @ matrix
-    key = _as_slice(source)
+    is_unique = len(np.unique(source)) == source.size
 
     def put(g: Any) -> Any:
         row = np.zeros((*g.shape[:-1], size))
-        row[..., key] = g
+        if is_unique:
+            row[..., source] = g
+        else:
+            np.add.at(row, (..., source), g)
         return row
 
-    return lambda row: row[..., key], put
-
-
-def _as_slice(source: np.ndarray) -> Any:
-    """The same selection as a slice, if it is one with a positive step."""
-    if source.size == 0:
-        return source
-    step = int(source[1] - source[0]) if source.size > 1 else 1
-    if step > 0 and np.array_equal(source, source[0] + step * np.arange(source.size)):
-        return slice(int(source[0]), int(source[-1]) + 1, step)
-    return source
+    return lambda row: row[..., source], put
 
 
 @declare(*INDICES)

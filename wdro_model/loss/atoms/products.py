@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import cvxpy as cp
@@ -234,18 +233,12 @@ Contraction = Callable[[Any, Any], Any]
 
 
 def contraction(s: str, t: str, out: str) -> Contraction:
-    """The function (u, v) -> einsum("s,t->out", u, v)."""
-    batch = "".join(c for c in s if c in t and c in out)
-    inner = "".join(c for c in s if c in t and c not in out)
-    left = "".join(c for c in s if c not in t)
-    right = "".join(c for c in t if c not in s)
-    if not inner:
-        return _outer(s, t, out)
-    if not batch:
-        return _vector_product(s, t, out) or _matrix_product(s, t, out, left, inner, right)
-    if s == t == batch + inner and out == batch and len(inner) == 1:
-        return np.vecdot
-    return _batched_product(s, t, out, (batch, left, inner, right))
+    """The function (u, v) -> einsum("s,t->out", u, v), as one product where it is one."""
+    product = _vector_product(s, t, out)
+    if product is not None:
+        return product
+    # With a path einsum hands what it can to BLAS.
+    return lambda u, v: np.einsum(f"{s},{t}->{out}", u, v, optimize=["einsum_path", (0, 1)])
 
 
 def contraction_and_pulls(s: str, t: str, out: str) -> tuple[Contraction, Contraction, Contraction]:
@@ -253,29 +246,12 @@ def contraction_and_pulls(s: str, t: str, out: str) -> tuple[Contraction, Contra
     return contraction(s, t, out), contraction(out, t, s), contraction(out, s, t)
 
 
-def _outer(s: str, t: str, out: str) -> Contraction:
-    """No letter is summed: a product with broadcasting."""
+def _vector_product(s: str, t: str, out: str) -> Contraction | None:
+    """The contractions that are one product of a matrix or rows with a vector as they stand."""
+    if s == t and len(s) == 2 and out == s[0]:
+        return np.vecdot
     if s == out and t == "":
         return np.multiply
-
-    def run(u: Any, v: Any) -> Any:
-        return _spread(u, s, out) * _spread(v, t, out)
-
-    return run
-
-
-def _spread(u: Any, s: str, out: str) -> Any:
-    """u with its axes in the order of `out`, of length one where it has no such letter."""
-    u = np.asarray(u)
-    order = [s.index(c) for c in out if c in s]
-    if order != list(range(len(order))):
-        u = u.transpose(order)
-    lengths = iter(u.shape)
-    return u.reshape([next(lengths) if c in s else 1 for c in out])
-
-
-def _vector_product(s: str, t: str, out: str) -> Contraction | None:
-    """The contractions that are one matrix-vector product as they stand."""
     if len(t) == 1 and s[-1:] == t and out == s[:-1]:
         return _rows_times_vector if len(s) > 2 else np.matmul
     if len(s) == 1 and t[-1:] == s and out == t[:-1]:
@@ -295,44 +271,7 @@ def _rows_times_vector(u: Any, v: Any) -> Any:
     return (u.reshape(-1, u.shape[-1]) @ v).reshape(u.shape[:-1])
 
 
-def _matrix_product(s: str, t: str, out: str, left: str, inner: str, right: str) -> Contraction:
-    first = [s.index(c) for c in left + inner]
-    second = [t.index(c) for c in inner + right]
-    last = [(left + right).index(c) for c in out]
-
-    def run(u: Any, v: Any) -> Any:
-        a, b = u.transpose(first), v.transpose(second)
-        kept = a.shape[: len(left)] + b.shape[len(inner) :]
-        summed = prod(b.shape[: len(inner)])
-        if not right:
-            return (a.reshape(-1, summed) @ b.reshape(summed)).reshape(kept).transpose(last)
-        product = a.reshape(-1, summed) @ b.reshape(summed, -1)
-        return product.reshape(kept).transpose(last)
-
-    return run
-
-
-def _batched_product(s: str, t: str, out: str, groups: tuple[str, str, str, str]) -> Contraction:
-    batch, left, inner, right = groups
-    first = [s.index(c) for c in batch + left + inner]
-    second = [t.index(c) for c in batch + inner + right]
-    last = [(batch + left + right).index(c) for c in out]
-    k = len(batch)
-
-    def run(u: Any, v: Any) -> Any:
-        a, b = u.transpose(first), v.transpose(second)
-        lead, summed = a.shape[:k], prod(b.shape[k : k + len(inner)])
-        rows, columns = a.shape[k : k + len(left)], b.shape[k + len(inner) :]
-        product = a.reshape(*lead, prod(rows), summed) @ b.reshape(*lead, summed, prod(columns))
-        return product.reshape(lead + rows + columns).transpose(last)
-
-    return run
-
-
-# ------------------------------
-# Products and quotients entry by entry, and convolutions
-
-
+# ------------------------------------------------------------------ entry by entry
 Number = Callable[[Any], float | None]
 
 
