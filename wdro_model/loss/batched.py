@@ -40,11 +40,11 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 
 @dataclass(frozen=True)
 class Node:
-    """One value of the tape.
+    """A value of the tape.
 
-    batched: does it depend on an uncertain parameter (and so carry the batch axis)?
-    uses_variable: does it depend on a decision variable?
-    certain: is it read from CVXPY at each call (constants, certain parameters)?
+    batched: it depends on an uncertain parameter, and carries the batch axis.
+    uses_variable: it depends on a decision variable.
+    certain: it is read from CVXPY at each call (constants, certain parameters).
     """
 
     expression: Any
@@ -59,7 +59,7 @@ class Node:
 
 @dataclass(frozen=True)
 class TapeStep:
-    """One evaluation: the kernel, the slots of its operands, the slot of its value."""
+    """A step of the tape: the kernel, the slots of its operands, the slot of its value."""
 
     kernel: Kernel
     inputs: tuple[int, ...]
@@ -125,11 +125,11 @@ class Tape:
             return self._reverse(adjoint, self._data_plan)
         asked = frozenset(only)
         if asked not in self._partial_plans:
-            self._partial_plans[asked] = self._plan(self._above(asked))
+            self._partial_plans[asked] = self._plan(self._depends_on(asked))
         return self._reverse(adjoint, self._partial_plans[asked])
 
-    def _above(self, leaves: frozenset[int]) -> list[bool]:
-        """Which slots depend on the leaves."""
+    def _depends_on(self, leaves: frozenset[int]) -> list[bool]:
+        """For each slot, True if it depends on the leaves."""
         depends = [slot in leaves for slot in range(len(self.nodes))]
         for step in self.steps:
             depends[step.output] = any(depends[slot] for slot in step.inputs)
@@ -173,77 +173,42 @@ def dense_value(expression: Any) -> np.ndarray:
 # ------------------------------------------------------------------ lowering
 def lower(expression: Any, uncertain: Iterable[Any]) -> Tape:
     """The tape of an expression; raises MissingRuleError if an atom has no rule."""
-    return _Lowering({p.id for p in uncertain}).run(expression)
+    ids = {p.id for p in uncertain}
+    nodes: list[Node] = []
+    steps: list[TapeStep] = []
 
+    def is_uncertain(leaf: Any) -> bool:
+        return isinstance(leaf, cp.Parameter) and leaf.id in ids
 
-class _Varies(Walk):
-    """Does an expression depend on a variable or on an uncertain parameter?"""
+    def depends(walk: Walk, e: Any) -> bool:
+        """True if the expression depends on a variable or on an uncertain parameter."""
+        if isinstance(e, Leaf):
+            return isinstance(e, cp.Variable) or is_uncertain(e)
+        reads, hidden = facts_of(e).reads(e), hidden_parameters(e)
+        return any(walk(read) for read in reads) or any(map(is_uncertain, hidden))
 
-    def __init__(self, uncertain: set[int]) -> None:
-        super().__init__()
-        self.uncertain = uncertain
+    varies = Walk(depends)
 
-    def visit(self, expression: Any) -> bool:
-        if isinstance(expression, Leaf):
-            return isinstance(expression, cp.Variable) or self.is_uncertain(expression)
-        return any(self(read) for read in facts_of(expression).reads(expression)) or any(
-            self.is_uncertain(p) for p in hidden_parameters(expression)
-        )
+    def visit(walk: Walk, e: Any) -> int:
+        """The slot that holds the value; constants and certain parameters are read as a whole."""
+        _refuse_complex(e)
+        if isinstance(e, Leaf) or not varies(e):
+            is_variable, batched = isinstance(e, cp.Variable), is_uncertain(e)
+            nodes.append(Node(e, batched, is_variable, certain=not (is_variable or batched)))
+            return len(nodes) - 1
+        for parameter in filter(is_uncertain, hidden_parameters(e)):
+            raise MissingRuleError(_hidden_message(e, parameter))
+        expressions = facts_of(e).operands(e)
+        inputs = tuple(walk(operand) for operand in expressions)
+        operands = tuple(Operand(o, nodes[k].batched) for o, k in zip(expressions, inputs))
+        kernel = prepare(e, operands)
+        batched = any(operand.batched for operand in operands)
+        nodes.append(Node(e, batched, any(nodes[k].uses_variable for k in inputs), certain=False))
+        steps.append(TapeStep(kernel, inputs, len(nodes) - 1))
+        return len(nodes) - 1
 
-    def is_uncertain(self, leaf: Any) -> bool:
-        return getattr(leaf, "id", None) in self.uncertain and isinstance(leaf, cp.Parameter)
-
-
-class _Lowering(Walk):
-    """The slot that holds the value of an expression."""
-
-    def __init__(self, uncertain: set[int]) -> None:
-        super().__init__()
-        self.nodes: list[Node] = []
-        self.steps: list[TapeStep] = []
-        self.varies = _Varies(uncertain)
-        self.is_uncertain = self.varies.is_uncertain
-
-    def run(self, expression: Any) -> Tape:
-        root = self(expression)
-        return Tape(tuple(self.nodes), tuple(self.steps), root)
-
-    def visit(self, expression: Any) -> int:
-        """Leaves, and whole subexpressions of constants and certain parameters, are read."""
-        _refuse_complex(expression)
-        if isinstance(expression, Leaf) or not self.varies(expression):
-            return self.leaf(expression)
-        return self.step(expression)
-
-    def leaf(self, expression: Any) -> int:
-        is_variable = isinstance(expression, cp.Variable)
-        batched = self.is_uncertain(expression)
-        certain = not (is_variable or batched)
-        return self.add(Node(expression, batched, is_variable, certain))
-
-    def step(self, atom: Any) -> int:
-        for parameter in hidden_parameters(atom):
-            if self.is_uncertain(parameter):
-                raise MissingRuleError(_hidden_message(atom, parameter))
-        expressions = facts_of(atom).operands(atom)
-        inputs = tuple(self(e) for e in expressions)
-        nodes = [self.nodes[k] for k in inputs]
-        operands = tuple(Operand(e, node.batched) for e, node in zip(expressions, nodes))
-        kernel = prepare(atom, operands)
-        slot = self.add(
-            Node(
-                atom,
-                batched=any(node.batched for node in nodes),
-                uses_variable=any(node.uses_variable for node in nodes),
-                certain=False,
-            )
-        )
-        self.steps.append(TapeStep(kernel, inputs, slot))
-        return slot
-
-    def add(self, node: Node) -> int:
-        self.nodes.append(node)
-        return len(self.nodes) - 1
+    root = Walk(visit)(expression)
+    return Tape(tuple(nodes), tuple(steps), root)
 
 
 def _refuse_complex(expression: Any) -> None:
@@ -263,10 +228,7 @@ def _hidden_message(atom: Any, parameter: Any) -> str:
     )
 
 
-# ------------------------------
-# A CVXPY expression as a function of many scenarios at once: values, and gradients in x and xi
-
-
+# ------------------------------------------------------------------ losses
 Array = np.ndarray
 Gradients = dict[Any, np.ndarray]
 
@@ -353,16 +315,20 @@ class BatchedLoss:
             )
         self.expression = expression
         self._given = None if parameters is None else tuple(parameters)
-        found = _uncertain(expression) if self._given is None else self._given
-        self._tape = lower(expression, found)
+        uncertain = self._given
+        if uncertain is None:
+            uncertain = tuple(
+                p for p in expression.parameters() if isinstance(p, UncertainParameter)
+            )
+        self._tape = lower(expression, uncertain)
         self._variable_slots = self._tape.slots_of(cp.Variable)
         self._parameter_slots = self._tape.slots_of(cp.Parameter)
         self.variables: tuple[Any, ...] = tuple(self._variable_slots)
         self.parameters: tuple[Any, ...] = (
-            tuple(self._parameter_slots) if parameters is None else tuple(dict.fromkeys(found))
+            tuple(self._parameter_slots) if parameters is None else tuple(dict.fromkeys(uncertain))
         )
-        uncertain = {p.id for p in found}
-        self.certain = [p for p in expression.parameters() if p.id not in uncertain]
+        ids = {p.id for p in uncertain}
+        self.certain = [p for p in expression.parameters() if p.id not in ids]
         """The other parameters, which have one value."""
         self._calls = 0
 
@@ -446,10 +412,10 @@ def _require_values(parameters: Sequence[Any]) -> None:
             )
 
 
-def _owned(found: dict[Any, tuple[Any, tuple[int, ...]]]) -> Gradients:
+def _owned(adjoints: dict[Any, tuple[Any, tuple[int, ...]]]) -> Gradients:
     """Gradients of the given shapes, as arrays that share memory with nothing else."""
     gradients: Gradients = {}
-    for leaf, (adjoint, shape) in found.items():
+    for leaf, (adjoint, shape) in adjoints.items():
         if adjoint is None:
             gradients[leaf] = np.zeros(shape)
             continue
@@ -457,10 +423,6 @@ def _owned(found: dict[Any, tuple[Any, tuple[int, ...]]]) -> Gradients:
         fresh = array.flags.owndata and all(array is not g for g in gradients.values())
         gradients[leaf] = array if fresh else np.array(np.broadcast_to(array, shape))
     return gradients
-
-
-def _uncertain(expression: Any) -> tuple[Any, ...]:
-    return tuple(p for p in expression.parameters() if isinstance(p, UncertainParameter))
 
 
 # ------------------------------------------------------------------ what a loss is given
@@ -519,7 +481,7 @@ class Layout:
         return {v: whole[v] for v in self.own}
 
     def join(self, values: Mapping[cp.Variable, Any]) -> Array:
-        """One vector from a value for each variable; a variable left out counts as zero."""
+        """The vector of all values, zero for a variable that is left out."""
         x = np.zeros(self.dimension)
         for variable, s in self.slices.items():
             if variable in values:

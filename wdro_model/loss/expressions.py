@@ -1,11 +1,9 @@
-"""CVXPY expressions: the one way over a tree, the same tree written otherwise, small pieces, units.
-
-Written otherwise: with numbers for parameters, with factors moved, as it is far away.
-"""
+"""CVXPY expressions: the walk over a tree, rewritten trees, small building blocks, units."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -61,7 +59,7 @@ def unbroadcast(g: Any, shape: Shape) -> Any:
 
 
 def the_number(e: Any) -> Any:
-    """What a promoted number promotes; anything else is itself."""
+    """The number that a promotion repeats; any other expression is returned as it is."""
     return e.args[0] if isinstance(e, PROMOTE) else e
 
 
@@ -73,7 +71,7 @@ def constant_number(e: Any) -> float | None:
 
 # ------------------------------------------------------------------ entries, in column-major order
 def entry_of(e: Any, entry: int) -> Any:
-    """One entry of an expression as a scalar."""
+    """An entry of an expression as a scalar, counted in column-major order."""
     if e.size == 1:
         return as_scalar(e)
     where = tuple(int(i) for i in np.unravel_index(entry, e.shape, order="F"))
@@ -105,13 +103,13 @@ def own_axes(ndim: int, axis: Any = None) -> tuple[int, ...]:
 
 # ------------------------------------------------------------------ units
 ORDINARY = 1e3
-"""Numbers within this factor of one are left in their units."""
+"""Factor from one within which numbers are left in their units: solvers are at ease there."""
 SCALABLE = {"nonneg", "nonpos", "pos", "neg", "bounds", "symmetric", "diag", "PSD", "NSD"}
 """Attributes of a variable that mean the same in another unit."""
 
 
 def is_ordinary(number: float) -> bool:
-    """Is the number of order one?"""
+    """True for a number of order one."""
     return 1.0 / ORDINARY <= number <= ORDINARY
 
 
@@ -128,7 +126,7 @@ def declared(variable: Any) -> dict[str, Any]:
 
 
 def is_scalable(variable: Any) -> bool:
-    """Can the variable be measured in another unit?"""
+    """True if the variable can be measured in another unit."""
     return set(declared(variable)) <= SCALABLE
 
 
@@ -136,19 +134,20 @@ def is_scalable(variable: Any) -> bool:
 class Walk:
     """A function of expressions, worked out once for each of them.
 
-    A walk says what it gives at a leaf and at an atom, the latter from what it gave at the
-    arguments; one that need not go down everywhere overrides `visit`.
+    `Walk(visit)` calls visit(walk, expression), which asks the walk for the arguments. A subclass
+    defines `leaf` and `atom`, the latter from the values at the arguments, or `visit` itself.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Any]] = {}
+    def __init__(self, visit: Callable[[Any, Any], Any] | None = None) -> None:
+        self._values: dict[int, tuple[Any, Any]] = {}
+        if visit is not None:
+            self.visit = partial(visit, self)  # type: ignore[method-assign]
 
     def __call__(self, expression: Any) -> Any:
-        found = self._known.get(id(expression))
-        if found is None:
+        if id(expression) not in self._values:
             # The expression is kept beside its value: an id may be reused once it is gone.
-            found = self._known[id(expression)] = (expression, self.visit(expression))
-        return found[1]
+            self._values[id(expression)] = (expression, self.visit(expression))
+        return self._values[id(expression)][1]
 
     def visit(self, expression: Any) -> Any:
         if isinstance(expression, Leaf):
@@ -160,9 +159,8 @@ class Walk:
 
     def atom(self, atom: Any, arguments: list[Any]) -> Any:
         """The atom on other arguments, itself where they are its own."""
-        if all(new is old for new, old in zip(arguments, atom.args)):
-            return atom
-        return atom.copy(arguments)
+        is_same = all(new is old for new, old in zip(arguments, atom.args))
+        return atom if is_same else atom.copy(arguments)
 
 
 def substitute(expression: Any, values: Mapping[Any, np.ndarray]) -> Any:
@@ -179,35 +177,30 @@ def substitute(expression: Any, values: Mapping[Any, np.ndarray]) -> Any:
     >>> float(certain.value)
     7.0
     """
-    return _Substitution(values)(expression)
 
+    def visit(walk: Walk, e: Any) -> Any:
+        if isinstance(e, Leaf):
+            given = not isinstance(e, cp.Constant) and e in values
+            return cp.Constant(np.asarray(values[e])) if given else e
+        reads = facts_of(e).reads(e)
+        replaced = [walk(read) for read in reads]
+        is_same = all(new is old for new, old in zip(replaced, reads))
+        return e if is_same else facts_of(e).replaced(e, replaced)
 
-class _Substitution(Walk):
-    def __init__(self, values: Mapping[Any, np.ndarray]) -> None:
-        super().__init__()
-        self.values = values
-
-    def visit(self, expression: Any) -> Any:
-        if isinstance(expression, Leaf):
-            given = not isinstance(expression, cp.Constant) and expression in self.values
-            return cp.Constant(np.asarray(self.values[expression])) if given else expression
-        facts = facts_of(expression)
-        old = facts.reads(expression)
-        new = [self(read) for read in old]
-        if all(a is b for a, b in zip(new, old)):
-            return expression
-        return facts.replaced(expression, new)
+    return Walk(visit)(expression)
 
 
 def recession(expression: Any) -> Any:
     """The expression with smooth atoms replaced by the maxima that they approach far away."""
-    return _Recession()(expression)
 
+    def visit(walk: Walk, e: Any) -> Any:
+        if isinstance(e, Leaf):
+            return e
+        arguments = [walk(argument) for argument in e.args]
+        distant = facts_of(e).far(e, arguments)
+        return walk.atom(e, arguments) if distant is None else distant
 
-class _Recession(Walk):
-    def atom(self, atom: Any, arguments: list[Any]) -> Any:
-        found = facts_of(atom).far(atom, arguments)
-        return super().atom(atom, arguments) if found is None else found
+    return Walk(visit)(expression)
 
 
 def times(expression: Any, factor: float) -> Any:
@@ -231,8 +224,8 @@ def factored(
     number: the value of a factor, None where it counts as none.
     """
     factor, e = 1.0, expression
-    while not isinstance(e, Leaf) and (found := facts_of(e).factor(e, number)) is not None:
-        factor, e = factor * found[0], found[1]
+    while not isinstance(e, Leaf) and (split := facts_of(e).factor(e, number)) is not None:
+        factor, e = factor * split[0], split[1]
     return factor, e
 
 
@@ -243,9 +236,9 @@ def square_of_number(
     factor, e = factored(expression, number)
     while not isinstance(e, Leaf):
         facts = facts_of(e)
-        if (found := facts.square(e)) is not None:
-            by = number(found[1])
-            return (factor / by, found[0]) if by else None
+        if (square := facts.square(e)) is not None:
+            by = number(square[1])
+            return (factor / by, square[0]) if by else None
         if (same := facts.same_number(e)) is None:
             return None
         inner, e = factored(same, number)

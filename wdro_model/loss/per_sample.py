@@ -83,37 +83,28 @@ def vectorised(expression: Any, samples: Mapping[Any, Any]) -> Any | None:
     (`over_samples`). Trees with other shapes are left to one copy for each sample.
     samples: for each parameter its values, (N,) or (N, d), or a CVXPY vector of N entries.
     """
+
+    def visit(walk: Walk, e: Any) -> Any:
+        """A number or a vector per sample, or the expression itself where it is certain."""
+        if not any(p in samples for p in e.parameters()):
+            return e
+        if isinstance(e, cp.Parameter):
+            values = samples[e]
+            return per_sample(values) if isinstance(values, np.ndarray) else NumberPerSample(values)
+        facts = facts_of(e)
+        outside = facts.reads(e)[len(e.args) :]
+        if any(p in samples for read in outside for p in read.parameters()):
+            raise NoVectorForm
+        return facts.over_samples(e, [walk(argument) for argument in e.args])
+
     try:
-        built = _OverSamples(samples)(expression)
+        built = Walk(visit)(expression)
     except NoVectorForm:
         return None
     return built.vector if isinstance(built, NumberPerSample) else None
 
 
-class _OverSamples(Walk):
-    """A number or a vector per sample, or the expression itself where it is certain."""
-
-    def __init__(self, samples: Mapping[Any, Any]) -> None:
-        super().__init__()
-        self.samples = samples
-
-    def visit(self, expression: Any) -> Any:
-        if not any(p in self.samples for p in expression.parameters()):
-            return expression
-        if isinstance(expression, cp.Parameter):
-            given = self.samples[expression]
-            return per_sample(given) if isinstance(given, np.ndarray) else NumberPerSample(given)
-        facts, arguments = facts_of(expression), expression.args
-        outside = facts.reads(expression)[len(arguments) :]
-        if any(p in self.samples for read in outside for p in read.parameters()):
-            raise NoVectorForm
-        return facts.over_samples(expression, [self(argument) for argument in arguments])
-
-
-# ------------------------------
-# The entries of several expressions at once, on flat vectors: values and derivatives
-
-
+# ------------------------------------------------------------------ several expressions at once
 class Stacked:
     """The entries of some expressions, each flattened row by row: x (n,), rows (B, d) -> (B, q).
 
@@ -152,8 +143,8 @@ class Stacked:
         if self._tape is None:
             return np.zeros(self.layout.dimension)
         adjoints = self._tape.gradients_in_decision(seeds if self._batched else seeds.sum(axis=0))
-        found = {v: adjoints[slot] for v, slot in self._variables.items()}
-        return self.layout.join({v: g for v, g in found.items() if g is not None})
+        gradients = {v: adjoints[slot] for v, slot in self._variables.items()}
+        return self.layout.join({v: g for v, g in gradients.items() if g is not None})
 
     def in_data(self, seeds: Array) -> Array:
         """Rows (B, d): the gradient of seeds_b @ values_b in the data of scenario b."""

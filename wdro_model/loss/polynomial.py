@@ -1,9 +1,9 @@
-"""Polynomial structure: the degree of an expression in some parameters, its parts by degree.
+"""Polynomial structure of an expression in some parameters: degrees, affine parts, terms, forms.
 
 `affine_parts`: f = a(x) + sum_p <B_p(x), xi_p>, symbolically. B is the derivative in the data, by a
 reverse pass whose adjoints are CVXPY expressions; since the degree is one they contain no data.
 Both keep the curvature that CVXPY knows, so that a dual norm of B can be written down where B is
-affine. `additive_terms`: the terms of a sum. `affine_forms`: what a loss sees of the data.
+affine. `dependence`: the data that each entry can see.
 """
 
 from __future__ import annotations
@@ -46,18 +46,15 @@ class Degrees(Walk):
     def visit(self, expression: Any) -> float:
         if isinstance(expression, Leaf):
             return float(getattr(expression, "id", None) in self.ids)
-        if any(p.id in self.ids for p in hidden_parameters(expression)):
+        if self.hides_parameter(expression):
             return math.inf
         facts = facts_of(expression)
-        found = [self(read) for read in facts.reads(expression)]
-        return facts.degree(expression, found) if max(found) > 0 else 0
+        degrees = [self(read) for read in facts.reads(expression)]
+        return facts.degree(expression, degrees) if max(degrees) > 0 else 0
 
-    def replaceable(self, atom: Any) -> bool:
-        """Are the parameters in the atom's arguments alone, no exponent and no option of it?"""
-        outside = facts_of(atom).reads(atom)[len(atom.args) :]
-        return not any(p.id in self.ids for p in hidden_parameters(atom)) and not any(
-            self(read) > 0 for read in outside
-        )
+    def hides_parameter(self, atom: Any) -> bool:
+        """True if a parameter is an option of the atom, such as the threshold of huber."""
+        return any(p.id in self.ids for p in hidden_parameters(atom))
 
 
 # ------------------------------------------------------------------ of degree one
@@ -92,11 +89,11 @@ def affine_parts(expression: Any, parameters: Iterable[Any]) -> AffineParts:
     degrees = Degrees(parameters)
     if expression.size != 1:
         raise ValueError(f"affine_parts needs one entry, got shape {expression.shape}.")
-    found = degrees(expression)
-    if found > 1:
+    degree = degrees(expression)
+    if degree > 1:
         names = ", ".join(repr(p.name()) for p in degrees.parameters)
         raise ValueError(
-            f"'{brief(expression)}' is not affine in {names}: its degree is {found:g}; "
+            f"'{brief(expression)}' is not affine in {names}: its degree is {degree:g}; "
             "see wdro_model.loss.pieces for a maximum of affine pieces."
         )
     return AffineParts(
@@ -107,57 +104,41 @@ def affine_parts(expression: Any, parameters: Iterable[Any]) -> AffineParts:
 
 def constant_part(expression: Any, degrees: Degrees) -> Any:
     """The value of an expression of degree at most one where the parameters are zero."""
-    return _or_zeros(_Constant(degrees)(expression), expression.shape)
 
+    def visit(walk: Walk, e: Any) -> Any | None:
+        """The part of an expression that does not see the data; None where it is zero."""
+        if degrees(e) == 0:
+            return e
+        if isinstance(e, Leaf):
+            return None
+        return facts_of(e).constant_part(e, [walk(argument) for argument in e.args])
 
-class _Constant(Walk):
-    """The part of an expression that does not see the data; None where it is zero."""
-
-    def __init__(self, degrees: Degrees) -> None:
-        super().__init__()
-        self.degrees = degrees
-
-    def visit(self, expression: Any) -> Any | None:
-        return expression if self.degrees(expression) == 0 else super().visit(expression)
-
-    def leaf(self, leaf: Any) -> None:
-        return None
-
-    def atom(self, atom: Any, arguments: list[Any]) -> Any | None:
-        return facts_of(atom).constant_part(atom, arguments)
+    return _zeros_for_none(Walk(visit)(expression), expression.shape)
 
 
 def _slopes(expression: Any, degrees: Degrees) -> dict[Any, Any]:
-    """B_p for each parameter, by a reverse pass over the nodes that see the data."""
-    order = _Order(degrees)
-    order(expression)
+    """B_p for each parameter, by a reverse pass over the atoms that see the data."""
+    atoms: list[Any] = []
+
+    def visit(walk: Walk, e: Any) -> None:
+        """List the atoms that see the data, arguments first, each one once."""
+        if not isinstance(e, Leaf) and degrees(e) > 0:
+            for argument in e.args:
+                walk(argument)
+            atoms.append(e)
+
+    Walk(visit)(expression)
     adjoints: dict[int, list[Any]] = {id(expression): [cp.Constant(np.ones(expression.shape))]}
-    for node in reversed(order.atoms):
-        adjoint = total(adjoints[id(node)])
-        for argument, pull in zip(node.args, facts_of(node).adjoints(node)):
+    for atom in reversed(atoms):
+        adjoint = total(adjoints[id(atom)])
+        for argument, pull in zip(atom.args, facts_of(atom).adjoints(atom)):
             if degrees(argument) > 0:
                 adjoints.setdefault(id(argument), []).append(pull(adjoint))
-    return {p: _or_zeros(total(adjoints.get(id(p), [])), p.shape) for p in degrees.parameters}
+    return {p: _zeros_for_none(total(adjoints.get(id(p), [])), p.shape) for p in degrees.parameters}
 
 
-class _Order(Walk):
-    """The atoms that see the data, arguments first, each one once."""
-
-    def __init__(self, degrees: Degrees) -> None:
-        super().__init__()
-        self.degrees, self.atoms = degrees, list[Any]()
-
-    def visit(self, expression: Any) -> bool:
-        if isinstance(expression, Leaf) or self.degrees(expression) == 0:
-            return False
-        for argument in expression.args:
-            self(argument)
-        self.atoms.append(expression)
-        return True
-
-
-def _or_zeros(found: Any | None, shape: tuple[int, ...]) -> Any:
-    return cp.Constant(np.zeros(shape)) if found is None else found
+def _zeros_for_none(expression: Any | None, shape: tuple[int, ...]) -> Any:
+    return cp.Constant(np.zeros(shape)) if expression is None else expression
 
 
 # ------------------------------------------------------------------ the terms of a sum
@@ -169,10 +150,12 @@ def additive_terms(expression: Any, parameters: Iterable[Any]) -> list[Any]:
     Sums, negation, weights without data, stacking and reshaping are taken apart; sum_squares and
     norm1 become sums of squares and of absolute values. Anything else is one term.
     """
-    return list(_Split(Degrees(parameters))(expression))
+    return list(SumSplit(Degrees(parameters))(expression))
 
 
-class _Split(Walk):
+class SumSplit(Walk):
+    """The terms of an expression, by the fact `terms` of its atoms."""
+
     def __init__(self, degrees: Degrees) -> None:
         super().__init__()
         self.degrees = degrees
@@ -186,7 +169,7 @@ class _Split(Walk):
 # ------------------------------------------------------------------ the forms inside a function
 @dataclass(frozen=True)
 class Form:
-    """An expression that is affine in the data, and what stands for it in the outer function."""
+    """An expression that is affine in the data, and its placeholder in the outer function."""
 
     expression: Any
     placeholder: cp.Parameter
@@ -224,47 +207,41 @@ def affine_forms(expression: Any, parameters: Iterable[Any]) -> AffineForms | No
 
     None where a parameter is an exponent or an option of an atom, which no placeholder can replace.
     """
-    extraction = _Extraction(Degrees(parameters))
+    degrees = Degrees(parameters)
+    forms: dict[Hashable, Form] = {}
+
+    def visit(walk: Walk, e: Any) -> Any:
+        """The expression with its affine subexpressions replaced."""
+        degree = degrees(e)
+        if degree == 0:
+            return e
+        if degree == 1:
+            key = fingerprint(e)
+            if key not in forms:
+                forms[key] = Form(e, _placeholder(e, f"form{len(forms) + 1}"))
+            return forms[key].placeholder
+        outside = facts_of(e).reads(e)[len(e.args) :]
+        if degrees.hides_parameter(e) or any(degrees(read) > 0 for read in outside):
+            raise _NotReplaceable
+        return facts_of(e).rebuilt(e, [walk(argument) for argument in e.args])
+
     try:
-        outer = extraction(expression)
+        outer = Walk(visit)(expression)
     except _NotReplaceable:
         return None
-    return AffineForms(outer, tuple(extraction.forms.values()))
+    return AffineForms(outer, tuple(forms.values()))
 
 
 class _NotReplaceable(Exception):
     """A parameter sits where no placeholder can stand for it."""
 
 
-class _Extraction(Walk):
-    """The expression with its affine subexpressions replaced."""
-
-    def __init__(self, degrees: Degrees) -> None:
-        super().__init__()
-        self.degrees = degrees
-        self.forms: dict[Hashable, Form] = {}
-
-    def visit(self, expression: Any) -> Any:
-        found = self.degrees(expression)
-        if found == 0:
-            return expression
-        if found == 1:
-            return self.form(expression).placeholder
-        if not self.degrees.replaceable(expression):
-            raise _NotReplaceable
-        return facts_of(expression).rebuilt(expression, [self(a) for a in expression.args])
-
-    def form(self, expression: Any) -> Form:
-        """The form of an expression, the same for equal expressions."""
-        key = fingerprint(expression)
-        if key not in self.forms:
-            signs = {"nonneg": expression.is_nonneg(), "nonpos": expression.is_nonpos()}
-            sign = next((name for name, known in signs.items() if known), None)
-            attributes = {sign: True} if sign else {}
-            name = f"form{len(self.forms) + 1}"
-            placeholder = cp.Parameter(expression.shape, name=name, **attributes)
-            self.forms[key] = Form(expression, placeholder)
-        return self.forms[key]
+def _placeholder(expression: Any, name: str) -> cp.Parameter:
+    """A parameter of the shape of an expression, and of its sign where CVXPY knows one."""
+    sign = {"nonneg": True} if expression.is_nonneg() else {}
+    if not sign and expression.is_nonpos():
+        sign = {"nonpos": True}
+    return cp.Parameter(expression.shape, name=name, **sign)
 
 
 def fingerprint(expression: Any) -> Any:
@@ -291,10 +268,7 @@ def _option(value: Any) -> Any:
     return repr(value)
 
 
-# ------------------------------
-# The entries of an expression: which numbers each of them can see, and some of them alone
-
-
+# ------------------------------------------------------------------ entries
 Pattern = Any
 """A sparse matrix (entries, d) of zeros and ones, the entries in column-major order."""
 
@@ -319,24 +293,24 @@ class _Dependence(Walk):
         if isinstance(e, Leaf):
             return self.leaf(e)
         if not any(leaf.id in self.columns for leaf in (*e.parameters(), *e.variables())):
-            return self._nothing(e.size)
+            return sp.csr_array((e.size, self.dimension))
         if any(p.id in self.columns for p in hidden_parameters(e)):
             return self._everything(e, e.parameters())
-        found = facts_of(e).dependence(e, self)
-        if found is None:
+        pattern = facts_of(e).dependence(e, self)
+        if pattern is None:
             return self._everything(e, facts_of(e).operands(e))
-        return _binary(found)
+        pattern = sp.csr_array(pattern)
+        pattern.data = (pattern.data != 0).astype(float)
+        pattern.eliminate_zeros()
+        return pattern
 
     def leaf(self, e: Any) -> Pattern:
         where = self.columns.get(getattr(e, "id", None))
         if where is None:
-            return self._nothing(e.size)
+            return sp.csr_array((e.size, self.dimension))
         ids = np.arange(where.start, where.stop).reshape(e.shape).ravel(order="F")
         ones = np.ones(e.size)
         return sp.csr_array((ones, (np.arange(e.size), ids)), (e.size, self.dimension))
-
-    def _nothing(self, size: int) -> Pattern:
-        return sp.csr_array((size, self.dimension))
 
     def spread(self, e: Any, size: int) -> Pattern:
         """The pattern of an operand, that of a number for every entry (an exponent, say)."""
@@ -350,13 +324,6 @@ class _Dependence(Walk):
             seen += np.asarray(self(argument).sum(axis=0)).ravel()
         row = sp.csr_array((seen > 0).astype(float)[None])
         return sp.csr_array(sp.kron(np.ones((e.size, 1)), row))
-
-
-def _binary(pattern: Pattern) -> Pattern:
-    pattern = sp.csr_array(pattern)
-    pattern.data = (pattern.data != 0).astype(float)
-    pattern.eliminate_zeros()
-    return pattern
 
 
 # ------------------------------------------------------------------ some of the entries
@@ -377,7 +344,7 @@ def selected(expression: Any, entries: np.ndarray) -> Any:
 
 
 def entry(expression: Any, where: int) -> Any:
-    """One entry, counted row by row, as a scalar."""
+    """An entry of an expression as a scalar, counted row by row."""
     if expression.size == 1:
         return as_scalar(expression)
     index = tuple(int(i) for i in np.unravel_index(where, expression.shape))

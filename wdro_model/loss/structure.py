@@ -1,4 +1,4 @@
-"""What a loss is as a function of the data: the facts that pick a reformulation."""
+"""The structure of a loss in its data: degree, curvature, pieces; reformulations ask for it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import cvxpy as cp
+from cvxpy.expressions.leaf import Leaf
 from cvxpy.reductions.dcp2cone.canonicalizers import CANON_METHODS
 from cvxpy.reductions.dcp2cone.canonicalizers.quad import QUAD_CANON_METHODS
 
@@ -20,7 +21,7 @@ from wdro_model.loss.polynomial import Degrees, degree
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """What is known of f(x, xi); each fact is worked out when it is first asked for.
+    """The structure of a loss f(x, xi); each property is computed when it is first asked for.
 
     Examples
     --------
@@ -44,12 +45,12 @@ class Structure:
 
     @cached_property
     def convex_in_decision(self) -> bool:
-        """Is f convex in x for every scenario that the adversary may choose, by CVXPY's rules?"""
+        """True if f is convex in x for every scenario of the adversary, by CVXPY's rules."""
         return bool(_without_definiteness(self.expression, self.parameters).is_convex())
 
     @cached_property
     def convex_on_samples(self) -> bool:
-        """The same for scenarios like the samples, which may be definite where others are not."""
+        """True if f is convex in x for scenarios like the samples, which may be definite."""
         return bool(self.expression.is_convex())
 
     @cached_property
@@ -63,7 +64,7 @@ class Structure:
         return pieces(self.expression, self.parameters, self.limit)
 
     def describe(self) -> str:
-        """One line: the loss in x, and in the data."""
+        """The convexity in x and the structure in the data, in one line."""
         decision = "convex" if self.convex_in_decision else "not provably convex"
         return f"{decision} in the decision, {self._in_data()}"
 
@@ -126,38 +127,27 @@ def convexity_in_data(expression: Any, parameters: Iterable[Any]) -> str:
     degrees = Degrees(parameters)
     if degrees(expression) <= 1:
         return "affine"
+
+    def swap(walk: Walk, e: Any) -> Any:
+        """The expression with the roles of decision and data swapped."""
+        degree = degrees(e)
+        if degree == 0 and not e.variables():
+            return e
+        if degree == 0:
+            return cp.Parameter(e.shape, **_sign(e), **_definiteness(e))
+        if degree == 1:
+            return cp.Variable(e.shape, **_sign(e))
+        return e.copy([walk(argument) for argument in e.args])
+
     try:
-        swapped = _Swap(degrees)(expression)
+        swapped = Walk(swap)(expression)
     except (ValueError, cp.error.DCPError):
-        # Some atoms refuse a variable where the data stands.
-        return "unknown"
-    ids = degrees.ids
-    if any(p.id in ids for p in swapped.parameters()):
+        return "unknown"  # some atoms refuse a variable where the data stands
+    if any(p.id in degrees.ids for p in swapped.parameters()):
         return "unknown"
     if swapped.is_convex():
         return "convex"
     return "concave" if swapped.is_concave() else "unknown"
-
-
-class _Swap(Walk):
-    """The expression with the roles of decision and data swapped."""
-
-    def __init__(self, degrees: Degrees) -> None:
-        super().__init__()
-        self.degrees = degrees
-
-    def visit(self, expression: Any) -> Any:
-        found = self.degrees(expression)
-        if found == 0:
-            if not expression.variables():
-                return expression
-            return cp.Parameter(expression.shape, **_sign(expression), **_definiteness(expression))
-        if found == 1:
-            return cp.Variable(expression.shape, **_sign(expression))
-        return super().visit(expression)
-
-    def atom(self, atom: Any, arguments: list[Any]) -> Any:
-        return atom.copy(arguments)
 
 
 def _sign(expression: Any) -> dict[str, bool]:
@@ -176,26 +166,8 @@ def _definiteness(expression: Any) -> dict[str, bool]:
 
 
 # ------------------------------------------------------------------ what CVXPY's solvers know
-class _Canonicalisable(Walk):
-    """As CVXPY looks it up: by the exact class of an atom; constants are never looked up."""
-
-    def leaf(self, leaf: Any) -> bool:
-        return True
-
-    def visit(self, expression: Any) -> bool:
-        constant = expression.is_constant() and not expression.parameters()
-        return constant or super().visit(expression)
-
-    def atom(self, atom: Any, arguments: list[bool]) -> bool:
-        cls = type(atom)
-        known = cls in CANON_METHODS or cls in QUAD_CANON_METHODS
-        if not known and issubclass(cls, AffAtom):
-            known = cls.graph_implementation is not Atom.graph_implementation
-        return known and all(arguments)
-
-
 def is_canonicalisable(expression: Any) -> bool:
-    """Can CVXPY write the expression for its solvers? Not one with an atom it knows nothing of.
+    """True if CVXPY can write the expression for its solvers, which know all of its atoms.
 
     Examples
     --------
@@ -205,4 +177,15 @@ def is_canonicalisable(expression: Any) -> bool:
     >>> wdro.loss.is_canonicalisable(wdro.quadratic_form(x, costs))
     False
     """
-    return _Canonicalisable()(expression)
+
+    def visit(walk: Walk, e: Any) -> bool:
+        """By the exact class of an atom, as CVXPY does; constants are never looked up."""
+        if isinstance(e, Leaf) or (e.is_constant() and not e.parameters()):
+            return True
+        cls = type(e)
+        known = cls in CANON_METHODS or cls in QUAD_CANON_METHODS
+        if not known and issubclass(cls, AffAtom):
+            known = cls.graph_implementation is not Atom.graph_implementation
+        return known and all(walk(argument) for argument in e.args)
+
+    return bool(Walk(visit)(expression))

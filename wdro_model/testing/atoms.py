@@ -25,7 +25,7 @@ from wdro_model.loss.atoms.facts import (
 )
 from wdro_model.loss.batched import Layout, dense_value
 from wdro_model.loss.expressions import as_scalar, constant_number, substitute, times
-from wdro_model.loss.polynomial import Degrees, affine_parts
+from wdro_model.loss.polynomial import Degrees, SumSplit, affine_parts
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 
@@ -278,7 +278,7 @@ class AtomCheck:
             self.ask("constant_part", [None] * len(self.atom.args))
         self.ask("square")
         self.ask("far", list(self.atom.args))
-        self.ask("terms", SplitIntoItself(self.degrees))
+        self.ask("terms", SumSplit(self.degrees))
         self.ask("factor", constant_number)
         self.ask("same_number")
         self.ask("times", 2.0, times)
@@ -445,7 +445,7 @@ class AtomCheck:
         """(fact, expression, factor): the entries of the expression add up to factor * atom's."""
         if (square := self.ask("square")) is not None:
             yield "square", cp.sum_squares(square[0]) / as_scalar(square[1]), 1.0
-        if (terms := self.ask("terms", SplitIntoItself(self.degrees))) is not None:
+        if (terms := self.ask("terms", SumSplit(self.degrees))) is not None:
             yield "terms", sum(cp.sum(term) for term in terms), 1.0
         if (factor := self.ask("factor", constant_number)) is not None:
             yield "factor", factor[0] * factor[1], 1.0
@@ -486,16 +486,6 @@ class AtomCheck:
                     f"{np.broadcast_to(claimed, own.shape)[wrong]:.6g}, the atom's numeric() by "
                     f"{own[wrong]:.6g}; correct one of them."
                 )
-
-
-@dataclass(frozen=True)
-class SplitIntoItself:
-    """The split of a sum into terms that takes no argument apart."""
-
-    degrees: Degrees
-
-    def __call__(self, argument: Any) -> list[Any]:
-        return [argument]
 
 
 def _spread(joint: JointSamples) -> Array:

@@ -364,14 +364,14 @@ def _selection(source: np.ndarray, size: int) -> tuple[Callable[[Any], Any], Cal
     """Taking the entries `source` of rows of length `size`, and its transpose."""
     if np.array_equal(source, np.arange(size)):
         return identity, identity
-    is_unique = len(np.unique(source)) == source.size
+    is_unique, entries = len(np.unique(source)) == source.size, np.index_exp[..., source]
 
     def put(g: Any) -> Any:
         row = np.zeros((*g.shape[:-1], size))
         if is_unique:
-            row[..., source] = g
+            row[entries] = g
         else:
-            np.add.at(row, (..., source), g)
+            np.add.at(row, entries, g)  # type: ignore[arg-type]
         return row
 
     return lambda row: row[..., source], put
