@@ -492,7 +492,7 @@ class Problem:
         >>> sorted(variable.name() for variable in problem.variables())
         ['level', 'x']
         """
-        return list(self._model.feasible.layout.own)
+        return list(self._model.feasible.layout.user_variables)
 
     def uncertain_parameters(self) -> list[UncertainParameter]:
         """The uncertain parameters of the loss, then those of constraints.
@@ -657,7 +657,7 @@ class Problem:
         values = {
             v: own[v] if v in own and not set_by_hand(v) else v.value for v in layout.variables
         }
-        for variable in layout.own:
+        for variable in layout.user_variables:
             if values[variable] is None:
                 raise ValueError(
                     f"the variable {variable.name()!r} has no value yet; call solve() first, or "

@@ -79,9 +79,9 @@ class HingeFacts(AtomFacts):
 
     def pieces(self, atom, sign, at):
         written = cp.pos(1 - atom.args[0])
-        return at.at(written, at.number, sign)
+        return at.entry_pieces(written, at.number, sign)
 
-    def replaced(self, atom, reads):
+    def rebuild(self, atom, reads):
         (argument,) = reads
         return Hinge(argument) if argument.parameters() else cp.pos(1 - argument)
 

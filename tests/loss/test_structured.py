@@ -64,7 +64,7 @@ class Quartic(StructuredAtom):
     def vanishes(self, zero):
         return any(zero)
 
-    def rebuilt(self, arguments):
+    def rebuild(self, arguments):
         x, w = map(cp.Constant.cast_to_const, arguments)
         certain = w.is_constant() and not w.parameters()
         return w @ cp.power(x, 4) if certain and not x.is_constant() else Quartic(x, w)

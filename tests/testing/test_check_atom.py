@@ -454,7 +454,7 @@ def test_rules_with_a_domain_are_taken():
         ("terms", lambda self, atom, split: [cp.abs(atom.args[0]), cp.abs(atom.args[0])]),
         ("factor", lambda self, atom, number: (3.0, cp.abs(atom.args[0]))),
         ("times", lambda self, atom, factor, push: cp.abs(atom.args[0])),
-        ("replaced", lambda self, atom, reads: cp.square(reads[0])),
+        ("rebuild", lambda self, atom, reads: cp.square(reads[0])),
         ("same_number", lambda self, atom: atom.args[0]),
     ],
 )

@@ -290,7 +290,7 @@ def round_to_discrete(model: Model, x: Array, solution: Solution | None) -> tupl
             best = best_completed(model, criterion, x, candidates, discrete)
         lower_bound = proven_bound(solution, criterion)
     rounded = Rounded(
-        decision=model.feasible.layout.split_own(best),
+        decision=model.feasible.layout.split_user(best),
         criterion=criterion.name,
         value=criterion(best),
         fractional_value=criterion(x),

@@ -278,7 +278,7 @@ class Explorer:
     def _own_entries(self, position: Position) -> np.ndarray:
         """The entries of the user's own variables, in the order of their names."""
         layout, flat = self.problem._model.feasible.layout, self._flat(position)
-        return np.concatenate([flat[layout.slices[v]] for v in layout.own])
+        return np.concatenate([flat[layout.slices[v]] for v in layout.user_variables])
 
     def _coordinates(self) -> tuple[str, ...]:
         from wdro_model.evaluation.path import coordinate_names

@@ -331,7 +331,7 @@ def coordinate_names(problem: Problem) -> tuple[str, ...]:
     feasible = problem._model.feasible
     edges = {m.variable: m.set.edges for m in feasible.memberships if isinstance(m.set, EdgeSet)}
     names: list[str] = []
-    for variable in feasible.layout.own:
+    for variable in feasible.layout.user_variables:
         name = variable.name()
         if variable in edges:
             names += [f"{name}{edge!r}" for edge in edges[variable]]

@@ -1,4 +1,4 @@
-"""What the loss is: its values and gradients on many scenarios, and its structure in the data."""
+"""Losses: values and gradients on many scenarios, structure in the data, atoms, risk measures."""
 
 from wdro_model.loss.affine_pieces import pieces
 from wdro_model.loss.atoms.facts import AtomFacts, NoPieces, declare, rule

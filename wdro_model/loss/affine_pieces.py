@@ -18,8 +18,8 @@ from wdro_model.loss.polynomial import Degrees
 
 Pieces = list[Any]
 
-PIECES = 16
-"""Pieces of an entry that `entry_pieces` writes out."""
+MOST_ENTRY_PIECES = 16
+"""Pieces of an entry that `entry_pieces` writes out; each is a row for each sample."""
 
 
 def pieces(expression: Any, parameters: Iterable[Any], limit: int = 64) -> tuple[Any, ...] | None:
@@ -38,7 +38,7 @@ def pieces(expression: Any, parameters: Iterable[Any], limit: int = 64) -> tuple
     if expression.size != 1:
         raise ValueError(f"pieces needs one entry, got shape {expression.shape}.")
     try:
-        return tuple(PieceSearch(Degrees(parameters), limit).of(expression, 0, 1))
+        return tuple(PieceSearch(Degrees(parameters), limit).find(expression, 0, 1))
     except NoPieces:
         return None
 
@@ -50,7 +50,7 @@ def entry_pieces(expression: Any, degrees: Degrees) -> tuple[int, Pieces] | None
     """
     for sign in (1, -1):
         try:
-            return sign, PieceSearch(degrees, PIECES).of(expression, None, sign)
+            return sign, PieceSearch(degrees, MOST_ENTRY_PIECES).find(expression, None, sign)
         except NoPieces:
             continue
     return None
@@ -67,16 +67,17 @@ class PieceSearch:
         self.limit = limit
         self._maps: dict[int, list[Any]] = {}
 
-    def of(self, e: Any, entry: int | None, sign: int) -> Pieces:
+    def find(self, e: Any, entry: int | None, sign: int) -> Pieces:
         if self.degrees(e) <= 1:
             value = e if entry is None else entry_of(e, entry)
             return [value if sign > 0 else -value]
         return self.at_most(facts_of(e).pieces(e, sign, AtomEntry(self, e, entry)))
 
-    def at_most(self, found: Pieces) -> Pieces:
-        if len(found) > self.limit:
+    def at_most(self, pieces: Pieces) -> Pieces:
+        """The pieces, unless there are more than the limit."""
+        if len(pieces) > self.limit:
             raise NoPieces
-        return found
+        return pieces
 
     def matrices(self, e: Any) -> list[Any]:
         """The matrices of an affine atom, by columns."""
@@ -87,7 +88,7 @@ class PieceSearch:
 
 @dataclass(frozen=True)
 class AtomEntry:
-    """One entry of an atom, or all at once: what the facts of the atom find its pieces with."""
+    """An entry of an atom, or all at once, with the ways to combine pieces of its arguments."""
 
     walk: PieceSearch
     atom: Any
@@ -111,21 +112,21 @@ class AtomEntry:
         return broadcast_entry(self.atom.shape, self.entry, argument.shape)
 
     def part(self, argument: Any) -> Any:
-        """That entry as a scalar."""
+        """The entry of an argument that this entry reads, as a scalar."""
         where = self.read(argument)
         return argument if where is None else entry_of(argument, where)
 
     def __call__(self, argument: Any, sign: int) -> Pieces:
-        """Its pieces."""
-        return self.walk.of(argument, self.read(argument), sign)
+        """The pieces of the entry of an argument that this entry reads."""
+        return self.walk.find(argument, self.read(argument), sign)
 
-    def spread(self, found: Pieces) -> Pieces:
+    def spread(self, pieces: Pieces) -> Pieces:
         """The pieces broadcast to the shape of the atom."""
-        return found if self.entry is not None else [spread(p, self.atom.shape) for p in found]
+        return pieces if self.entry is not None else [spread(p, self.atom.shape) for p in pieces]
 
-    def at(self, argument: Any, entry: int, sign: int) -> Pieces:
+    def entry_pieces(self, argument: Any, entry: int, sign: int) -> Pieces:
         """The pieces of any other entry of an argument."""
-        return self.walk.of(argument, int(entry), sign)
+        return self.walk.find(argument, int(entry), sign)
 
     def reduced(self) -> list[int]:
         """The entries of the argument that a reduction along axes is taken over."""
@@ -133,10 +134,10 @@ class AtomEntry:
 
     def union(self, alternatives: Iterable[Pieces]) -> Pieces:
         """The maximum of maxima."""
-        found: Pieces = []
+        united: Pieces = []
         for pieces_of_one in alternatives:
-            found = self.walk.at_most(found + pieces_of_one)
-        return found
+            united = self.walk.at_most(united + pieces_of_one)
+        return united
 
     def total(self, terms: Iterable[Pieces]) -> Pieces:
         """The sum of maxima: one piece for each choice of a piece in every term."""
@@ -159,7 +160,7 @@ class AtomEntry:
         if sign < 0:
             raise NoPieces
         signs = (1,) if argument.is_nonneg() else (-1,) if argument.is_nonpos() else (1, -1)
-        return self.union(self.walk.of(argument, entry, turned) for turned in signs)
+        return self.union(self.walk.find(argument, entry, turned) for turned in signs)
 
     def positive(self, factor: Any, sign: int) -> tuple[Any, int]:
         """|factor| and the sign turned by it, for a factor without data and of known sign."""
@@ -168,14 +169,14 @@ class AtomEntry:
         return (factor, sign) if factor.is_nonneg() else (-factor, -sign)
 
     def by_matrices(self, sign: int) -> Pieces:
-        """Those of an affine atom: a combination of entries of its arguments."""
+        """The pieces of an affine atom, a combination of entries of its arguments."""
 
         def terms() -> Iterable[Pieces]:
             for argument, matrix in zip(self.atom.args, self.walk.matrices(self.atom)):
                 start, end = matrix.indptr[self.number : self.number + 2]
                 for k, c in zip(matrix.indices[start:end], matrix.data[start:end]):
                     if c:
-                        found = self.at(argument, k, sign if c > 0 else -sign)
-                        yield found if abs(c) == 1 else [abs(float(c)) * piece for piece in found]
+                        own = self.entry_pieces(argument, k, sign if c > 0 else -sign)
+                        yield own if abs(c) == 1 else [abs(float(c)) * piece for piece in own]
 
         return self.total(terms())

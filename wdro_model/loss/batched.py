@@ -467,7 +467,7 @@ class Layout:
         self.dimension = start
 
     @property
-    def own(self) -> tuple[cp.Variable, ...]:
+    def user_variables(self) -> tuple[cp.Variable, ...]:
         """The variables of the user, without thresholds of the library's."""
         return tuple(v for v in self.variables if not isinstance(v, Threshold))
 
@@ -475,10 +475,10 @@ class Layout:
         """The value of each variable, as views of x."""
         return {v: x[s].reshape(v.shape) for v, s in self.slices.items()}
 
-    def split_own(self, x: Array) -> dict[cp.Variable, Array]:
+    def split_user(self, x: Array) -> dict[cp.Variable, Array]:
         """The value of each variable of the user, as views of x."""
         whole = self.split(x)
-        return {v: whole[v] for v in self.own}
+        return {v: whole[v] for v in self.user_variables}
 
     def join(self, values: Mapping[cp.Variable, Any]) -> Array:
         """The vector of all values, zero for a variable that is left out."""

@@ -39,7 +39,7 @@ class CallableLoss:
     variables, parameters
         What the function reads, as lists; one of a kind may stand by itself.
     convex
-        The user's word that the loss is convex in the variables.
+        True if you know that the loss is convex in the variables.
     name
         What messages call it; the function's own name by default.
 

@@ -1,4 +1,4 @@
-"""The domain of a loss in its data: does it contain every point that the ball can reach?
+"""The check that the domain of a loss in its data contains every point that the ball can reach.
 
 Each atom states its domain by the fact `domain`: arguments that must be nonnegative. Their least
 values over the support are exact where an argument is affine or convex in the data; other arguments
@@ -23,15 +23,15 @@ from wdro_model.uncertainty.supports import Polyhedron
 
 Array = np.ndarray
 
-ROUNDING = 1e-8
-"""Least values of at most this are zeros of a solver."""
-NEGLIGIBLE = 1e-6
-"""Entries of a decision below this, relative to its largest one, are zeros of a solver."""
-FAR = 1e30
-"""In place of bounds that are infinite, where intervals are computed: 0 * inf is no number."""
-PROGRAMS = 50
+ZERO_VALUE = 1e-8
+"""Least value up to which a program's answer is a zero of its solver."""
+ZERO_ENTRY = 1e-6
+"""Entry of a decision, relative to its largest one, up to which it is a zero of a solver."""
+LARGE_BOUND = 1e30
+"""Number in place of infinite bounds of intervals: 0 * inf is no number."""
+MOST_PROGRAMS = 50
 """Entries of an argument that are minimised by programs, some milliseconds each."""
-SCENARIOS = 200
+SCENARIO_COUNT = 200
 """Scenarios at which an argument is evaluated that is neither affine nor convex in the data."""
 
 
@@ -50,7 +50,7 @@ def refuse_outside_domain(
     """
     if decision is not None:
         largest = max((float(np.abs(v).max(initial=0.0)) for v in decision.values()), default=0.0)
-        small = NEGLIGIBLE * largest
+        small = ZERO_ENTRY * largest
         rounded = {v: np.where(np.abs(a) <= small, 0.0, a) for v, a in decision.items()}
         expression = substitute(expression, rounded)
     reach: Reach | None = None
@@ -129,7 +129,9 @@ class Reach:
                 frozen[where] = True
             sides = joint.split(self.sides)[p]
             self.data[p] = cp.Variable(p.shape, bounds=[*sides])
-            self.boxes[p] = cp.Variable(p.shape, bounds=[*np.clip(sides, -FAR, FAR)])
+            self.boxes[p] = cp.Variable(
+                p.shape, bounds=[*np.clip(sides, -LARGE_BOUND, LARGE_BOUND)]
+            )
             if box is None and isinstance(p.support, Polyhedron):
                 inside = p.support.A @ cp.vec(self.data[p], order="C") <= p.support.b
                 self.limits.append(inside)
@@ -158,30 +160,30 @@ class Reach:
             proven = below > 0 if limit else below >= 0
             if proven.all():
                 return float(below.min())
-            seen = np.array([self._least_seen(e) for e in written])
+            seen = np.array([self._least_at_scenarios(e) for e in written])
         least = float(seen.max(axis=0).min())
-        for entry in np.flatnonzero(~proven)[:PROGRAMS]:
+        for entry in np.flatnonzero(~proven)[:MOST_PROGRAMS]:
             if least <= 0:
                 break
-            values = [self._least_of(e, k, entry) for e, k in zip(written, seen)]
+            values = [self._least_of_entry(e, k, entry) for e, k in zip(written, seen)]
             least = min(least, max(values))
         return least
 
-    def _least_of(self, written: Any, seen: Array, entry: int) -> float:
-        """Of one entry, by a program if it is convex, else what was seen at scenarios."""
+    def _least_of_entry(self, written: Any, seen: Array, entry: int) -> float:
+        """The least value of an entry, by a program if it is convex, else as seen at scenarios."""
         if not written.is_convex():
             return float(seen[entry])
         least = cp.Problem(cp.Minimize(entry_of(written, entry)), self.limits).solve()
-        return 0.0 if abs(least) <= ROUNDING else float(least)
+        return 0.0 if abs(least) <= ZERO_VALUE else float(least)
 
-    def _least_seen(self, written: Any) -> Array:
-        """Of each entry, at scenarios near the samples and far from them."""
-        rng, matrix, found = np.random.default_rng(0), self.joint.matrix, []
-        for far in 10.0 ** rng.uniform(-3, 3, size=SCENARIOS):
+    def _least_at_scenarios(self, written: Any) -> Array:
+        """The least value of each entry at scenarios near the samples and far from them."""
+        rng, matrix, values = np.random.default_rng(0), self.joint.matrix, []
+        for far in 10.0 ** rng.uniform(-3, 3, size=SCENARIO_COUNT):
             move = far * (1e-3 + matrix.std(axis=0)) * rng.standard_normal(matrix.shape[1])
             row = np.clip(matrix[rng.integers(len(matrix))] + move, *self.sides)
             if self.joint.contains(row[None])[0]:
                 for p, value in self.joint.split(row[None]).items():
                     self.data[p].value = value[0]
-                found.append(np.ravel(np.asarray(written.value, dtype=float), order="F"))
-        return np.fmin.reduce(found, initial=np.inf)
+                values.append(np.ravel(np.asarray(written.value, dtype=float), order="F"))
+        return np.fmin.reduce(values, initial=np.inf)

@@ -185,7 +185,7 @@ def substitute(expression: Any, values: Mapping[Any, np.ndarray]) -> Any:
         reads = facts_of(e).reads(e)
         replaced = [walk(read) for read in reads]
         is_same = all(new is old for new, old in zip(replaced, reads))
-        return e if is_same else facts_of(e).replaced(e, replaced)
+        return e if is_same else facts_of(e).rebuild(e, replaced)
 
     return Walk(visit)(expression)
 

@@ -223,7 +223,7 @@ def affine_forms(expression: Any, parameters: Iterable[Any]) -> AffineForms | No
         outside = facts_of(e).reads(e)[len(e.args) :]
         if degrees.hides_parameter(e) or any(degrees(read) > 0 for read in outside):
             raise _NotReplaceable
-        return facts_of(e).rebuilt(e, [walk(argument) for argument in e.args])
+        return facts_of(e).rebuild(e, [*map(walk, e.args), *outside])
 
     try:
         outer = Walk(visit)(expression)

@@ -157,7 +157,7 @@ class Feasible:
 
     def exceeds(self, x: np.ndarray, tolerance: float) -> bool:
         """Does a decision violate some uncertain constraint by more than the tolerance?"""
-        values = self.layout.split_own(x)
+        values = self.layout.split_user(x)
         return any(u.excess(values) > tolerance for u in self.uncertain)
 
     def pass_on_multipliers(self) -> None:

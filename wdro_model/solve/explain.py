@@ -47,8 +47,8 @@ def explain(model: Model, chosen: Plan, options: Options, solution: Solution | N
 
 def model_rows(model: Model) -> list[tuple[str, str]]:
     layout = model.feasible.layout
-    decision = ", ".join(f"{v.name()} {shape_text(v.shape)}" for v in layout.own)
-    rows = [("decision", f"{decision}; {sum(v.size for v in layout.own)} numbers")]
+    decision = ", ".join(f"{v.name()} {shape_text(v.shape)}" for v in layout.user_variables)
+    rows = [("decision", f"{decision}; {sum(v.size for v in layout.user_variables)} numbers")]
     rows += [("feasible", line) for line in model.feasible.describe()]
     if not isinstance(model, RobustModel):
         if not model.feasible.uncertain:

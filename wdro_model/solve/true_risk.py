@@ -142,7 +142,7 @@ def with_best_thresholds(model: Model, x: Array) -> Array:
 def _in_thresholds(model: RobustModel, x: Array) -> RobustModel:
     """The model in its thresholds alone: the decision is x, certain parameters are numbers."""
     assert model.tails is not None
-    numbers = {id(v): cp.Constant(part) for v, part in model.loss.layout.split_own(x).items()}
+    numbers = {id(v): cp.Constant(part) for v, part in model.loss.layout.split_user(x).items()}
     certain = set(model.expression.parameters()) - set(model.joint.parameters)
     numbers |= {id(p): cp.Constant(p.value) for p in certain}
     expression = model.expression.tree_copy(numbers)

@@ -70,7 +70,7 @@ def check_atom(
 
     A ValueError names the atom, the place and both values. Compared are the rule by its values and
     its pullbacks by differences, `degree` by differences along lines in the data, `adjoints`,
-    `pieces`, `far`, `square`, `terms`, `factor`, `times` and `replaced` by their values,
+    `pieces`, `far`, `square`, `terms`, `factor`, `times` and `rebuild` by their values,
     `is_homogeneous` and `is_entrywise` by trying. What is not declared is not tested.
 
     Parameters
@@ -282,8 +282,7 @@ class AtomCheck:
         self.ask("factor", constant_number)
         self.ask("same_number")
         self.ask("times", 2.0, times)
-        self.ask("replaced", self.facts.reads(self.atom))
-        self.ask("rebuilt", list(self.atom.args))
+        self.ask("rebuild", self.facts.reads(self.atom))
 
     def ask(self, fact: str, *given: Any) -> Any:
         """The answer of a fact of the atom, if it is of the kind that the library expects."""
@@ -429,7 +428,7 @@ class AtomCheck:
         for k, row in enumerate(place.rows):
             scenario = self._scenario(row)
             with self.layout.holding(place.x), held_values(scenario):
-                here = [*written, ("replaced", substitute(self.atom, scenario), 1.0)]
+                here = [*written, ("rebuild", substitute(self.atom, scenario), 1.0)]
                 sums = [(fact, factor, float(np.sum(e.value))) for fact, e, factor in here]
             own, size = float(place.values[k].sum()), float(np.abs(place.values[k]).sum())
             for fact, factor, claimed in sums:
@@ -645,8 +644,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "(u, t), two CVXPY expressions such as (v, cp.Constant(1)), or None",
     ),
     "same_number": (_is_expression_or_none, "a CVXPY expression, or None"),
-    "rebuilt": EXPRESSION,
-    "replaced": EXPRESSION,
+    "rebuild": EXPRESSION,
     "times": EXPRESSION,
     "far": (
         _is_expression_or_none,

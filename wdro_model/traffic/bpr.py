@@ -312,7 +312,7 @@ class Congestion(BprAtom):
     def is_decr(self, idx: int) -> bool:
         return False
 
-    def rebuilt(self, arguments: Sequence[Any]) -> Any:
+    def rebuild(self, arguments: Sequence[Any]) -> Any:
         return congestion(*arguments, integrated=self.integrated)
 
 
@@ -388,7 +388,7 @@ class LinkCosts(BprAtom):
     def vanishes(self, zero: Sequence[bool]) -> bool:
         return zero[0] or zero[2]
 
-    def rebuilt(self, arguments: Sequence[Any]) -> Any:
+    def rebuild(self, arguments: Sequence[Any]) -> Any:
         return link_costs(*arguments, integrated=self.integrated)
 
 

@@ -32,8 +32,9 @@ from wdro_model.loss.expressions import own_axes
 from wdro_model.loss.per_sample import NumberPerSample, numbers
 
 TINY = 1e-300
-ROUNDING = 1e-6
-"""What a solver may return below zero for a nonnegative decision."""
+"""Number that stands for 0 in logarithms and quotients, whose slopes stay finite there."""
+NEGATIVE_ROUNDING = 1e-6
+"""Distance below zero that counts as 0: solvers return such nonnegative decisions."""
 
 Map = Callable[..., Any]
 
@@ -41,14 +42,14 @@ Map = Callable[..., Any]
 def floored(v: Any) -> Any:
     """v with TINY for entries that are zero, or negative by rounding; NaN outside the domain."""
     base = np.maximum(v, TINY)
-    if np.min(v, initial=0.0) < -ROUNDING:
-        base = np.where(np.less(v, -ROUNDING), np.nan, base)
+    if np.min(v, initial=0.0) < -NEGATIVE_ROUNDING:
+        base = np.where(np.less(v, -NEGATIVE_ROUNDING), np.nan, base)
     return base
 
 
 @declare(atoms.Elementwise)
 class Entrywise(AtomFacts):
-    """What all of them have in common."""
+    """Facts that all entrywise atoms share."""
 
     is_entrywise = True
 
@@ -228,7 +229,7 @@ class PowerFacts(AtomFacts):
             return lambda v, _p: (*power(v), None)
         return lambda v, p: (*fixed_power(p.item())(v), None)
 
-    def replaced(self, atom: Any, reads: list[Any]) -> Any:
+    def rebuild(self, atom: Any, reads: Sequence[Any]) -> Any:
         base, exponent = reads
         return atom.copy([base]) if exponent is atom.p else cp.power(base, exponent.value)
 
@@ -248,7 +249,7 @@ class PowerFacts(AtomFacts):
         return [(atom.args[0], np.inf if p < 0 else 0.0)]
 
     def adjoints(self, atom: Any) -> Adjoints:
-        """Of degree one with the exponent one alone."""
+        """The degree is one with the exponent one alone."""
         return [lambda g: g]
 
     def square(self, atom: Any) -> tuple[Any, Any] | None:

@@ -1,4 +1,4 @@
-"""What may be asked of an atom, and the table of who answers.
+"""The facts of atoms, and the register of classes that state them.
 
 For each family of atoms one class holds all that the library knows of it: how it is evaluated on a
 batch and pulled back, its degree, its slopes, its affine pieces... It overrides what it knows of
@@ -70,7 +70,7 @@ class NoVectorForm(Exception):
 
 @dataclass(frozen=True)
 class Operand:
-    """What is known of an operand before its value: its expression, and whether it is batched."""
+    """An operand before it has a value: its expression, and whether it carries the batch axis."""
 
     expression: Any
     batched: bool
@@ -88,7 +88,7 @@ Operands = tuple[Operand, ...]
 
 
 class AtomFacts:
-    """What is known of a family of atoms; each answer here is the one where nothing is known.
+    """The facts of a family of atoms; each answer here is the one where nothing is known.
 
     Examples
     --------
@@ -114,9 +114,9 @@ class AtomFacts:
     """
 
     is_entrywise = False
-    """Does it act on the entries of its arguments, broadcast to its shape, one by one?"""
+    """True if it acts on the entries of its arguments, broadcast to its shape, one by one."""
     is_homogeneous = False
-    """Is h(t a) = t h(a) for t > 0?"""
+    """True if h(t a) = t h(a) for t > 0."""
 
     # -------------------------------------------------------------- values and gradients
     def rule(self, atom: Any, *values: Any) -> tuple[Any, ...]:
@@ -144,7 +144,7 @@ class AtomFacts:
         return list(atom.args)
 
     def operands(self, atom: Any) -> list[Any]:
-        """What its rule takes: what it reads, or something simpler that the atom declares."""
+        """Arguments of `rule`: by default what the atom reads; an atom may declare cheaper ones."""
         if (declared := getattr(atom, "operands", None)) is not None:
             return list(declared)
         read = self.reads(atom)
@@ -168,11 +168,11 @@ class AtomFacts:
 
     # -------------------------------------------------------------- as a function of the data
     def degree(self, atom: Any, degrees: Sequence[float]) -> float:
-        """The joint polynomial degree, from those of what it reads, of which one is not zero."""
+        """Polynomial degree in the data, given those of what it reads, one of them nonzero."""
         return math.inf
 
     def adjoints(self, atom: Any) -> Adjoints:
-        """Where the degree is one: the reverse pass; asked for arguments that see the data."""
+        """The reverse pass of an atom of degree one; asked for arguments that see the data."""
         raise ValueError(
             f"the slope of '{brief(atom)}' in the data is not known; write a product with "
             "cp.multiply or @ on vectors and matrices, and of an atom of your own declare the fact "
@@ -180,18 +180,14 @@ class AtomFacts:
         )
 
     def constant_part(self, atom: Any, parts: Sequence[Any | None]) -> Any | None:
-        """Where the degree is one: the atom of the constant parts; None stands for zero."""
+        """The atom of the constant parts, for an atom of degree one; None stands for zero."""
         if all(part is None for part in parts):
             return None
         return atom.copy(filled(atom, parts))
 
-    def rebuilt(self, atom: Any, arguments: Sequence[Any]) -> Any:
-        """The same function of other arguments."""
-        return atom.copy(list(arguments))
-
-    def replaced(self, atom: Any, reads: list[Any]) -> Any:
-        """The same with something else for each expression that it reads."""
-        return atom.copy(reads)
+    def rebuild(self, atom: Any, reads: Sequence[Any]) -> Any:
+        """The same function of other expressions, one for each that the atom reads."""
+        return atom.copy(list(reads[: len(atom.args)]))
 
     def dependence(self, atom: Any, seen: Any) -> Any | None:
         """The pattern of what each entry sees, from seen(argument); None for everything."""
@@ -237,20 +233,20 @@ class AtomFacts:
 
 
 _TABLE: dict[type, AtomFacts] = {cp.Expression: AtomFacts()}
-_FOUND: dict[type, AtomFacts] = {}
+_NEAREST: dict[type, AtomFacts] = {}
 _RULED: set[type] = set()
 """Atoms with a rule of their own."""
 
 
 def facts_of(expression: Any) -> AtomFacts:
-    """What is known of an expression: by the nearest class in its method resolution order."""
+    """The facts of an expression, by the nearest class in its method resolution order."""
     return _facts_of_class(type(expression))
 
 
 def _facts_of_class(cls: type) -> AtomFacts:
-    facts = _FOUND.get(cls)
+    facts = _NEAREST.get(cls)
     if facts is None:
-        facts = _FOUND[cls] = next(_TABLE[base] for base in cls.__mro__ if base in _TABLE)
+        facts = _NEAREST[cls] = next(_TABLE[base] for base in cls.__mro__ if base in _TABLE)
     return facts
 
 
@@ -280,7 +276,7 @@ def declare(*atoms: type) -> Callable[[Family], Family]:
             if _has_rule(family) or (not foreign and _has_rule(type(known))):
                 _RULED.add(atom)
             _TABLE[atom] = known
-        _FOUND.clear()
+        _NEAREST.clear()
         return family
 
     return register
@@ -356,12 +352,12 @@ def prepare(atom: Any, operands: Operands) -> Kernel:
 
 
 def _load_packaged(atom: Any) -> bool:
-    """Import the modules that offer facts of an atom of this name; was there one?"""
+    """Import the modules that offer facts of an atom of this name; True if there is one."""
     names = {cls.__name__ for cls in type(atom).__mro__}
-    found = [e for e in metadata.entry_points(group="wdro_model.rules") if e.name in names]
-    for entry in found:
+    entries = [e for e in metadata.entry_points(group="wdro_model.rules") if e.name in names]
+    for entry in entries:
         loaded(entry, "rule of")
-    return bool(found)
+    return bool(entries)
 
 
 def _check_classes(atoms: Sequence[Any]) -> None:

@@ -83,7 +83,7 @@ class MatrixProduct(AtomFacts):
     """a @ b."""
 
     def kernel(self, atom: Any, operands: Operands) -> Kernel:
-        """One contraction per product; z is the batch, and is summed where an operand has none."""
+        """The contractions of value and pullbacks; z is the batch, summed where one has none."""
         a, b = operands
         if not (a.shape and b.shape):
             return lambda u, v: (u * v, lambda g: g * v, lambda g: g * u)
@@ -145,13 +145,14 @@ class MatrixProduct(AtomFacts):
         def term(left: int, right: int) -> list[Any]:
             p, q = (left, right) if factor is a else (right, left)
             size, turned = at.positive(entry_of(factor, p), sign)
-            return [size * piece for piece in at.at(other, q, turned)]
+            return [size * piece for piece in at.entry_pieces(other, q, turned)]
 
         return at.total(term(int(p), int(q)) for p, q in zip(rows[i], columns[:, k]))
 
     def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        found = product_over_samples(arguments)
-        return found.total() if isinstance(found, VectorPerSample) and atom.size == 1 else found
+        product = product_over_samples(arguments)
+        is_sum = isinstance(product, VectorPerSample) and atom.size == 1
+        return product.total() if is_sum else product
 
 
 def _is_sparse(operand: Operand) -> bool:
@@ -160,7 +161,7 @@ def _is_sparse(operand: Operand) -> bool:
 
 
 def _support(e: Any, shape: tuple[int, int]) -> Any:
-    """Where an expression may differ from zero."""
+    """The pattern of entries of an expression that may differ from zero."""
     if isinstance(e, cp.Constant):
         value = e.value
         dense = value.toarray() if sp.issparse(value) else np.asarray(value)
@@ -315,9 +316,9 @@ class EntrywiseProduct(Scaling):
         return entrywise_adjoints(*atom.args)
 
     def factor(self, atom: Any, number: Number) -> Any | None:
-        for found, other in ((number(a), b) for a, b in (atom.args, atom.args[::-1])):
-            if found is not None:
-                return (found, other) if other.shape == atom.shape else None
+        for value, other in ((number(a), b) for a, b in (atom.args, atom.args[::-1])):
+            if value is not None:
+                return (value, other) if other.shape == atom.shape else None
         return None
 
     def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
@@ -347,14 +348,14 @@ class Quotient(Scaling, Vanishing):
         return [(cp.abs(b), signs[0] * signs[1] * math.inf)]
 
     def adjoints(self, atom: Any) -> Adjoints:
-        """Of degree one only where b does not see the data: its own is never asked for."""
+        """The degree is one only where b sees no data: its adjoint is never asked for."""
         a, b = atom.args
         return [lambda g: unbroadcast(g / b, a.shape)]
 
     def factor(self, atom: Any, number: Number) -> Any | None:
         over, by = atom.args
-        found = number(by) if over.shape == atom.shape else None
-        return (1.0 / found, over) if found else None
+        divisor = number(by) if over.shape == atom.shape else None
+        return (1.0 / divisor, over) if divisor else None
 
     def times(self, atom: Any, factor: float, push: Callable[[Any, float], Any]) -> Any:
         over, by = atom.args

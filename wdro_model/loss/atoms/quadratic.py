@@ -1,7 +1,7 @@
 """Quadratic forms x' P x for any square matrix P, and the base class of the library's own atoms.
 
 An atom of one's own counts as not polynomial in the data. One for which more is known subclasses
-`StructuredAtom` and overrides `degree_in`, `slope`, `vanishes`, `rebuilt`: the facts below read
+`StructuredAtom` and overrides `degree_in`, `slope`, `vanishes`, `rebuild`: the facts below read
 them. An atom of CVXPY that can be read as one of ours is declared as a `View`.
 
 Uncertain matrices make up most of the memory that a loss reads: the value reads each of them once
@@ -36,7 +36,7 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 class StructuredAtom(Atom):
     """An atom of this library: CVXPY reads its curvature, the walk over a loss its structure.
 
-    CVXPY's solvers do not know it. Where its arguments allow it, `rebuilt` returns an expression
+    CVXPY's solvers do not know it. Where its arguments allow it, `rebuild` returns an expression
     of CVXPY's own atoms instead.
 
     Examples
@@ -58,18 +58,18 @@ class StructuredAtom(Atom):
         raise NotImplementedError(f"{type(self).__name__} declares no slope in argument {k}.")
 
     def vanishes(self, zero: Sequence[bool]) -> bool:
-        """Is the atom zero whenever the arguments marked here are?"""
+        """True if the atom is zero whenever the arguments marked here are."""
         return False
 
-    def rebuilt(self, arguments: Sequence[Any]) -> Any:
+    def rebuild(self, arguments: Sequence[Any]) -> Any:
         """The same function of other arguments, in CVXPY's own atoms where they allow it."""
         return type(self)(*arguments, *(self.get_data() or ()))
 
     def copy(self, args: Any = None, id_objects: Any = None) -> Any:
-        """As CVXPY's, with other arguments through `rebuilt`."""
+        """CVXPY's copy, with other arguments through `rebuild`."""
         if id_objects is not None and id(self) in id_objects:
             return id_objects[id(self)]
-        return self.rebuilt(self.args if args is None else args)
+        return self.rebuild(self.args if args is None else args)
 
 
 @declare(StructuredAtom)
@@ -93,10 +93,10 @@ class View(AtomFacts):
     def constant_part(self, atom: Any, parts: Sequence[Any | None]) -> Any | None:
         if self._view(atom).vanishes([part is None for part in parts]):
             return None
-        return self.rebuilt(atom, filled(atom, parts))
+        return self.rebuild(atom, filled(atom, parts))
 
-    def rebuilt(self, atom: Any, arguments: Sequence[Any]) -> Any:
-        return self._view(atom).rebuilt(arguments)
+    def rebuild(self, atom: Any, reads: Sequence[Any]) -> Any:
+        return self._view(atom).rebuild(reads)
 
 
 def structured(expression: Any) -> StructuredAtom | None:
@@ -105,8 +105,7 @@ def structured(expression: Any) -> StructuredAtom | None:
     return facts._view(expression) if isinstance(facts, View) else None
 
 
-# ------------------------------
-# Quadratic forms x' P x for any square matrix P, symmetric or not, certain or uncertain
+# ------------------------------------------------------------------ quadratic forms
 
 
 def quadratic_form(x: Any, P: Any) -> Any:
@@ -188,7 +187,7 @@ class QuadraticForm(StructuredAtom):
         )
 
     def is_atom_convex(self) -> bool:
-        """Is the atom convex in x? Only a matrix known to be PSD makes it so."""
+        """True for a matrix known to be PSD: only that makes the atom convex in x."""
         return bool(self.args[1].is_constant() and self.args[1].is_psd())
 
     def is_atom_concave(self) -> bool:
@@ -228,7 +227,7 @@ class QuadraticForm(StructuredAtom):
     def vanishes(self, zero: Sequence[bool]) -> bool:
         return any(zero)
 
-    def rebuilt(self, arguments: Sequence[Any]) -> Any:
+    def rebuild(self, arguments: Sequence[Any]) -> Any:
         """CVXPY's quad_form where the matrix allows it."""
         return quadratic_form(*arguments)
 

@@ -55,7 +55,7 @@ class AlongAxes(AtomFacts):
         raise NotImplementedError
 
     def _slope(self, atom: Any, v: Any, y: Any, axes: Axes) -> Any:
-        """Its derivative, of the shape of v, where y is the value."""
+        """The derivative, of the shape of v, where y is the value."""
         raise NotImplementedError
 
     def kernel(self, atom: Any, operands: Operands) -> Kernel:
@@ -100,7 +100,7 @@ class ExtremeEntry(AtomFacts):
     def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
         if sign != (1 if isinstance(atom, atoms.MAX) else -1):
             raise NoPieces
-        return at.union(at.at(atom.args[0], k, sign) for k in at.reduced())
+        return at.union(at.entry_pieces(atom.args[0], k, sign) for k in at.reduced())
 
 
 def _share(hits: Any, axes: Axes) -> Any:
@@ -209,7 +209,7 @@ class LargestSum(AtomFacts):
         if sign < 0 or k != atom.k or comb(len(entries), min(k, len(entries))) > at.walk.limit:
             raise NoPieces
         return at.union(
-            at.total(at.at(atom.args[0], j, 1) for j in chosen)
+            at.total(at.entry_pieces(atom.args[0], j, 1) for j in chosen)
             for chosen in combinations(entries, min(k, len(entries)))
         )
 

@@ -1,7 +1,8 @@
-"""What is asked of the distribution of a loss: its expectation, its CVaR, a probability.
+"""Risk measures: expectation, CVaR, and the probability of an event.
 
-They are atoms for CVXPY's algebra alone, convex and nondecreasing in the loss. A problem replaces
-them when it is declared, an expectation by its loss and a CVaR by its minimum over a threshold.
+Expectation and CVaR are atoms for CVXPY's algebra alone, convex and nondecreasing in the loss. A
+problem replaces them when it is declared, an expectation by its loss and a CVaR by its minimum over
+a threshold.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class RiskMeasure(Atom):
 
     @property
     def value(self) -> Any:
-        """Of a certain loss its own value; an uncertain one has none."""
+        """The value of a certain loss; an uncertain one has none."""
         if is_uncertain(self.args[0]):
             raise ValueError(
                 f"{brief(self)} has no value of its own, it depends on the distribution of the "
@@ -135,7 +136,7 @@ def cvar(loss: Any, level: float, ambiguity: WassersteinBall | None = None) -> A
 
 
 def is_uncertain(expression: Any) -> bool:
-    """Does it contain an uncertain parameter?"""
+    """True if the expression contains an uncertain parameter."""
     return any(isinstance(p, UncertainParameter) for p in expression.parameters())
 
 
@@ -191,12 +192,14 @@ class ChanceConstraint(Inequality):
     """The inequality that is likely to hold; a copy on other arguments does not know it."""
 
     @classmethod
-    def of(cls, event: Any, level: float, ambiguity: WassersteinBall | None) -> ChanceConstraint:
+    def for_event(
+        cls, event: Any, level: float, ambiguity: WassersteinBall | None
+    ) -> ChanceConstraint:
         excess = event.args[0] - event.args[1]
         largest = excess if excess.size == 1 else cp.max(excess)
-        found = cls(RiskMeasure(largest, level, ambiguity), cp.Constant(0.0))
-        found.event = event
-        return found
+        constraint = cls(RiskMeasure(largest, level, ambiguity), cp.Constant(0.0))
+        constraint.event = event
+        return constraint
 
     @property
     def level(self) -> float:
@@ -222,7 +225,9 @@ class Probability:
     def __ge__(self, level: Any) -> ChanceConstraint:
         if isinstance(level, numbers.Real) and float(level) == 0:
             raise ValueError("a probability is always >= 0; leave the constraint out.")
-        return ChanceConstraint.of(self.event, as_level(level, "probability"), self.ambiguity)
+        return ChanceConstraint.for_event(
+            self.event, as_level(level, "probability"), self.ambiguity
+        )
 
     def _refuse(self, sign: str) -> NoReturn:
         raise ValueError(
