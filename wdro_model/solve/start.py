@@ -42,7 +42,7 @@ def user_start(model: Model, start: Any, name: str = "start") -> Array:
         raise ValueError(
             f"{name} must be a dict {{variable: value}} or a solution, got {type(start).__name__}."
         )
-    for variable in layout.own:
+    for variable in layout.user_variables:
         if variable not in values:
             raise ValueError(f"{name} has no value for the variable {variable.name()!r}.")
         value = np.asarray(values[variable], dtype=float)
