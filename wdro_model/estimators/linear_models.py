@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
-from numbers import Real
+from inspect import cleandoc
 from typing import Any, Literal, Self, get_args
 
 import cvxpy as cp
@@ -23,7 +23,8 @@ from sklearn.model_selection import check_cv
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from wdro_model.errors import NoReformulationError, unknown_name
+from wdro_model import checks
+from wdro_model.errors import NoReformulationError
 from wdro_model.evaluation import RadiusSelection, select_radius
 from wdro_model.problem import Problem
 from wdro_model.uncertainty import UncertainParameter, WassersteinBall
@@ -42,10 +43,46 @@ COSTS: dict[str, GroundCost] = {
 """Costs of moving the features, by the names that `cost` may have."""
 CROSS_VALIDATION = "cv"
 
+SHARED_DOCUMENTATION = """fit_intercept : bool
+    Without it the score at 0 is 0.
+radii : increasing numbers, optional
+    The candidates with radius="cv"; by default eleven from the scale of the data, 0 the first.
+cv : int, splitter or pairs of indices
+    The folds with radius="cv", as elsewhere in scikit-learn: stratified for classifiers.
+n_jobs : int, optional
+    Processes for the folds.
+
+Attributes
+----------
+classes_ : array (n_classes,)
+    The classes in increasing order, for classifiers. Two classes have one score, which is
+    positive for the second; of more, each has a score against the rest.
+coef_ : array (n_features,); for classifiers (n_scores, n_features)
+    The coefficient of each feature in the score: in the prediction of a regression.
+intercept_ : float; for classifiers (n_scores,)
+    The score at 0.
+radius_ : float, or one for each score
+    The radius, given or chosen.
+promise_ : float, or one for each score
+    The worst-case expected loss over the ball: an upper bound for data within it.
+problem_ : Problem, or one for each score
+    The problem that was solved, on its data: `problem_.worst_case()` is the adversary.
+selection_ : RadiusSelection, or one for each score
+    The scores of all radii, with radius="cv".
+n_iter_ : int
+    Iterations of the solver.
+n_features_in_ : int
+    The number of features in `fit`.
+feature_names_in_ : array (n_features,)
+    The columns, where `fit` saw a frame with names.
+
+"""
+"""Parameters and attributes of all estimators, which `RobustLinearModel` adds to docstrings."""
+
 
 @dataclass(frozen=True)
 class Fitted:
-    """One score, fitted."""
+    """A fitted score."""
 
     coef: np.ndarray
     """(d,)"""
@@ -53,29 +90,29 @@ class Fitted:
     problem: Problem
     """Solved on all samples."""
     selection: RadiusSelection | None
-    """Of the radius, where that was asked for."""
+    """The choice of the radius by cross-validation, where that was asked for."""
 
     @property
     def iterations(self) -> int:
-        """Of the solver; 0 where it counts none."""
+        """Iterations of the solver; 0 where it counts none."""
         solution = self.problem.solution
         return (solution and solution.iterations) or 0
 
 
 @dataclass(frozen=True)
-class Weighed:
-    """The samples that count, and how much."""
+class WeightedSamples:
+    """The samples of positive weight."""
 
     X: np.ndarray
     y: np.ndarray
     probabilities: np.ndarray | None
-    """Of each, (n,); None where they are equal."""
+    """Their probabilities, (n,); None where they are equal."""
     counts: np.ndarray
-    """Which of the samples that were given they are, booleans."""
+    """Whether each sample of the caller has a positive weight, booleans."""
 
     @classmethod
-    def of(cls, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> Weighed:
-        """Samples of weight 0 are left out; weights count in proportion."""
+    def select(cls, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> WeightedSamples:
+        """The samples without those of weight 0; weights count in proportion."""
         if sample_weight is None:
             return cls(X, y, None, np.ones(len(X), dtype=bool))
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -84,29 +121,36 @@ class Weighed:
             raise ValueError("sample_weight is zero for all samples; some of them must count.")
         return cls(X[counts], y[counts], weights[counts] / weights.sum(), counts)
 
-    def merged(self) -> Weighed:
-        """Repeated samples as one of their weight: to the last digit what weights would give."""
+    def merge_repeated(self) -> WeightedSamples:
+        """The samples with repeated ones merged, so that repeats and weights give equal digits."""
         classes, codes = np.unique(self.y, return_inverse=True)
         rows = np.column_stack([self.X, codes])
-        found, inverse = np.unique(rows, axis=0, return_inverse=True)
-        if self.probabilities is None and len(found) == len(rows):
+        distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
+        if self.probabilities is None and len(distinct) == len(rows):
             return self
         equal = np.full(len(rows), 1.0 / len(rows))
         shares = np.bincount(
             np.ravel(inverse), equal if self.probabilities is None else self.probabilities
         )
         return replace(
-            self, X=found[:, :-1], y=classes[found[:, -1].astype(int)], probabilities=shares
+            self, X=distinct[:, :-1], y=classes[distinct[:, -1].astype(int)], probabilities=shares
         )
 
-    def places(self, indices: np.ndarray) -> np.ndarray:
-        """Where samples that were given are among those that count."""
+    def positions_of(self, indices: np.ndarray) -> np.ndarray:
+        """The positions of the caller's samples among those of positive weight."""
         indices = np.arange(len(self.counts))[indices]
         return (np.cumsum(self.counts) - 1)[indices[self.counts[indices]]]
 
 
 class RobustLinearModel(BaseEstimator):
     """A linear score whose worst-case expected loss over a Wasserstein ball is least."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Add the shared parameters and attributes to the docstring of an estimator."""
+        super().__init_subclass__(**more)
+        own, heading, example = cleandoc(cls.__doc__ or "").partition("Examples\n")
+        if heading:
+            cls.__doc__ = f"{own.rstrip()}\n{SHARED_DOCUMENTATION}{heading}{example}"
 
     radius: float | Literal["cv"]
     cost: CostName | GroundCost
@@ -128,12 +172,14 @@ class RobustLinearModel(BaseEstimator):
     def _costs(self) -> tuple[str, ...]:
         """The names of the costs under which its worst case is known."""
 
-    def _weighed(self, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> Weighed:
-        """The samples that count; folds tell repeated ones apart."""
-        given = Weighed.of(X, y, sample_weight)
-        return given if self.radius == CROSS_VALIDATION else given.merged()
+    def _weighted_samples(
+        self, X: np.ndarray, y: np.ndarray, sample_weight: Any
+    ) -> WeightedSamples:
+        """The samples of positive weight, merged unless folds tell repeated ones apart."""
+        given = WeightedSamples.select(X, y, sample_weight)
+        return given if self.radius == CROSS_VALIDATION else given.merge_repeated()
 
-    def _fitted(self, given: Weighed, target: np.ndarray, folds: Any) -> Fitted:
+    def _fit_score(self, given: WeightedSamples, target: np.ndarray, folds: Any) -> Fitted:
         """The score of least worst-case loss; folds: pairs of indices, None for a given radius."""
         X = given.X
         features = UncertainParameter(
@@ -176,15 +222,15 @@ class RobustLinearModel(BaseEstimator):
             raise KeyboardInterrupt
         return selection
 
-    def _keep(self, found: list[Fitted]) -> None:
-        """Set what is known of each score: the thing itself if there is one score."""
-        self.problem_ = one_or_all([one.problem for one in found])
-        self.promise_ = one_or_all([one.problem.value for one in found])
-        self.radius_ = one_or_all([one.problem.radius for one in found])
-        self.n_iter_ = max(one.iterations for one in found)
+    def _store(self, scores: list[Fitted]) -> None:
+        """Set the attributes of the fitted scores: single values if there is one score."""
+        self.problem_ = one_or_all([score.problem for score in scores])
+        self.promise_ = one_or_all([score.problem.value for score in scores])
+        self.radius_ = one_or_all([score.problem.radius for score in scores])
+        self.n_iter_ = max(score.iterations for score in scores)
         self.__dict__.pop("selection_", None)
-        if found[0].selection is not None:
-            self.selection_ = one_or_all([one.selection for one in found])
+        if scores[0].selection is not None:
+            self.selection_ = one_or_all([score.selection for score in scores])
 
     def _scores(self, X: Any) -> np.ndarray:
         """features @ coef_ + intercept_, (n,), or (n, k) for k scores."""
@@ -193,11 +239,11 @@ class RobustLinearModel(BaseEstimator):
         return X @ self.coef_.T + self.intercept_
 
     # -------------------------------------------------------------- what is given
-    def _folds(self, X: np.ndarray, y: np.ndarray, given: Weighed, stratified: bool) -> Any:
+    def _folds(self, X: np.ndarray, y: np.ndarray, given: WeightedSamples, stratified: bool) -> Any:
         """Pairs of indices where the radius is chosen by cross-validation; None if it is given."""
         if isinstance(self.radius, str) and self.radius == CROSS_VALIDATION:
             splits = check_cv(self.cv, y, classifier=stratified).split(X, y)
-            return [tuple(given.places(side) for side in split) for split in splits]
+            return [tuple(given.positions_of(side) for side in split) for split in splits]
         if isinstance(self.radius, str):
             raise ValueError(
                 f"radius={self.radius!r} of {type(self).__name__} must be a number >= 0, or "
@@ -214,9 +260,7 @@ class RobustLinearModel(BaseEstimator):
         """The ground cost of features and target together."""
         cost = self.cost
         if isinstance(cost, str):
-            if cost not in COSTS:
-                raise ValueError(unknown_name("cost", cost, COSTS))
-            cost = COSTS[cost]
+            cost = COSTS[checks.choice("cost", cost, COSTS)]
         weighted = is_dataclass(cost) and any(field.name == "weights" for field in fields(cost))
         if not (isinstance(cost, GroundCost) and weighted):
             raise ValueError(
@@ -238,9 +282,7 @@ class RobustLinearModel(BaseEstimator):
         return replace(cost, weights=weights)  # type: ignore[type-var]
 
     def _holds_labels(self) -> bool:
-        if self.labels not in get_args(Labels):
-            raise ValueError(unknown_name("labels", self.labels, get_args(Labels)))
-        return self.labels == "fixed"
+        return checks.choice("labels", self.labels, get_args(Labels)) == "fixed"
 
     def _refuse_unknown_worst_case(self, problem: Problem) -> None:
         """Refuse a loss and a cost without an exact counterpart, at any radius."""
@@ -291,7 +333,7 @@ class RobustClassifier(ClassifierMixin, RobustLinearModel):
         """
         X, y = validate_data(self, X, y, dtype=np.float64, copy=True)
         check_classification_targets(y)
-        given = self._weighed(X, y, sample_weight)
+        given = self._weighted_samples(X, y, sample_weight)
         self.classes_ = np.unique(given.y)
         if len(self.classes_) < 2:
             raise ValueError(
@@ -299,11 +341,13 @@ class RobustClassifier(ClassifierMixin, RobustLinearModel):
                 f"{self.classes_[0]}."
             )
         folds = self._folds(X, y, given, stratified=True)
-        ahead = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
-        found = [self._fitted(given, np.where(given.y == name, 1.0, -1.0), folds) for name in ahead]
-        self.coef_ = np.array([one.coef for one in found])
-        self.intercept_ = np.array([one.intercept for one in found])
-        self._keep(found)
+        positive = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
+        scores = [
+            self._fit_score(given, np.where(given.y == name, 1.0, -1.0), folds) for name in positive
+        ]
+        self.coef_ = np.array([score.coef for score in scores])
+        self.intercept_ = np.array([score.intercept for score in scores])
+        self._store(scores)
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -330,40 +374,8 @@ class RobustLogisticRegression(RobustClassifier):
         How far the features may move, on average: a bound on the transport cost. "cv" chooses it
         by cross-validation.
     cost : "l2", "l1", "linf" or a ground cost
-        What a move of the features costs: a norm of it. A ground cost with weights for the
+        The cost of a move of the features: a norm of it. A ground cost with weights for the
         features, such as `costs.Norm(2, weights="standardize")`.
-    fit_intercept : bool
-        Without it the score at 0 is 0.
-    radii : increasing numbers, optional
-        Those to choose among with radius="cv"; by default eleven from the scale of the data, 0 the
-        first.
-    cv : int, splitter or pairs of indices
-        The folds with radius="cv", as elsewhere in scikit-learn: stratified if it is a number.
-    n_jobs : int, optional
-        Processes for the folds.
-
-    Attributes
-    ----------
-    classes_ : array (n_classes,)
-        In increasing order; a positive score of two is for the second.
-    coef_ : array (1, n_features)
-        What each feature adds to the score; a row for each class where there are more than two.
-    intercept_ : array (1,)
-        The score at 0; one for each class where there are more than two.
-    radius_ : float, or one for each class against the rest
-        The radius, given or chosen.
-    promise_ : float, or one for each class against the rest
-        The worst-case expected loss over the ball: what is promised for data within it.
-    problem_ : Problem, or one for each class against the rest
-        The problem that was solved, on its data: `problem_.worst_case()` is the adversary.
-    selection_ : RadiusSelection, or one for each class against the rest
-        The scores of all radii, with radius="cv".
-    n_iter_ : int
-        Iterations of the solver.
-    n_features_in_ : int
-        How many features `fit` saw.
-    feature_names_in_ : array (n_features,)
-        The columns, where `fit` saw a frame with names.
 
     Examples
     --------
@@ -411,40 +423,8 @@ class RobustHingeClassifier(RobustClassifier):
         How far the features may move, on average: a bound on the transport cost, the square of a
         distance if the cost is "squared". "cv" chooses it by cross-validation.
     cost : "l2", "l1", "linf", "squared" or a ground cost
-        What a move of the features costs: a norm of it, or the square of its length. A ground cost
+        The cost of a move of the features: a norm of it, or the square of its length. A ground cost
         with weights for the features, such as `costs.Norm(2, weights="standardize")`.
-    fit_intercept : bool
-        Without it the score at 0 is 0.
-    radii : increasing numbers, optional
-        Those to choose among with radius="cv"; by default eleven from the scale of the data, 0 the
-        first.
-    cv : int, splitter or pairs of indices
-        The folds with radius="cv", as elsewhere in scikit-learn: stratified if it is a number.
-    n_jobs : int, optional
-        Processes for the folds.
-
-    Attributes
-    ----------
-    classes_ : array (n_classes,)
-        In increasing order; a positive score of two is for the second.
-    coef_ : array (1, n_features)
-        What each feature adds to the score; a row for each class where there are more than two.
-    intercept_ : array (1,)
-        The score at 0; one for each class where there are more than two.
-    radius_ : float, or one for each class against the rest
-        The radius, given or chosen.
-    promise_ : float, or one for each class against the rest
-        The worst-case expected loss over the ball: what is promised for data within it.
-    problem_ : Problem, or one for each class against the rest
-        The problem that was solved, on its data: `problem_.worst_case()` is the adversary.
-    selection_ : RadiusSelection, or one for each class against the rest
-        The scores of all radii, with radius="cv".
-    n_iter_ : int
-        Iterations of the solver.
-    n_features_in_ : int
-        How many features `fit` saw.
-    feature_names_in_ : array (n_features,)
-        The columns, where `fit` saw a frame with names.
 
     Examples
     --------
@@ -469,7 +449,7 @@ class RobustHingeClassifier(RobustClassifier):
 
 
 LOSSES = {"squared": cp.square, "absolute": cp.abs}
-"""Of the residual, by the names that `loss` may have."""
+"""Losses of the residual, by the names that `loss` may have."""
 
 
 class RobustRegressor(RegressorMixin, RobustLinearModel):
@@ -481,10 +461,10 @@ class RobustRegressor(RegressorMixin, RobustLinearModel):
         sample_weight (n_samples,): what each sample counts, in proportion; equal by default.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, copy=True)
-        given = self._weighed(X, y.astype(np.float64), sample_weight)
-        found = self._fitted(given, given.y, self._folds(X, y, given, stratified=False))
-        self.coef_, self.intercept_ = found.coef, found.intercept
-        self._keep([found])
+        given = self._weighted_samples(X, y.astype(np.float64), sample_weight)
+        score = self._fit_score(given, given.y, self._folds(X, y, given, stratified=False))
+        self.coef_, self.intercept_ = score.coef, score.intercept
+        self._store([score])
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -507,41 +487,10 @@ class RobustLinearRegression(RobustRegressor):
     loss : "squared" or "absolute"
         The squared loss needs the squared cost: under a norm its worst case is infinite.
     cost : "squared", "l1", "l2", "linf" or a ground cost
-        What a move of the features costs: the square of its length, or a norm of it. A ground cost
+        The cost of a move of the features: the square of its length, or a norm of it. A ground cost
         with weights for the features, such as `costs.SquaredEuclidean(weights="standardize")`.
     labels : "fixed" or "uncertain"
-        May the adversary move the targets too? A move of the target costs what one of a feature
-        does.
-    fit_intercept : bool
-        Without it the prediction at 0 is 0.
-    radii : increasing numbers, optional
-        Those to choose among with radius="cv"; by default eleven from the scale of the data, 0 the
-        first.
-    cv : int, splitter or pairs of indices
-        The folds with radius="cv", as elsewhere in scikit-learn.
-    n_jobs : int, optional
-        Processes for the folds.
-
-    Attributes
-    ----------
-    coef_ : array (n_features,)
-        What each feature adds to the prediction.
-    intercept_ : float
-        The prediction at 0.
-    radius_ : float
-        The radius, given or chosen.
-    promise_ : float
-        The worst-case expected loss over the ball: what is promised for data within it.
-    problem_ : Problem
-        The problem that was solved, on its data: `problem_.worst_case()` is the adversary.
-    selection_ : RadiusSelection
-        The scores of all radii, with radius="cv".
-    n_iter_ : int
-        Iterations of the solver.
-    n_features_in_ : int
-        How many features `fit` saw.
-    feature_names_in_ : array (n_features,)
-        The columns, where `fit` saw a frame with names.
+        Whether the adversary moves the targets too, at the cost of a move of a feature.
 
     Examples
     --------
@@ -577,9 +526,7 @@ class RobustLinearRegression(RobustRegressor):
         self.n_jobs = n_jobs
 
     def _loss(self, target: Any, score: Any) -> Any:
-        if self.loss not in LOSSES:
-            raise ValueError(unknown_name("loss", self.loss, LOSSES))
-        return LOSSES[self.loss](target - score)
+        return LOSSES[checks.choice("loss", self.loss, LOSSES)](target - score)
 
     def _costs(self) -> tuple[str, ...]:
         return ("squared",) if self.loss == "squared" else tuple(COSTS)
@@ -599,41 +546,10 @@ class RobustQuantileRegressor(RobustRegressor):
     quantile : float
         Between 0 and 1; 0.5 is the median.
     cost : "l2", "l1", "linf", "squared" or a ground cost
-        What a move of the features costs: a norm of it, or the square of its length. A ground cost
+        The cost of a move of the features: a norm of it, or the square of its length. A ground cost
         with weights for the features, such as `costs.Norm(1, weights="standardize")`.
     labels : "fixed" or "uncertain"
-        May the adversary move the targets too? A move of the target costs what one of a feature
-        does.
-    fit_intercept : bool
-        Without it the prediction at 0 is 0.
-    radii : increasing numbers, optional
-        Those to choose among with radius="cv"; by default eleven from the scale of the data, 0 the
-        first.
-    cv : int, splitter or pairs of indices
-        The folds with radius="cv", as elsewhere in scikit-learn.
-    n_jobs : int, optional
-        Processes for the folds.
-
-    Attributes
-    ----------
-    coef_ : array (n_features,)
-        What each feature adds to the prediction.
-    intercept_ : float
-        The prediction at 0.
-    radius_ : float
-        The radius, given or chosen.
-    promise_ : float
-        The worst-case expected loss over the ball: what is promised for data within it.
-    problem_ : Problem
-        The problem that was solved, on its data: `problem_.worst_case()` is the adversary.
-    selection_ : RadiusSelection
-        The scores of all radii, with radius="cv".
-    n_iter_ : int
-        Iterations of the solver.
-    n_features_in_ : int
-        How many features `fit` saw.
-    feature_names_in_ : array (n_features,)
-        The columns, where `fit` saw a frame with names.
+        Whether the adversary moves the targets too, at the cost of a move of a feature.
 
     Examples
     --------
@@ -668,11 +584,8 @@ class RobustQuantileRegressor(RobustRegressor):
         self.n_jobs = n_jobs
 
     def _loss(self, target: Any, score: Any) -> Any:
-        q = self.quantile
-        if not isinstance(q, Real) or isinstance(q, bool) or not 0 < q < 1:
-            raise ValueError(
-                f"quantile must be a number between 0 and 1, got {q!r}; 0.5 is the median."
-            )
+        hint = "0.5 is the median"
+        q = checks.number("quantile", self.quantile, low=0, high=1, open=True, hint=hint)
         return cp.maximum(q * (target - score), (q - 1) * (target - score))
 
     def _costs(self) -> tuple[str, ...]:
