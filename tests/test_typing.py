@@ -114,7 +114,7 @@ def test_names_of_methods_and_rules_are_those_that_are_known():
     assert set(get_args(options.Method)) == set(METHODS)
     assert set(get_args(options.IntegrationName)) == set(STRATEGIES)
     assert set(get_args(options.DualName)) == set(options.DUALS)
-    assert set(get_args(guarantee.RadiusRule)) == set(guarantee.TAKEN)
+    assert set(get_args(guarantee.RadiusRule)) == set(guarantee.RULE_ARGUMENTS)
     assert set(get_args(frank_wolfe.DirectionName)) == {"auto", *directions.RULES}
     assert set(get_args(frank_wolfe.StepName)) <= set(steps.STEPS)
 
