@@ -190,7 +190,7 @@ def test_routes_can_be_given(network):
     with pytest.raises(ValueError, match=r"times of shape \(K, 76\), got shape \(1, 5\)"):
         RouteShares(network, np.ones(5))
     with pytest.raises(ValueError, match="527 pairs of zones with demand have no route"):
-        RouteShares(network, wdro.traffic.flows.path_flows.PathFlows(paths[:1], np.zeros(76)))
+        RouteShares(network, wdro.traffic.flows.paths.PathFlows(paths[:1], np.zeros(76)))
     with pytest.raises(ValueError, match="no demand between different zones"):
         RouteShares(network.scaled_demand(0.0))
     with pytest.raises(ValueError, match=r"shares must have shape \(528,\), one .* got \(3,\)"):

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.traffic.bpr import link_costs
+from wdro_model.traffic.network_checks import NONNEGATIVE, POSITIVE, check_rule
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 
@@ -136,13 +137,6 @@ def _check_values(what: str, name: str, argument: Any) -> None:
     value = argument.value
     if value is None:
         return
-    values = np.atleast_1d(value.toarray() if sp.issparse(value) else np.asarray(value, float))
-    positive = name == "capacity"
-    wrong = ~(np.isfinite(values) & ((values > 0) if positive else (values >= 0)))
-    if wrong.any():
-        arc = int(np.argmax(wrong))
-        where = f" at arc {arc}" if argument.shape else ""
-        raise ValueError(
-            f"{name} of {what} must be finite and {'positive' if positive else 'nonnegative'}, "
-            f"got {float(values[arc])!r}{where}."
-        )
+    values = value.toarray() if sp.issparse(value) else np.asarray(value, float)
+    rule = POSITIVE if name == "capacity" else NONNEGATIVE
+    check_rule(f"{name} of {what}", values, rule, lambda *index: f" at arc {index[0]}")

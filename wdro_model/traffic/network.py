@@ -6,7 +6,6 @@ Travel times follow the formula of the Bureau of Public Roads,
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -14,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model import checks
 from wdro_model.compat import networkx as nx
 from wdro_model.errors import unknown_name
 from wdro_model.traffic.demand_matrix import nonzero_demand
 from wdro_model.traffic.files.tables import FrameNames, NetworkFrames, fields_of_frames, frames_of
-from wdro_model.traffic.network_checks import ARC_FIELDS, validated
+from wdro_model.traffic.network_checks import ARC_FIELDS, check_rule, validated
 from wdro_model.traffic.networkx_graphs import fields_of
 
 Array = np.ndarray
@@ -296,6 +296,13 @@ class Network:
         )
 
 
+def check_network(given: Any) -> Network:
+    """The network, or an error that says what was given instead."""
+    if not isinstance(given, Network):
+        raise ValueError(f"expected a wdro_model.traffic.Network, got {type(given).__name__}.")
+    return given
+
+
 def as_flow(given: Any, network: Network, one: bool = False) -> Array:
     """Flows (..., A) on the arcs, finite, with rounding below zero removed; (A,) if `one`.
 
@@ -308,21 +315,19 @@ def as_flow(given: Any, network: Network, one: bool = False) -> Array:
             f"{flow.shape}."
         )
     least = -ROUNDING * max(1.0, float(np.max(np.abs(flow), initial=0.0)))
-    wrong = ~(np.isfinite(flow) & (flow >= least))
-    if wrong.any():
-        at = tuple(map(int, np.argwhere(wrong)[0]))
-        tail, head = network.arcs[at[-1]]
-        raise ValueError(
-            f"flows must be finite and nonnegative, got {float(flow[at])!r} on arc {at[-1]} "
-            f"({tail!r} -> {head!r})."
-        )
+
+    def place(*index: int) -> str:
+        tail, head = network.arcs[index[-1]]
+        return f" on arc {index[-1]} ({tail!r} -> {head!r})"
+
+    rule = ("finite and nonnegative", lambda v: np.isfinite(v) & (v >= least))
+    check_rule("flows", flow, rule, place)
     return np.maximum(flow, 0.0)
 
 
 def _normalized_capacity(network: Network, alpha: float) -> Array:
     """(alpha/b)^(1/power) c where an arc congests, c elsewhere; by logarithms."""
-    if not (isinstance(alpha, numbers.Real) and 0 < alpha < np.inf):
-        raise ValueError(f"alpha must be a positive finite number, got {alpha!r}.")
+    checks.number("alpha", alpha, low=0, open=True)
     b, power, capacity = network.b, network.power, network.capacity.copy()
     changed = (b > 0) & (power > 0) & (b != alpha)
     b, power = b[changed], power[changed]

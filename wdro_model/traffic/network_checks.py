@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from wdro_model.checks import refuse
 from wdro_model.traffic.demand_matrix import as_demand, as_numbers, frozen_demand, nonzero_demand
 
 Array = np.ndarray
@@ -15,6 +16,7 @@ Rule = tuple[str, Callable[[Array], Array]]
 POSITIVE: Rule = ("finite and > 0", lambda v: np.isfinite(v) & (v > 0))
 NONNEGATIVE: Rule = ("finite and >= 0", lambda v: np.isfinite(v) & (v >= 0))
 FINITE: Rule = ("finite", np.isfinite)
+KNOWN: Rule = ("finite (NaN: not known)", lambda v: ~np.isinf(v))
 
 ARC_FIELDS: dict[str, Rule] = {
     "capacity": POSITIVE,
@@ -32,6 +34,23 @@ WAYS_OUT = {
 }
 
 
+def check_rule(
+    name: str,
+    values: Array,
+    rule: Rule,
+    place: Callable[..., str] = lambda *index: f" at index {index if len(index) > 1 else index[0]}",
+    hint: str = "",
+) -> None:
+    """Refuse the first value that breaks a rule; `place` tells where it is, from its index."""
+    kind, holds = rule
+    wrong = ~holds(values)
+    if wrong.any():
+        index = tuple(map(int, np.argwhere(wrong)[0]))
+        where = place(*index) if index else ""
+        tail = hint and f"; {hint}"
+        raise ValueError(f"{name} must be {kind}, got {float(values[index])!r}{where}{tail}.")
+
+
 def validated(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a network as they are stored, from those given, or a ValueError."""
     tails, heads = (as_indices(given[end], end) for end in ("tails", "heads"))
@@ -40,6 +59,8 @@ def validated(given: Mapping[str, Any]) -> dict[str, Any]:
             f"tails and heads must have one entry per arc and at least one arc, got {tails.size} "
             f"and {heads.size} entries."
         )
+    if not isinstance(given["name"], str):
+        raise refuse("name of a network", "a string", given["name"])
     demand = as_demand(given["demand"])
     if demand.ndim != 2 or demand.shape[0] != demand.shape[1]:
         raise ValueError(
@@ -53,7 +74,11 @@ def validated(given: Mapping[str, Any]) -> dict[str, Any]:
     for field, indices in (("tails", tails), ("heads", heads), ("zones", zones)):
         _check_range(field, indices, len(nodes))
     arcs = [(nodes[u], nodes[v]) for u, v in zip(tails.tolist(), heads.tolist())]
-    _check_loops(tails, heads, arcs)
+    if (tails == heads).any():
+        a = int(np.argmax(tails == heads))
+        raise ValueError(
+            f"arc {a} leads from node {arcs[a][0]!r} to itself; no trip uses it: leave it out."
+        )
     _check_zones(zones, count, nodes)
     _check_demand(demand, [nodes[z] for z in zones.tolist()])
     through = True if given["through"] is None else given["through"]
@@ -69,7 +94,7 @@ def validated(given: Mapping[str, Any]) -> dict[str, Any]:
     return frozen | {
         "demand": frozen_demand(demand),
         "nodes": nodes,
-        "name": _name(given["name"]),
+        "name": given["name"],
         "repairs": tuple(map(str, given["repairs"])),
     }
 
@@ -108,14 +133,6 @@ def _check_range(field: str, indices: Array, count: int) -> None:
         )
 
 
-def _check_loops(tails: Array, heads: Array, arcs: list[tuple[Any, Any]]) -> None:
-    if (tails == heads).any():
-        a = int(np.argmax(tails == heads))
-        raise ValueError(
-            f"arc {a} leads from node {arcs[a][0]!r} to itself; no trip uses it: leave it out."
-        )
-
-
 def _check_zones(zones: Array, count: int, nodes: tuple[Any, ...]) -> None:
     if len(zones) != count:
         raise ValueError(
@@ -129,14 +146,11 @@ def _check_zones(zones: Array, count: int, nodes: tuple[Any, ...]) -> None:
 
 def _check_demand(demand: Any, names: list[Any]) -> None:
     origins, destinations, trips = nonzero_demand(demand)
-    wrong = ~NONNEGATIVE[1](trips)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        o, d = int(origins[at]), int(destinations[at])
-        raise ValueError(
-            f"demand must be {NONNEGATIVE[0]}, got {float(trips[at])!r} from zone {names[o]!r} "
-            f"to zone {names[d]!r}."
-        )
+
+    def place(k: int) -> str:
+        return f" from zone {names[origins[k]]!r} to zone {names[destinations[k]]!r}"
+
+    check_rule("demand", trips, NONNEGATIVE, place)
 
 
 def _arc_field(given: Any, field: str, arcs: list[tuple[Any, Any]]) -> Array:
@@ -147,15 +161,11 @@ def _arc_field(given: Any, field: str, arcs: list[tuple[Any, Any]]) -> Array:
             f"shape {values.shape}."
         )
     values = np.broadcast_to(values, (len(arcs),))
-    rule, holds = ARC_FIELDS[field]
-    wrong = ~holds(values)
-    if wrong.any():
-        a = int(np.argmax(wrong))
-        tail, head = arcs[a]
-        raise ValueError(
-            f"{field} must be {rule}, got {float(values[a])!r} on arc {a} ({tail!r} -> {head!r}); "
-            f"{WAYS_OUT[field]}."
-        )
+
+    def place(a: int) -> str:
+        return f" on arc {a} ({arcs[a][0]!r} -> {arcs[a][1]!r})"
+
+    check_rule(field, values, ARC_FIELDS[field], place, WAYS_OUT[field])
     return values
 
 
@@ -177,16 +187,8 @@ def _positions(given: Any, nodes: tuple[Any, ...]) -> Array | None:
         raise ValueError(
             f"positions must have shape ({len(nodes)}, 2), one row per node, got {positions.shape}."
         )
-    if np.isinf(positions).any():
-        node = nodes[int(np.argwhere(np.isinf(positions))[0][0])]
-        raise ValueError(f"positions must be finite (NaN: not known), got inf at node {node!r}.")
+    check_rule("positions", positions, KNOWN, lambda i, _: f" at node {nodes[i]!r}")
     return positions
-
-
-def _name(given: Any) -> str:
-    if not isinstance(given, str):
-        raise ValueError(f"name of a network must be a string, got {given!r}.")
-    return given
 
 
 def _frozen(array: Array) -> Array:

@@ -11,7 +11,14 @@ import numpy as np
 from wdro_model.errors import unknown_name
 from wdro_model.traffic.demand_matrix import demand_of, nonzero_demand
 from wdro_model.traffic.files.columns import SYNONYMS, ColumnTable, plain_value
-from wdro_model.traffic.network_checks import ARC_FIELDS, FINITE, NONNEGATIVE, POSITIVE, WAYS_OUT
+from wdro_model.traffic.network_checks import (
+    ARC_FIELDS,
+    FINITE,
+    KNOWN,
+    NONNEGATIVE,
+    POSITIVE,
+    WAYS_OUT,
+)
 
 Array = np.ndarray
 DEFAULTS = {"b": 0.15, "power": 4.0, "fixed_cost": 0.0}
@@ -269,7 +276,7 @@ def read_positions(nodes: ColumnTable) -> Array | None:
         return None
     places = [nodes.numbers(axis, np.nan) for axis in ("x", "y")]
     for axis, values in zip(("x", "y"), places):
-        nodes.check(axis, values, ("finite", lambda v: ~np.isinf(v)))
+        nodes.check(axis, values, KNOWN)
     return np.column_stack(places)
 
 

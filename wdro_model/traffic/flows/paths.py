@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from scipy.optimize import linprog
 from scipy.sparse.csgraph import dijkstra
 
+from wdro_model import checks
 from wdro_model.sets.backends import Vector
 from wdro_model.traffic.flows.road_graph import Indices, RoadGraph, Trips
 
@@ -92,9 +93,7 @@ class PathFlows(Sequence[PathFlow]):
     def __mul__(self, share: Any) -> PathFlows:
         if not isinstance(share, Real):
             return NotImplemented
-        part = float(share)
-        if not 0.0 <= part < np.inf:
-            raise ValueError(f"the share of path flows must be finite and >= 0, got {share}.")
+        part = checks.number("the share of path flows", share, low=0)
         scaled = (replace(path, flow=part * path.flow) for path in self)
         return PathFlows(scaled, part * self.remainder)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse.csgraph import dijkstra
 
+from wdro_model import checks
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 from wdro_model.traffic.flows import paths
@@ -357,8 +358,4 @@ class TrafficFlows(FeasibleSet):
 
 
 def _as_threads(threads: Any) -> int | None:
-    if threads is None:
-        return None
-    if isinstance(threads, bool) or not isinstance(threads, (int, np.integer)) or threads < 1:
-        raise ValueError(f"threads must be a whole number >= 1, got {threads!r}.")
-    return int(threads)
+    return None if threads is None else checks.whole_number("threads", threads, low=1)

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse.csgraph import dijkstra
 
+from wdro_model import checks
 from wdro_model.display.tables import Column, Tabular
-from wdro_model.traffic.demand_matrix import as_numbers
 from wdro_model.traffic.files.tables import pandas
 from wdro_model.traffic.flows import TrafficFlows
 from wdro_model.traffic.flows.paths import PathFlows
 from wdro_model.traffic.flows.road_graph import LABELS_AT_ONCE, RoadGraph, Trips
 from wdro_model.traffic.network import Network, as_flow
+from wdro_model.traffic.network_checks import NONNEGATIVE, check_rule
 
 SHOWN = 12
 """Arcs that are printed, the most loaded first; a frame or a file has them all."""
@@ -335,9 +336,7 @@ def skim(network: Network, cost: ArrayLike, along: Mapping[str, ArrayLike] | Non
     (11.05, 3.0)
     """
     weights = _per_arc(network, cost, COST)
-    wrong = ~(weights >= 0)
-    if wrong.any():
-        raise ValueError(f"cost must be >= 0, got {float(weights[int(np.argmax(wrong))])!r}.")
+    check_rule(COST, weights, NONNEGATIVE)
     if along is not None and not isinstance(along, Mapping):
         raise ValueError(
             f'along must be a dict of quantities by name, such as {{"length": lengths}}, got '
@@ -384,13 +383,7 @@ def _along_trees(graph: RoadGraph, before: Array, entries: Array) -> Array:
 
 
 def _per_arc(network: Network, given: Any, name: str) -> Array:
-    values = as_numbers(given, name)
-    if values.shape != (network.n_arcs,) or not np.isfinite(values).all():
-        raise ValueError(
-            f"{name} must be finite numbers of shape ({network.n_arcs},), one for each link, got "
-            f"shape {values.shape}."
-        )
-    return values
+    return checks.real_array(name, given, (network.n_arcs,), hint="one number for each link")
 
 
 def marginal_tolls(network: Network, flow: ArrayLike) -> np.ndarray:

@@ -17,6 +17,7 @@ from typing import Any, Unpack
 import cvxpy as cp
 import numpy as np
 
+from wdro_model import checks
 from wdro_model.display.tables import Column, Tabular
 from wdro_model.problem import Problem
 from wdro_model.sets import In
@@ -60,13 +61,8 @@ class UserClass:
 
     def __post_init__(self) -> None:
         for field in ("value_of_time", "pce"):
-            value = getattr(self, field)
-            number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-            if not number or not 0 < value < np.inf:
-                raise ValueError(
-                    f"{field} of class {self.name!r} must be a positive finite number, got "
-                    f"{value!r}."
-                )
+            name = f"{field} of class {self.name!r}"
+            checks.number(name, getattr(self, field), low=0, open=True)
         object.__setattr__(self, "demand", as_demand(self.demand))
 
 

@@ -20,7 +20,7 @@ from scipy.stats import truncnorm
 
 from wdro_model import checks
 from wdro_model.display.tables import brief_fields
-from wdro_model.traffic.network import Network
+from wdro_model.traffic.network import Network, check_network
 from wdro_model.traffic.uncertain.days import check_count, check_seed
 from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Box
@@ -57,8 +57,7 @@ def with_common_b(network: Any) -> Network:
 
     Refuses networks whose arcs have different b > 0.
     """
-    if not isinstance(network, Network):
-        raise ValueError(f"expected a wdro_model.traffic.Network, got {type(network).__name__}.")
+    check_network(network)
     congests = congests_at(network)
     b = common_value(network, network.b[congests], "alpha", "b", "write network.normalized(0.15)")
     if congests.all():

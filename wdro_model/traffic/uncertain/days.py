@@ -23,7 +23,8 @@ from wdro_model.solvers import FrankWolfe, LineSearch
 from wdro_model.traffic.beckmann import beckmann
 from wdro_model.traffic.demand_matrix import as_numbers
 from wdro_model.traffic.flows import TrafficFlows
-from wdro_model.traffic.network import Network, as_flow
+from wdro_model.traffic.network import Network, as_flow, check_network
+from wdro_model.traffic.network_checks import check_rule
 from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Nonnegative
 
@@ -112,20 +113,16 @@ class TrafficDays:
     demand_deviation: float = 0.1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.network, Network):
-            raise ValueError(
-                f"expected a wdro_model.traffic.Network, got {type(self.network).__name__}."
-            )
+        check_network(self.network)
         object.__setattr__(self, "incident", as_numbers(self.incident, "incident"))
         if self.incident.shape not in ((), (self.network.n_arcs,)):
             raise ValueError(
                 f"incident must be a probability, or one for each of the {self.network.n_arcs} "
                 f"links, got shape {self.incident.shape}."
             )
+        rule = ("a probability from 0 to 1", lambda v: (v >= 0) & (v <= 1))
         for name in ("bad_weather", "incident"):
-            values = as_numbers(getattr(self, name), name)
-            if not ((values >= 0) & (values <= 1)).all():
-                raise ValueError(f"{name} must be a probability from 0 to 1, got {values}.")
+            check_rule(name, as_numbers(getattr(self, name), name), rule)
         for name in ("weather_capacity", "weather_time", "incident_capacity"):
             checks.number(name, getattr(self, name), low=0, open=True)
         checks.number("demand_deviation", self.demand_deviation, low=0)
@@ -185,11 +182,9 @@ class ObservedTimes:
             raise ValueError(
                 f"times must have shape (T, A), a row for each interval, got {series.shape}."
             )
-        wrong = np.isinf(series) | (series < 0)
-        if wrong.any():
-            at = tuple(map(int, np.argwhere(wrong)[0]))
-            raise ValueError(f"times must be finite and >= 0, got {series[at]} at index {at}.")
-        kept = _within(len(series), period, within)
+        rule = ("finite and >= 0", lambda v: ~(np.isinf(v) | (v < 0)))
+        check_rule("times", series, rule)
+        kept = _kept_intervals(len(series), period, within)
         complete = ~np.isnan(series).any(axis=1)
         self.missing = int(np.sum(kept & ~complete))
         """Rows that were left out because an entry is missing."""
@@ -226,8 +221,8 @@ class ObservedTimes:
         return f"ObservedTimes({rows} intervals, {links} links, blocks of {self.block})"
 
 
-def _within(count: int, period: Any, within: Any) -> Array:
-    """Which intervals are kept (T,)."""
+def _kept_intervals(count: int, period: Any, within: Any) -> Array:
+    """The intervals that are kept, as booleans (T,)."""
     if period is None and within is None:
         return np.ones(count, dtype=bool)
     if period is None or within is None:

@@ -19,7 +19,8 @@ import numpy as np
 
 from wdro_model.traffic.bpr import congestion
 from wdro_model.traffic.demand_matrix import as_numbers
-from wdro_model.traffic.network import Network
+from wdro_model.traffic.network import Network, check_network
+from wdro_model.traffic.network_checks import NONNEGATIVE, POSITIVE, check_rule
 from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Box, Nonnegative, Support
 
@@ -74,11 +75,7 @@ class UncertainNetwork:
         b: Any = None,
         demand_level: Any = None,
     ) -> None:
-        if not isinstance(network, Network):
-            raise ValueError(
-                f"expected a wdro_model.traffic.Network, got {type(network).__name__}."
-            )
-        self.network = network
+        self.network = check_network(network)
         given = {
             "capacity": capacity,
             "free_flow_time": free_flow_time,
@@ -233,7 +230,6 @@ class _Conditions:
 def _scenarios(network: Network, name: str, given: Any) -> Array:
     """Scenarios (N, A) of a field of the links, or (N,) of the level."""
     values = as_numbers(given, name)
-    positive = name in ("capacity", "demand_level")
     allowed = (1,) if name == "demand_level" else (1, 2)
     fits = (
         values.ndim in allowed
@@ -245,15 +241,9 @@ def _scenarios(network: Network, name: str, given: Any) -> Array:
         raise ValueError(
             f"scenarios of {name} must have shape (N,), factors{wide}, got {values.shape}."
         )
-    wrong = ~(np.isfinite(values) & ((values > 0) if positive else (values >= 0)))
-    if wrong.any():
-        at = tuple(map(int, np.argwhere(wrong)[0]))
-        sign = "> 0" if positive else ">= 0"
-        closed = "; a closed link has a small capacity, not none" if name == "capacity" else ""
-        raise ValueError(
-            f"scenarios of {name} must be finite and {sign}, got {values[at]} at index "
-            f"{at}{closed}."
-        )
+    hint = "a closed link has a small capacity, not none" if name == "capacity" else ""
+    rule = POSITIVE if name in ("capacity", "demand_level") else NONNEGATIVE
+    check_rule(f"scenarios of {name}", values, rule, hint=hint)
     if name == "demand_level":
         return values
     nominal = getattr(network, name)
