@@ -468,7 +468,7 @@ def test_proposals_found_for_each_chunk_are_the_stored_ones(monkeypatch):
     model, x, dual, epsilon, sigma = logistic_model()
     rule = tilted(model, epsilon, sigma, 10)
     stored = at_point(rule, model, x, dual)
-    monkeypatch.setattr("wdro_model.objectives.integration.tilted.KEPT_ENTRIES", 0)
+    monkeypatch.setattr("wdro_model.objectives.integration.tilted.PROPOSAL_ENTRIES", 0)
     monkeypatch.setattr("wdro_model.objectives.integration.sampled.STORED_ENTRIES", 0)
     monkeypatch.setattr("wdro_model.objectives.integration.sampled.CHUNK_ENTRIES", 600)
     fresh = at_point(tilted(model, epsilon, sigma, 10), model, x, dual)

@@ -230,7 +230,7 @@ def calibrate_dual(
     """
     spreads, costs = [], []
     for k in range(integration.joint.size):
-        drawn = integration.drawn(np.array([k]), stream, integration.draws + 1)
+        drawn = integration.draw_many(np.array([k]), stream, integration.draws + 1)
         vertex = minimize(integration.loss(start, drawn.rows[-1:])[1](np.ones(1)))
         values = integration.loss.values(vertex, drawn.rows[:-1])
         spreads.append(float(values.max() - values.min()))

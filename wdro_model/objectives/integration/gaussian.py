@@ -19,14 +19,14 @@ import numpy as np
 from wdro_model.model import RobustModel
 from wdro_model.objectives.integration.inner_integral import AUDIT_STREAM, Scales, Stream
 from wdro_model.objectives.integration.sampled import Draws, SampledIntegration
-from wdro_model.objectives.integration.tilted import Tilted
+from wdro_model.objectives.integration.tilted import AUDITED_SAMPLES, Tilted, spaced_indices
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.sampling import GaussianSampler
 
-CHECKED, CHECKING_DRAWS = 16, 64
-"""Samples that are integrated again, and draws of each for that."""
-NOISE = 4.0
+AUDIT_DRAWS = 64
+"""Draws around the modes of each sample that is integrated again."""
+MOST_ERRORS = 4.0
 """Standard errors up to which two estimates of one integral may differ."""
 
 
@@ -47,9 +47,9 @@ class Gaussian(SampledIntegration):
         )
 
     def draw(self, samples: Array, stream: Stream) -> Draws:
-        return self.drawn(samples, stream, self.draws)
+        return self.draw_many(samples, stream, self.draws)
 
-    def drawn(self, samples: Array, stream: Stream, count: int) -> Draws:
+    def draw_many(self, samples: Array, stream: Stream, count: int) -> Draws:
         """`count` draws for each sample, in a buffer that the next call overwrites."""
         if len(self._buffer) < len(samples) * count:
             self._buffer = np.empty((len(samples) * count, self.joint.dimension))
@@ -63,8 +63,8 @@ class Gaussian(SampledIntegration):
 
     def audit(self, diagnostics: Diagnostics, x: Array, dual: float) -> Diagnostics:
         """The diagnostics, with the distance to draws that follow the density as missed mass."""
-        rows = np.unique(np.linspace(0, self.joint.size - 1, CHECKED).astype(int))
-        other = Tilted(self.model, replace(self.scales, draws=CHECKING_DRAWS))
+        rows = spaced_indices(self.joint.size, AUDITED_SAMPLES)
+        other = Tilted(self.model, replace(self.scales, draws=AUDIT_DRAWS))
         values, errors = [], []
         try:
             for rule in (self, other):
@@ -76,4 +76,4 @@ class Gaussian(SampledIntegration):
         except (OutOfTime, NotImplementedError):  # no time, or no gradient in the data
             return diagnostics
         apart, error = abs(values[1] - values[0]), math.hypot(*errors)
-        return diagnostics if apart <= NOISE * error else diagnostics.worse_by(0.0, apart)
+        return diagnostics if apart <= MOST_ERRORS * error else diagnostics.worse_by(0.0, apart)

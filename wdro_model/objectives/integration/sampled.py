@@ -16,10 +16,9 @@ import numpy as np
 from scipy.stats import t as student
 
 from wdro_model.loss.batched import FlatPullback
-from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.importance.draws import BLOCKS, block_variance
-from wdro_model.objectives.integration.inner_integral import Integration, Scales, Slice, Stream
+from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.samples import SampleShares
@@ -28,11 +27,11 @@ CHUNK_ENTRIES = 2**24
 """Entries of drawn scenarios that exist at once (128 MiB)."""
 STORED_ENTRIES = 2**25
 """Draws of a whole stage are kept up to this size, and drawn again for each use beyond it."""
-
-LONE, LONE_SHARE = 2.0, 0.05
+LONE_SIZE, LONE_SHARE = 2.0, 0.05
 """Where more than this share of the samples has a smaller effective size, no error is known."""
-TAIL, HEAVY = 20, 0.7
-"""Largest weights that tell how fast they fall, and the rate from which they are heavy."""
+LEAST_TAIL, HEAVY_RATE = 20, 0.7
+"""Largest weights that tell how fast they fall, at least, and the rate from which on their error is
+not to be trusted."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +49,12 @@ class Draws:
 class SampledIntegration(Integration, ABC):
     """A strategy that draws scenarios. The draws of sample k depend on (stream, k) alone."""
 
-    name: str
     exact = False
-
-    def __init__(self, model: RobustModel, scales: Scales) -> None:
-        super().__init__(model, scales)
-        self._stored: tuple[Stream, Draws] | None = None
+    _stored: tuple[Stream, Draws] | None = None
 
     @abstractmethod
     def draw(self, samples: Array, stream: Stream) -> Draws:
         """Draws for the samples with these indices; valid until the next call."""
-
-    def forget(self) -> None:
-        """Drop the stored draws of a stage."""
-        self._stored = None
 
     def slice(
         self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
@@ -91,15 +82,12 @@ class SampledSlice(Slice):
         stream: Stream,
         shares: SampleShares,
     ) -> None:
-        self._rule, self._shares = rule, shares
-        self._x = x
-        self._samples = samples
-        self._stream = stream
-        per_chunk = max(1, CHUNK_ENTRIES // (rule.draws * max(1, rule.joint.dimension)))
+        self._rule, self._x, self._shares = rule, x, shares
+        self._samples, self._stream = samples, stream
         self._whole = rule.stored(stream) if len(samples) == rule.joint.size else None
-        if self._whole is not None:
-            per_chunk = len(samples)
-        self._chunks = [samples[i : i + per_chunk] for i in range(0, len(samples), per_chunk)]
+        step = max(1, CHUNK_ENTRIES // (rule.draws * max(1, rule.joint.dimension)))
+        step = len(samples) if self._whole is not None else step
+        self._chunks = [samples[i : i + step] for i in range(0, len(samples), step)]
         self._pullback: FlatPullback | None = None
         losses, costs, ratios = [], [], []
         for chunk in self._chunks:
@@ -112,8 +100,8 @@ class SampledSlice(Slice):
         if len(self._chunks) == 1:
             self._pullback = pullback
         self._call = rule.loss.calls
-        self.losses = np.concatenate(losses)
-        self.costs = np.concatenate(costs)
+        self.losses, self.costs = np.concatenate(losses), np.concatenate(costs)
+        self.log_ratios = np.concatenate(ratios)
         self.forbidden = np.isinf(self.costs)
         """Moves that the cost rules out: they carry no weight."""
         if self.forbidden.any():
@@ -124,7 +112,6 @@ class SampledSlice(Slice):
                     f"all {rule.draws} draws around sample {int(samples[np.argmax(lost)])} have an "
                     "infinite cost; lower sigma or draw more samples."
                 )
-        self.log_ratios = np.concatenate(ratios)
 
     def _draw(self, chunk: Array) -> Draws:
         return self._whole if self._whole is not None else self._rule.draw(chunk, self._stream)
@@ -165,14 +152,14 @@ class SampledSlice(Slice):
         weights, _ = self.weights(dual)
         shares = self._shares
         nearest = shares.total(np.where(self.forbidden, np.inf, self.costs).min(axis=1))
-        found = sampling_diagnostics(weights, self._rule.epsilon, float(nearest), shares)
-        return found.worse_by(self._rule.support_error(self._samples, shares))
+        known = sampling_diagnostics(weights, self._rule.epsilon, float(nearest), shares)
+        return known.worse_by(self._rule.support_error(self._samples, shares))
 
 
 def sampling_diagnostics(
-    weights: Array, epsilon: float, nearest: float, shares: SampleShares | None = None
+    weights: Array, epsilon: float, nearest: float, shares: SampleShares
 ) -> Diagnostics:
-    """How far eps log mean_s w_s can be trusted, from the normalised weights (K, S) of its draws.
+    """The error of eps log mean_s w_s, from the normalised weights (K, S) of its draws.
 
     The variance v of log mean_s w_s comes from independent blocks of draws, and its square root is
     widened as Student's law is wider than a normal one; the log of a mean is v/2 too low on
@@ -180,14 +167,13 @@ def sampling_diagnostics(
     not known, and reported as infinite.
     """
     size, draws = weights.shape
-    shares = shares or SampleShares.full(size)
     sizes = 1.0 / np.einsum("ks,ks->k", weights, weights)
     variance = block_variance(weights)
     freedom = size * max(1, min(BLOCKS, draws) - 1)
     wider = student.ppf(0.975, freedom) / student.ppf(0.975, np.inf)
     error = wider * epsilon * shares.error(variance)
     bias = 0.5 * epsilon * float(shares.total(variance))
-    blind = float(shares.total((sizes < LONE).astype(float))) > LONE_SHARE
+    blind = float(shares.total((sizes < LONE_SIZE).astype(float))) > LONE_SHARE
     return Diagnostics(
         draws=draws,
         effective_size=float(np.median(sizes)),
@@ -205,9 +191,9 @@ def heavy_share(weights: Array, shares: SampleShares) -> float:
     that draws tell of themselves are not to be trusted.
     """
     count = int(min(0.2 * weights.shape[1], 3 * np.sqrt(weights.shape[1])))
-    if count < TAIL:
+    if count < LEAST_TAIL:
         return 0.0
     largest = -np.partition(-weights, count, axis=1)[:, : count + 1]
     logs = np.log(np.maximum(largest, 1e-300))
     rate = logs[:, :-1].mean(axis=1) - logs[:, -1]
-    return float(shares.total((rate > HEAVY).astype(float)))
+    return float(shares.total((rate > HEAVY_RATE).astype(float)))

@@ -1,19 +1,21 @@
 """The search for modes of tilted densities: all samples at once, from global starts.
 
-The Hessian of h is seen through differences of gradients: Lanczos' method finds the directions in
-which the loss bends, at the price of two gradients each.
-
 The target of sample k is the log density h_k(y) of its moves, up to a constant. A loss that is
 convex in the data can have many modes and an ascent settles on one of them. Ascents start from the
 sample, from the tilt of its gradient, from the pieces of the loss and from modes seen elsewhere;
-then, where the modes found so far do not explain what is seen there, from rises of h along rays,
-from the corners and the centre of the box, and from where the slopes far out point to.
+then, where the modes found so far do not explain the heights seen there, from rises of h along
+rays, from the corners and the centre of the box, and from where the slopes far out point to.
+
+The Hessian of h is seen through differences of gradients: in full in a few dimensions, beyond by
+Lanczos' method, which finds the directions in which the loss bends at the price of two gradients
+each.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -30,8 +32,50 @@ from wdro_model.objectives.integration.importance.proposals import (
 from wdro_model.objectives.integration.inner_integral import Divergence
 from wdro_model.solvers.objective import Array
 
-DIRECTIONS = 3
-"""Directions in which the curvature of the loss is measured."""
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Limits of the search; lengths are in standard deviations of the density without the loss."""
+
+    ascent_rounds: int = 30
+    """Steps of an ascent; most end after three."""
+    step_tol: float = 0.01
+    """An ascent ends when its step is shorter."""
+    runaway: float = 1e50
+    """Distance at which the Gaussian has long won, if it ever does: beyond, h diverges."""
+    far_rays: tuple[float, float] = (2.0**80, 2.0**84)
+    """Distances between which any density that can be integrated falls: the Gaussian has won over
+    pieces as steep as numbers allow. Powers of the data up to the twelfth are finite there."""
+    new_mode: float = float(np.log(1.5))
+    """A mode is new where h lies so far above the height that the modes before predict."""
+    mass_window: float = 20.0
+    """Modes of a log mass so far below the best are left out of a mixture."""
+    most_modes: int = 16
+    """Modes kept for each sample."""
+    second_starts: int = 8
+    """Ascents for each sample from places whose height is not explained."""
+    corners: int = 32
+    """Corners of the box that are looked at."""
+    outside: int = 16
+    """Points beyond the known modes, in random directions, that are looked at."""
+    full_dimensions: int = 8
+    """Dimensions in which modes have a full covariance."""
+    directions: int = 3
+    """Directions in which the curvature of the loss is measured in more dimensions."""
+    precision_range: tuple[float, float] = (0.08, 400.0)
+    """Precisions along these directions: where h is flat or convex the precision is not that of a
+    Gaussian, and the deviation is bounded, at 3.5 times that of an affine loss."""
+    full_precision_range: tuple[float, float] = (0.02, 1e4)
+    """The same for full covariances."""
+
+
+LIMITS = Tolerances()
+LEAST_SHARE = 0.05
+"""The least share of a mode in a mixture."""
+RAY_POINTS = 2.0 ** np.arange(-1, 8)
+"""Points of a ray, in deviations."""
+DIFFERENCE_STEPS = (1.0, 0.1, 1e-3)
+"""Steps of differences of gradients, in deviations: the next one where h ends before the last."""
 
 
 class Target(Protocol):
@@ -39,7 +83,7 @@ class Target(Protocol):
 
     dimension: int
     walled: bool
-    """Does the support end elsewhere than at the bounds of the coordinates?"""
+    """True if the support ends elsewhere than at the bounds of the coordinates."""
 
     def __call__(self, owners: Array, moves: Array) -> tuple[Array, Array]:
         """h (B,) and its gradients (B, r); -inf and 0 where h is not defined."""
@@ -62,6 +106,25 @@ class Target(Protocol):
         ...
 
 
+class WalledTarget(Target, Protocol):
+    """A target whose support may be bounded by the walls of polyhedra."""
+
+    def room(self, owners: Array) -> Bounds | None:
+        """Bounds (B, r) around the support."""
+        ...
+
+    def within_walls(self, owners: Array, moves: Array) -> Array:
+        """The moves (B, r), brought back inside the walls."""
+        ...
+
+    def held_by_walls(
+        self, owners: Array, moves: Array, slopes: Array, deviation: Array
+    ) -> tuple[Array, Array]:
+        """Precisions (B, r, r) and steps (B, r) of the falls from walls, see `Frame`."""
+        ...
+
+
+# ------------------------------------------------------------------ curvature
 def curvature(
     target: Target,
     owners: Array,
@@ -73,49 +136,18 @@ def curvature(
 ) -> tuple[Array, Array]:
     """Directions (K, j, r) and factors (K, j) of the deviation that the curvature of h asks for."""
     rows = np.flatnonzero(curved)
-    count = min(DIRECTIONS, target.dimension)
+    count = min(LIMITS.directions, target.dimension)
     basis = np.zeros((len(owners), count, target.dimension))
     scales = np.ones((len(owners), count))
     mask = None if free is None else free[rows]
     found, precisions = krylov(
         target, owners[rows], moves[rows], gradients[rows], deviation[rows], mask
     )
-    # Where h is flat or convex the precision is not that of a Gaussian: the deviation is bounded,
-    # at 3.5 times that of an affine loss.
     used = np.einsum("kjr,kjr->kj", found, found) > 0.5
-    safe = np.clip(precisions, 0.08, 400.0)
+    safe = np.clip(precisions, *LIMITS.precision_range)
     basis[rows, : found.shape[1]] = np.where(used[:, :, None], found, 0.0)
     scales[rows, : found.shape[1]] = np.where(used, safe**-0.5, 1.0)
     return basis, scales
-
-
-def full_precision(
-    target: Target, owners: Array, moves: Array, deviation: Array, held: Array
-) -> Array:
-    """-diag(s) Hess h diag(s) made definite, (K, r, r); held coordinates are apart from others."""
-    size, r = moves.shape
-    units, bounds = np.eye(r), target.bounds(owners)
-    sides = None if bounds is None else (bounds[0][:, None], bounds[1][:, None])
-    hessian = np.broadcast_to(units, (size, r, r)).copy()
-    left = np.ones((size, r), dtype=bool)
-    for stride in (1.0, 0.1, 1e-3):
-        who, axis = np.nonzero(left)
-        if len(who) == 0:
-            break
-        steps = stride * deviation[:, None] * units
-        ends = [clipped(moves[:, None] + sign * steps, sides)[who, axis] for sign in (1.0, -1.0)]
-        heights, slopes = target(np.tile(owners[who], 2), np.concatenate(ends))
-        apart = ((ends[0] - ends[1]) / deviation[who]).sum(axis=1)
-        good = np.isfinite(heights).reshape(2, -1).all(axis=0) & (apart > 0)
-        up, down = slopes.reshape(2, len(who), r)
-        change = (down - up)[good] * deviation[who[good]] / apart[good, None]
-        hessian[who[good], axis[good]] = change
-        left[who[good], axis[good]] = False
-    separate = held[:, :, None] | held[:, None, :]
-    hessian = np.where(separate & (units == 0), 0.0, 0.5 * (hessian + np.swapaxes(hessian, 1, 2)))
-    values, vectors = np.linalg.eigh(hessian)
-    # Where h is flat or convex the precision is not that of a Gaussian: the deviation is bounded.
-    return (vectors * np.clip(values, 0.02, 1e4)[:, None]) @ np.swapaxes(vectors, 1, 2)
 
 
 def krylov(
@@ -132,7 +164,7 @@ def krylov(
     one deviation each way; it starts from the gradient of the loss.
     """
     size, dimension = moves.shape
-    count = min(DIRECTIONS, dimension)
+    count = min(LIMITS.directions, dimension)
     basis = np.zeros((size, count, dimension))
     images = np.zeros((size, count, dimension))
     mask = np.ones(moves.shape, dtype=bool) if free is None else free
@@ -149,8 +181,7 @@ def krylov(
         for _ in range(2):
             inner = np.einsum("kjr,kr->kj", basis, rest)
             rest -= np.einsum("kj,kjr->kr", inner, basis)
-        weight = np.sqrt(np.einsum("kr,kr->k", rest, rest))
-        scale = np.sqrt(np.einsum("kr,kr->k", images[:, j], images[:, j]))
+        weight, scale = np.linalg.norm(rest, axis=1), np.linalg.norm(images[:, j], axis=1)
         direction = np.where((weight > 1e-3 * (1e-3 + scale))[:, None], unit(rest), 0.0)
         if not direction.any():
             basis, images = basis[:, : j + 1], images[:, : j + 1]
@@ -173,21 +204,59 @@ def hessian_product(
     out = direction.copy()
     bounds = target.bounds(owners)
     rows = np.flatnonzero(np.einsum("kr,kr->k", direction, direction) > 0.5)
-    for stride in (1.0, 0.1, 1e-3):
+    for stride in DIFFERENCE_STEPS:
         if len(rows) == 0:
             break
-        who, step = owners[rows], stride * (deviation * direction)[rows]
         sides = None if bounds is None else (bounds[0][rows], bounds[1][rows])
-        ahead, back = clipped(moves[rows] + step, sides), clipped(moves[rows] - step, sides)
-        up, rise_up = target(who, ahead)
-        down, rise_down = target(who, back)
-        good = np.isfinite(up) & np.isfinite(down)
-        apart = np.linalg.norm((ahead - back) / deviation[rows], axis=1)
-        good &= apart > 0
-        difference = (rise_down - rise_up) * deviation[rows]
-        out[rows[good]] = difference[good] / apart[good, None]
-        rows = rows[~good]
+        step = stride * (deviation * direction)[rows]
+        changes, known = gradient_changes(
+            target, owners[rows], moves[rows], step, deviation[rows], sides
+        )
+        out[rows[known]] = changes
+        rows = rows[~known]
     return out
+
+
+def gradient_changes(
+    target: Target,
+    owners: Array,
+    moves: Array,
+    steps: Array,
+    deviation: Array,
+    bounds: Bounds | None,
+) -> tuple[Array, Array]:
+    """diag(s) times the fall of grad h per deviation along steps; which steps (B,) h allows."""
+    ahead, back = clipped(moves + steps, bounds), clipped(moves - steps, bounds)
+    heights, slopes = target(np.tile(owners, 2), np.concatenate([ahead, back]))
+    apart = np.linalg.norm((ahead - back) / deviation, axis=1)
+    known = np.isfinite(heights).reshape(2, -1).all(axis=0) & (apart > 0)
+    up, down = slopes.reshape(2, *moves.shape)
+    return (down - up)[known] * deviation[known] / apart[known, None], known
+
+
+def full_precision(
+    target: Target, owners: Array, moves: Array, deviation: Array, held: Array
+) -> Array:
+    """-diag(s) Hess h diag(s) made definite, (K, r, r); held coordinates are apart from others."""
+    size, r = moves.shape
+    units, bounds = np.eye(r), target.bounds(owners)
+    hessian = np.broadcast_to(units, (size, r, r)).copy()
+    who, axis = (part.ravel() for part in np.indices((size, r)))
+    for stride in DIFFERENCE_STEPS:
+        if len(who) == 0:
+            break
+        steps = stride * deviation[who] * units[axis]
+        sides = None if bounds is None else (bounds[0][who], bounds[1][who])
+        changes, known = gradient_changes(
+            target, owners[who], moves[who], steps, deviation[who], sides
+        )
+        hessian[who[known], axis[known]] = changes
+        who, axis = who[~known], axis[~known]
+    separate = held[:, :, None] | held[:, None, :]
+    hessian = np.where(separate & (units == 0), 0.0, 0.5 * (hessian + np.swapaxes(hessian, 1, 2)))
+    values, vectors = np.linalg.eigh(hessian)
+    safe = np.clip(values, *LIMITS.full_precision_range)
+    return (vectors * safe[:, None]) @ np.swapaxes(vectors, 1, 2)
 
 
 def unit(vectors: Array) -> Array:
@@ -199,177 +268,18 @@ def unit(vectors: Array) -> Array:
 
 
 def clipped(moves: Array, bounds: Bounds | None) -> Array:
+    """The moves, brought back between bounds."""
     return moves if bounds is None else np.clip(moves, *bounds)
 
 
 def confined(target: Target, owners: Array, moves: Array) -> Array:
     """The moves (B, r), brought back to the support as far as its shape is known."""
     inside = clipped(moves, target.bounds(owners))
-    if not target.walled:
-        return inside
-    return target.within_walls(owners, inside)  # type: ignore[attr-defined]
+    return cast(WalledTarget, target).within_walls(owners, inside) if target.walled else inside
 
 
-# ------------------------------
-# The finder of modes: all samples at once, from global starts, and a mixture that covers them
-
-
-RUNAWAY = 1e50
-"""Deviations at which the Gaussian has long won, if it ever does."""
-ROUNDS = 30
-"""Steps of an ascent; most end after three."""
-SETTLED = 0.01
-"""An ascent ends when its step is below this many deviations."""
-WINDOW = 20.0
-"""Modes of a log mass so far below the best are left out."""
-FLOOR = 0.05
-"""The least share of a mode in the mixture."""
-MODES = 16
-"""Modes kept for each sample."""
-FEW = 8
-"""Dimensions in which modes have a full covariance."""
-NEW = np.log(1.5)
-"""A mode is new if the ones before predict less than two thirds of its density."""
-STRIDES = 2.0 ** np.arange(-1, 8)
-"""Points of a ray, in deviations."""
-FAR = (2.0**80, 2.0**84)
-"""Distances, in deviations, at which any density that can be integrated falls: the Gaussian has
-won over pieces as steep as numbers allow. Powers of the data up to the twelfth are finite there."""
-SECOND = 8
-"""Ascents for each sample from places that are not explained."""
-CORNERS, OUTSIDE = 32, 16
-"""Corners of the box, and points far out in random directions, that are looked at."""
-
-
-class Modes:
-    """The modes of some samples that are known, with the Gaussians around them."""
-
-    def __init__(self, target: Target, owners: Array, most: int) -> None:
-        self.target, self.owners, self.most = target, owners, most
-        self.bounds = target.bounds(owners)
-        self.curved = np.zeros(len(owners), dtype=bool)
-        """Which of the targets are not Gaussian, (K,)."""
-        self.components: list[Component | Correlated] = []
-        self.masses: list[Array] = []
-        """log of the integral that each component stands for, (K,); -inf where there is none."""
-
-    def expected(self, moves: Array) -> Array:
-        """The log density (K, C) that the known modes predict at moves (K, C, r)."""
-        out = np.full(moves.shape[:2], -np.inf)
-        for one, mass in zip(self.components, self.masses):
-            out = np.logaddexp(out, mass[:, None] + one.log_density(moves))
-        return out
-
-    def add(self, starts: Array, alive: Array, origin: Array) -> None:
-        """Ascend from starts (K, C, r) where alive (K, C) and keep what is new.
-
-        origin: the gradient of h at no move, (K, r).
-        """
-        target, rows = self.target, np.arange(len(self.owners))
-        who, which = np.nonzero(alive)
-        moves, values = starts.copy(), np.full(alive.shape, -np.inf)
-        gradients = np.zeros(starts.shape)
-        ends = ascend(target, self.owners[who], starts[who, which])
-        moves[who, which], values[who, which], gradients[who, which] = ends
-        self.curved |= self._bends(moves, gradients, alive, origin)
-        covered, left = self.expected(moves), np.isfinite(values)
-        while len(self.components) < self.most:
-            score = np.where(left & (values > covered + NEW), values, -np.inf)
-            pick = score.argmax(axis=1)
-            picked = np.isfinite(score[rows, pick])
-            if not picked.any():
-                break
-            left[rows, pick] = False
-            at = moves[rows, pick]
-            one = local(
-                target, self.owners, at, gradients[rows, pick], self.bounds, self.curved, picked
-            )
-            # At the mode the target is mass * density of the component.
-            height = values[rows, pick] - one.log_density(at[:, None])[:, 0]
-            mass = np.where(picked, height, -np.inf)
-            self.components.append(one)
-            self.masses.append(mass)
-            covered = np.logaddexp(covered, mass[:, None] + one.log_density(moves))
-
-    def _bends(self, moves: Array, gradients: Array, alive: Array, origin: Array) -> Array:
-        """Does the gradient of h without -y^2/(2v), that of the loss, change along the way?"""
-        zero = np.zeros((len(self.owners), self.target.dimension))
-        variance = np.broadcast_to(self.target.variance(self.owners, zero), zero.shape)
-        slopes = (gradients + moves / variance[:, None]) * np.sqrt(variance)[:, None]
-        first = origin * np.sqrt(variance)
-        change = np.where(alive[:, :, None], np.abs(slopes - first[:, None]), 0.0)
-        size = np.abs(first).max(axis=1, initial=0.0)
-        return change.max(axis=(1, 2), initial=0.0) > 1e-7 * (1.0 + size)
-
-    def unexplained(self, points: Array, values: Array, count: int) -> tuple[Array, Array]:
-        """Up to `count` of the points (K, P, r), high, apart, and higher than expected."""
-        zero = np.zeros((len(self.owners), self.target.dimension))
-        deviation = np.sqrt(np.broadcast_to(self.target.variance(self.owners, zero), zero.shape))
-        top = np.max(self.masses, axis=0)[:, None]
-        left = np.isfinite(values) & (values > self.expected(points) + NEW)
-        left &= values > top - 10 * WINDOW
-        scaled, rows = points / deviation[:, None], np.arange(len(self.owners))
-        starts, alive = [], []
-        for _ in range(count):
-            pick = np.where(left, values, -np.inf).argmax(axis=1)
-            starts.append(points[rows, pick])
-            alive.append(left[rows, pick])
-            place = scaled[rows, pick][:, None]
-            apart = np.maximum(1.0, 0.1 * np.linalg.norm(place, axis=2))
-            left &= np.linalg.norm(scaled - place, axis=2) > apart
-        return np.stack(starts, axis=1), np.stack(alive, axis=1)
-
-    def mixture(self, floor: float = FLOOR, window: float = WINDOW) -> Mixture:
-        """The Gaussians, weighted by what they stand for."""
-        if not self.components:
-            raise Divergence
-        return mixture(self.components, np.stack(self.masses, axis=1), floor, window)
-
-
-def cover(
-    target: Target, owners: Array, modes: int = MODES, summits: Array | None = None
-) -> tuple[Mixture, Array]:
-    """Mixtures around the modes of the targets, and which of the targets are not Gaussian (K,)."""
-    found = find(target, owners, modes, summits)
-    return found.mixture(), found.curved
-
-
-def find(target: Target, owners: Array, modes: int = MODES, summits: Array | None = None) -> Modes:
-    """The modes of the targets.
-
-    summits: moves (J, r) at which single pieces of the loss have their modes.
-    """
-    found = Modes(target, owners, modes)
-    bounds, shape = found.bounds, (len(owners), target.dimension)
-    summits = np.zeros((0, target.dimension)) if summits is None else summits
-    zero = np.zeros(shape)
-    value, gradient = target(owners, zero)
-    variance = np.broadcast_to(target.variance(owners, zero), shape)
-    starts = [zero, variance * gradient]
-    wide = modes > 1 and target.dimension > 0
-    if wide:
-        starts += [np.broadcast_to(start, shape) for start in target.starts(owners)]
-    alive = np.ones((len(owners), len(starts)), dtype=bool)
-    alive[:, 0] = np.isfinite(value)
-    found.add(np.stack([clipped(s, bounds) for s in starts], axis=1), alive, gradient)
-    if wide and found.components:
-        deviation = np.sqrt(variance)
-        directions = rays(target, owners, zero, gradient, deviation)
-        refuse_divergence(target, owners, directions)
-        points, values = rises(target, owners, directions, value, bounds)
-        if found.curved.any() or np.isfinite(values).any() or len(summits):
-            pieces = np.broadcast_to(summits, (len(owners), *summits.shape))
-            more = corners(target, owners), outside(found, deviation), pieces
-            seen = pointed(target, owners, np.concatenate(more, axis=1))
-            points = np.concatenate([points, seen[0]], axis=1)
-            values = np.concatenate([values, seen[1]], axis=1)
-            places, unknown = found.unexplained(points, values, SECOND)
-            if unknown.any():
-                found.add(places, unknown, gradient)
-    return found
-
-
-def local(
+# ------------------------------------------------------------------ the Gaussian at a mode
+def osculating(
     target: Target,
     owners: Array,
     moves: Array,
@@ -378,15 +288,16 @@ def local(
     curved: Array,
     wanted: Array,
 ) -> Component | Correlated:
-    """The Gaussian that osculates the targets at a mode.
+    """The Gaussian that osculates the targets at modes, where one is wanted.
 
     In the interior its center is the mode; where a bound stops the ascent, the center lies beyond
     the bound, at the top of the parabola with slope grad h and curvature -1/v.
     """
     variance = target.variance(owners, moves)
     deviation = np.sqrt(np.broadcast_to(variance, moves.shape))
-    if 1 < target.dimension <= FEW and (curved.any() or target.walled):
-        return osculating(target, owners, moves, gradients, deviation, bounds, wanted)
+    few = 1 < target.dimension <= LIMITS.full_dimensions
+    if few and (curved.any() or target.walled):
+        return osculating_in_full(target, owners, moves, gradients, deviation, bounds, wanted)
     center = moves + variance * gradients
     free = None if bounds is None else ~reachable(center, deviation, bounds)
     settled = np.abs(deviation * gradients) < (np.inf if target.walled else 0.5)
@@ -400,7 +311,7 @@ def local(
     return component(center, deviation, bounds, basis, scales)
 
 
-def osculating(
+def osculating_in_full(
     target: Target,
     owners: Array,
     moves: Array,
@@ -421,11 +332,11 @@ def osculating(
     if bounds is not None:
         held = ((moves <= bounds[0]) & (slopes < 0)) | ((moves >= bounds[1]) & (slopes > 0))
     precision[rows] = full_precision(target, owners[rows], moves[rows], deviation[rows], held[rows])
-    diagonal = np.einsum("kii->ki", precision)
-    step = np.where(held, slopes / diagonal, 0.0)
+    step = np.where(held, slopes / np.einsum("kii->ki", precision), 0.0)
     if target.walled:
-        walls, inwards = target.frame.held_by_walls(  # type: ignore[attr-defined]
-            owners, moves, np.where(held, 0.0, slopes), deviation
+        free_slopes = np.where(held, 0.0, slopes)
+        walls, inwards = cast(WalledTarget, target).held_by_walls(
+            owners, moves, free_slopes, deviation
         )
         precision += walls / 1.5**2
         step += inwards
@@ -436,8 +347,131 @@ def osculating(
 def against_wall(slopes: Array, free: Array | None) -> tuple[Array, Array]:
     """The direction in which h still rises at a wall, and a deviation that fits its fall inside."""
     inward = slopes if free is None else np.where(free, slopes, 0.0)
-    rate = np.sqrt(np.einsum("kr,kr->k", inward, inward))
+    rate = np.linalg.norm(inward, axis=1)
     return unit(inward)[:, None], np.minimum(1.0, 1.5 / np.maximum(rate, 1.5))[:, None]
+
+
+# ------------------------------------------------------------------ the finder
+class Modes:
+    """The modes of some samples that are known, with the Gaussians around them."""
+
+    def __init__(self, target: Target, owners: Array, most: int) -> None:
+        self.target, self.owners, self.most = target, owners, most
+        self.bounds = target.bounds(owners)
+        self.curved = np.zeros(len(owners), dtype=bool)
+        """True for targets that are not Gaussian, (K,)."""
+        self.components: list[Component | Correlated] = []
+        self.masses: list[Array] = []
+        """log of the integral that each component stands for, (K,); -inf where there is none."""
+
+    def expected(self, moves: Array) -> Array:
+        """The log density (K, C) that the known modes predict at moves (K, C, r)."""
+        out = np.full(moves.shape[:2], -np.inf)
+        for one, mass in zip(self.components, self.masses):
+            out = np.logaddexp(out, mass[:, None] + one.log_density(moves))
+        return out
+
+    def add(self, starts: Array, alive: Array, origin: Array) -> None:
+        """Ascend from starts (K, C, r) where alive (K, C) and keep new modes.
+
+        origin: the gradient of h at no move, (K, r).
+        """
+        target, rows = self.target, np.arange(len(self.owners))
+        who, which = np.nonzero(alive)
+        moves, values = starts.copy(), np.full(alive.shape, -np.inf)
+        gradients = np.zeros(starts.shape)
+        ends = ascend(target, self.owners[who], starts[who, which])
+        moves[who, which], values[who, which], gradients[who, which] = ends
+        self.curved |= self._are_curved(moves, gradients, alive, origin)
+        covered, left = self.expected(moves), np.isfinite(values)
+        while len(self.components) < self.most:
+            score = np.where(left & (values > covered + LIMITS.new_mode), values, -np.inf)
+            pick = score.argmax(axis=1)
+            picked = np.isfinite(score[rows, pick])
+            if not picked.any():
+                break
+            left[rows, pick] = False
+            at, slopes = moves[rows, pick], gradients[rows, pick]
+            one = osculating(target, self.owners, at, slopes, self.bounds, self.curved, picked)
+            # At the mode the target is mass * density of the component.
+            height = values[rows, pick] - one.log_density(at[:, None])[:, 0]
+            mass = np.where(picked, height, -np.inf)
+            self.components.append(one)
+            self.masses.append(mass)
+            covered = np.logaddexp(covered, mass[:, None] + one.log_density(moves))
+
+    def _are_curved(self, moves: Array, gradients: Array, alive: Array, origin: Array) -> Array:
+        """True where the gradient of h without -y^2/(2v), that of the loss, changes on the way."""
+        zero = np.zeros((len(self.owners), self.target.dimension))
+        variance = np.broadcast_to(self.target.variance(self.owners, zero), zero.shape)
+        slopes = (gradients + moves / variance[:, None]) * np.sqrt(variance)[:, None]
+        first = origin * np.sqrt(variance)
+        change = np.where(alive[:, :, None], np.abs(slopes - first[:, None]), 0.0)
+        size = np.abs(first).max(axis=1, initial=0.0)
+        return change.max(axis=(1, 2), initial=0.0) > 1e-7 * (1.0 + size)
+
+    def unexplained(self, points: Array, values: Array, count: int) -> tuple[Array, Array]:
+        """Up to `count` of the points (K, P, r), high, apart, and higher than expected."""
+        zero = np.zeros((len(self.owners), self.target.dimension))
+        deviation = np.sqrt(np.broadcast_to(self.target.variance(self.owners, zero), zero.shape))
+        top = np.max(self.masses, axis=0)[:, None]
+        left = np.isfinite(values) & (values > self.expected(points) + LIMITS.new_mode)
+        left &= values > top - 10 * LIMITS.mass_window
+        scaled, rows = points / deviation[:, None], np.arange(len(self.owners))
+        starts, alive = [], []
+        for _ in range(count):
+            pick = np.where(left, values, -np.inf).argmax(axis=1)
+            starts.append(points[rows, pick])
+            alive.append(left[rows, pick])
+            place = scaled[rows, pick][:, None]
+            apart = np.maximum(1.0, 0.1 * np.linalg.norm(place, axis=2))
+            left &= np.linalg.norm(scaled - place, axis=2) > apart
+        return np.stack(starts, axis=1), np.stack(alive, axis=1)
+
+    def mixture(self) -> Mixture:
+        """The Gaussians, weighted by the masses of their modes."""
+        if not self.components:
+            raise Divergence
+        return mixture(
+            self.components, np.stack(self.masses, axis=1), LEAST_SHARE, LIMITS.mass_window
+        )
+
+
+def find_modes(
+    target: Target, owners: Array, most: int = LIMITS.most_modes, summits: Array | None = None
+) -> Modes:
+    """The modes of the targets.
+
+    summits: moves (J, r) at which single pieces of the loss have their modes.
+    """
+    modes = Modes(target, owners, most)
+    bounds, shape = modes.bounds, (len(owners), target.dimension)
+    summits = np.zeros((0, target.dimension)) if summits is None else summits
+    zero = np.zeros(shape)
+    value, gradient = target(owners, zero)
+    variance = np.broadcast_to(target.variance(owners, zero), shape)
+    starts = [zero, variance * gradient]
+    wide = most > 1 and target.dimension > 0
+    if wide:
+        starts += [np.broadcast_to(start, shape) for start in target.starts(owners)]
+    alive = np.ones((len(owners), len(starts)), dtype=bool)
+    alive[:, 0] = np.isfinite(value)
+    modes.add(np.stack([clipped(s, bounds) for s in starts], axis=1), alive, gradient)
+    if wide and modes.components:
+        deviation = np.sqrt(variance)
+        directions = rays(target, owners, zero, gradient, deviation)
+        refuse_divergence(target, owners, directions)
+        points, values = rises(target, owners, directions, value, bounds)
+        if modes.curved.any() or np.isfinite(values).any() or len(summits):
+            pieces = np.broadcast_to(summits, (len(owners), *summits.shape))
+            more = corners(target, owners), outside(modes, deviation), pieces
+            seen = pointed(target, owners, np.concatenate(more, axis=1))
+            points = np.concatenate([points, seen[0]], axis=1)
+            values = np.concatenate([values, seen[1]], axis=1)
+            places, unknown = modes.unexplained(points, values, LIMITS.second_starts)
+            if unknown.any():
+                modes.add(places, unknown, gradient)
+    return modes
 
 
 # ------------------------------------------------------------------ ascent
@@ -446,13 +480,13 @@ def ascend(target: Target, owners: Array, moves: Array) -> tuple[Array, Array, A
 
     y <- clip(y + t v grad h), with t by the Barzilai-Borwein rule, halved while h would fall. For
     a loss affine in the data one step with t = 1 arrives. Raises a Divergence where h rises so far
-    out that nothing will bend it.
+    out that nothing will bend it. Returns moves, heights and gradients.
     """
     moves = moves.copy()
     values, gradients = target(owners, moves)
     length = np.ones(len(owners))
     active = np.flatnonzero(np.isfinite(values))
-    for _ in range(ROUNDS):
+    for _ in range(LIMITS.ascent_rounds):
         if len(active) == 0:
             break
         who, here = owners[active], moves[active]
@@ -460,10 +494,11 @@ def ascend(target: Target, owners: Array, moves: Array) -> tuple[Array, Array, A
         step = length[active, None] * variance * gradients[active]
         trial = confined(target, who, here + step)
         move = (trial - here) / np.sqrt(variance)
-        size = np.sqrt(np.einsum("br,br->b", move, move))
+        size = np.linalg.norm(move, axis=1)
         value, gradient = target(who, trial)
         better = value >= values[active]
-        if np.any(better & (np.abs(trial / np.sqrt(variance)).max(axis=1, initial=0.0) > RUNAWAY)):
+        away = np.abs(trial / np.sqrt(variance)).max(axis=1, initial=0.0)
+        if np.any(better & (away > LIMITS.runaway)):
             raise Divergence
         change = np.sqrt(variance) * (gradient - gradients[active])
         fall = -np.einsum("br,br->b", move, change)
@@ -474,7 +509,7 @@ def ascend(target: Target, owners: Array, moves: Array) -> tuple[Array, Array, A
         accepted = active[better]
         moves[accepted], values[accepted] = trial[better], value[better]
         gradients[accepted] = gradient[better]
-        active = active[(size > SETTLED) & (length[active] > 1e-4)]
+        active = active[(size > LIMITS.step_tol) & (length[active] > 1e-4)]
     return moves, values, gradients
 
 
@@ -486,7 +521,7 @@ def refuse_divergence(target: Target, owners: Array, directions: list[Array]) ->
     if bounds is not None:
         ends = [np.isfinite(side)[:, None] for side in bounds]
         ways = np.where(np.where(ways > 0, ends[1], ends[0]), 0.0, ways)
-    points = np.stack([stride * ways for stride in FAR]).reshape(-1, target.dimension)
+    points = np.stack([stride * ways for stride in LIMITS.far_rays]).reshape(-1, target.dimension)
     who = np.tile(np.repeat(owners, ways.shape[1]), 2)
     near, far = target.values(who, points).reshape(2, -1)
     if np.any(far > near):
@@ -497,16 +532,16 @@ def rays(
     target: Target, owners: Array, zero: Array, gradient: Array, deviation: Array
 ) -> list[Array]:
     """Directions (K, r) to look along: gradient, most convex direction, axes or a random one."""
-    found = [deviation * unit(deviation * gradient)]
     directions, _ = krylov(target, owners, zero, gradient, deviation, None)
-    found += [deviation * directions[:, j] for j in range(min(2, directions.shape[1]))]
-    if target.dimension <= FEW:
-        found += [deviation * axis for axis in np.eye(target.dimension)]
+    ways = [deviation * unit(deviation * gradient)]
+    ways += [deviation * directions[:, j] for j in range(min(2, directions.shape[1]))]
+    if target.dimension <= LIMITS.full_dimensions:
+        ways += [deviation * axis for axis in np.eye(target.dimension)]
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (2, target.dimension))
     if target.dimension <= 3:
         signs = np.array(list(product((1.0, -1.0), repeat=target.dimension)))
         signs = signs[signs[:, 0] > 0] * (1.0 + 0.01 * np.arange(target.dimension))
-    return found + [deviation * one for one in signs]
+    return ways + [deviation * one for one in signs]
 
 
 def rises(
@@ -516,8 +551,8 @@ def rises(
 
     A ray along which h only falls leads to no other mode.
     """
-    rays = np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1)
-    points = rays[:, :, None] * STRIDES[:, None]
+    ways = np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1)
+    points = ways[:, :, None] * RAY_POINTS[:, None]
     if bounds is not None:
         points = np.clip(points, bounds[0][:, None, None], bounds[1][:, None, None])
     shape = points.shape[:3]
@@ -534,26 +569,28 @@ def rises(
 def corners(target: Target, owners: Array) -> Array:
     """Corners and centre (K, C, r) of the support; coordinates without bounds stay."""
     dimension = target.dimension
-    if 2**dimension <= CORNERS:
+    if 2**dimension <= LIMITS.corners:
         ends = np.array(list(product((0.0, 1.0), repeat=dimension)))
     else:
-        ends = np.random.default_rng(3).choice([0.0, 1.0], (CORNERS, dimension))
-    return within(target, owners, np.concatenate([ends, np.full((1, dimension), 0.5)]))
+        ends = np.random.default_rng(3).choice([0.0, 1.0], (LIMITS.corners, dimension))
+    return across(target, owners, np.concatenate([ends, np.full((1, dimension), 0.5)]))
 
 
-def within(target: Target, owners: Array, shares: Array) -> Array:
+def across(target: Target, owners: Array, shares: Array) -> Array:
     """Moves (K, C, r) at these shares (C, r) or (K, C, r) of the way across the support."""
-    room = target.room(owners) if target.walled else target.bounds(owners)  # type: ignore[attr-defined]
+    walled = cast(WalledTarget, target) if target.walled else None
+    room = target.bounds(owners) if walled is None else walled.room(owners)
     if room is None:
         return np.zeros((len(owners), 0, target.dimension))
     lower, upper = (np.where(np.isfinite(side), side, 0.0)[:, None] for side in room)
     return np.asarray(lower + shares * (upper - lower))
 
 
-def outside(found: Modes, deviation: Array) -> Array:
+def outside(modes: Modes, deviation: Array) -> Array:
     """Moves (K, C, r) in random directions, beyond the modes that are known."""
-    directions = unit(np.random.default_rng(4).standard_normal((OUTSIDE, deviation.shape[1])))
-    lengths = [np.linalg.norm(c.anchor / deviation, axis=1) for c in found.components]
+    shape = (LIMITS.outside, deviation.shape[1])
+    directions = unit(np.random.default_rng(4).standard_normal(shape))
+    lengths = [np.linalg.norm(one.anchor / deviation, axis=1) for one in modes.components]
     reach = 1.5 * np.max(lengths, axis=0) + 3.0
     return (reach[:, None] * deviation)[:, None] * directions
 

@@ -5,9 +5,9 @@ is scaled by t_j (curvature of the loss):
 
     y = c + s * (g + sum_j (t_j - 1) <u_j, g> u_j),   g ~ N(0, 1).
 
-On a box the coordinates near a bound are truncated Gaussians drawn by their quantiles; bounds more
-than REACH deviations away are not seen. Densities of truncated coordinates are taken relative to
-the point a of the interval nearest to c, so that nothing cancels when c lies far outside.
+On a box the coordinates near a bound are truncated Gaussians drawn by their quantiles; bounds far
+away are not seen. Densities of truncated coordinates are taken relative to the point a of the
+interval nearest to c, so that nothing cancels when c lies far outside.
 
 y = c + L z with L lower triangular is drawn coordinate by coordinate, each truncated to its bounds
 given the ones before (Geweke, Hajivassiliou and Keane). The density is that of the Gaussian over
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy.special import erfcx, logsumexp, ndtr
@@ -28,14 +27,19 @@ from scipy.special import erfcx, logsumexp, ndtr
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.sampling import Truncation, inverse_cdf
 
-REACH = 6.5
-"""Bounds so many deviations away are ignored: a mass of 4e-11."""
+BOUND_REACH = 6.5
+"""Bounds farther from a center than so many deviations are ignored: a mass of 4e-11."""
 HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
 BLOCK_ENTRIES = 2**20
 """Density terms computed at once."""
 
 Bounds = tuple[Array, Array]
+
+
+def of_owners(array: Array, owners: Array | slice) -> Array:
+    """The entries of some samples; an array with a leading axis of 1 serves all of them."""
+    return array if len(array) == 1 else array[owners]
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,9 @@ class Component:
     """(K, r)"""
     deviation: Array
     """(K, r)"""
-    basis: Array | None
-    """Orthonormal directions (K, directions, r) in y / deviation; None for none."""
-    scales: Array | None
+    basis: Array
+    """Orthonormal directions (K, directions, r) in y / deviation, or zeros."""
+    scales: Array
     """Factors of the deviation along them, (K, directions)."""
     anchor: Array
     """The point nearest to the center within the bounds that matter, (K, r)."""
@@ -58,84 +62,62 @@ class Component:
     log_norm: Array
     """log of the density at the anchor, (K,)."""
 
-    def log_density(self, moves: Array, owners: slice = slice(None)) -> Array:
+    def log_density(self, moves: Array, owners: Array | slice = slice(None)) -> Array:
         """Log density (K, S) at the moves (K, S, r) of some of the samples."""
-
-        def part(array: Array) -> Array:
-            return array if len(array) == 1 else array[owners]
-
-        inverse = 1.0 / part(self.deviation)[:, None]
-        anchor, center = part(self.anchor)[:, None], part(self.center)[:, None]
+        one = self.subset(owners)
+        inverse = 1.0 / one.deviation[:, None]
+        anchor, center = one.anchor[:, None], one.center[:, None]
         first = moves - anchor
         first *= inverse
         if self.truncated is None:
             square = np.einsum("ksr,ksr->ks", first, first)
         else:
             square = np.einsum("ksr,ksr->ks", first, first + 2 * (anchor - center) * inverse)
-        if self.basis is not None and self.scales is not None:
-            along = np.matmul(first, np.swapaxes(part(self.basis), 1, 2))
-            square += np.einsum("ksj,kj->ks", along**2, part(self.scales) ** -2.0 - 1.0)
-        return part(self.log_norm)[:, None] - 0.5 * square
+        if one.basis.shape[1]:
+            along = first @ np.swapaxes(one.basis, 1, 2)
+            square += np.einsum("ksj,kj->ks", along**2, one.scales**-2.0 - 1.0)
+        return one.log_norm[:, None] - 0.5 * square
 
-    def transport(self, owners: Array | slice, noise: Array, along: Array | None = None) -> Array:
-        """Moves (M, r) from standard normal noise (M, r); owners (M,) index the K samples.
-
-        Several for each owner from noise (M, S, r), or from that of one for all, (1, S, r).
-        along: standard normal numbers (M,) that replace the noise in the first direction.
-        """
-        if noise.ndim == 2:
-            line = None if along is None else along[:, None]
-            return self._transported(owners, noise[:, None], line)[:, 0]
-        return self._transported(owners, noise, along)
-
-    def _transported(self, owners: Array | slice, noise: Array, along: Array | None) -> Array:
-        def part(array: Array) -> Array:
-            return array if len(array) == 1 else array[owners]
-
-        center, deviation = part(self.center)[:, None], part(self.deviation)[:, None]
-        given = noise
-        if self.basis is not None and self.scales is not None:
-            basis, factors = part(self.basis), part(self.scales)[:, None] - 1.0
-            inner = noise @ np.swapaxes(basis, 1, 2)
-            extra = inner * factors
-            if along is not None:
-                has = np.einsum("mr,mr->m", basis[:, 0], basis[:, 0])[:, None] > 0.5
-                first = along * (1 + factors[..., 0]) - inner[..., 0]
-                extra[..., 0] = np.where(has, first, 0.0)
-            noise = noise + extra @ basis
-        moves = center + deviation * noise
-        if self.bounds is None:
+    def transport(self, owners: Array | slice, noise: Array) -> Array:
+        """Moves (M, S, r) from normal noise (M, S, r), or (1, S, r) for all owners (M,)."""
+        one = self.subset(owners)
+        center, deviation = one.center[:, None], one.deviation[:, None]
+        bent = noise
+        if one.basis.shape[1]:
+            inner = noise @ np.swapaxes(one.basis, 1, 2)
+            bent = noise + (inner * (one.scales[:, None] - 1.0)) @ one.basis
+        moves = center + deviation * bent
+        if one.bounds is None:
             return moves
-        sides = [part(side)[:, None] for side in self.bounds]
-        if self.truncated is not None:
-            count, ends = moves.shape[1], (len(moves), 1, moves.shape[2])
-            k, i = np.nonzero(np.broadcast_to(part(self.truncated), (len(moves), moves.shape[2])))
-            laws = (np.broadcast_to(a, ends)[k, 0, i] for a in (center, deviation, *sides))
-            uniform = ndtr(np.broadcast_to(given, moves.shape)[k, :, i])
-            law = Truncation(*(np.repeat(a, count) for a in laws))
+        sides = [side[:, None] for side in one.bounds]
+        if one.truncated is not None:
+            # The coordinates that are truncated, each with all of its draws.
+            size, count, r = moves.shape
+            k, i = np.nonzero(np.broadcast_to(one.truncated, (size, r)))
+            parts = (np.broadcast_to(a, (size, 1, r))[k, 0, i] for a in (center, deviation, *sides))
+            law = Truncation(*(np.repeat(a, count) for a in parts))
+            uniform = ndtr(np.broadcast_to(noise, moves.shape)[k, :, i])
             moves[k, :, i] = inverse_cdf(law, uniform.ravel()).reshape(uniform.shape)
         return np.clip(moves, *sides)
 
-    def rows(self, owners: Array) -> Component:
-        """Those of some of the samples."""
-
-        def part(array: Array) -> Array:
-            return array if len(array) == 1 else array[owners]
-
-        return replace(
-            self,
-            center=part(self.center),
-            deviation=part(self.deviation),
-            basis=None if self.basis is None else part(self.basis),
-            scales=None if self.scales is None else part(self.scales),
-            anchor=part(self.anchor),
-            truncated=None if self.truncated is None else part(self.truncated),
-            bounds=None if self.bounds is None else (part(self.bounds[0]), part(self.bounds[1])),
-            log_norm=part(self.log_norm),
+    def subset(self, owners: Array | slice) -> Component:
+        """The Gaussians of some of the samples."""
+        bounds = self.bounds
+        return Component(
+            of_owners(self.center, owners),
+            of_owners(self.deviation, owners),
+            of_owners(self.basis, owners),
+            of_owners(self.scales, owners),
+            of_owners(self.anchor, owners),
+            None if self.truncated is None else of_owners(self.truncated, owners),
+            None
+            if bounds is None
+            else (of_owners(bounds[0], owners), of_owners(bounds[1], owners)),
+            of_owners(self.log_norm, owners),
         )
 
     def scaled(self, factor: float) -> Component:
-        """With all deviations multiplied."""
+        """The Gaussians with all deviations multiplied."""
         return component(self.center, factor * self.deviation, self.bounds, self.basis, self.scales)
 
 
@@ -147,18 +129,18 @@ def component(
     scales: Array | None = None,
 ) -> Component:
     """A component from center and deviations (K, r), directions and factors."""
-    dimension = center.shape[1]
-    log_norm = -dimension * HALF_LOG_2PI - np.log(deviation).sum(axis=1)
+    r = center.shape[1]
+    basis = np.zeros((1, 0, r)) if basis is None else basis
+    scales = np.ones(basis.shape[:2]) if scales is None else scales
+    log_norm = -r * HALF_LOG_2PI - np.log(deviation).sum(axis=1)
     anchor, truncated = center, None
     if bounds is not None:
         truncated = reachable(center, deviation, bounds)
-        if basis is not None and scales is not None:
-            wide = deviation * np.sqrt(1 + np.einsum("kjr,kj->kr", basis**2, scales**2 - 1.0))
+        if basis.shape[1]:
             # A direction must not mix coordinates that are truncated, or would be once scaled.
-            mixed = (basis != 0).any(axis=1) & reachable(
-                center, np.maximum(wide, deviation), bounds
-            )
-            spoiled = mixed.any(axis=1)
+            wide = deviation * np.sqrt(1 + np.einsum("kjr,kj->kr", basis**2, scales**2 - 1.0))
+            near = reachable(center, np.maximum(wide, deviation), bounds)
+            spoiled = ((basis != 0).any(axis=1) & near).any(axis=1)
             scales = np.where(spoiled[:, None], 1.0, scales)
             basis = np.where(spoiled[:, None, None], 0.0, basis)
         if truncated.any():
@@ -169,15 +151,14 @@ def component(
             log_norm = log_norm - mass.sum(axis=1)
         else:
             truncated = None
-    if scales is not None:
-        log_norm = log_norm - np.log(scales).sum(axis=1)
+    log_norm = log_norm - np.log(scales).sum(axis=1)
     return Component(center, deviation, basis, scales, anchor, truncated, bounds, log_norm)
 
 
 def reachable(center: Array, deviation: Array, bounds: Bounds) -> Array:
-    """Coordinates with a bound within REACH deviations of the center."""
+    """Coordinates with a bound within BOUND_REACH deviations of the center."""
     lower, upper = bounds
-    return (center - lower < REACH * deviation) | (upper - center < REACH * deviation)
+    return (center - lower < BOUND_REACH * deviation) | (upper - center < BOUND_REACH * deviation)
 
 
 def log_scaled_mass(a: Array, b: Array) -> Array:
@@ -207,8 +188,7 @@ def log_scaled_mass(a: Array, b: Array) -> Array:
 class Mixture:
     """Components with log weights (K, J), -inf where a sample does not use one."""
 
-    components: tuple[Any, ...]
-    """Each a `Component` or a `Correlated`."""
+    components: tuple[Component | Correlated, ...]
     log_weights: Array
 
     def log_density(self, moves: Array) -> Array:
@@ -217,58 +197,48 @@ class Mixture:
         out = np.empty((size, count))
         step = max(1, BLOCK_ENTRIES // max(1, count * dimension))
         for start in range(0, size, step):
-            some = slice(start, start + step)
-            out[some] = self._block(moves[some], some)
+            own = slice(start, start + step)
+            terms = [
+                one.log_density(moves[own], own) + weights[own, None]
+                for one, weights in zip(self.components, self.log_weights.T)
+            ]
+            out[own] = terms[0] if len(terms) == 1 else logsumexp(np.stack(terms), axis=0)
         return out
 
-    def _block(self, moves: Array, owners: slice) -> Array:
-        weights = self.log_weights[owners]
-        terms = [
-            c.log_density(moves, owners) + weights[:, j, None]
-            for j, c in enumerate(self.components)
-        ]
-        return terms[0] if len(terms) == 1 else logsumexp(np.stack(terms), axis=0)
-
-    def choose(self, uniform: Array) -> Array:
-        """The component of each draw: (K, S) numbers in [0, 1) -> indices."""
+    def transport(self, uniform: Array, noise: Array) -> Array:
+        """Moves (K, S, r) from numbers in [0, 1), which choose components, and normal noise."""
+        if len(self.components) == 1:
+            return self.components[0].transport(slice(None), noise)
         edges = np.cumsum(np.exp(self.log_weights), axis=1)
         edges /= edges[:, -1:]
-        return (uniform[:, :, None] >= edges[:, None, :-1]).sum(axis=2)
-
-    def transport(self, choice: Array, noise: Array, along: Array | None = None) -> Array:
-        """Moves (K, S, r) from the chosen components (K, S) and normal noise (K, S, r)."""
-        if len(self.components) == 1:
-            owners = np.repeat(np.arange(len(choice)), choice.shape[1])
-            flat = noise.reshape(len(owners), noise.shape[2])
-            line = None if along is None else along.reshape(-1)
-            return self.components[0].transport(owners, flat, line).reshape(noise.shape)
+        choice = (uniform[:, :, None] >= edges[:, None, :-1]).sum(axis=2)
         moves = np.empty_like(noise)
         for j, one in enumerate(self.components):
             rows, columns = np.nonzero(choice == j)
             if len(rows):
-                line = None if along is None else along[rows, columns]
-                moves[rows, columns] = one.transport(rows, noise[rows, columns], line)
+                moves[rows, columns] = one.transport(rows, noise[rows, columns][:, None])[:, 0]
         return moves
 
-    def of(self, owners: Array) -> Mixture:
-        """The mixture of some of the samples."""
+    def subset(self, owners: Array) -> Mixture:
+        """The mixtures of some of the samples."""
+        return Mixture(
+            tuple(one.subset(owners) for one in self.components), self.log_weights[owners]
+        )
 
-        return Mixture(tuple(c.rows(owners) for c in self.components), self.log_weights[owners])
 
-
-def defended(found: Mixture, share: Array, reference: Component) -> Mixture:
+def with_reference(proposals: Mixture, share: Array, reference: Component) -> Mixture:
     """The mixture with a share (K,) of the reference, which keeps the weights bounded."""
     if not share.any():
-        return found
+        return proposals
     with np.errstate(divide="ignore"):
         own, kept = np.log(share)[:, None], np.log1p(-share)[:, None]
-    return Mixture(
-        (*found.components, reference),
-        np.concatenate([found.log_weights + kept, own], axis=1),
-    )
+    log_weights = np.concatenate([proposals.log_weights + kept, own], axis=1)
+    return Mixture((*proposals.components, reference), log_weights)
 
 
-def mixture(components: Sequence[Any], log_masses: Array, floor: float, window: float) -> Mixture:
+def mixture(
+    components: Sequence[Component | Correlated], log_masses: Array, floor: float, window: float
+) -> Mixture:
     """Weights proportional to the masses (K, J) that the components stand for.
 
     Components more than `window` below the best in log mass are left out; the others get at least
@@ -291,10 +261,6 @@ def mixture(components: Sequence[Any], log_masses: Array, floor: float, window: 
 # Gaussians with a full covariance on a box, for proposals in a few dimensions
 
 
-CERTAIN = 6.5
-"""Bounds so many deviations away are not seen: a mass of 4e-11."""
-
-
 @dataclass(frozen=True)
 class Correlated:
     """One Gaussian for each of K samples, restricted to the bounds."""
@@ -310,42 +276,51 @@ class Correlated:
         """The point of the box nearest to the center, coordinate by coordinate."""
         return self.center if self.bounds is None else np.clip(self.center, *self.bounds)
 
-    def log_density(self, moves: Array, owners: slice = slice(None)) -> Array:
+    def log_density(self, moves: Array, owners: Array | slice = slice(None)) -> Array:
         """Log density (K, S) at the moves (K, S, r) of some of the samples."""
-        center, root = self.center[owners], self.root[owners]
+        one = self.subset(owners)
         scores = np.zeros(moves.shape)
         out = np.full(moves.shape[:2], -moves.shape[2] * HALF_LOG_2PI)
         for i in range(moves.shape[2]):
-            mean = center[:, i, None] + np.einsum("ksj,kj->ks", scores[:, :, :i], root[:, i, :i])
-            scale = root[:, i, i, None]
+            mean, scale, ends = one.conditional(i, scores)
             scores[:, :, i] = (moves[:, :, i] - mean) / scale
             out -= 0.5 * scores[:, :, i] ** 2 + np.log(scale)
-            if self.bounds is not None:
-                low, high = (side[owners, i, None] for side in self.bounds)
-                out -= log_mass((low - mean) / scale, (high - mean) / scale)
+            if ends is not None:
+                out -= log_mass(*((end - mean) / scale for end in ends))
         return out
 
-    def transport(self, owners: Array, noise: Array, along: Array | None = None) -> Array:
-        """Moves (M, r) from standard normal noise (M, r); owners (M,) index the K samples."""
-        center, root = self.center[owners], self.root[owners]
-        if self.bounds is None:
-            return center + np.einsum("mij,mj->mi", root, noise)
+    def transport(self, owners: Array | slice, noise: Array) -> Array:
+        """Moves (M, S, r) from standard normal noise (M, S, r) of owners (M,)."""
+        one = self.subset(owners)
+        if one.bounds is None:
+            return one.center[:, None] + noise @ np.swapaxes(one.root, 1, 2)
         moves, scores = np.empty(noise.shape), np.zeros(noise.shape)
-        for i in range(noise.shape[1]):
-            mean = center[:, i] + np.einsum("mj,mj->m", scores[:, :i], root[:, i, :i])
-            scale = root[:, i, i]
-            low, high = (side[owners, i] for side in self.bounds)
-            moves[:, i] = mean + scale * noise[:, i]
-            near = (mean - low < CERTAIN * scale) | (high - mean < CERTAIN * scale)
+        for i in range(noise.shape[2]):
+            mean, scale, ends = one.conditional(i, scores)
+            assert ends is not None
+            moves[:, :, i] = mean + scale * noise[:, :, i]
+            law = [np.broadcast_to(part, mean.shape) for part in (mean, scale, *ends)]
+            near = (mean - ends[0] < BOUND_REACH * scale) | (ends[1] - mean < BOUND_REACH * scale)
             if near.any():
-                law = Truncation(mean[near], scale[near], low[near], high[near])
-                moves[near, i] = inverse_cdf(law, ndtr(noise[near, i]))
-            moves[:, i] = np.clip(moves[:, i], low, high)
-            scores[:, i] = (moves[:, i] - mean) / scale
+                moves[near, i] = inverse_cdf(
+                    Truncation(*(part[near] for part in law)), ndtr(noise[near, i])
+                )
+            moves[:, :, i] = np.clip(moves[:, :, i], *ends)
+            scores[:, :, i] = (moves[:, :, i] - mean) / scale
         return moves
 
-    def rows(self, owners: Array) -> Correlated:
-        """Those of some of the samples."""
+    def conditional(self, i: int, scores: Array) -> tuple[Array, Array, Bounds | None]:
+        """Mean (K, S), deviation (K, 1) and bounds (K, 1) of coordinate i given those before."""
+        before = np.einsum("ksj,kj->ks", scores[:, :, :i], self.root[:, i, :i])
+        ends = (
+            None
+            if self.bounds is None
+            else (self.bounds[0][:, i, None], self.bounds[1][:, i, None])
+        )
+        return self.center[:, i, None] + before, self.root[:, i, i, None], ends
+
+    def subset(self, owners: Array | slice) -> Correlated:
+        """The Gaussians of some of the samples."""
         bounds = self.bounds
         return Correlated(
             self.center[owners],
@@ -354,14 +329,14 @@ class Correlated:
         )
 
     def scaled(self, factor: float) -> Correlated:
-        """With all deviations multiplied."""
+        """The Gaussians with all deviations multiplied."""
         return replace(self, root=factor * self.root)
 
 
 def log_mass(a: Array, b: Array) -> Array:
     """log(Phi(b) - Phi(a)), entry by entry."""
     out = np.zeros(a.shape)
-    seen = (a > -CERTAIN) | (b < CERTAIN)
+    seen = (a > -BOUND_REACH) | (b < BOUND_REACH)
     if seen.any():
         a, b = a[seen], b[seen]
         nearest = np.clip(0.0, a, b)

@@ -17,10 +17,9 @@ import numpy as np
 
 from wdro_model.loss.batched import FlatLoss
 from wdro_model.objectives.integration.importance.frame import Frame
-from wdro_model.objectives.integration.importance.modes import FEW, FLOOR, WINDOW, ascend
+from wdro_model.objectives.integration.importance.modes import LEAST_SHARE, LIMITS, ascend
 from wdro_model.objectives.integration.importance.proposals import (
     Bounds,
-    Component,
     Mixture,
     component,
     mixture,
@@ -50,9 +49,9 @@ def piece_lines(
     """The pieces at a decision, seen from one scenario (d,); None without pieces."""
     if not pieces:
         return None
-    found = [piece(x, row[None]) for piece in pieces]
-    raw = np.concatenate([pullback.in_data(np.ones(1)) for _, pullback in found])
-    constants = np.array([values[0] for values, _ in found]) - raw @ row
+    at_row = [piece(x, row[None]) for piece in pieces]
+    raw = np.concatenate([pullback.in_data(np.ones(1)) for _, pullback in at_row])
+    constants = np.array([values[0] for values, _ in at_row]) - raw @ row
     return PieceLines(frame.pulled(raw), constants, raw)
 
 
@@ -70,26 +69,21 @@ def piece_mixture(
         one = component(center, deviation, bounds)
         # h_j(y) = f_j(xi)/eps + <slope, y>/eps - y^2/(2v), at the anchor of the component.
         h = ((slope / epsilon - 0.5 * one.anchor / variance) * one.anchor).sum(axis=1)
-        masses.append(at_samples[:, j] / epsilon + h - at_anchor(one))
+        masses.append(at_samples[:, j] / epsilon + h - one.log_density(one.anchor[:, None])[:, 0])
         components.append(one)
-    return mixture(components, np.stack(masses, axis=1), FLOOR, WINDOW)
-
-
-def at_anchor(one: Component) -> Array:
-    """The log density of a component at its anchor, (K,)."""
-    return one.log_density(one.anchor[:, None])[:, 0]
+    return mixture(components, np.stack(masses, axis=1), LEAST_SHARE, LIMITS.mass_window)
 
 
 # ------------------------------
-# The tilted densities h_k(y) = f(x, xi_k + y)/eps - l c(xi_k, xi_k + y)/eps - sum y^2/(2
+# The tilted densities
 
 
-DIFFERENCES = 64
+DIFFERENCED_DIMENSIONS = 64
 """Up to this dimension a cost of the user is differentiated coordinate by coordinate."""
-SHARES = 2.0 ** -np.arange(0.0, 41.0, 2.0)
+RAY_SHARES = 2.0 ** -np.arange(0.0, 41.0, 2.0)
 """Shares of the way to the mode without a transport cost, from which pieces are ascended."""
 PROBED_ENTRIES = 2**21
-"""Scenarios looked at in one call of the loss."""
+"""Numbers of the scenarios in one call of the loss."""
 
 
 class Tilt:
@@ -126,15 +120,15 @@ class Tilt:
 
     def __call__(self, owners: Array, moves: Array) -> tuple[Array, Array]:
         values, gradients = np.empty(len(moves)), np.empty(moves.shape)
-        for some in blocks(len(moves), self.loss.data_dimension):
-            values[some], gradients[some] = self._block(owners[some], moves[some])
+        for block in blocks(len(moves), self.loss.data_dimension):
+            values[block], gradients[block] = self._block(owners[block], moves[block])
         return values, gradients
 
     def values(self, owners: Array, moves: Array, exact: bool = False) -> Array:
         """h alone; with `exact` for the cost itself, where the search rounds its kinks off."""
         out = np.empty(len(moves))
-        for some in blocks(len(moves), self.loss.data_dimension):
-            out[some] = self._block(owners[some], moves[some], slopes=False, exact=exact)[0]
+        for block in blocks(len(moves), self.loss.data_dimension):
+            out[block] = self._block(owners[block], moves[block], slopes=False, exact=exact)[0]
         return out
 
     def _block(
@@ -185,19 +179,19 @@ class Tilt:
         if not self.walled:
             return bounds
         room = np.repeat(self.frame.room(owners)[:, None], self.dimension, axis=1)
-        return (
-            (-room, room)
-            if bounds is None
-            else (
-                np.where(np.isfinite(bounds[0]), bounds[0], -room),
-                np.where(np.isfinite(bounds[1]), bounds[1], room),
-            )
-        )
+        low, high = (-room, room) if bounds is None else bounds
+        return np.where(np.isfinite(low), low, -room), np.where(np.isfinite(high), high, room)
 
     def within_walls(self, owners: Array, moves: Array) -> Array:
         """The moves, brought back into polyhedra."""
         deviation = np.sqrt(np.broadcast_to(self.variance(owners, moves), moves.shape))
         return self.frame.within_walls(owners, moves, deviation)
+
+    def held_by_walls(
+        self, owners: Array, moves: Array, slopes: Array, deviation: Array
+    ) -> tuple[Array, Array]:
+        """Precisions and steps of the falls from walls."""
+        return self.frame.held_by_walls(owners, moves, slopes, deviation)
 
     def starts(self, owners: Array) -> list[Array]:
         return [place if place.ndim == 1 else place[owners] for place in self.places]
@@ -225,14 +219,14 @@ class Tilt:
 
     def _probed_weights(self, owners: Array, size: Array) -> Array:
         """Weights of a cost of the user, from its values one deviation away from the samples."""
-        if self.dimension <= DIFFERENCES:
+        if self.dimension <= DIFFERENCED_DIMENSIONS:
             shape = (len(owners), self.dimension)
-            found = np.empty(shape)
+            costs = np.empty(shape)
             for i in range(self.dimension):
                 step = np.zeros(shape)
                 step[:, i] = size[:, i]
-                found[:, i] = self._pair(owners, step)
-            return found / size**2
+                costs[:, i] = self._pair(owners, step)
+            return costs / size**2
         signs = np.random.default_rng(2).choice([-1.0, 1.0], (4, self.dimension))
         total = np.mean([self._pair(owners, size * one) for one in signs], axis=0)
         return (total / self.dimension)[:, None] / size**2
@@ -251,7 +245,7 @@ class Tilt:
             full = np.zeros((len(moves), self.cost.dimension))
             full[:, self.frame.moving] = moves
             return self.cost.gradient(full)[:, self.frame.moving]
-        if self.dimension <= DIFFERENCES:
+        if self.dimension <= DIFFERENCED_DIMENSIONS:
             return differences(lambda y: self._cost(owners, y), moves, np.sqrt(self.frame.spread))
         return 2 * moves * self._probed_weights(owners, np.sqrt(self.frame.spread)[None])
 
@@ -285,7 +279,7 @@ class PieceTilt(Tilt):
     def summits_along_rays(self) -> Array:
         """The highest moves (J, r), by ascents from the best share of the moves without a cost."""
         freely = self.frame.spread * self.rises
-        rays = SHARES[:, None] * freely[:, None]
+        rays = RAY_SHARES[:, None] * freely[:, None]
         size, count, r = rays.shape
         which = np.repeat(np.arange(size), count)
         heights = self.values(which, rays.reshape(-1, r)).reshape(size, count)
@@ -315,21 +309,21 @@ def probe(loss: FlatLoss, x: Array, rows: Array, good: Array, slopes: bool) -> t
     values, gradients = np.full(len(rows), -np.inf), np.zeros(rows.shape)
     pending = [np.flatnonzero(good)]
     while pending:
-        some = pending.pop()
-        if len(some) == 0:
+        few = pending.pop()
+        if len(few) == 0:
             continue
         try:
             with np.errstate(all="ignore"):
-                found, pullback = loss(x, rows if len(some) == len(rows) else rows[some])
-                found = found.copy()
-                slope = pullback.in_data(np.ones(len(some))) if slopes else None
+                losses, pullback = loss(x, rows if len(few) == len(rows) else rows[few])
+                losses = losses.copy()
+                slope = pullback.in_data(np.ones(len(few))) if slopes else None
         except (FloatingPointError, ValueError):
-            if len(some) > 1:
-                pending += [some[: len(some) // 2], some[len(some) // 2 :]]
+            if len(few) > 1:
+                pending += [few[: len(few) // 2], few[len(few) // 2 :]]
             continue
-        values[some] = found
+        values[few] = losses
         if slope is not None:
-            gradients[some] = np.where(np.isfinite(slope), slope, 0.0)
+            gradients[few] = np.where(np.isfinite(slope), slope, 0.0)
     return values, gradients
 
 
@@ -343,14 +337,14 @@ def blocks(size: int, width: int, entries: int = PROBED_ENTRIES) -> list[slice]:
 # Tangents of losses whose pieces are not known, near to the samples and far away
 
 
-DISTANCES = 2.0 ** np.arange(0, 21)
-"""How far tangents are looked for, in deviations of the reference: a steep piece that begins ten
-thousand deviations away is seen."""
-DIRECTIONS = 16
+TANGENT_DISTANCES = 2.0 ** np.arange(0, 21)
+"""Distances at which tangents are looked for, in deviations of the reference: a steep piece that
+begins ten thousand deviations away is seen."""
+TANGENT_DIRECTIONS = 16
 """Random directions from each sample, beside the axes."""
-LOOKED_FROM = 4
+TANGENT_SAMPLES = 4
 """Samples from which tangents are looked for."""
-SAME_SLOPE = 0.02
+SLOPE_TOLERANCE = 0.02
 """Slopes that differ by less than this share lead to one mode: fewer tangents if larger."""
 MOST_TANGENTS = 64
 """Tangents that are kept; each costs an evaluation of the loss for each sample and dual."""
@@ -363,14 +357,15 @@ def tangents(loss: FlatLoss, x: Array, frame: Frame) -> PieceLines | None:
     random directions from a few samples, at distances that double.
     """
     r, size = frame.dimension, frame.joint.size
-    if not r or frame.joint.dimension * LOOKED_FROM * DIRECTIONS * len(DISTANCES) > PROBED_ENTRIES:
+    entries = TANGENT_SAMPLES * TANGENT_DIRECTIONS * len(TANGENT_DISTANCES)
+    if not r or frame.joint.dimension * entries > PROBED_ENTRIES:
         return None
     generator = np.random.default_rng(5)
-    aside = generator.standard_normal((DIRECTIONS, r)) / np.sqrt(max(1, r))
-    axes = np.eye(r) if r <= FEW else np.zeros((0, r))
-    ways = np.concatenate([aside, axes, -axes]) * np.sqrt(frame.spread)
-    steps = (DISTANCES[:, None, None] * ways).reshape(-1, r)
-    few = np.unique(np.linspace(0, size - 1, LOOKED_FROM).astype(int))
+    aside = generator.standard_normal((TANGENT_DIRECTIONS, r)) / np.sqrt(r)
+    axes = np.eye(r) if r <= LIMITS.full_dimensions else np.zeros((0, r))
+    ways = np.concatenate([aside, axes, -axes]) * frame.deviation
+    steps = (TANGENT_DISTANCES[:, None, None] * ways).reshape(-1, r)
+    few = np.unique(np.linspace(0, size - 1, TANGENT_SAMPLES).astype(int))
     owners, moves = np.repeat(few, len(steps)), np.tile(steps, (len(few), 1))
     bounds = frame.bounds(owners)
     rows = frame.rows(owners, moves if bounds is None else np.clip(moves, *bounds))
@@ -378,12 +373,12 @@ def tangents(loss: FlatLoss, x: Array, frame: Frame) -> PieceLines | None:
     good = np.isfinite(values)
     values, raw, rows = values[good], raw[good], rows[good]
     slopes = frame.pulled(raw)
-    kept = spread_out(slopes * np.sqrt(frame.spread)) if len(slopes) else np.zeros(0, dtype=int)
+    kept = distinct_slopes(slopes * frame.deviation) if len(slopes) else np.zeros(0, dtype=int)
     constants = values - np.einsum("bd,bd->b", raw, rows)
     return PieceLines(slopes[kept], constants[kept], raw[kept])
 
 
-def spread_out(slopes: Array) -> Array:
+def distinct_slopes(slopes: Array) -> Array:
     """Indices of up to `MOST_TANGENTS` slopes (B, r) that differ most in direction and in size.
 
     The steepest comes first, then again and again the one farthest from those before.
@@ -393,7 +388,7 @@ def spread_out(slopes: Array) -> Array:
     places = slopes / np.maximum(sizes, 1e-300) * np.log1p(sizes / usual)
     kept = [int(sizes[:, 0].argmax())]
     apart = np.linalg.norm(places - places[kept[0]], axis=1)
-    while len(kept) < MOST_TANGENTS and apart.max() > SAME_SLOPE:
+    while len(kept) < MOST_TANGENTS and apart.max() > SLOPE_TOLERANCE:
         kept.append(int(apart.argmax()))
         apart = np.minimum(apart, np.linalg.norm(places - places[kept[-1]], axis=1))
     return np.array(kept)
