@@ -109,17 +109,16 @@ class InfiniteSlice(Slice):
         return INFINITE
 
     def gradient(self, dual: float) -> Array:
-        refuse_infinite_gradient()
-        raise AssertionError
+        raise infinite_gradient()
 
 
 INFINITE = DualPoint(np.inf, -np.inf, np.nan)
 """The point of a slice where the loss outgrows the cost."""
 
 
-def refuse_infinite_gradient() -> None:
-    """Raise an error where a gradient is asked for and the objective is infinite."""
-    raise FloatingPointError("the smoothed objective is infinite here: it has no gradient.")
+def infinite_gradient() -> FloatingPointError:
+    """The error where a gradient is asked for and the objective is infinite."""
+    return FloatingPointError("the smoothed objective is infinite here: it has no gradient.")
 
 
 def refuse_undefined(values: Array, samples: Array) -> None:
