@@ -33,7 +33,7 @@ docs: $(VENV)/.installed
 	@echo "open site/index.html"
 
 docs-output: $(VENV)/.installed
-	$(BIN)/python tests/pages.py
+	$(BIN)/python tests/package/pages.py
 
 performance: $(VENV)/.installed
 	$(BIN)/python benchmarks/performance.py

@@ -26,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import wdro_model as wdro
-from tests.objectives.battery import (
+from tests.references.battery import (
     RIGHT,
     Model,
     described,
@@ -35,8 +35,8 @@ from tests.objectives.battery import (
     truth,
     verdict,
 )
-from tests.objectives.battery_solves import draw_free, judged
-from tests.objectives.simplex_mesh import Unresolved
+from tests.references.battery_solves import draw_free, judged
+from tests.references.simplex_mesh import Unresolved
 
 REFUSED, CRASHED, ASIDE, SLOW = "refused", "crashed", "no reference", "slow"
 LIMIT = 30.0

@@ -4,7 +4,7 @@
 
 - enumeration: trees, paths, assignments, subsets and knapsacks with affine, quadratic and CVaR
   losses, squared and norm costs, solved to a gap of 1e-6; a case is right if its decision is the
-  best of all, by formulas written out in `tests/solvers/integer_cases.py`, and its bound holds.
+  best of all, by formulas written out in `tests/references/integer_cases.py`, and its bound holds.
 - tree15: a quadratic tree with n = 15 and m = 35, to a gap of 1e-3, of the paper's kind and with
   uniform costs.
 - tree50: the paper's quadratic tree with n = 50 and m = 331, radius 10, to a gap of 1e-2.
@@ -55,8 +55,8 @@ def timed(name: str) -> Iterator[list[str]]:
 
 def enumeration(cases: int) -> None:
     """Small problems of all kinds against all their decisions."""
-    from tests.solvers.integer_cases import Case
-    from tests.solvers.integer_cases import cases as some
+    from tests.references.integer_cases import Case
+    from tests.references.integer_cases import cases as some
 
     right = bounds = 0
     with timed(f"enumeration, {cases} cases") as said:

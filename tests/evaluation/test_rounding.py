@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from tests.sets.enumeration import all_paths, all_trees
+from tests.references.enumeration import all_paths, all_trees
 from wdro_model.solvers import FrankWolfe
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from tests.objectives.exact_cases import case
 from tests.objectives.test_exact_brute_force import CASES, built
+from tests.references.exact_cases import case
 from wdro_model.errors import NoReformulationError
 from wdro_model.evaluation.worst_case import worst_case
 from wdro_model.solve.true_risk import known_robust_value

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from tests.evaluation.worst_case_models import random_model
+from tests.references.worst_case_models import random_model
 
 MODELS = 125
 """Each loss with each cost and each support."""

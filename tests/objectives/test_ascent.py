@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from tests.objectives.exact_cases import case
+from tests.references.exact_cases import case
 from wdro_model.objectives.ascent import climb
 from wdro_model.solve.true_risk import known_robust_value
 from wdro_model.uncertainty.joint import JointSamples

@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 import wdro_model as wdro
-from tests.objectives.battery import RIGHT, SHORT, described, draw, solved, truth, verdict
+from tests.references.battery import RIGHT, SHORT, described, draw, solved, truth, verdict
 
 LONG = {0, 13, 29, 36, 40, 64, 70, 83, 85, 87, 88, 97, 100, 101, 111, 137, 142, 169, 193, 200, 208}
 LONG |= {91}

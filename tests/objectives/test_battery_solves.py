@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.objectives.battery_solves import draw_free, judged
+from tests.references.battery_solves import draw_free, judged
 
 MODELS = [draw_free(seed) for seed in range(60)]
 

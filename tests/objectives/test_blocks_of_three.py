@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.objectives.blocks_of_three import random_block_model
+from tests.references.blocks_of_three import random_block_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -12,8 +12,8 @@ from scipy.integrate import dblquad, quad
 from scipy.optimize import minimize_scalar
 
 import wdro_model as wdro
-from tests.objectives.cubature import Reference
-from tests.objectives.fixed_decisions import random_problem
+from tests.references.cubature import Reference
+from tests.references.fixed_decisions import random_problem
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream, cells, choose
 
 TRIANGLE = wdro.supports.Polyhedron([[-1.0, 0.2], [0.1, -1.0], [1.0, 1.0]], [0.8, 0.9, 1.1])

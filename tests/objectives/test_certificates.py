@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 import wdro_model as wdro
-from tests.objectives.cubature import Reference
-from tests.objectives.fixed_decisions import random_problem
+from tests.references.cubature import Reference
+from tests.references.fixed_decisions import random_problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::wdro_model.errors.SamplingWarning")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from tests.objectives.quadrature import brute_force
+from tests.references.quadrature import brute_force
 from wdro_model.objectives.dual import minimise_dual
 from wdro_model.objectives.integration import Scales
 from wdro_model.objectives.integration.conditional.by_blocks import (

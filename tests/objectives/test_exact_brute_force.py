@@ -6,9 +6,9 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from tests.objectives.exact_cases import case
-from tests.objectives.inner import steepest_rate, worst_risk
-from tests.objectives.transport import grid, largest_expectation
+from tests.references.exact_cases import case
+from tests.references.inner_maximum import steepest_rate, worst_risk
+from tests.references.transport import grid, largest_expectation
 from wdro_model.objectives import exact
 from wdro_model.solve.true_risk import known_robust_value
 

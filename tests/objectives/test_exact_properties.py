@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.objectives.exact_cases import COSTS, LOSSES, SUPPORTS, case
+from tests.references.exact_cases import COSTS, LOSSES, SUPPORTS, case
 from wdro_model.evaluation.worst_case import worst_case
 from wdro_model.objectives import exact
 from wdro_model.solve.true_risk import known_robust_value

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wdro_model as wdro
-from tests.objectives.exact_cases import LOSSES, case
+from tests.references.exact_cases import LOSSES, case
 from wdro_model.errors import NoReformulationError
 from wdro_model.solve.true_risk import known_robust_value
 

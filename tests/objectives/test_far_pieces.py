@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from tests.objectives.battery import RIGHT, described, truth, verdict
-from tests.objectives.far_pieces import FarModel, by_tilting, draw_far
-from tests.objectives.simplex_mesh import minimise
+from tests.references.battery import RIGHT, described, truth, verdict
+from tests.references.far_pieces import FarModel, by_tilting, draw_far
+from tests.references.simplex_mesh import minimise
 from wdro_model.objectives.integration import Choice, Scales, Stream
 from wdro_model.solve.notes import risk_is_infinite
 

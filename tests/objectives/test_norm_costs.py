@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 
 import wdro_model as wdro
-from tests.objectives.fixed_decisions import FixedDecision
+from tests.references.fixed_decisions import FixedDecision
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream, choose
 
 pytestmark = pytest.mark.filterwarnings("ignore::wdro_model.errors.SamplingWarning")

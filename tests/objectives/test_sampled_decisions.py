@@ -1,6 +1,6 @@
 """No wrong value is called optimal: sampled solves in three to five dimensions against particles.
 
-`python -m tests.objectives.sampled_decisions` goes through many more.
+`python -m tests.references.sampled_decisions` goes through many more.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.objectives.annealed import Annealed
-from tests.objectives.sampled_decisions import judged, random_decision
+from tests.references.annealed import Annealed
+from tests.references.sampled_decisions import judged, random_decision
 from wdro_model.objectives.integration import Scales, Stream
 from wdro_model.objectives.integration.tilted import Tilted
 

@@ -5,8 +5,8 @@ import pytest
 from scipy.integrate import dblquad, quad
 from scipy.stats import norm
 
-from tests.objectives.battery import draw
-from tests.objectives.simplex_mesh import Block, Reference, minimise
+from tests.references.battery import draw
+from tests.references.simplex_mesh import Block, Reference, minimise
 
 EVERYWHERE = np.array([-np.inf, -np.inf]), np.array([np.inf, np.inf])
 

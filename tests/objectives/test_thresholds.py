@@ -1,6 +1,6 @@
 """Thresholds of smoothed CVaRs: against quadrature, bounds, and thresholds that are written out.
 
-`tests/objectives/threshold_models.py` has models of any size.
+`tests/references/threshold_models.py` has models of any size.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from scipy.optimize import minimize, minimize_scalar
 from scipy.special import logsumexp
 
 import wdro_model as wdro
-from tests.objectives.threshold_models import random_risk_model
+from tests.references.threshold_models import random_risk_model
 from wdro_model.objectives import least_thresholds
 from wdro_model.objectives.least_thresholds import minimise_thresholds
 from wdro_model.solvers.objective import Point

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wdro_model as wdro
-from tests.objectives.quadrature import brute_force
+from tests.references.quadrature import brute_force
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.integration.importance.proposals import log_scaled_mass

@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from tests.sets.enumeration import (
+from tests.references.enumeration import (
     agrees_with_enumeration,
     all_arborescences,
     all_matchings,

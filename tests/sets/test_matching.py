@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sets.enumeration import agrees_with_enumeration, all_matchings
+from tests.references.enumeration import agrees_with_enumeration, all_matchings
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets import Matching, check
 

@@ -2,7 +2,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from tests.sets.enumeration import all_trees
+from tests.references.enumeration import all_trees
 from tests.sets.fuzzing import (
     agrees,
     agrees_when_held,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sets.enumeration import all_paths, all_trees
+from tests.references.enumeration import all_paths, all_trees
 from wdro_model.sets import ConvexSet, Oracle, ProductSet, ShortestPath, SpanningTree
 from wdro_model.sets.graphs import exchanges
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wdro_model as wdro
-from tests.sets.enumeration import WEIGHTS, agrees_with_enumeration, all_paths, holds
+from tests.references.enumeration import WEIGHTS, agrees_with_enumeration, all_paths, holds
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets import Flow, ShortestPath, check
 

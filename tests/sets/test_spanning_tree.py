@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sets.enumeration import agrees_with_enumeration, all_trees
+from tests.references.enumeration import agrees_with_enumeration, all_trees
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets import SpanningTree, check
 from wdro_model.sets.spanning_tree import violated_sets

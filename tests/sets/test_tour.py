@@ -4,7 +4,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from tests.sets.enumeration import agrees_with_enumeration, all_tours
+from tests.references.enumeration import agrees_with_enumeration, all_tours
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets import Tour, check
 

@@ -10,8 +10,8 @@ import pytest
 from scipy.sparse import issparse
 
 import wdro_model as wdro
-from tests.sets.enumeration import all_trees
-from tests.solvers.integer_cases import COSTS, KINDS, LOSSES, Case
+from tests.references.enumeration import all_trees
+from tests.references.integer_cases import COSTS, KINDS, LOSSES, Case
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.deadlines import OutOfTime, deadline, seconds_left
 from wdro_model.solve.integer import ProgramNodes

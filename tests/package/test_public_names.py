@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import wdro_model as wdro
-from tests.public_names import HEADING, MAIN, docstring, public_modules, public_names
+from tests.package.public_names import HEADING, MAIN, docstring, public_modules, public_names
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MODULES = list(public_modules())
 NAMES = public_names()
 
@@ -24,7 +24,7 @@ NAMES = public_names()
 def complaints(tmp_path_factory):
     """What went wrong in each example, in a fresh interpreter: what is registered stays there."""
     result = subprocess.run(
-        [sys.executable, "-m", "tests.public_names"],
+        [sys.executable, "-m", "tests.package.public_names"],
         cwd=tmp_path_factory.mktemp("examples"),
         capture_output=True,
         text=True,

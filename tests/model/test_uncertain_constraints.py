@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from tests.brute_force import corner_grid, cvar, worst_case_risk
+from tests.references.brute_force import corner_grid, cvar, worst_case_risk
 
 DUAL = {1: "inf", 2: 2, np.inf: 1}
 

@@ -13,7 +13,7 @@ import cvxpy as cp
 import numpy as np
 
 import wdro_model as wdro
-from tests.objectives.battery import (
+from tests.references.battery import (
     Answer,
     Array,
     Data,

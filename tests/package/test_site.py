@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import wdro_model as wdro
-from tests.pages import PAGES, ROOT
+from tests.package.pages import PAGES, ROOT
 
 pytest.importorskip("latex2mathml", reason="the site needs pip install '.[docs]'")
 pytest.importorskip("mkdocstrings", reason="the site needs pip install '.[docs]'")

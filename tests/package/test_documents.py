@@ -13,7 +13,7 @@ from urllib.parse import urlparse
 import pytest
 
 from docs.hooks.gallery import Example
-from tests.pages import PAGES, ROOT, Page, agree
+from tests.package.pages import PAGES, ROOT, Page, agree
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 OR_TOOLS = (
     "ortools.sat.python.cp_model",
     "ortools.math_opt.python.mathopt",

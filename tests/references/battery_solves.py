@@ -20,7 +20,7 @@ import numpy as np
 from scipy.optimize import LinearConstraint, NonlinearConstraint, minimize
 
 import wdro_model as wdro
-from tests.objectives.battery import (
+from tests.references.battery import (
     CLAIMED,
     ERRORS,
     MISLED,
@@ -36,7 +36,7 @@ from tests.objectives.battery import (
     draw,
     one_term,
 )
-from tests.objectives.simplex_mesh import minimise
+from tests.references.simplex_mesh import minimise
 
 Array = np.ndarray
 CONVEX = (

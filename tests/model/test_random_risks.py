@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from tests.brute_force import cvar
+from tests.references.brute_force import cvar
 
 LEVELS = (0.1, 0.5, 0.8, 0.95)
 DUAL = {1: "inf", 2: 2, np.inf: 1}

@@ -1,6 +1,6 @@
 """The names that users see: public modules, the names in them, methods that have an example.
 
-`python -m tests.public_names` runs the example of each and prints what went wrong, by name.
+`python -m tests.package.public_names` runs the example of each and prints what went wrong, by name.
 """
 
 from __future__ import annotations

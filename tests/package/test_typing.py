@@ -33,7 +33,7 @@ from wdro_model.solvers import directions, frank_wolfe, steps
 from wdro_model.traffic.flows import traffic_flows
 from wdro_model.uncertainty.parameter import KNOWN, ParameterAttributes
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BACKENDS = {
     sets.Arborescence: arborescence.ArborescenceBackend,
     sets.Assignment: assignments.AssignmentBackend,

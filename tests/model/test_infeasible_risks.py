@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from tests.infeasible_models import draw_model
+from tests.references.infeasible_models import draw_model
 
 SEEDS = range(120)
 

@@ -1,6 +1,6 @@
 """Random models that are affine in some parameters given three numbers or more; F by quadrature.
 
-`python -m tests.objectives.blocks_of_three` goes through many of them.
+`python -m tests.references.blocks_of_three` goes through many of them.
 """
 
 from __future__ import annotations

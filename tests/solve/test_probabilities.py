@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from tests.objectives.exact_cases import LOSSES, SUPPORTS, case
-from tests.test_with_samples import KINDS, draws
+from tests.references.exact_cases import LOSSES, SUPPORTS, case
+from tests.solve.test_with_samples import KINDS, draws
 from wdro_model.objectives.integration import STRATEGIES, Scales, Stream
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
 

@@ -14,7 +14,7 @@ import pytest
 
 import wdro_model
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CITATION = ROOT / "CITATION.cff"
 LEFT_OUT = (".git", ".venv", ".*_cache", ".hypothesis", "*.egg-info", "__pycache__", "site")
 

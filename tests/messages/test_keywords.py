@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from tests.public_names import public_modules
+from tests.package.public_names import public_modules
 
 DATA = np.random.default_rng(0).normal(size=(6, 2))
 

@@ -14,7 +14,7 @@ from wdro_model.demo import page
 from wdro_model.demo.missing import missing_story
 from wdro_model.demo.towns import towns_story
 
-PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 
 
 def test_demo(tmp_path, monkeypatch, capsys):

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment, minimize_scalar
 
 import wdro_model as wdro
-from tests.sets.enumeration import all_paths, all_trees
+from tests.references.enumeration import all_paths, all_trees
 
 KINDS = ("tree", "path", "undirected path", "assignment", "subset", "knapsack")
 LOSSES = ("affine", "coupled", "quadratic", "cvar")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from tests.objectives.exact_cases import BOX, TRIANGLE, Case, cost_of
+from tests.references.exact_cases import BOX, TRIANGLE, Case, cost_of
 
 BLOCKS, KEPT, FAR = 6, 8, 1e9
 STENCIL = np.stack([a.ravel() for a in np.meshgrid(*[np.linspace(-1, 1, 5)] * 2)], axis=1)

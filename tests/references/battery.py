@@ -22,7 +22,7 @@ import cvxpy as cp
 import numpy as np
 
 import wdro_model as wdro
-from tests.objectives.simplex_mesh import (
+from tests.references.simplex_mesh import (
     Block,
     Line,
     Minimum,

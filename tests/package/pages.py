@@ -1,6 +1,6 @@
 """Pages of documentation: their snippets are run, and what they print is what the page shows.
 
-    python tests/pages.py [--check | --all] [PAGE ...]
+    python tests/package/pages.py [--check | --all] [PAGE ...]
 
 A fenced block `python` is a snippet; a fenced block `text` that follows it, with nothing but blank
 lines (or the end of a `<details>`) between, is its output. In an output, `...` stands for anything,
@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
     *(
@@ -113,7 +113,7 @@ class Page:
                 yield (
                     f"{self.path.name}, line {line}: the page shows\n\n{snippet.shown or ''}\n"
                     f"and the snippet prints\n\n{printed}\n"
-                    f"(python tests/pages.py {self.path.name} brings it up to date)"
+                    f"(python tests/package/pages.py {self.path.name} brings it up to date)"
                 )
 
     def refreshed(self, folder: Path, everything: bool = False) -> str:

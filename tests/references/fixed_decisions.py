@@ -10,7 +10,7 @@ import cvxpy as cp
 import numpy as np
 
 import wdro_model as wdro
-from tests.objectives.cubature import Reference
+from tests.references.cubature import Reference
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from scipy.optimize import linprog
 
 import wdro_model as wdro
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "extending.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 GROUPS = {f"wdro_model.{kind}" for kind in ("backends", "costs", "rules", "counterparts", "steps")}

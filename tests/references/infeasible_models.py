@@ -11,7 +11,7 @@ import cvxpy as cp
 import numpy as np
 
 import wdro_model as wdro
-from tests.test_random_risks import World
+from tests.model.test_random_risks import World
 
 COSTS = (1, 2, np.inf, "squared")
 SUPPORTS = ("everywhere", "box", "polyhedron", "nonnegative")

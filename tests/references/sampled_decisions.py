@@ -1,6 +1,6 @@
 """Random problems of three to five uncertain coordinates with one feasible decision.
 
-    python -m tests.objectives.sampled_decisions --first 0 --count 100
+    python -m tests.references.sampled_decisions --first 0 --count 100
 
 solves each of them by sampling and compares F, minimised over the dual, with particles.
 """
@@ -18,7 +18,7 @@ import cvxpy as cp
 import numpy as np
 
 import wdro_model as wdro
-from tests.objectives.annealed import Annealed
+from tests.references.annealed import Annealed
 
 HALF = 1.0
 """Half of the width of boxes."""
