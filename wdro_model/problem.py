@@ -309,10 +309,10 @@ class Problem:
         >>> problem.losses([[4.0, 5.0]], decision={x: [0.5, 0.5]})   # another, elsewhere
         array([4.5])
         """
-        from wdro_model.evaluation.statistics import losses_at
+        from wdro_model.evaluation.statistics import outcome_of
 
         model = self._current_model()
-        return losses_at(model, self._decision(decision), scenarios)
+        return outcome_of(model, self._decision(decision), scenarios).losses
 
     @one_thread_at_a_time
     def evaluate(self, scenarios: Any = None, decision: Any = None) -> LossStatistics:
@@ -335,11 +335,11 @@ class Problem:
         >>> print(f"mean {statistics.mean:.3f}, worst {statistics.worst:.3f}")
         mean 2.667, worst 3.053
         """
-        from wdro_model.evaluation.statistics import constraint_values, observed
+        from wdro_model.evaluation.statistics import constraint_values, outcome_of
 
         model, x = self._current_model(), self._decision(decision)
-        found = observed(model, x, scenarios).statistics()
-        return replace(found, constraints=constraint_values(model, x, scenarios))
+        statistics = outcome_of(model, x, scenarios).statistics
+        return replace(statistics, constraints=constraint_values(model, x, scenarios))
 
     @one_thread_at_a_time
     def robust_value(self, decision: Any = None) -> float | None:

@@ -18,7 +18,7 @@ from decisions import Decision, solved
 from experiment import Experiment, Record
 from tree_trial import seeds_of
 from wdro_model.datasets import shifted_scenarios, sioux_falls, training_scenarios
-from wdro_model.evaluation.statistics import losses_at
+from wdro_model.evaluation.statistics import outcome_of
 from wdro_model.problem import Problem
 from wdro_model.sets import In, TrafficFlows
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
@@ -104,7 +104,9 @@ class Traffic(Experiment):
         sets = {"training": None} | {name: t.as_test(*parameters) for name, t in tests.items()}
         methods = {}
         for decision in self._decisions(problem, method_seed):
-            losses = {name: losses_at(problem._model, decision.x, s) for name, s in sets.items()}
+            losses = {
+                name: outcome_of(problem._model, decision.x, s).losses for name, s in sets.items()
+            }
             methods[decision.method] = decision.record(losses)
         return {"methods": methods}
 

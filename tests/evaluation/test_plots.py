@@ -21,8 +21,15 @@ from wdro_model.display.figures import (
 from wdro_model.evaluation.loss_pictures import peak_density, peak_histogram
 from wdro_model.evaluation.radius_pictures import axis_positions, most_changing, round_numbers
 from wdro_model.evaluation.report import Judged, Report
+from wdro_model.evaluation.statistics import Outcome
 
 pytest.importorskip("matplotlib")
+
+
+def judged(name, losses, promise=None):
+    """A decision that nobody solved for, with made-up losses."""
+    outcomes = {scenarios: Outcome(values) for scenarios, values in losses.items()}
+    return Judged(name, None, outcomes, 0.0, promise)
 
 
 def made_up(names, sizes=(30, 200), spread=1.0):
@@ -30,7 +37,7 @@ def made_up(names, sizes=(30, 200), spread=1.0):
     rng = np.random.default_rng(0)
     sets = ("training", *[f"test {k}" for k in range(1, len(sizes))])
     methods = tuple(
-        Judged(name, None, {s: rng.normal(k, spread, n) for s, n in zip(sets, sizes)}, 0.0, 0.5 * k)
+        judged(name, {s: rng.normal(k, spread, n) for s, n in zip(sets, sizes)}, 0.5 * k)
         for k, name in enumerate(names)
     )
     return Report(methods, sets)
@@ -108,9 +115,7 @@ def test_panels_share_an_axis_only_if_all_keep_their_shape(kind):
     assert together.axes[0].get_xlim() == together.axes[1].get_xlim()
     report = made_up(["a", "b"])
     far = {**report.methods[0].losses, "test 1": np.linspace(1e3, 1e5, 50)}
-    apart = Report((Judged("a", None, far), report.methods[1]), report.scenario_sets).plot(
-        kind=kind
-    )
+    apart = Report((judged("a", far), report.methods[1]), report.scenario_sets).plot(kind=kind)
     assert apart.axes[0].get_xlim()[1] < 10
 
 
@@ -125,11 +130,9 @@ def test_dollars_in_names_are_no_formulas():
 def test_a_million_losses_and_constant_ones_are_drawn(kind):
     rng = np.random.default_rng(0)
     losses = {"training": np.full(10, 2.0), "test": rng.standard_cauchy(10**6)}
-    Report((Judged("a", None, losses), Judged("b", None, losses)), ("training", "test")).plot(
-        kind=kind
-    )
+    Report((judged("a", losses), judged("b", losses)), ("training", "test")).plot(kind=kind)
     one = {"training": np.array([1.0])}
-    Report((Judged("one", None, one),), ("training",)).plot(kind=kind)
+    Report((judged("one", one),), ("training",)).plot(kind=kind)
 
 
 def test_density_is_that_of_the_kernel():
@@ -304,11 +307,11 @@ def test_strips_mark_mean_cvar_and_promise(portfolio, rng):
         "test (40 scenarios)",
     ]
     axes = figure.axes[1]
-    for k, judged in enumerate(report.methods):
-        losses = np.sort(judged.losses["test"])
+    for k, method in enumerate(report.methods):
+        losses = np.sort(method.losses["test"])
         assert rows_of(axes, "o")[k] == pytest.approx(losses.mean())
         assert rows_of(axes, ">")[k] == pytest.approx(losses[-2:].mean())  # 5% of 40
-        assert rows_of(axes, "|")[k] == pytest.approx(judged.promise)
+        assert rows_of(axes, "|")[k] == pytest.approx(method.promise)
         dots = axes.collections[k].get_offsets()
         np.testing.assert_allclose(np.sort(dots[:, 0]), losses)
         assert np.abs(dots[:, 1] - k).max() < 0.5
@@ -321,11 +324,8 @@ def test_heavy_tails_are_cut_and_counted():
     rng = np.random.default_rng(0)
     tail = np.concatenate([rng.normal(size=995), [1e3, 1e4, 1e5, -1e6, 1e6]])
     calm = rng.normal(size=1000)
-    judged = [
-        Judged("erm", None, {"t": tail}, 0.0, 5e5),
-        Judged("exact", None, {"t": calm}, 0.0, 1),
-    ]
-    figure = Report(tuple(judged), ("t",)).plot()
+    methods = (judged("erm", {"t": tail}, 5e5), judged("exact", {"t": calm}, 1))
+    figure = Report(methods, ("t",)).plot()
     (axes,) = figure.axes
     assert axes.get_xlim()[1] < 10
     texts = [text.get_text() for text in axes.texts]
@@ -336,7 +336,7 @@ def test_heavy_tails_are_cut_and_counted():
     ]
     assert 0 not in rows_of(axes, "o")
     assert rows_of(axes, "o")[1] == pytest.approx(calm.mean())
-    histogram = Report(tuple(judged), ("t",)).plot(kind="histogram").axes[0]
+    histogram = Report(methods, ("t",)).plot(kind="histogram").axes[0]
     assert [text.get_text() for text in histogram.texts] == ["beyond: erm 5"]
 
 
@@ -407,7 +407,7 @@ def test_ticks_of_the_radius_are_even(exponent, decades):
 
 
 def test_one_loss_is_drawn_beside_its_promise():
-    one = Report((Judged("erm", None, {"t": np.array([3.0])}, 0.0, 1.0),), ("t",)).plot().axes[0]
+    one = Report((judged("erm", {"t": np.array([3.0])}, 1.0),), ("t",)).plot().axes[0]
     assert rows_of(one, "|") == {0: 1.0}
     assert not one.texts
     low, high = one.get_xlim()
@@ -419,7 +419,7 @@ def test_titles_are_as_wide_as_their_panels_and_names_stand_once():
 
     sets = ("training", "a market in which all prices fall as they did once")
     losses = {name: np.arange(50.0) for name in sets}
-    report = Report(tuple(Judged(m, None, losses, 0.0, 1.0) for m in ("erm", "exact")), sets)
+    report = Report(tuple(judged(m, losses, 1.0) for m in ("erm", "exact")), sets)
     for kind in ("strips", "histogram"):
         figure = Figure(figsize=(7, 2.5))
         own = figure.subplots(1, 2)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import struct
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,18 +30,37 @@ STYLES = ("-", "--", "-.", ":")
 PALE = "#b8b8b8"
 WIDEST_LABEL = 34
 """Longer names are broken into lines of so many characters."""
+NOTEBOOK_DOTS = 110
+"""Dots per inch of a figure in a notebook."""
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A figure of this size in inches, unknown to pyplot, that notebooks show."""
+    """A figure of this size in inches, unknown to pyplot, that notebooks show.
+
+    IPython shows Matplotlib's figures only after pyplot was imported, and then those that pyplot
+    has made twice. This one has a picture of its own: it is shown once, as the value of a cell.
+    """
     try:
-        import matplotlib.figure
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install 'wdro_model[plot]'.") from error
-    from wdro_model.display.picture import Picture
+    figure: Any = Figure(figsize=(width, height), layout="constrained")
+    figure._repr_png_ = partial(png_of, figure, NOTEBOOK_DOTS)
+    return figure
 
-    assert matplotlib.figure
-    return Picture(figsize=(width, height), layout="constrained")
+
+def png_of(figure: Any, dots_per_inch: float) -> bytes:
+    """A figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dots_per_inch)
+    return buffer.getvalue()
+
+
+def embedded_png(figure: Any, dots_per_inch: float) -> tuple[str, int, int]:
+    """A figure as the address of an image within an HTML page, and its size in pixels."""
+    png = png_of(figure, dots_per_inch)
+    width, height = struct.unpack(">II", png[16:24])  # the first fields of a PNG's header
+    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}", width, height
 
 
 def save(figure: Any, path: Any) -> Any:
@@ -75,7 +98,7 @@ def inches_of(axes: Any) -> tuple[float, float]:
     return box.width / axes.figure.dpi, box.height / axes.figure.dpi
 
 
-def drawn(figure: Any, path: Any, ax: Any) -> Any:
+def finished_plot(figure: Any, path: Any, ax: Any) -> Any:
     """The return value of a plot: its figure, saved if a path is given, or the given axes.
 
     A notebook shows the figure of such axes itself; returning it would show it twice.

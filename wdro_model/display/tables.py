@@ -161,7 +161,7 @@ def facts_text(facts: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}  {text}".rstrip() for name, text in pairs)
 
 
-def known(facts: Mapping[str, str | None]) -> Facts:
+def present_facts(facts: Mapping[str, str | None]) -> Facts:
     """The facts that there are."""
     return [(name, text) for name, text in facts.items() if text is not None]
 
@@ -288,10 +288,10 @@ def csv_text(rows: Sequence[Row], path: Any = None) -> str | None:
     writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return written(buffer.getvalue(), path)
+    return write_text(buffer.getvalue(), path)
 
 
-def written(text: str, path: Any) -> str | None:
+def write_text(text: str, path: Any) -> str | None:
     """The text in a file, or as it is without a path."""
     if path is None:
         return text

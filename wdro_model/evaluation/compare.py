@@ -22,7 +22,7 @@ from wdro_model.evaluation.attempts import (
 )
 from wdro_model.evaluation.discrete import refuse_rounding, rounded_solution
 from wdro_model.evaluation.report import Judged, Refused, Report
-from wdro_model.evaluation.statistics import TRAINING, observed_by_set, probabilities_by_set
+from wdro_model.evaluation.statistics import TRAINING, outcomes_by_set
 from wdro_model.model.sharing import one_thread_at_a_time
 from wdro_model.solve.certify import Solution
 from wdro_model.uncertainty.samples import is_frame
@@ -174,20 +174,8 @@ def judge(
     request: Request, solution: Solution, sets: Mapping[str, Any], promise: float | None
 ) -> Judged:
     """The losses of a solution on the samples and on each set of scenarios."""
-    model = request.problem._model
-    observed = observed_by_set(model, solution.everything, sets)
-    return Judged(
-        request.label,
-        solution,
-        {name: on_set.losses for name, on_set in observed.items()},
-        request.radius,
-        promise,
-        solution.status,
-        solution.maximise,
-        request.group,
-        probabilities_by_set(model),
-        observed,
-    )
+    outcomes = outcomes_by_set(request.problem._model, solution.everything, sets)
+    return Judged(request.label, solution, outcomes, request.radius, promise, request.group)
 
 
 def judge_rounded(request: Request, solution: Solution, sets: Mapping[str, Any]) -> Judged:

@@ -22,7 +22,7 @@ from wdro_model.evaluation.statistics import (
     TAIL,
     conditional_value_at_risk,
     mean_of,
-    observed,
+    outcome_of,
     standard_error,
     tail_error,
 )
@@ -305,8 +305,8 @@ class RadiusTask:
         x = model.feasible.layout.join(solution.everything)
         if fold is not None and isinstance(model, RobustModel):
             model, scenarios = replace(model, joint=model.joint.take(fold.test)), None
-        values = observed(model, x, scenarios)
-        return model.sign * (values.contributions if self.metric == "risk" else values.losses)
+        outcome = outcome_of(model, x, scenarios)
+        return model.sign * (outcome.scores if self.metric == "risk" else outcome.losses)
 
 
 def _failure(error: Exception) -> Trial:

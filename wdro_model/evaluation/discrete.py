@@ -12,7 +12,7 @@ import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
-from wdro_model.display.tables import Facts, brief, facts_html, known, words
+from wdro_model.display.tables import Facts, brief, facts_html, present_facts, words
 from wdro_model.errors import UnboundedError
 from wdro_model.loss import BatchedLoss, CallableLoss
 from wdro_model.model import Model, RobustModel, compiled
@@ -193,7 +193,7 @@ class Rounded:
         gap = None
         if self.gap is not None:
             gap = f"at most {self.gap:.3g} ({self.gap / max(abs(self.value), 1e-300):.2%})"
-        return known(
+        return present_facts(
             {
                 "judged by": self.criterion,
                 "rounded": f"{self.value:.8g}",

@@ -1,39 +1,42 @@
-"""A standalone HTML page with a slider over the radius.
+"""Standalone HTML pages: sections with tables and pictures, and a slider over the radius.
 
-The contents of the page are computed here and embedded as JSON; `page.js` draws them.
+The contents of the slider's section are computed here and embedded as JSON; `page.js` draws them.
 """
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import math
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from wdro_model.display.figures import colours_of_methods, scenario_colour
+from wdro_model.display.figures import colours_of_methods, embedded_png, scenario_colour
 from wdro_model.display.tables import Column, html_table
 from wdro_model.evaluation.radius_pictures import most_changing
-from wdro_model.evaluation.statistics import PERCENTS, LossStatistics, observed, quantiles
+from wdro_model.evaluation.statistics import outcome_of, quantiles
 from wdro_model.evaluation.worst_case import find_worst_case
 from wdro_model.model import RobustModel
-from wdro_model.solve.certify import Solution
+from wdro_model.sets.graphs import EdgeSet
 
 if TYPE_CHECKING:
-    from wdro_model.evaluation.path import RadiusPath
-    from wdro_model.evaluation.report import Report
+    from wdro_model.evaluation.report import Judged
     from wdro_model.problem import Problem
-
 
 DOTS_PER_INCH, MAX_DOTS = 130, 1.5e6
 """Resolution of a picture, and a limit on its dots in all."""
+MAX_COORDINATES, MAX_ENTRIES, MAX_SAMPLES = 24, 12, 8
+"""Coordinates of the decision, entries of the data, and samples of the worst case on the page."""
+PERCENT_STEPS, MAX_QUANTILES = (1, 2, 5, 10), 40_000
+"""Percents from one quantile of the losses to the next; quantiles on the page, at most."""
+MAX_DATA_SIZE = 2**24
+"""Numbers in the data up to which worst cases are computed for the page."""
+DIGITS, QUANTILE_DIGITS = 8, 5
 
 
 def page(title: str, sections: Mapping[str, str]) -> str:
@@ -75,29 +78,256 @@ def meanings(columns: Iterable[Column]) -> str:
 
 def image(figure: Any, text: str) -> str:
     """A figure as an image within the page; the text is for readers who do not see it."""
-    buffer = io.BytesIO()
     area = float(np.prod(figure.get_size_inches()))
-    figure.savefig(buffer, format="png", dpi=min(DOTS_PER_INCH, np.sqrt(MAX_DOTS / area)))
-    png = buffer.getvalue()
-    width, height = struct.unpack(">II", png[16:24])  # the first fields of a PNG's header
-    data = base64.b64encode(png).decode("ascii")
-    return (
-        f'<p><img src="data:image/png;base64,{data}" width="{width}" height="{height}" '
-        f'alt="{escape(text)}"></p>'
-    )
+    source, width, height = embedded_png(figure, min(DOTS_PER_INCH, np.sqrt(MAX_DOTS / area)))
+    return f'<p><img src="{source}" width="{width}" height="{height}" alt="{escape(text)}"></p>'
+
+
+def coordinate_names(problem: Problem) -> tuple[str, ...]:
+    """The coordinates of the flat decision: "x[2]", "y[0, 1]", or "x(u, v)" for an edge."""
+    feasible = problem._model.feasible
+    edges = {m.variable: m.set.edges for m in feasible.memberships if isinstance(m.set, EdgeSet)}
+    names: list[str] = []
+    for variable in feasible.layout.user_variables:
+        name = variable.name()
+        if variable in edges:
+            names += [f"{name}{edge!r}" for edge in edges[variable]]
+        elif variable.ndim == 0:
+            names.append(name)
+        else:
+            places = np.ndindex(*variable.shape)
+            names += [f"{name}[{', '.join(map(str, place))}]" for place in places]
+    return tuple(names)
 
 
 # ------------------------------
-# A page that follows decisions along the radius: a slider, drawings and tables, no network
+# The section with the slider
 
 
-MAX_COORDINATES, MAX_ENTRIES, MAX_SAMPLES = 24, 12, 8
-"""Coordinates of the decision, entries of the data, and samples of the worst case on the page."""
-PERCENT_STEPS, MAX_QUANTILES = (1, 2, 5, 10), 40_000
-"""Percents from one quantile of the losses to the next; quantiles on the page, at most."""
-MAX_DATA_SIZE = 2**24
-"""Numbers in the data up to which worst cases are computed for the page."""
-DIGITS = 8
+@dataclass(frozen=True, eq=False)
+class Explorer:
+    """Decisions along the radius, as a section of a page: a slider, drawings and tables."""
+
+    problem: Problem
+    judged: Sequence[Judged]
+    """The decisions of all methods at all radii; those of one method share their `group`."""
+    scenario_sets: Sequence[str]
+    start: float
+    """The radius that is shown first, or the nearest one."""
+
+    @cached_property
+    def tracks(self) -> dict[str, list[Judged]]:
+        """The decisions of each method in the order of their radii, by its label."""
+        tracks: dict[str, list[Judged]] = {}
+        for judged in sorted(self.judged, key=lambda judged: judged.radius):
+            tracks.setdefault(judged.group or judged.name, []).append(judged)
+        labels = dict.fromkeys(judged.group or judged.name for judged in self.judged)
+        return {label: tracks[label] for label in labels}
+
+    @cached_property
+    def has_erm(self) -> bool:
+        """Whether a decision of ERM, which depends on no radius, stands beside other methods."""
+        return len(self.tracks) > 1 and any(map(is_constant, self.tracks.values()))
+
+    @cached_property
+    def radii(self) -> list[float]:
+        """The radii of the slider."""
+        moving = (track for track in self.tracks.values() if not is_constant(track))
+        return sorted({judged.radius for track in moving for judged in track})
+
+    @cached_property
+    def percent(self) -> int:
+        """The step, in percent, from one quantile of the losses on the page to the next."""
+        curves = len(self.scenario_sets) * len(self.judged)
+        fits = (step for step in PERCENT_STEPS if curves * (100 // step + 1) <= MAX_QUANTILES)
+        return next(fits, PERCENT_STEPS[-1])
+
+    def data(self) -> dict[str, Any]:
+        """The contents of the section as numbers, lists and texts."""
+        tracks = list(self.tracks.values())
+        decisions = [np.array([self._decision(judged) for judged in track]) for track in tracks]
+        coordinates = shown_coordinates(np.concatenate(decisions))
+        moves = [[self._adversary_move(judged) for judged in track] for track in tracks]
+        entries = shown_entries([move for on_track in moves for move in on_track if move])
+        names, model = coordinate_names(self.problem), self.problem._model
+        families = [track[0].family for track in tracks]
+        methods = [
+            {
+                "name": name,
+                "family": family,
+                "colour": colour,
+                "radii": short_list(judged.radius for judged in track),
+                "promise": short_list(judged.promise for judged in track),
+                "status": [judged.solution.status for judged in track],
+                "decision": [short_list(x[coordinates]) for x in xs],
+                "losses": [self._losses(track, scenarios) for scenarios in self.scenario_sets],
+                "worst": [move and move.data(entries) for move in on_track],
+            }
+            for (name, track), family, colour, xs, on_track in zip(
+                self.tracks.items(), families, colours_of_methods(families), decisions, moves
+            )
+        ]
+        return {
+            "radii": short_list(self.radii),
+            "start": int(np.argmin(np.abs(np.array(self.radii) - self.start))),
+            "sets": list(self.scenario_sets),
+            "colours": ["var(--quiet)", *map(scenario_colour, range(1, len(self.scenario_sets)))],
+            "maximise": bool(model.maximise),
+            "coordinates": [names[i] for i in coordinates],
+            "entries": [cast(RobustModel, model).joint.coordinate(i) for i in entries],
+            "methods": methods,
+        }
+
+    def html(self) -> str:
+        """The section, with its data; the script of the page brings it to life."""
+        data, count = self.data(), len(coordinate_names(self.problem))
+        choices = "".join(
+            f'<label><input type="radio" name="method" value="{k}"> {escape(name)}</label>'
+            for k, name in enumerate(self.tracks)
+        )
+        now, moved = (
+            wide(html_table(columns, []).replace("<table", f'<table id="{name}"', 1))
+            for name, columns in (("now", NOW), ("moved", MOVED))
+        )
+        shown = len(data["coordinates"])
+        return TEMPLATE.format(
+            last=len(data["radii"]) - 1,
+            start=data["start"],
+            choices=choices,
+            one="" if len(self.tracks) > 1 else " hidden",
+            some=f", {shown} of {count} coordinates" if shown < count else "",
+            erm="; the lines are ERM's" if self.has_erm else "",
+            percent=f"{self.percent}%",
+            now=now,
+            moved=moved,
+            json=embedded(data),
+        )
+
+    def _decision(self, judged: Judged) -> np.ndarray:
+        """The flat decision in the user's own variables, in the order of their names."""
+        layout = self.problem._model.feasible.layout
+        flat = layout.join(judged.solution.decision)
+        return np.concatenate([flat[layout.slices[v]] for v in layout.user_variables])
+
+    def _losses(self, track: Sequence[Judged], scenarios: str) -> dict[str, Any]:
+        """The losses of a method on one set of scenarios, at each of its radii."""
+        statistics = [judged.statistics(scenarios) for judged in track]
+        levels = np.arange(0, 101, self.percent) / 100
+        outcomes = [judged.outcomes[scenarios] for judged in track]
+        curves = [quantiles(o.losses, levels, o.probabilities) for o in outcomes]
+        return {
+            "mean": short_list(s.mean for s in statistics),
+            "error": short_list(s.standard_error for s in statistics),
+            "cvar": short_list(s.tail for s in statistics),
+            "worst": short_list(s.worst for s in statistics),
+            "excess": short_list(judged.excess(scenarios) for judged in track),
+            "quantiles": [short_list(curve, QUANTILE_DIGITS) for curve in curves],
+        }
+
+    def _adversary_move(self, judged: Judged) -> AdversaryMove | None:
+        """The move of the adversary at the decision; None where it is unknown, or there is none."""
+        if self.problem.ambiguity is None or judged.radius == 0:
+            return None
+        model = self.problem.with_radius(judged.radius)._model
+        if (
+            not isinstance(model, RobustModel)
+            or model.joint.size * model.joint.dimension > MAX_DATA_SIZE
+        ):
+            return None
+        try:
+            return AdversaryMove.against(judged, model)
+        except ValueError:  # no formula is known; NoReformulationError is one
+            return None
+
+
+def is_constant(track: Sequence[Judged]) -> bool:
+    """Whether the decision does not depend on the radius."""
+    return track[0].family == "erm" and len(track) == 1
+
+
+@dataclass(frozen=True, eq=False)
+class AdversaryMove:
+    """The worst case of a decision, sample by sample."""
+
+    expected: float
+    cost: float
+    dual: float
+    shift: np.ndarray
+    """The move of the mean of each entry of the data, in its standard deviations, (d,)."""
+    samples: np.ndarray
+    """The samples whose moves gain most: index, probability, loss before and after, cost."""
+
+    @classmethod
+    def against(cls, judged: Judged, model: RobustModel) -> AdversaryMove:
+        """The worst case of a decision, summed up by sample."""
+        x = model.feasible.layout.join(judged.solution.everything)
+        worst = find_worst_case(model, x, judged.solution.as_loss(), None)
+        rows = model.joint.join(worst.scenarios)
+        deviation = np.sqrt(model.shares.total((model.rows - model.joint.mean) ** 2))
+
+        def sum_by_sample(values: np.ndarray | float) -> np.ndarray:
+            return np.bincount(worst.source, worst.weights * values, model.joint.size)
+
+        weight = sum_by_sample(1.0)
+        divisor = np.maximum(weight, 1e-300)
+        before = outcome_of(model, x).losses
+        after = sum_by_sample(outcome_of(model, x, worst.scenarios).losses) / divisor
+        costs = sum_by_sample(model.cost(model.rows[worst.source], rows)) / divisor
+        gain = model.sign * weight * (after - before)
+        most = np.argsort(-gain, kind="stable")[:MAX_SAMPLES]
+        table = np.column_stack([np.arange(model.joint.size), weight, before, after, costs])
+        return cls(
+            expected=model.sign * worst.expected_loss,
+            cost=worst.transport_cost,
+            dual=worst.dual,
+            shift=(worst.weights @ rows - model.joint.mean) / np.where(deviation > 0, deviation, 1),
+            samples=table[most[weight[most] > 0]],
+        )
+
+    def data(self, entries: Sequence[int]) -> dict[str, Any]:
+        """The contents of the page for these entries of the data."""
+        return {
+            "expected": short_number(self.expected),
+            "cost": short_number(self.cost),
+            "dual": short_number(self.dual),
+            "shift": short_list(self.shift[list(entries)]),
+            "samples": [short_list(row) for row in self.samples],
+        }
+
+
+def shown_coordinates(decisions: np.ndarray) -> list[int]:
+    """The coordinates of the decision that change most between radii and methods."""
+    if decisions.shape[1] <= MAX_COORDINATES:
+        return list(range(decisions.shape[1]))
+    return sorted(most_changing(decisions, MAX_COORDINATES).tolist())
+
+
+def shown_entries(moves: Sequence[AdversaryMove]) -> list[int]:
+    """The entries of the data that adversaries move most."""
+    if not moves:
+        return []
+    most = np.abs([move.shift for move in moves]).max(axis=0)
+    return sorted(np.argsort(-most, kind="stable")[:MAX_ENTRIES].tolist())
+
+
+def short_list(values: Iterable[Any], digits: int = DIGITS) -> list[float | None]:
+    """Numbers with a few digits."""
+    return [short_number(value, digits) for value in values]
+
+
+def short_number(value: Any, digits: int = DIGITS) -> float | None:
+    """A number with a few digits, short in JSON; None where there is none, or an infinite one."""
+    if value is None or not math.isfinite(value):
+        return None
+    number = float(f"{value:.{digits}g}")
+    return int(number) if number.is_integer() and abs(number) < 1e6 else number
+
+
+def embedded(data: Mapping[str, Any]) -> str:
+    """JSON for a script, with "<" written as its number, so that no text of the user ends it."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
 
 NOW = (
     Column("method", "The method, or the label it was given.", word=True),
@@ -117,294 +347,6 @@ MOVED = (
     Column("after", "The mean loss where it is moved to.", "loss after"),
     Column("cost", "The mean transport cost of the move."),
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Position:
-    """The decision of a method at one radius, and its losses."""
-
-    radius: float
-    solution: Solution
-    promise: float | None
-    statistics: Mapping[str, LossStatistics]
-    """By the name of the scenario set."""
-    quantiles: Mapping[str, np.ndarray]
-    """The quantiles of the losses, at the levels `PERCENTS`."""
-
-    def excess(self, scenarios: str) -> float | None:
-        """The risk minus the promise: positive where the promise was too good."""
-        if self.promise is None:
-            return None
-        difference = self.statistics[scenarios].risk - self.promise
-        return -difference if self.solution.maximise else difference
-
-
-@dataclass(frozen=True, eq=False)
-class Track:
-    """A method along the radius."""
-
-    name: str
-    family: str
-    positions: tuple[Position, ...]
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether the decision does not depend on the radius."""
-        return self.family == "erm" and len(self.positions) == 1
-
-
-@dataclass(frozen=True, eq=False)
-class Explorer:
-    """Decisions along the radius, as a section of a page."""
-
-    tracks: tuple[Track, ...]
-    scenario_sets: tuple[str, ...]
-    problem: Problem
-    start: float
-    """The radius that is shown first, or the nearest one."""
-
-    @classmethod
-    def of_report(cls, report: Report, problem: Problem, start: float) -> Explorer:
-        """The methods of a report, each at all its radii."""
-        groups: dict[str, list[Any]] = {}
-        for judged in report.methods:
-            groups.setdefault(judged.group or judged.name, []).append(judged)
-        tracks = []
-        for name, entries in groups.items():
-            positions = (
-                Position(
-                    judged.radius,
-                    judged.solution,
-                    judged.promise,
-                    {s: judged.statistics(s) for s in report.scenario_sets},
-                    {
-                        s: quantiles(judged.losses[s], PERCENTS, judged.probabilities.get(s))
-                        for s in report.scenario_sets
-                    },
-                )
-                for judged in sorted(entries, key=lambda judged: judged.radius)
-            )
-            tracks.append(Track(name, entries[0].family, tuple(positions)))
-        return cls(tuple(tracks), report.scenario_sets, problem, start)
-
-    @classmethod
-    def of_path(cls, path: RadiusPath, problem: Problem) -> Explorer:
-        """The stages of a path, those that have a solution."""
-        positions = tuple(
-            Position(s.radius, s.solution, s.solution.value, s.statistics, s.quantiles)
-            for s in path.stages
-            if s.solution is not None
-        )
-        track = Track(path.method, path.method, positions)
-        return cls((track,), path.scenario_sets, problem, problem.radius)
-
-    @property
-    def radii(self) -> list[float]:
-        """The radii of the slider."""
-        moving = (track for track in self.tracks if not track.is_constant)
-        return sorted({p.radius for track in moving for p in track.positions})
-
-    @property
-    def percent(self) -> int:
-        """The step, in percent, from one quantile of the losses on the page to the next."""
-        curves = len(self.scenario_sets) * sum(len(track.positions) for track in self.tracks)
-        fits = (step for step in PERCENT_STEPS if curves * (100 // step + 1) <= MAX_QUANTILES)
-        return next(fits, PERCENT_STEPS[-1])
-
-    def data(self) -> dict[str, Any]:
-        """The contents of the page as numbers, lists and texts."""
-        decisions = [[self._own_entries(p) for p in track.positions] for track in self.tracks]
-        kept = shown_coordinates(np.concatenate(decisions))
-        moves = [[self._move(p) for p in track.positions] for track in self.tracks]
-        entries = shown_entries(
-            [move for on_track in moves for move in on_track if move is not None]
-        )
-        colours = colours_of_methods([track.family for track in self.tracks])
-        radii = self.radii
-        return {
-            "radii": rounded_list(radii),
-            "start": int(np.argmin(np.abs(np.array(radii) - self.start))),
-            "sets": list(self.scenario_sets),
-            "colours": ["var(--quiet)", *map(scenario_colour, range(1, len(self.scenario_sets)))],
-            "maximise": bool(self.problem._model.maximise),
-            "coordinates": [self._coordinates()[i] for i in kept],
-            "entries": [self._entry_name(i) for i in entries],
-            "methods": [
-                {
-                    "name": track.name,
-                    "family": track.family,
-                    "colour": colour,
-                    "radii": rounded_list([p.radius for p in track.positions]),
-                    "promise": rounded_list([p.promise for p in track.positions]),
-                    "status": [p.solution.status for p in track.positions],
-                    "decision": [rounded_list(x[kept]) for x in xs],
-                    "losses": [losses_of(track, s, self.percent) for s in self.scenario_sets],
-                    "worst": [None if m is None else m.data(entries) for m in moved],
-                }
-                for track, colour, xs, moved in zip(self.tracks, colours, decisions, moves)
-            ],
-        }
-
-    def html(self) -> str:
-        """The section, with its data; the script of the page brings it to life."""
-        data = self.data()
-        choices = "".join(
-            f'<label><input type="radio" name="method" value="{k}"> {escape(track.name)}</label>'
-            for k, track in enumerate(self.tracks)
-        )
-        now, moved = (
-            wide(html_table(columns, []).replace("<table", f'<table id="{name}"', 1))
-            for name, columns in (("now", NOW), ("moved", MOVED))
-        )
-        erm = any(track.is_constant for track in self.tracks) and len(self.tracks) > 1
-        some = f", {len(data['coordinates'])} of {len(self._coordinates())} coordinates"
-        return TEMPLATE.format(
-            last=len(data["radii"]) - 1,
-            start=data["start"],
-            choices=choices,
-            one="" if len(self.tracks) > 1 else " hidden",
-            some=some if len(data["coordinates"]) < len(self._coordinates()) else "",
-            erm="; the lines are ERM's" if erm else "",
-            percent=f"{self.percent}%",
-            now=now,
-            moved=moved,
-            json=embedded(data),
-        )
-
-    def _flat(self, position: Position) -> np.ndarray:
-        """The flat decision, with the thresholds of CVaRs."""
-        return self.problem._model.feasible.layout.join(position.solution.everything)
-
-    def _own_entries(self, position: Position) -> np.ndarray:
-        """The entries of the user's own variables, in the order of their names."""
-        layout, flat = self.problem._model.feasible.layout, self._flat(position)
-        return np.concatenate([flat[layout.slices[v]] for v in layout.user_variables])
-
-    def _coordinates(self) -> tuple[str, ...]:
-        from wdro_model.evaluation.path import coordinate_names
-
-        return coordinate_names(self.problem)
-
-    def _entry_name(self, i: int) -> str:
-        """An entry of the data: "returns[2]"."""
-        model = self.problem._model
-        assert isinstance(model, RobustModel)
-        return model.joint.coordinate(i)
-
-    def _move(self, position: Position) -> AdversaryMove | None:
-        """The move of the adversary at the decision; None where it is unknown, or there is none."""
-        if self.problem.ambiguity is None or position.radius == 0:
-            return None
-        model = self.problem.with_radius(position.radius)._model
-        if (
-            not isinstance(model, RobustModel)
-            or model.joint.size * model.joint.dimension > MAX_DATA_SIZE
-        ):
-            return None
-        try:
-            return AdversaryMove.at(model, self._flat(position), position.solution.as_loss())
-        except ValueError:  # no formula is known; NoReformulationError is one
-            return None
-
-
-@dataclass(frozen=True, eq=False)
-class AdversaryMove:
-    """The worst case of a decision, sample by sample."""
-
-    expected: float
-    cost: float
-    dual: float
-    shift: np.ndarray
-    """The move of the mean of each entry of the data, in its standard deviations, (d,)."""
-    samples: np.ndarray
-    """The samples whose moves gain most: index, probability, loss before and after, cost."""
-
-    @classmethod
-    def at(cls, model: RobustModel, x: np.ndarray, solution: Solution) -> AdversaryMove:
-        """The worst case of a decision, summed up by sample."""
-        worst = find_worst_case(model, x, solution, None)
-        count = len(worst.weights)
-        rows = model.joint.join(worst.scenarios)
-        mean = model.joint.mean
-        deviation = np.sqrt(model.shares.total((model.rows - mean) ** 2))
-        shift = worst.weights @ rows - mean
-        before = observed(model, x).losses
-
-        def per_sample(values: np.ndarray) -> np.ndarray:
-            return np.bincount(worst.source, worst.weights * values, model.joint.size)
-
-        weight = per_sample(np.ones(count))
-        held = np.maximum(weight, 1e-300)
-        after = per_sample(observed(model, x, worst.scenarios).losses) / held
-        costs = per_sample(model.cost(model.rows[worst.source], rows)) / held
-        gain = model.sign * weight * (after - before)
-        most = np.argsort(-gain, kind="stable")[:MAX_SAMPLES]
-        table = np.column_stack([np.arange(model.joint.size), weight, before, after, costs])
-        return cls(
-            expected=model.sign * worst.expected_loss,
-            cost=worst.transport_cost,
-            dual=worst.dual,
-            shift=shift / np.where(deviation > 0, deviation, 1.0),
-            samples=table[most[weight[most] > 0]],
-        )
-
-    def data(self, entries: Sequence[int]) -> dict[str, Any]:
-        """The contents of the page for these entries of the data."""
-        return {
-            "expected": rounded_number(self.expected),
-            "cost": rounded_number(self.cost),
-            "dual": rounded_number(self.dual),
-            "shift": rounded_list(self.shift[list(entries)]),
-            "samples": [rounded_list(row) for row in self.samples],
-        }
-
-
-def shown_coordinates(decisions: np.ndarray) -> list[int]:
-    """The coordinates of the decision that change most between radii and methods."""
-    if decisions.shape[1] <= MAX_COORDINATES:
-        return list(range(decisions.shape[1]))
-    return sorted(most_changing(decisions, MAX_COORDINATES).tolist())
-
-
-def shown_entries(moves: Sequence[AdversaryMove]) -> list[int]:
-    """The entries of the data that adversaries move most."""
-    if not moves:
-        return []
-    most = np.abs([move.shift for move in moves]).max(axis=0)
-    return sorted(np.argsort(-most, kind="stable")[:MAX_ENTRIES].tolist())
-
-
-def losses_of(track: Track, scenarios: str, percent: int) -> dict[str, Any]:
-    """The losses of a method on one set of scenarios, at each of its radii."""
-    statistics = [position.statistics[scenarios] for position in track.positions]
-    return {
-        "mean": rounded_list([s.mean for s in statistics]),
-        "error": rounded_list([s.standard_error for s in statistics]),
-        "cvar": rounded_list([s.tail for s in statistics]),
-        "worst": rounded_list([s.worst for s in statistics]),
-        "excess": rounded_list([p.excess(scenarios) for p in track.positions]),
-        "quantiles": [rounded_list(p.quantiles[scenarios][::percent], 5) for p in track.positions],
-    }
-
-
-def rounded_list(values: Iterable[Any], digits: int = DIGITS) -> list[float | None]:
-    return [rounded_number(value, digits) for value in values]
-
-
-def rounded_number(value: Any, digits: int = DIGITS) -> float | None:
-    """A number with a few digits, short in JSON; None where there is none, or an infinite one."""
-    if value is None or not math.isfinite(value):
-        return None
-    number = float(f"{value:.{digits}g}")
-    return int(number) if number.is_integer() and abs(number) < 1e6 else number
-
-
-def embedded(data: Mapping[str, Any]) -> str:
-    """JSON for a script, with "<" written as its number, so that no text of the user ends it."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
 TEMPLATE = """<div id="explorer">
 <noscript><p>The slider needs JavaScript; the tables below do not.</p></noscript>
 <div class="controls">

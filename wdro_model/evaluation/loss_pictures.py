@@ -12,7 +12,7 @@ from wdro_model import checks
 from wdro_model.display.figures import (
     WIDEST_LABEL,
     colours_of_methods,
-    drawn,
+    finished_plot,
     inches_of,
     legend_columns,
     panels_for,
@@ -38,7 +38,7 @@ def plot_losses(
     """The losses of each method, a panel for each set of scenarios; the figure, or ax if given."""
     kinds = {"strips": draw_strips, "histogram": draw_histograms}
     checks.choice("kind", kind, kinds)
-    return drawn(kinds[kind](report, shown_sets(report, scenarios), ax), path, ax)
+    return finished_plot(kinds[kind](report, shown_sets(report, scenarios), ax), path, ax)
 
 
 def shown_sets(report: Report, scenarios: str | Sequence[str] | None) -> list[str]:
@@ -190,7 +190,7 @@ def draw_losses(
 ) -> None:
     """The histogram and density of one method, with marks at its mean and its promise."""
     losses = judged.losses[scenarios]
-    seen = window.visible(losses, judged.probabilities.get(scenarios))
+    seen = window.visible(losses, judged.outcomes[scenarios].probabilities)
     heights, edges = peak_histogram(*seen)
     grid, density = peak_density(*seen)
     axes.stairs(heights, edges, fill=True, alpha=0.22, color=colour)
@@ -322,7 +322,7 @@ def draw_strip(
 ) -> None:
     """The losses of one method around its row, and its marks."""
     losses = judged.losses[scenarios]
-    seen, given = window.visible(losses, judged.probabilities.get(scenarios))
+    seen, given = window.visible(losses, judged.outcomes[scenarios].probabilities)
     if losses.size > MOST_DOTS and np.ptp(seen) > 0:
         grid, density = peak_density(seen, given)
         density = np.where((grid < window.low) | (grid > window.high), 0.0, density)
@@ -408,7 +408,11 @@ def legend_entries(report: Report, sets: Sequence[str]) -> list[Any]:
     plain_line: dict[str, Any] = {"ls": "none", "color": INK}
     entries: list[Any] = []
     if min(sizes) <= MOST_DOTS:
-        weighed = any(judged.probabilities for judged in report.methods)
+        weighed = any(
+            outcome.probabilities is not None
+            for judged in report.methods
+            for outcome in judged.outcomes.values()
+        )
         text = "one scenario, by its probability" if weighed else "one scenario"
         entries.append(Line2D([], [], marker=".", alpha=0.5, label=text, **plain_line))
     if max(sizes) > MOST_DOTS:

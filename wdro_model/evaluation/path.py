@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wdro_model.display.tables import Column, Tabular, brief, counted, frame, listed, written
+from wdro_model.display.tables import Column, Tabular, brief, counted, frame, listed, write_text
 from wdro_model.evaluation.attempts import (
+    FAILED,
     Failure,
     attempt,
     check_radii,
@@ -21,40 +22,22 @@ from wdro_model.evaluation.attempts import (
     warm_arguments,
     was_interrupted,
 )
-from wdro_model.evaluation.statistics import (
-    PERCENTS,
-    TRAINING,
-    LossStatistics,
-    observed_by_set,
-    quantiles,
-)
+from wdro_model.evaluation.explorer import Explorer, coordinate_names, meanings, page, sorting
+from wdro_model.evaluation.report import Judged, Refused
+from wdro_model.evaluation.statistics import TRAINING, LossStatistics, outcomes_by_set
 from wdro_model.loss.batched import Layout
-from wdro_model.sets.graphs import EdgeSet
 from wdro_model.solve.certify import Solution
 from wdro_model.solve.compile import Compilation
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem
 
-
-@dataclass(frozen=True)
-class Stage:
-    """The solve at one radius."""
-
-    radius: float
-    solution: Solution | None
-    """None where the solver failed."""
-    decision: np.ndarray
-    """Flat, (n,); NaN where the solver failed."""
-    statistics: Mapping[str, LossStatistics]
-    """By the name of the scenario set, "training" first; empty where the solver failed."""
-    quantiles: Mapping[str, np.ndarray]
-    """101 quantiles of the losses on each set of scenarios, evenly spaced from 0 to 1."""
-    message: str = ""
-    """Why there is no solution."""
-
-    def __repr__(self) -> str:
-        return brief(self, f"radius {self.radius:.6g}, {self.message or repr(self.solution)}")
+SET_COLUMNS = {
+    "risk": "The objective",
+    "mean": "The mean loss",
+    "cvar95": "The mean of the worst 5% of the losses",
+}
+"""The statistics that have a column for each set of scenarios, and their meanings."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +51,16 @@ class RadiusPath(Tabular):
     array([  0.,   1., 100.])
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[Judged | Refused, ...]
+    """The solves at the radii, each with the losses of its decision, or the reason of a failure."""
+    decisions: np.ndarray = field(compare=False)
+    """The flat decisions as rows, (K, n); NaN where the solver failed."""
     coordinates: tuple[str, ...]
     """The names of the n coordinates of a decision."""
     asked: tuple[float, ...]
     """The requested radii; after an interrupt there are fewer stages."""
+    scenario_sets: tuple[str, ...]
+    """The names of the scenario sets, "training" first."""
     problem: Problem | None = field(default=None, compare=False)
     """The problem of the decisions; it is not pickled."""
 
@@ -89,89 +77,125 @@ class RadiusPath(Tabular):
         return np.array([stage.radius for stage in self.stages])
 
     @property
+    def judged(self) -> tuple[Judged, ...]:
+        """The stages that have a decision."""
+        return tuple(stage for stage in self.stages if isinstance(stage, Judged))
+
+    @property
     def solutions(self) -> tuple[Solution | None, ...]:
-        return tuple(stage.solution for stage in self.stages)
+        """The solutions at the radii; None where the solver failed."""
+        return tuple(s.solution if isinstance(s, Judged) else None for s in self.stages)
 
     @property
     def method(self) -> str:
         """The method of the solves: that of the largest radius, as radius 0 is ERM."""
-        return next((s.method for s in reversed(self.solutions) if s is not None), "erm")
+        return self.judged[-1].solution.method
 
     @property
     def maximise(self) -> bool:
         """Whether the objective is maximised: losses are then its values."""
-        return any(s.maximise for s in self.solutions if s is not None)
-
-    @property
-    def values(self) -> np.ndarray:
-        """The optimal value of the method at each radius, (K,); NaN where the solver failed."""
-        return self._of_solution("value")
-
-    @property
-    def robust_values(self) -> np.ndarray:
-        """The exact worst-case risk of each decision over its ball, (K,); NaN if not known."""
-        return self._of_solution("robust_value")
-
-    @property
-    def seconds(self) -> np.ndarray:
-        """The time of each solve, (K,)."""
-        return self._of_solution("seconds")
-
-    @property
-    def decisions(self) -> np.ndarray:
-        """The flat decisions as rows, (K, n)."""
-        return np.array([stage.decision for stage in self.stages])
-
-    @property
-    def statuses(self) -> tuple[str, ...]:
-        return tuple("failed" if s is None else s.status for s in self.solutions)
-
-    @property
-    def training(self) -> tuple[LossStatistics | None, ...]:
-        """Statistics of the losses on the samples."""
-        return self.statistics(TRAINING)
-
-    @property
-    def scenario_sets(self) -> tuple[str, ...]:
-        """The names of the scenario sets, "training" first."""
-        return tuple(next(stage.statistics for stage in self.stages if stage.statistics))
+        return any(judged.maximise for judged in self.judged)
 
     @property
     def has_risk(self) -> bool:
         """Whether the objective has a CVaR, so that it is judged by more than the mean."""
-        return any(s.measures for stage in self.stages for s in stage.statistics.values())
+        return any(judged.has_risk for judged in self.judged)
+
+    @property
+    def values(self) -> np.ndarray:
+        """The optimal value of the method at each radius, (K,); NaN where the solver failed."""
+        return self._numbers("value")
+
+    @property
+    def robust_values(self) -> np.ndarray:
+        """The exact worst-case risk of each decision over its ball, (K,); NaN if not known."""
+        return self._numbers("robust_value")
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """The time of each solve, (K,)."""
+        return self._numbers("seconds")
+
+    def _numbers(self, name: str) -> np.ndarray:
+        """A number of each solution, (K,); NaN where there is none."""
+        return np.array([getattr(s, name, None) for s in self.solutions], dtype=float)
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        """The statuses of the solves."""
+        return tuple(FAILED if s is None else s.status for s in self.solutions)
 
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the path before its last radius."""
         return len(self.stages) < len(self.asked)
 
+    @property
+    def training(self) -> tuple[LossStatistics | None, ...]:
+        """Statistics of the losses on the samples."""
+        return self.statistics(TRAINING)
+
     def statistics(self, scenarios: str) -> tuple[LossStatistics | None, ...]:
         """Statistics of the losses on one set of scenarios; None where the solver failed."""
         if scenarios not in self.scenario_sets:
             raise KeyError(f"{scenarios!r} is not in the path; it has {list(self.scenario_sets)}.")
-        return tuple(stage.statistics.get(scenarios) for stage in self.stages)
+        return tuple(
+            s.statistics(scenarios) if isinstance(s, Judged) else None for s in self.stages
+        )
 
     def means(self, scenarios: str) -> np.ndarray:
         """The mean losses on one set of scenarios, (K,)."""
         return np.array([np.nan if s is None else s.mean for s in self.statistics(scenarios)])
 
+    @property
+    def columns(self) -> list[Column]:
+        on_sets = [
+            Column(f"{name} {key}", f"{meaning} on the scenarios {name!r}.")
+            for name in self.scenario_sets
+            for key, meaning in SET_COLUMNS.items()
+            if key != "risk" or self.has_risk
+        ]
+        return [
+            Column("radius", "The radius of the Wasserstein ball.", form=".4g"),
+            Column("value", "The optimal value of the method."),
+            Column("robust_value", "The exact worst-case risk of the decision."),
+            *on_sets,
+            Column("iterations", "Iterations of the solver.", form="d"),
+            Column("seconds", "Time of the solve.", form=".3g"),
+            Column("status", "How the solve ended.", word=True),
+        ]
+
     def rows(self) -> list[dict[str, Any]]:
         """A row for each radius."""
         keys = [*(["risk"] if self.has_risk else []), "mean", "standard_error", "cvar95"]
         rows: list[dict[str, Any]] = []
-        for stage, status in zip(self.stages, self.statuses):
+        for stage, solution, status in zip(self.stages, self.solutions, self.statuses):
             row: dict[str, Any] = {"radius": stage.radius}
             for key in ("value", "robust_value"):
-                row[key] = getattr(stage.solution, key, None)
+                row[key] = getattr(solution, key, None)
             for name in self.scenario_sets:
-                statistics = stage.statistics.get(name)
-                known = {} if statistics is None else statistics.row()
-                row |= {f"{name} {key}": known.get(key) for key in keys}
+                numbers = stage.statistics(name).row() if isinstance(stage, Judged) else {}
+                row |= {f"{name} {key}": numbers.get(key) for key in keys}
             for key in ("iterations", "seconds"):
-                row[key] = getattr(stage.solution, key, None)
+                row[key] = getattr(solution, key, None)
             rows.append({**row, "status": status})
         return rows
+
+    def messages(self) -> list[str]:
+        """Sentences below the table: failures, and an interrupt."""
+        labels = radius_labels(self.asked)
+        texts = dict(zip(self.asked, labels))
+        failed = [stage for stage in self.stages if isinstance(stage, Refused)]
+        messages = [f"radius {texts[stage.radius]}: {stage.message}" for stage in failed]
+        if self.interrupted:
+            messages.append(
+                f"interrupted from the keyboard at radius {labels[len(self.stages)]}: "
+                f"{len(self.stages)} of {len(self.asked)} radii are finished."
+            )
+        return messages
+
+    def _footnotes(self) -> list[str]:
+        return self.messages()
 
     def to_frame(self, decisions: bool = False) -> Any:
         """A pandas DataFrame, a row for each radius; with a column for each coordinate if asked."""
@@ -207,60 +231,19 @@ class RadiusPath(Tabular):
         >>> 'type="range"' in page
         True
         """
-        from wdro_model.evaluation.explorer import Explorer, meanings, page, sorting
-
         if self.problem is None:
             raise ValueError(
                 "the page of a path needs its problem, which is not kept in files; call "
                 "problem.path(radii) again."
             )
+        explorer = Explorer(self.problem, self.judged, self.scenario_sets, self.problem.radius)
         sections = {
-            "Over the radius": Explorer.of_path(self, self.problem).html(),
+            "Over the radius": explorer.html(),
             "All radii": sorting(self.html()),
             "Messages": listed(self.messages()),
             "What the columns mean": meanings(self.columns),
         }
-        return written(page(title, sections), path)
-
-    def messages(self) -> list[str]:
-        """Sentences below the table: failures, and an interrupt."""
-        labels = radius_labels(self.asked)
-        texts = dict(zip(self.asked, labels))
-        out = [f"radius {texts[s.radius]}: {s.message}" for s in self.stages if s.message]
-        if self.interrupted:
-            out.append(
-                f"interrupted from the keyboard at radius {labels[len(self.stages)]}: "
-                f"{len(self.stages)} of {len(self.asked)} radii are finished."
-            )
-        return out
-
-    def _footnotes(self) -> list[str]:
-        return self.messages()
-
-    @property
-    def columns(self) -> list[Column]:
-        on_sets = [
-            Column(f"{name} {key}", f"{meaning} on the scenarios {name!r}.", form=form)
-            for name in self.scenario_sets
-            for key, meaning, form in (
-                *([("risk", "The objective", ".5g")] if self.has_risk else []),
-                ("mean", "The mean loss", ".5g"),
-                ("cvar95", "The mean of the worst 5% of the losses", ".5g"),
-            )
-        ]
-        return [
-            Column("radius", "The radius of the Wasserstein ball.", form=".4g"),
-            Column("value", "The optimal value of the method."),
-            Column("robust_value", "The exact worst-case risk of the decision."),
-            *on_sets,
-            Column("iterations", "Iterations of the solver.", form="d"),
-            Column("seconds", "Time of the solve.", form=".3g"),
-            Column("status", "How the solve ended.", word=True),
-        ]
-
-    def _of_solution(self, name: str) -> np.ndarray:
-        values = [getattr(solution, name, None) for solution in self.solutions]
-        return np.array(values, dtype=float)  # None is NaN
+        return write_text(page(title, sections), path)
 
 
 def radius_path(
@@ -281,9 +264,8 @@ def radius_path(
         try:
             for radius in values:
                 current = current.with_radius(radius)
-                if (
-                    last is None or last.compilation != Compilation.AGAIN
-                ):  # else there is a program to go on
+                # A program that was solved again goes on by itself, with the same arguments.
+                if last is None or last.compilation != Compilation.AGAIN:
                     arguments = warm_arguments(current, {**options, "method": method}, last)
                 answer = attempt(current, arguments)
                 bar.set_postfix_str(radius_and_gap(radius, answer), refresh=False)
@@ -302,42 +284,16 @@ def radius_path(
         except KeyboardInterrupt:
             if last is None:
                 raise
-    stages = tuple(judge_stage(problem, radius, answer, sets) for radius, answer in answers)
-    return RadiusPath(stages, names, values, problem)
-
-
-def judge_stage(
-    problem: Problem, radius: float, answer: Solution | Failure, sets: Mapping[str, Any]
-) -> Stage:
-    """The solve at one radius, its decision judged on the samples and on each scenario set."""
     layout = Layout(problem.variables())
-    if isinstance(answer, Failure):
-        return Stage(radius, None, np.full(layout.dimension, np.nan), {}, {}, answer.message)
-    observed = observed_by_set(problem._model, answer.everything, sets)
-    return Stage(
-        radius,
-        answer,
-        layout.join(answer.decision),
-        {name: on_set.statistics() for name, on_set in observed.items()},
-        {
-            name: quantiles(on_set.losses, PERCENTS, on_set.probabilities)
-            for name, on_set in observed.items()
-        },
-    )
-
-
-def coordinate_names(problem: Problem) -> tuple[str, ...]:
-    """The coordinates of the flat decision: "x[2]", "y[0, 1]", or "x(u, v)" for an edge."""
-    feasible = problem._model.feasible
-    edges = {m.variable: m.set.edges for m in feasible.memberships if isinstance(m.set, EdgeSet)}
-    names: list[str] = []
-    for variable in feasible.layout.user_variables:
-        name = variable.name()
-        if variable in edges:
-            names += [f"{name}{edge!r}" for edge in edges[variable]]
-        elif variable.ndim == 0:
-            names.append(name)
-        else:
-            places = np.ndindex(*variable.shape)
-            names += [f"{name}[{', '.join(map(str, place))}]" for place in places]
-    return tuple(names)
+    final = [answer for _, answer in answers if isinstance(answer, Solution)][-1]
+    stages: list[Judged | Refused] = []
+    decisions = np.full((len(answers), layout.dimension), np.nan)
+    for k, (radius, answer) in enumerate(answers):
+        name = f"radius {radius:.6g}"
+        if isinstance(answer, Failure):
+            stages.append(Refused(name, answer.message, answer.status, radius))
+            continue
+        outcomes = outcomes_by_set(problem._model, answer.everything, sets)
+        stages.append(Judged(name, answer, outcomes, radius, answer.value, final.method))
+        decisions[k] = layout.join(answer.decision)
+    return RadiusPath(tuple(stages), decisions, names, values, (TRAINING, *sets), problem)

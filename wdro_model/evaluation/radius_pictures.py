@@ -14,7 +14,7 @@ from wdro_model.display.figures import (
     METHOD_COLOURS,
     PALE,
     colour,
-    drawn,
+    finished_plot,
     inches_of,
     legend_columns,
     panels_for,
@@ -73,13 +73,13 @@ def plot_path(
             axes.axvline(places[0], color=PALE, lw=0.8, zorder=0)
     handles, labels = panels[0].get_legend_handles_labels()
     if not handles:
-        return drawn(figure, file, ax)
+        return finished_plot(figure, file, ax)
     if ax is None:
         columns = legend_columns(labels, len(chosen) * PANEL_WIDTH)
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     else:
         panels[0].legend(fontsize="small", framealpha=0.7)
-    return drawn(figure, file, ax)
+    return finished_plot(figure, file, ax)
 
 
 def is_flat(path: RadiusPath) -> bool:
@@ -243,7 +243,7 @@ def plot_radii(selection: RadiusSelection, path: Any = None, *, ax: Any = None) 
         figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
     else:
         axes.legend(fontsize="small", framealpha=0.7)
-    return drawn(figure, path, ax)
+    return finished_plot(figure, path, ax)
 
 
 def limits(selection: RadiusSelection, errors: np.ndarray) -> tuple[float, float]:

@@ -17,16 +17,10 @@ from wdro_model.display.tables import (
     counted,
     listed,
     words,
-    written,
+    write_text,
 )
-from wdro_model.evaluation.explorer import image, meanings, page, sorting
-from wdro_model.evaluation.statistics import (
-    Advantage,
-    LossStatistics,
-    Observed,
-    advantage,
-    mean_of,
-)
+from wdro_model.evaluation.explorer import Explorer, image, meanings, page, sorting
+from wdro_model.evaluation.statistics import Advantage, Difference, LossStatistics, Outcome
 from wdro_model.solve.certify import Solution
 
 if TYPE_CHECKING:
@@ -96,7 +90,7 @@ METHOD_COLUMNS = ("method", "seconds", "status", "gap", "relative_gap")
 
 @dataclass(frozen=True)
 class Judged:
-    """One method: its solution and the losses of its decision on each set of scenarios.
+    """The solution of a method, and the losses of its decision on each set of scenarios.
 
     Examples
     --------
@@ -111,22 +105,25 @@ class Judged:
 
     name: str
     solution: Solution
-    losses: Mapping[str, np.ndarray]
+    outcomes: Mapping[str, Outcome] = field(repr=False)
     """Losses by the name of the scenario set; "training" is the data of the problem."""
     radius: float = 0.0
     """The radius it was solved with; 0 for ERM."""
     promise: float | None = None
     """The optimal value of the method, its claim about the mean loss. None where a rounded decision
     has none."""
-    status: str = ""
-    maximise: bool = False
-    """Whether the objective is maximised: `losses` are then its values, and large ones are good."""
     group: str = ""
     """The label of its method, which it shares with other radii; empty for its own name."""
-    probabilities: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Probabilities of the scenarios, by the name of the set, for sets that have them."""
-    observed: Mapping[str, Observed] = field(default_factory=dict, repr=False, compare=False)
-    """The losses with their contributions to the risk, by the name of the scenario set."""
+
+    @property
+    def losses(self) -> dict[str, np.ndarray]:
+        """The losses by the name of the scenario set: values of an objective that is maximised."""
+        return {name: outcome.losses for name, outcome in self.outcomes.items()}
+
+    @property
+    def maximise(self) -> bool:
+        """Whether the objective is maximised, so that large values are good."""
+        return any(outcome.maximise for outcome in self.outcomes.values())
 
     @property
     def family(self) -> str:
@@ -137,25 +134,17 @@ class Judged:
         return self.solution.method
 
     @property
-    def is_erm(self) -> bool:
-        """Whether this is the decision of least mean loss over the samples."""
-        return self.family == "erm"
+    def has_risk(self) -> bool:
+        """Whether the objective has a CVaR, so that it is judged by more than the mean."""
+        return any(outcome.measures for outcome in self.outcomes.values())
 
     def statistics(self, scenarios: str) -> LossStatistics:
         """Mean, spread and tail on a set of scenarios."""
-        if scenarios in self.observed:
-            return self.observed[scenarios].statistics()
-        probabilities = self.probabilities.get(scenarios)
-        return LossStatistics.of(self.losses[scenarios], self.maximise, probabilities)
+        return self.outcomes[scenarios].statistics
 
     def mean(self, scenarios: str) -> float:
         """The mean loss on a set of scenarios."""
-        return float(mean_of(self.losses[scenarios], self.probabilities.get(scenarios)))
-
-    @property
-    def has_risk(self) -> bool:
-        """Whether the objective has a CVaR, so that it is judged by more than the mean."""
-        return any(observed.measures for observed in self.observed.values())
+        return self.statistics(scenarios).mean
 
     def excess(self, scenarios: str) -> float | None:
         """The mean loss (or the risk) minus the promise: positive where the promise was too good.
@@ -179,7 +168,7 @@ class Judged:
 
     def __repr__(self) -> str:
         promise = "none" if self.promise is None else f"{self.promise:.6g}"
-        means = ", ".join(f"{name} {self.mean(name):.6g}" for name in self.losses)
+        means = ", ".join(f"{name} {self.mean(name):.6g}" for name in self.outcomes)
         return brief(self, f"{self.name!r}, promise {promise}, mean loss on {means}")
 
     def row(self, scenarios: str) -> dict[str, Any]:
@@ -192,7 +181,7 @@ class Judged:
             **self.statistics(scenarios).row(),
             "excess": self.excess(scenarios),
             "kept": self.kept(scenarios),
-            "status": self.status or self.solution.status,
+            "status": self.solution.status,
             "gap": self.solution.gap,
             "relative_gap": self.solution.relative_gap,
             "seconds": self.solution.seconds,
@@ -304,8 +293,15 @@ class Report(Tabular):
         advantage over 'erm' on the same scenarios (positive: better)
         """
         base = self[over]
-        others = {judged.name: judged.losses for judged in self.methods if judged.name != over}
-        return advantage(others, base.name, base.losses, base.maximise, base.probabilities)
+        others = [judged for judged in self.methods if judged.name != over]
+        if not others:
+            raise ValueError(f"the report has no decision but that of {over!r} to compare.")
+        differences = (
+            Difference.between(judged.name, name, base.outcomes[name], judged.outcomes[name])
+            for judged in others
+            for name in self.scenario_sets
+        )
+        return Advantage(over, tuple(differences))
 
     # -------------------------------------------------------------- pictures and pages
     def plot(
@@ -366,7 +362,14 @@ class Report(Tabular):
         >>> "<title>Prices</title>" in page, 'type="range"' in page
         (True, True)
         """
-        along_radii = self if radii is None else self._at_radii(radii, progress)
+        along_radii = self
+        if radii is not None and self.source is None:
+            raise ValueError(
+                "this report has no problem to solve at other radii, as it was not made by compare "
+                "or was read from a file; call compare(problem, ..., radii=[...])."
+            )
+        if radii is not None and self.source is not None:
+            along_radii = self.source.at_radii(radii, progress)
         notes = [
             f"{judged.name}: {note}" for judged in self.methods for note in judged.solution.notes
         ]
@@ -384,25 +387,14 @@ class Report(Tabular):
             "What the columns mean": meanings(self.columns),
             "Notes": listed(dict.fromkeys(notes)),
         }
-        return written(page(title, sections), path)
-
-    def _at_radii(self, radii: Iterable[float], progress: bool) -> Report:
-        """The report of the same methods at other radii."""
-        if self.source is None:
-            raise ValueError(
-                "this report has no problem to solve at other radii, as it was not made by compare "
-                "or was read from a file; call compare(problem, ..., radii=[...])."
-            )
-        return self.source.at_radii(radii, progress)
+        return write_text(page(title, sections), path)
 
     def _explorer(self, report: Report) -> str:
         """The slider over the radii, which starts at that of `report`; empty for one radius."""
-        from wdro_model.evaluation.explorer import Explorer
-
         if self.source is None:
             return ""
         start = next((judged.radius for judged in report.methods if judged.radius > 0), 0.0)
-        explorer = Explorer.of_report(self, self.source.problem, start)
+        explorer = Explorer(self.source.problem, self.methods, self.scenario_sets, start)
         return explorer.html() if len(explorer.radii) > 1 else ""
 
     def _paired(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,6 @@ TAIL = 0.95
 """The level of CVaR: the mean of the worst 5% of the losses."""
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The levels of the quantiles in tables."""
-PERCENTS = np.linspace(0.0, 1.0, 101)
-"""The levels of the quantiles that represent all losses in a picture."""
 CONSTRAINT_TOLERANCE = 1e-6
 """Excess up to which a constraint holds, relative to limits above 1."""
 DIFFERENCE_TOLERANCE = 1e-7
@@ -31,14 +30,14 @@ DIFFERENCE_TOLERANCE = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
-class Observed:
-    """The objective of a decision at some scenarios, with the sign it was written with."""
+class Outcome:
+    """The losses of a decision on a set of scenarios, with the sign of the user's objective."""
 
     losses: np.ndarray
-    """(n,); where it has risk measures, each of them replaced by its loss."""
-    contributions: np.ndarray
-    """The contribution of each scenario to the objective, which is their mean, (n,); the losses
-    themselves where there is no CVaR."""
+    """(n,); a risk measure in the objective is replaced by the loss that it measures."""
+    contributions: np.ndarray | None = None
+    """The contribution of each scenario to the objective, which is their mean, (n,). None where
+    the objective has no CVaR: the losses themselves."""
     measures: str = ""
     """The CVaRs of the objective."""
     maximise: bool = False
@@ -48,20 +47,27 @@ class Observed:
     @property
     def risk(self) -> float:
         """The objective on the scenarios."""
-        return float(mean_of(self.contributions, self.probabilities))
+        return float(mean_of(self.scores, self.probabilities))
 
+    @property
+    def scores(self) -> np.ndarray:
+        """Numbers (n,) whose mean is the objective."""
+        return self.losses if self.contributions is None else self.contributions
+
+    @cached_property
     def statistics(self) -> LossStatistics:
         """The statistics of the losses, with the risk and its standard error."""
-        given = self.probabilities
-        statistics = LossStatistics.of(self.losses, self.maximise, given)
-        error = standard_error(self.contributions, given)
+        statistics = LossStatistics.of(self.losses, self.maximise, self.probabilities)
+        if self.contributions is None:
+            return statistics
+        error = standard_error(self.contributions, self.probabilities)
         return replace(statistics, risk=self.risk, risk_error=error, measures=self.measures)
 
 
-def observed(model: Model, x: np.ndarray, scenarios: Any = None) -> Observed:
-    """The objective as the user wrote it at each scenario.
+def outcome_of(model: Model, x: np.ndarray, scenarios: Any = None) -> Outcome:
+    """The losses of the flat decision x on scenarios: {parameter: array}, an array, or the samples.
 
-    scenarios: {parameter: array}, an array, or the samples for None.
+    Scenarios are evaluated in blocks, so that they need not fit into memory together.
     """
     rows: Iterator[np.ndarray] = iter([model.rows])
     if isinstance(model, RobustModel):
@@ -74,9 +80,9 @@ def observed(model: Model, x: np.ndarray, scenarios: Any = None) -> Observed:
     tails, layout, joint = model.tails, model.loss.layout, model.loss.joint
     if tails is None:
         losses = model.sign * np.concatenate([model.loss.values(x, block) for block in rows])
-        return Observed(losses, losses, maximise=model.maximise, probabilities=probabilities)
+        return Outcome(losses, maximise=model.maximise, probabilities=probabilities)
     parts = np.concatenate([tails.losses(layout, joint, x, block) for block in rows])
-    return Observed(
+    return Outcome(
         model.sign * parts[:, 0],
         model.sign * tails.contributions(parts, probabilities),
         tails.describe(),
@@ -85,10 +91,13 @@ def observed(model: Model, x: np.ndarray, scenarios: Any = None) -> Observed:
     )
 
 
-def probabilities_by_set(model: Model) -> dict[str, np.ndarray]:
-    """Probabilities by the name of the set; only the samples may have some."""
-    known = model.shares.probabilities
-    return {} if known is None else {TRAINING: known}
+def outcomes_by_set(
+    model: Model, decision: Mapping[Any, np.ndarray], sets: Mapping[str, Any]
+) -> dict[str, Outcome]:
+    """The losses of a decision on the samples and on each set of scenarios, by its name."""
+    x = model.feasible.layout.join(decision)
+    every = {TRAINING: None, **sets}
+    return {name: outcome_of(model, x, scenarios) for name, scenarios in every.items()}
 
 
 @dataclass(frozen=True)
@@ -134,18 +143,18 @@ def constraint_values(
 
 
 def _constraint_value(model: Model, uncertain: Any, values: Any, scenarios: Any) -> ConstraintValue:
-    observations = []
+    outcomes = []
     for row in uncertain.rows:
         given = scenarios
         if isinstance(row, RobustModel) and scenarios is not None:
             given = model.scenarios_of(row.joint, scenarios)
-        observations.append(observed(row, row.feasible.layout.join(values), given))
+        outcomes.append(outcome_of(row, row.feasible.layout.join(values), given))
     if isinstance(uncertain.original, ChanceConstraint):
-        level, event = uncertain.original.level, observations[0]
+        level, event = uncertain.original.level, outcomes[0]
         occurs = (event.losses <= CONSTRAINT_TOLERANCE).astype(float)
         share = float(mean_of(occurs, event.probabilities))
         return ConstraintValue(uncertain.name, share, level, level - share, share >= level)
-    risks = [row.risk for row in observations]
+    risks = [outcome.risk for outcome in outcomes]
     worst = int(np.argmax(risks))
     excess, value, limit = float(risks[worst]), float(risks[worst]), 0.0
     for side, sign in zip(uncertain.original.args, (-1.0, 1.0)):
@@ -155,20 +164,6 @@ def _constraint_value(model: Model, uncertain: Any, values: Any, scenarios: Any)
             value = limit + sign * excess
     holds = excess <= CONSTRAINT_TOLERANCE * max(1.0, abs(limit))
     return ConstraintValue(uncertain.name, value, limit, excess, bool(holds))
-
-
-def losses_at(model: Model, x: np.ndarray, scenarios: Any = None) -> np.ndarray:
-    """The losses of a decision at scenarios, or at the samples."""
-    return observed(model, x, scenarios).losses
-
-
-def observed_by_set(
-    model: Model, decision: Mapping[Any, np.ndarray], sets: Mapping[str, Any]
-) -> dict[str, Observed]:
-    """The objective of a decision on the samples and on each set of scenarios, by its name."""
-    x = model.feasible.layout.join(decision)
-    every = {TRAINING: None, **sets}
-    return {name: observed(model, x, scenarios) for name, scenarios in every.items()}
 
 
 @dataclass(frozen=True)
@@ -227,27 +222,20 @@ class LossStatistics:
             raise ValueError(
                 f"statistics need a vector of at least one loss, got shape {losses.shape}."
             )
-        if maximise:
-            turned = cls.of(-losses, probabilities=probabilities)
-            return replace(
-                turned,
-                mean=-turned.mean,
-                quantiles=dict(zip(LEVELS, (-turned.quantiles[q] for q in reversed(LEVELS)))),
-                tail=-turned.tail,
-                worst=-turned.worst,
-                risk=-turned.risk,
-            )
+        sign, levels = (-1.0, LEVELS[::-1]) if maximise else (1.0, LEVELS)
+        costs = sign * losses  # of which small ones are good
+        mean, error = float(mean_of(losses, probabilities)), standard_error(losses, probabilities)
         return cls(
             losses.size,
-            float(mean_of(losses, probabilities)),
-            standard_error(losses, probabilities),
+            mean,
+            error,
             deviation(losses, probabilities) if losses.size > 1 else 0.0,
-            dict(zip(LEVELS, map(float, quantiles(losses, LEVELS, probabilities)))),
-            conditional_value_at_risk(losses, TAIL, probabilities),
-            tail_error(losses, TAIL, probabilities),
-            float(losses.max()),
-            float(mean_of(losses, probabilities)),
-            standard_error(losses, probabilities),
+            dict(zip(LEVELS, (sign * quantiles(costs, levels, probabilities)).tolist())),
+            sign * conditional_value_at_risk(costs, TAIL, probabilities),
+            tail_error(costs, TAIL, probabilities),
+            sign * float(costs.max()),
+            risk=mean,
+            risk_error=error,
         )
 
     @property
@@ -339,16 +327,10 @@ def conditional_value_at_risk(
     losses: np.ndarray, level: float, probabilities: np.ndarray | None = None
 ) -> float:
     """Mean of the worst (1 - level) share of the losses, a fraction of a sample counted as such."""
-    if probabilities is not None:
-        order = np.argsort(-losses, kind="stable")
-        before = np.cumsum(probabilities[order]) - probabilities[order]
-        counted = np.clip(1.0 - level - before, 0.0, probabilities[order])
-        return float(counted @ losses[order] / counted.sum())
-    ordered = np.sort(losses)[::-1]
-    share = (1.0 - level) * ordered.size
-    whole = int(np.floor(share))
-    total = ordered[:whole].sum() + (share - whole) * ordered[min(whole, ordered.size - 1)]
-    return float(total / share)
+    order = np.argsort(-losses, kind="stable")
+    shares = SampleShares.full(losses.size, probabilities).array[order]
+    counted = np.clip(1.0 - level - (np.cumsum(shares) - shares), 0.0, shares)
+    return float(counted @ losses[order] / counted.sum())
 
 
 def tail_error(losses: np.ndarray, level: float, probabilities: np.ndarray | None = None) -> float:
@@ -397,15 +379,15 @@ class Difference:
     """Standard error of that difference, the quantiles being taken as known."""
 
     @classmethod
-    def of(
-        cls, method: str, scenarios: str, base: np.ndarray, own: np.ndarray, p: np.ndarray | None
-    ) -> Difference:
-        """base, own: the losses of the baseline and of the method, small ones being good."""
-        tails = [conditional_value_at_risk(losses, TAIL, p) for losses in (base, own)]
-        parts = [excesses(losses, TAIL, p) for losses in (base, own)]
+    def between(cls, method: str, scenarios: str, base: Outcome, own: Outcome) -> Difference:
+        """The gain of a method's own outcome over that of the baseline, on the same scenarios."""
+        p, sign = base.probabilities, -1.0 if base.maximise else 1.0
+        costs = [sign * base.losses, sign * own.losses]
+        tails = [conditional_value_at_risk(side, TAIL, p) for side in costs]
+        parts = [excesses(side, TAIL, p) for side in costs]
         error = standard_error(parts[0] - parts[1], p)
-        rounding = DIFFERENCE_TOLERANCE * float(np.abs(base).max())
-        return cls(method, scenarios, base - own, rounding, p, tails[0] - tails[1], error)
+        rounding = DIFFERENCE_TOLERANCE * float(np.abs(base.losses).max())
+        return cls(method, scenarios, costs[0] - costs[1], rounding, p, tails[0] - tails[1], error)
 
     def __repr__(self) -> str:
         mean = mean_of(self.losses, self.probabilities)
@@ -449,8 +431,8 @@ class Advantage(Tabular):
     columns = ADVANTAGE_COLUMNS
 
     def __repr__(self) -> str:
-        found = words(dict.fromkeys(d.method for d in self.differences))
-        return brief(self, f"of {found} over {self.over}")
+        methods = words(dict.fromkeys(d.method for d in self.differences))
+        return brief(self, f"of {methods} over {self.over}")
 
     def __getitem__(self, key: tuple[str, str]) -> Difference:
         """The differences of (method, scenarios)."""
@@ -467,31 +449,3 @@ class Advantage(Tabular):
     @property
     def title(self) -> str:
         return f"advantage over {self.over!r} on the same scenarios (positive: better)"
-
-
-def advantage(
-    others: Mapping[str, Mapping[str, np.ndarray]],
-    over: str,
-    base: Mapping[str, np.ndarray],
-    maximise: bool = False,
-    probabilities: Mapping[str, np.ndarray] | None = None,
-) -> Advantage:
-    """The gain of each method on each set of scenarios; maximise: large values are good.
-
-    probabilities: of the scenarios of sets that have some.
-    """
-    sign = -1.0 if maximise else 1.0
-    if not others:
-        raise ValueError(f"the report has no decision but that of {over!r} to compare.")
-    differences = [
-        Difference.of(
-            name,
-            scenarios,
-            sign * own,
-            sign * losses[scenarios],
-            (probabilities or {}).get(scenarios),
-        )
-        for name, losses in others.items()
-        for scenarios, own in base.items()
-    ]
-    return Advantage(over, tuple(differences))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model import checks
-from wdro_model.display.tables import Facts, brief, counted, facts_html, known
+from wdro_model.display.tables import Facts, brief, counted, facts_html, present_facts
 from wdro_model.errors import NoReformulationError
 from wdro_model.loss.atoms.facts import brief as brief_constraint
 from wdro_model.model import Model, RobustModel
@@ -83,7 +83,7 @@ class WorstCase:
         heaviest = int(np.argmax(self.weights))
         entropy = None if self.penalty is None else f"{self.penalty:.6g}"
         remarks = "; ".join(self._remarks())
-        return known(
+        return present_facts(
             {
                 "of the problem": "exact" if self.penalty is None else "smoothed",
                 "scenarios": f"{len(self.weights)}, from {counted(moved, 'sample')}",

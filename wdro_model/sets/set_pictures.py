@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wdro_model.compat import networkx as nx
-from wdro_model.display.figures import COLOURS, drawn, inches_of, panels_for, plain
+from wdro_model.display.figures import COLOURS, finished_plot, inches_of, panels_for, plain
 from wdro_model.sets.backends import Vector
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def draw_graph(graph: OnGraph, x: Vector, path: Any = None, ax: Any = None) -> A
     if named:
         nx.draw_networkx_labels(network, places, font_size=8, ax=axes)
     axes.set_axis_off()
-    return drawn(figure, path, ax)
+    return finished_plot(figure, path, ax)
 
 
 def draw_table(
@@ -85,7 +85,7 @@ def draw_table(
     if max(len(str(name)) for name in columns) > 2 and m <= LABELLED:
         axes.tick_params(axis="x", rotation=90)
     axes.figure.colorbar(shown, ax=axes, shrink=0.7)
-    return drawn(figure, path, ax)
+    return finished_plot(figure, path, ax)
 
 
 def draw_bars(names: Sequence[Any], x: Vector, path: Any = None, ax: Any = None) -> Any:
@@ -102,4 +102,4 @@ def draw_bars(names: Sequence[Any], x: Vector, path: Any = None, ax: Any = None)
         axes.set_title(f"the {kept.size} largest of {x.size} coordinates", fontsize=10)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    return drawn(figure, path, ax)
+    return finished_plot(figure, path, ax)

@@ -11,7 +11,7 @@ import cvxpy as cp
 import numpy as np
 from cvxpy import settings
 
-from wdro_model.display.tables import Facts, brief, facts_html, known
+from wdro_model.display.tables import Facts, brief, facts_html, present_facts
 from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.ascent import climb
@@ -309,7 +309,7 @@ class Solution:
 
     def _facts(self) -> Facts:
         """What is known of the solve, for people."""
-        return known(
+        return present_facts(
             {
                 "method": self.method,
                 "status": f"{self.status} ({self.stop})",

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from wdro_model import checks
 from wdro_model.compat import networkx as nx
-from wdro_model.display.figures import drawn, inches_of, new_figure, panels_for, plain
+from wdro_model.display.figures import finished_plot, inches_of, new_figure, panels_for, plain
 from wdro_model.traffic.network import Network, as_flow
 
 Array = np.ndarray
@@ -320,7 +320,7 @@ def _plot(
         axes.set_visible(False)
     if layout.note and ax is None:
         figure.supxlabel(layout.note, fontsize=8)
-    return drawn(figure, path, ax)
+    return finished_plot(figure, path, ax)
 
 
 @dataclass(frozen=True)
