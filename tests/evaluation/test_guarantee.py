@@ -14,8 +14,12 @@ from scipy.optimize import linprog, minimize
 from scipy.stats import chi2
 
 import wdro_model as wdro
-from wdro_model.evaluation.guarantee import concentration_radius, cost_within, mean_bound
-from wdro_model.evaluation.resampling import draw_resamples
+from wdro_model.evaluation.guarantee import (
+    concentration_radius,
+    cost_within,
+    draw_resamples,
+    mean_bound,
+)
 from wdro_model.evaluation.wasserstein_profile import limit_moments
 
 GRID = [0.0, 0.001, 0.01, 0.1, 1.0]

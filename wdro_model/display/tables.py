@@ -174,6 +174,11 @@ def brief(thing: Any, text: str) -> str:
     return f"{name}({text if len(text) <= room else text[: room - 3] + '...'})"
 
 
+def brief_title(table: Tabular) -> str:
+    """A `repr` of one line for a table: its title."""
+    return brief(table, table.title)
+
+
 def brief_fields(thing: Any) -> str:
     """A `repr` of one line for a dataclass whose fields may be arrays."""
     shown = (f"{f.name}={_short(getattr(thing, f.name))}" for f in fields(thing) if f.repr)

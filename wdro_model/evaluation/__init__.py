@@ -1,10 +1,9 @@
 """Judging decisions on data, seen and unseen."""
 
 from wdro_model.evaluation.compare import compare
-from wdro_model.evaluation.guarantee import GuaranteedRadius, radius_for
+from wdro_model.evaluation.guarantee import GuaranteedRadius, Resampling, radius_for
 from wdro_model.evaluation.radius import RadiusSelection, select_radius
 from wdro_model.evaluation.report import Judged, Refused, Report
-from wdro_model.evaluation.resampling import Resampling
 from wdro_model.evaluation.statistics import ConstraintValue, LossStatistics
 
 __all__ = [

@@ -133,7 +133,7 @@ def decision_kept(problem: Problem) -> Iterator[None]:
         vars(problem).update(before)
 
 
-def check_solving(problem: Problem, arguments: Mapping[str, Any]) -> None:
+def check_solving(arguments: Mapping[str, Any]) -> None:
     """Refuse arguments of `solve` that no problem accepts: methods, options, their values."""
     if arguments["method"] not in METHODS:
         raise ValueError(unknown_name("method", arguments["method"], METHODS))

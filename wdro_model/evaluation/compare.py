@@ -199,7 +199,7 @@ def requested_solves(
     if not plans:
         raise ValueError("compare needs at least one method.")
     for arguments in plans.values():
-        check_solving(problem, arguments)
+        check_solving(arguments)
     if radii is None:
         yield from (Request(label, problem, plan, group=label) for label, plan in plans.items())
         return

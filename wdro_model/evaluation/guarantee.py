@@ -1,17 +1,13 @@
-"""Radii with a stated guarantee: the rules of `radius_for`, and the bound behind `rate`.
+"""Radii with a stated guarantee: `radius_for` and its three rules.
 
-The data-generating distribution P lives on a box, and c is the cost of a move, at most C on the
-box. The box is halved again and again, across its widest side; after j halvings it has 2^j cells,
-and a move within a cell costs at most c_j (c_0 = C). Mass that P_N and P have in common in a cell
-is matched there, the rest in the cell around it, and so on, whence
+For samples xi_1, ..., xi_N of the data-generating distribution P and a confidence 1 - beta:
 
-    W_c(P_N, P) <= sum_j (c_{j-1} - c_j) TV_j,      E TV_j <= min(1, sqrt((2^j - 1) / N) / 2),
-
-TV_j being the total variation between the two distributions over the cells. One sample moves W_c by
-at most C / N, so that by McDiarmid's inequality it exceeds its mean by more than
-C sqrt(log(1/beta) / (2N)) with a probability of at most beta. On a line, W_c is at most C times the
-largest gap between the two distribution functions, of which the inequality of Dvoretzky, Kiefer,
-Wolfowitz and Massart says that it exceeds sqrt(log(2/beta) / (2N)) with a probability <= beta.
+bootstrap   the least r whose promise holds in a share 1 - beta of resamples: the optimal value on
+            N samples drawn with replacement is at least the risk on the samples left out
+rate        r with Prob(W_c(P_N, P) <= r) >= 1 - beta for every P on a box, by concentration
+profile     r = q / N, with q the (1 - beta)-quantile of the limit of N R_N, the least radius at
+            which the best decision under P is the best for some distribution in the ball:
+            `wasserstein_profile`
 """
 
 from __future__ import annotations
@@ -27,10 +23,26 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from wdro_model import checks
-from wdro_model.display.tables import Facts, brief, facts_html, facts_text
-from wdro_model.evaluation.attempts import check_jobs
-from wdro_model.evaluation.radius import check_problem, check_solve_arguments, increasing_radii
-from wdro_model.evaluation.resampling import Resampling, radius_by_bootstrap
+from wdro_model.display.tables import (
+    Column,
+    Facts,
+    Tabular,
+    brief,
+    brief_title,
+    facts_html,
+    facts_text,
+)
+from wdro_model.evaluation.attempts import FAILED, check_jobs, collect
+from wdro_model.evaluation.cross_validation import Fold, RadiusTask, Trial
+from wdro_model.evaluation.radius import (
+    CHOSEN,
+    check_problem,
+    check_solve_arguments,
+    default_radii,
+    fold_seeds,
+    increasing_radii,
+)
+from wdro_model.evaluation.report import PROMISE_TOLERANCE
 from wdro_model.evaluation.wasserstein_profile import radius_by_profile
 from wdro_model.model import RobustModel
 from wdro_model.model.sharing import one_thread_at_a_time
@@ -42,135 +54,6 @@ from wdro_model.uncertainty.joint import JointSamples
 if TYPE_CHECKING:
     from wdro_model.problem import Problem
 
-
-MAX_HALVINGS = 2000
-
-
-def radius_by_rate(model: RobustModel, confidence: float, support: Any) -> tuple[float, Assurance]:
-    """The radius of a ball that contains the data-generating distribution, whatever it is."""
-    refuse_unpriced(model)
-    lower, upper = box_of(model.joint, support)
-    radius = concentration_radius(model.cost, upper - lower, model.size, confidence)
-    of = "expected loss" if model.tails is None else "risk"
-    guarantee = (
-        f"for any distribution on the box, with probability at least {confidence:.4g} over the "
-        f"{model.size} independent samples, the distribution is within the radius, and the {of} of "
-        "every decision is at most its worst-case risk"
-    )
-    cost = model.ambiguity.cost
-    return radius, Assurance(confidence, "rate", guarantee, True, True, of=of, cost=cost)
-
-
-def concentration_radius(cost: BoundCost, width: np.ndarray, size: int, confidence: float) -> float:
-    """r with W_c(P_N, P) <= r at the given confidence, for every distribution P on the box."""
-    failing = 1.0 - confidence
-    whole = cost_within(cost, width)
-    deviation = whole * math.sqrt(math.log(1.0 / failing) / (2 * size))
-    radius = min(whole, mean_bound(cost, width, size) + deviation)
-    if np.count_nonzero(width) == 1:
-        radius = min(radius, whole * math.sqrt(math.log(2.0 / failing) / (2 * size)))
-    return radius
-
-
-def mean_bound(cost: BoundCost, width: np.ndarray, size: int) -> float:
-    """sum_j (c_{j-1} - c_j) min(1, sqrt((2^j - 1) / N) / 2), a bound on the mean of W_c(P_N, P)."""
-    scales = cost.coordinate_scales
-    cell = np.array(width, dtype=float)
-    total, before = 0.0, cost_within(cost, cell)
-    for j in range(1, MAX_HALVINGS):
-        variation = 0.5 * math.sqrt((2.0**j - 1.0) / size)
-        if variation >= 1.0:
-            break
-        cell[np.argmax(scales * cell)] /= 2
-        now = cost_within(cost, cell)
-        total += (before - now) * variation
-        before = now
-    return total + before  # from there on the variations are at most 1, and c_j falls to 0
-
-
-def cost_within(cost: BoundCost, width: np.ndarray) -> float:
-    """An upper bound on the cost of a move within a box of that width."""
-    if cost.is_separable or cost.exponent is not None:
-        return float(cost.of_displacements(width[None])[0])
-    # The length c^(1/p) is a norm, and that of a sum is at most the sum of the lengths.
-    assert cost.order is not None
-    return float((cost.coordinate_scales @ width) ** cost.order)
-
-
-def box_of(joint: JointSamples, support: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper bounds (d,) of the data, from the supports declared or from the argument."""
-    if support is None:
-        box, whose = joint.bounds, "the support of the problem"
-    else:
-        given = (
-            support if isinstance(support, Mapping) else dict.fromkeys(joint.parameters, support)
-        )
-        box, whose = bounds_of(joint, given), "support="
-    if box is None or not np.all(np.isfinite(box)):
-        raise ValueError(
-            "rule='rate' needs a box that holds the data for certain, and "
-            f"{whose} has no bounds in some direction; declare support=wdro.supports.Box(lower, "
-            "upper) on the parameters or pass it to radius_for, or use rule='bootstrap'."
-        )
-    lower, upper = box
-    slack = 1e-9 * (1.0 + np.abs(box).max())
-    for rows in joint.blocks(2**16):
-        outside = (rows < lower - slack) | (rows > upper + slack)
-        if outside.any():
-            row, column = map(int, np.argwhere(outside)[0])
-            raise ValueError(
-                f"support= does not hold the data: {joint.coordinate(column)} is "
-                f"{rows[row, column]:g}, outside [{lower[column]:g}, {upper[column]:g}]; "
-                "widen the box."
-            )
-    return lower, upper
-
-
-def bounds_of(joint: JointSamples, supports: Mapping[Any, Any]) -> Any:
-    """The bounds of a support for each parameter, side by side; None where one is no box."""
-    sides: list[tuple[np.ndarray, np.ndarray]] = []
-    for parameter in joint.parameters:
-        if parameter not in supports:
-            raise ValueError(
-                f"support= has none for {parameter.name()!r}; give {{parameter: support}} for all "
-                f"of {', '.join(repr(p.name()) for p in joint.parameters)}."
-            )
-        support = supports[parameter]
-        if not hasattr(support, "bounds"):
-            raise ValueError(
-                f"support= must be a support such as wdro.supports.Box(0, 1), or {{parameter: "
-                f"support}}, got {support!r}."
-            )
-        support.validate(parameter.shape)
-        box = support.bounds(parameter.shape)
-        if box is None:
-            return None
-        sides.append((np.ravel(box[0]), np.ravel(box[1])))
-    return tuple(np.concatenate(side) for side in zip(*sides))
-
-
-def refuse_unpriced(model: RobustModel) -> None:
-    """A ValueError where moves have no order, or some cannot be made at any price."""
-    frozen = np.asarray(model.cost.frozen)
-    if frozen.any():
-        name = model.joint.coordinate(int(np.argmax(frozen)))
-        raise ValueError(
-            f"rule='rate' is for distributions that differ from the samples in every coordinate; "
-            f"the weight of {name!r} is infinite, and the data-generating distribution in no ball. "
-            "Give it a finite weight, or use rule='bootstrap' or 'profile'."
-        )
-    if model.cost.order is None:
-        raise ValueError(
-            f"rule='rate' needs a norm of the move or its square, and the cost "
-            f"{model.cost.describe()} is neither; use Norm, SquaredEuclidean or Mahalanobis, or "
-            "rule='bootstrap'."
-        )
-
-
-# ------------------------------
-# A radius with a stated guarantee, and the rules that it is found by
-
-
 RadiusRule = Literal["bootstrap", "rate", "profile"]
 RULE_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "bootstrap": ("radii", "resamples", "jobs"),
@@ -178,12 +61,16 @@ RULE_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "profile": (),
 }
 """The arguments of each rule beside those of all rules."""
-LINE_WIDTH = 80
-"""Characters in a line of the guarantee."""
-DEFAULT_RESAMPLES = 50
-"""The number in the paper."""
 MIN_SAMPLES = {"bootstrap": 5, "rate": 1, "profile": 2}
 """The least number of samples for each rule."""
+DEFAULT_RESAMPLES = 50
+"""The number in the paper."""
+BOOTSTRAP_RADII = 20
+"""Number of positive radii in the default grid of the bootstrap."""
+MAX_HALVINGS = 2000
+"""Halvings of the box, far more than any number of samples asks for."""
+LINE_WIDTH = 80
+"""Characters in a line of the guarantee."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,10 +85,10 @@ class GuaranteedRadius:
     >>> data = np.random.default_rng(0).normal([1.0, 2.0], 0.5, size=(50, 2))
     >>> x, place = cp.Variable(2), wdro.UncertainParameter(2, samples=data)
     >>> loss, ball = cp.sum_squares(x - place), wdro.WassersteinBall(1.0)
-    >>> found = wdro.radius_for(wdro.Problem(cp.Minimize(loss), [], ball), 0.9, "profile")
-    >>> found.confidence, found.rule
+    >>> radius = wdro.radius_for(wdro.Problem(cp.Minimize(loss), [], ball), 0.9, "profile")
+    >>> radius.confidence, radius.rule
     (0.9, 'profile')
-    >>> found.problem.radius == float(found)
+    >>> radius.problem.radius == float(radius)
     True
     """
 
@@ -329,22 +216,12 @@ def radius_for(
         "support": support is not None,
         "jobs": jobs is not None,
     }
-    check_rule_arguments(problem, rule, given, seed, arguments)
+    check_rule_arguments(rule, given, arguments)
+    check_solve_arguments("radius_for", (*given, "confidence", "rule"), seed, arguments)
     resamples = checks.whole_number("resamples", resamples, low=1, hint="50 is usual")
     model = problem._model
     assert isinstance(model, RobustModel)
-    if model.size < MIN_SAMPLES[rule]:
-        raise ValueError(
-            f"rule={rule!r} needs at least {MIN_SAMPLES[rule]} samples, got {model.size}; say "
-            "how far the data may move by WassersteinBall(radius=...)."
-        )
-    if rule != "bootstrap" and getattr(model.joint, "probabilities", None) is not None:
-        raise ValueError(
-            f"rule={rule!r} is for samples that are equally likely, and these have probabilities; "
-            "use rule='bootstrap'."
-        )
-    if rule == "bootstrap":
-        refuse_unpaired(model)
+    check_samples(model, rule)
     notes: tuple[str, ...] = ()
     table = None
     if rule == "rate":
@@ -352,20 +229,21 @@ def radius_for(
     elif rule == "profile":
         radius, assurance, notes = radius_by_profile(problem, confidence, int(seed), arguments)
     else:
-        radius, assurance, notes, table = radius_by_bootstrap(
-            problem,
-            confidence,
-            radii=None if radii is None else increasing_radii(radii),
-            resamples=resamples,
-            jobs=jobs,
-            seed=int(seed),
-            progress=progress,
+        radii = default_bootstrap_radii(model) if radii is None else increasing_radii(radii)
+        task = RadiusTask(
+            problem=problem,
+            radii=tuple(map(float, radii)),
+            folds=draw_resamples(model.size, resamples, int(seed)),
+            seeds=fold_seeds(int(seed), resamples),
+            metric="risk",
+            scenarios=None,
             arguments=arguments,
         )
+        radius, assurance, notes, table = radius_by_bootstrap(task, confidence, jobs, progress)
     notes = (*notes, *constraints_left_out(model, assurance))
-    found = GuaranteedRadius(radius, assurance, problem, 0.0)
+    bare = GuaranteedRadius(radius, assurance, problem, 0.0)
     seconds = time.perf_counter() - began
-    return GuaranteedRadius(radius, assurance, problem.with_radius(found), seconds, table, notes)
+    return GuaranteedRadius(radius, assurance, problem.with_radius(bare), seconds, table, notes)
 
 
 def constraints_left_out(model: RobustModel, assurance: Assurance) -> list[str]:
@@ -380,6 +258,7 @@ def constraints_left_out(model: RobustModel, assurance: Assurance) -> list[str]:
     return ["the confidence is that of the objective: nothing is said of uncertain constraints"]
 
 
+# ------------------------------------------------------------------ arguments
 def check_confidence(given: Any) -> float:
     """A probability strictly between 0 and 1."""
     if isinstance(given, str) and given in RULE_ARGUMENTS:
@@ -394,25 +273,345 @@ def check_confidence(given: Any) -> float:
 
 
 def check_rule_arguments(
-    problem: Problem,
-    rule: str,
-    given: Mapping[str, bool],
-    seed: Any,
-    arguments: Mapping[str, Any],
+    rule: str, given: Mapping[str, bool], arguments: Mapping[str, Any]
 ) -> None:
-    """Refuse arguments without a use in the rule, and those that `solve` would refuse."""
+    """Refuse arguments without a use in the rule."""
     for name, present in given.items():
         if present and name not in RULE_ARGUMENTS[rule]:
             owner = next(other for other, names in RULE_ARGUMENTS.items() if name in names)
             raise TypeError(f"{name}= goes with rule={owner!r}, not with rule={rule!r}.")
-    names = (*given, "confidence", "rule")
-    check_solve_arguments(problem, "radius_for", names, seed, arguments)
     if rule == "rate" and arguments:
         raise TypeError(f"rule='rate' solves nothing, and has no use for {next(iter(arguments))}=.")
-    if rule == "bootstrap" and arguments.get("method") == "erm":
-        raise ValueError(
-            "method='erm' does not see the radius, there is nothing to choose; use 'auto', 'exact' "
-            "or 'smoothed'."
-        )
     if rule == "profile" and "method" in arguments:
         raise TypeError("rule='profile' solves ERM itself, and has no use for method=.")
+
+
+def check_samples(model: RobustModel, rule: str) -> None:
+    """Refuse samples that the rule cannot use: too few, with probabilities, or not paired."""
+    if model.size < MIN_SAMPLES[rule]:
+        raise ValueError(
+            f"rule={rule!r} needs at least {MIN_SAMPLES[rule]} samples, got {model.size}; say "
+            "how far the data may move by WassersteinBall(radius=...)."
+        )
+    if rule == "bootstrap":
+        refuse_unpaired(model)
+    elif model.joint.probabilities is not None:
+        raise ValueError(
+            f"rule={rule!r} is for samples that are equally likely, and these have probabilities; "
+            "use rule='bootstrap'."
+        )
+
+
+# ------------------------------
+# bootstrap: Mohajerin Esfahani and Kuhn (2018), section 7.2. N samples are drawn with replacement,
+# about a third of the data is left out, and the promise made on the draw is compared with the risk
+# of its decision on the samples that were left out.
+
+
+RESAMPLING_COLUMNS = (
+    Column("radius", "The radius of the Wasserstein ball."),
+    Column("share", "In which share of the resamples the promise was kept.", form=".3g"),
+    Column("promise", "The mean promise.", form=".6g"),
+    Column("mean", "The mean loss on the samples that were left out.", "left out", ".6g"),
+    CHOSEN,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Resampling(Tabular):
+    """Promises held against the samples that resamples left out, radius by radius.
+
+    Examples
+    --------
+    >>> problem = problem.with_samples(np.random.default_rng(0).normal([1, 2], 0.5, size=(9, 2)))
+    >>> radius = wdro.radius_for(problem, radii=[0.0, 10.0], resamples=4, progress=False)
+    >>> radius.resampling.kept.shape                        # radii, resamples
+    (2, 4)
+    """
+
+    radii: np.ndarray
+    """(K,), increasing."""
+    promised: np.ndarray
+    """Promises, (K, B), as losses: minus the values of an objective that is maximised."""
+    happened: np.ndarray
+    """Mean losses on what was left out, (K, B)."""
+    kept: np.ndarray
+    """Whether the promise was kept, (K, B) booleans; a solve that failed kept none."""
+    confidence: float
+
+    columns = RESAMPLING_COLUMNS
+    __repr__ = brief_title
+
+    @property
+    def shares(self) -> np.ndarray:
+        """The share of the resamples in which each radius kept its promise, (K,)."""
+        return self.kept.mean(axis=1)
+
+    @property
+    def index(self) -> int | None:
+        """The position of the smallest radius whose share is at least the confidence."""
+        enough = np.flatnonzero(self.shares >= self.confidence - 1e-12)
+        return int(enough[0]) if enough.size else None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each radius."""
+        return [
+            {
+                "radius": float(radius),
+                "share": float(self.shares[k]),
+                "promise": finite_mean(self.promised[k]),
+                "mean": finite_mean(self.happened[k]),
+                "chosen": k == self.index,
+            }
+            for k, radius in enumerate(self.radii)
+        ]
+
+    @property
+    def title(self) -> str:
+        return f"promises kept in {self.kept.shape[1]} resamples, {self.confidence:.4g} asked for"
+
+
+def finite_mean(numbers: np.ndarray) -> float:
+    """The mean of the numbers that are finite; NaN if there are none."""
+    return float(np.nanmean(numbers)) if np.isfinite(numbers).any() else np.nan
+
+
+def default_bootstrap_radii(model: RobustModel) -> np.ndarray:
+    """0 and twenty radii from the scale of the data."""
+    return default_radii(model.joint, model.cost, model.ambiguity.cost.order, BOOTSTRAP_RADII)
+
+
+def draw_resamples(size: int, count: int, seed: int) -> tuple[Fold, ...]:
+    """Resamples of the size of the data, with replacement, and the samples each leaves out."""
+    rng = np.random.default_rng(seed)
+    folds: list[Fold] = []
+    while len(folds) < count:
+        rows = np.sort(rng.integers(0, size, size))
+        rest = np.setdiff1d(np.arange(size), rows)
+        if rest.size:
+            folds.append(Fold(rows, rest))
+    return tuple(folds)
+
+
+def radius_by_bootstrap(
+    task: RadiusTask, confidence: float, jobs: int | None, progress: bool
+) -> tuple[float, Assurance, tuple[str, ...], Resampling]:
+    """The smallest radius whose promise is kept in a share `confidence` of the resamples."""
+    count, model = len(task.folds), task.problem._model
+    assert isinstance(model, RobustModel)
+    collected = collect(
+        task,
+        count,
+        task.parts(),
+        jobs=jobs,
+        progress=progress,
+        title="radius_for",
+        unit="resample",
+    )
+    results = [collected.results[k].trials for k in sorted(collected.results)]
+    table = tabulate_promises(task.radii, results, confidence)
+    notes = notes_on_failures(results)
+    if collected.interruption is not None:
+        notes.append(f"{collected.interruption}: {len(results)} of {count} resamples are finished")
+    index = chosen_index(table, notes)
+    if index == 0 and table.radii[0] > 0:
+        notes.append("the smallest radius was chosen: a smaller one may do")
+    methods = {trials[index].method for trials in results} - {FAILED}
+    plain = model.tails is None
+    loss = "mean loss" if plain else "risk"
+    guarantee = (
+        f"in {int(table.kept[index].sum())} of {len(results)} resamples the promise was at least "
+        f"the {loss} on the samples left out: an estimate of the probability that it holds, "
+        "not a theorem"
+    )
+    assurance = Assurance(
+        confidence,
+        "bootstrap",
+        guarantee,
+        proven=False,
+        covers_law=False,
+        of="expected loss" if plain else "risk",
+        method=methods.pop() if len(methods) == 1 else None,
+        cost=model.ambiguity.cost,
+    )
+    return float(table.radii[index]), assurance, tuple(notes), table
+
+
+def tabulate_promises(
+    radii: tuple[float, ...], results: list[list[Trial]], confidence: float
+) -> Resampling:
+    """The promises of all resamples at all radii, and whether they were kept."""
+    promised = np.array([[trial.promise for trial in trials] for trials in results]).T
+    happened = np.array([[trial.score for trial in trials] for trials in results]).T
+    room = PROMISE_TOLERANCE * (np.abs(promised) + np.abs(happened))
+    kept = happened <= promised + room  # false for NaN
+    return Resampling(np.array(radii), promised, happened, kept, confidence)
+
+
+def notes_on_failures(results: list[list[Trial]]) -> list[str]:
+    """A note on solves that failed; a RuntimeError if all did."""
+    trials = [trial for resample in results for trial in resample]
+    messages = [trial.message for trial in trials if trial.message]
+    if not messages:
+        return []
+    if len(messages) == len(trials):
+        raise RuntimeError(
+            f"no promise could be made: all {len(trials)} solves failed. {messages[0]}"
+        )
+    return [f"{len(messages)} solves of {len(trials)} failed and kept no promise: {messages[0]}"]
+
+
+def chosen_index(table: Resampling, notes: list[str]) -> int:
+    """The position of the radius; an error that gives the best share where none has enough."""
+    if table.index is not None:
+        return table.index
+    best = int(np.argmax(table.shares))
+    message = (
+        f"no radius keeps its promise in {table.confidence:.4g} of the resamples: the largest "
+        f"share is {table.shares[best]:.3g}, at radius {table.radii[best]:.4g}, the largest radius "
+        f"tried {table.radii[-1]:.4g}; give larger radii=[...]."
+    )
+    raise ValueError(" ".join([message, *notes]))
+
+
+# ------------------------------
+# rate: a concentration inequality for W_c(P_N, P).
+#
+# The distribution P lives on a box, and c is the cost of a move, at most C on the box. The box is
+# halved again and again, across its widest side. After j halvings it has 2^j cells, and a move
+# within a cell costs at most c_j (c_0 = C). Mass that P_N and P have in common in a cell is matched
+# there, the rest in the cell around it, and so on. With TV_j the total variation between the two
+# distributions over the cells,
+#
+#     W_c(P_N, P) <= sum_j (c_{j-1} - c_j) TV_j,      E TV_j <= min(1, sqrt((2^j - 1) / N) / 2).
+#
+# One sample moves W_c by at most C / N. By McDiarmid's inequality, W_c exceeds its mean by more
+# than C sqrt(log(1/beta) / (2N)) with probability at most beta. On a line, W_c is at most C times
+# the largest gap between the two distribution functions. By the inequality of Dvoretzky, Kiefer,
+# Wolfowitz and Massart, the gap exceeds sqrt(log(2/beta) / (2N)) with probability at most beta.
+
+
+def radius_by_rate(model: RobustModel, confidence: float, support: Any) -> tuple[float, Assurance]:
+    """The radius of a ball that contains the data-generating distribution, whatever it is."""
+    refuse_unpriced(model)
+    lower, upper = box_of(model.joint, support)
+    radius = concentration_radius(model.cost, upper - lower, model.size, confidence)
+    of = "expected loss" if model.tails is None else "risk"
+    guarantee = (
+        f"for any distribution on the box, with probability at least {confidence:.4g} over the "
+        f"{model.size} independent samples, the distribution is within the radius, and the {of} of "
+        "every decision is at most its worst-case risk"
+    )
+    cost = model.ambiguity.cost
+    return radius, Assurance(confidence, "rate", guarantee, True, True, of=of, cost=cost)
+
+
+def concentration_radius(cost: BoundCost, width: np.ndarray, size: int, confidence: float) -> float:
+    """r with W_c(P_N, P) <= r at the given confidence, for every distribution P on the box.
+
+    The least of C, the bound on the mean plus C sqrt(log(1/beta) / (2N)), and on a line
+    C sqrt(log(2/beta) / (2N)).
+    """
+    beta, whole = 1.0 - confidence, cost_within(cost, width)
+    radius = min(
+        whole,
+        mean_bound(cost, width, size) + whole * math.sqrt(math.log(1.0 / beta) / (2 * size)),
+    )
+    if np.count_nonzero(width) == 1:
+        radius = min(radius, whole * math.sqrt(math.log(2.0 / beta) / (2 * size)))
+    return radius
+
+
+def mean_bound(cost: BoundCost, width: np.ndarray, size: int) -> float:
+    """sum_j (c_{j-1} - c_j) min(1, sqrt((2^j - 1) / N) / 2), a bound on the mean of W_c(P_N, P)."""
+    scales = cost.coordinate_scales
+    cell = np.array(width, dtype=float)
+    total, before = 0.0, cost_within(cost, cell)
+    for j in range(1, MAX_HALVINGS):
+        variation = 0.5 * math.sqrt((2.0**j - 1.0) / size)
+        if variation >= 1.0:
+            break
+        cell[np.argmax(scales * cell)] /= 2
+        now = cost_within(cost, cell)
+        total += (before - now) * variation
+        before = now
+    return total + before  # from there on the variations are at most 1, and c_j falls to 0
+
+
+def cost_within(cost: BoundCost, width: np.ndarray) -> float:
+    """An upper bound on the cost of a move within a box of that width."""
+    if cost.is_separable or cost.exponent is not None:
+        return float(cost.of_displacements(width[None])[0])
+    # The length c^(1/p) is a norm, and that of a sum is at most the sum of the lengths.
+    assert cost.order is not None
+    return float((cost.coordinate_scales @ width) ** cost.order)
+
+
+def box_of(joint: JointSamples, support: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper bounds (d,) of the data, from the supports declared or from the argument."""
+    if support is None:
+        box, whose = joint.bounds, "the support of the problem"
+    else:
+        given = (
+            support if isinstance(support, Mapping) else dict.fromkeys(joint.parameters, support)
+        )
+        box, whose = bounds_of(joint, given), "support="
+    if box is None or not np.all(np.isfinite(box)):
+        raise ValueError(
+            "rule='rate' needs a box that holds the data for certain, and "
+            f"{whose} has no bounds in some direction; declare support=wdro.supports.Box(lower, "
+            "upper) on the parameters or pass it to radius_for, or use rule='bootstrap'."
+        )
+    lower, upper = box
+    slack = 1e-9 * (1.0 + np.abs(box).max())
+    for rows in joint.blocks(2**16):
+        outside = (rows < lower - slack) | (rows > upper + slack)
+        if outside.any():
+            row, column = map(int, np.argwhere(outside)[0])
+            raise ValueError(
+                f"support= does not hold the data: {joint.coordinate(column)} is "
+                f"{rows[row, column]:g}, outside [{lower[column]:g}, {upper[column]:g}]; "
+                "widen the box."
+            )
+    return lower, upper
+
+
+def bounds_of(joint: JointSamples, supports: Mapping[Any, Any]) -> Any:
+    """The bounds of a support for each parameter, side by side; None where one is no box."""
+    sides: list[tuple[np.ndarray, np.ndarray]] = []
+    for parameter in joint.parameters:
+        if parameter not in supports:
+            raise ValueError(
+                f"support= has none for {parameter.name()!r}; give {{parameter: support}} for all "
+                f"of {', '.join(repr(p.name()) for p in joint.parameters)}."
+            )
+        support = supports[parameter]
+        if not hasattr(support, "bounds"):
+            raise ValueError(
+                f"support= must be a support such as wdro.supports.Box(0, 1), or {{parameter: "
+                f"support}}, got {support!r}."
+            )
+        support.validate(parameter.shape)
+        box = support.bounds(parameter.shape)
+        if box is None:
+            return None
+        sides.append((np.ravel(box[0]), np.ravel(box[1])))
+    return tuple(np.concatenate(side) for side in zip(*sides))
+
+
+def refuse_unpriced(model: RobustModel) -> None:
+    """A ValueError where moves have no order, or some cannot be made at any price."""
+    frozen = np.asarray(model.cost.frozen)
+    if frozen.any():
+        name = model.joint.coordinate(int(np.argmax(frozen)))
+        raise ValueError(
+            f"rule='rate' is for distributions that differ from the samples in every coordinate; "
+            f"the weight of {name!r} is infinite, and the data-generating distribution in no ball. "
+            "Give it a finite weight, or use rule='bootstrap' or 'profile'."
+        )
+    if model.cost.order is None:
+        raise ValueError(
+            f"rule='rate' needs a norm of the move or its square, and the cost "
+            f"{model.cost.describe()} is neither; use Norm, SquaredEuclidean or Mahalanobis, or "
+            "rule='bootstrap'."
+        )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wdro_model import checks
-from wdro_model.display.tables import Column, Tabular, brief
+from wdro_model.display.tables import Column, Tabular, brief_title, counted
 from wdro_model.errors import unknown_name
 from wdro_model.evaluation.attempts import (
     FAILED,
@@ -36,6 +36,7 @@ from wdro_model.evaluation.cross_validation import (
     metric_name,
     refuse_plain_metric,
 )
+from wdro_model.evaluation.statistics import mean_of, standard_error
 from wdro_model.model import RobustModel
 from wdro_model.model.sharing import one_thread_at_a_time
 from wdro_model.model.uncertain_constraints import refuse_unpaired
@@ -100,9 +101,7 @@ class RadiusSelection(Tabular):
     where all folds count the same."""
 
     columns = COLUMNS
-
-    def __repr__(self) -> str:
-        return brief(self, self.title)
+    __repr__ = brief_title
 
     @property
     def solution(self) -> Solution | None:
@@ -127,38 +126,28 @@ class RadiusSelection(Tabular):
     @cached_property
     def mean(self) -> np.ndarray:
         """The mean score over the folds, (K,)."""
-        if self.fold_probabilities is not None:
-            known = np.where(np.isfinite(self.scores), self.scores, 0.0)
-            total = (self._fold_shares * known).sum(axis=1)
-            return np.where(self.counts > 0, total, np.nan)
-        total = np.where(np.isfinite(self.scores), self.scores, 0.0).sum(axis=1)
-        return np.where(self.counts > 0, total / np.maximum(self.counts, 1), np.nan)
+        return self._over_folds(mean_of)
 
     @cached_property
     def standard_error(self) -> np.ndarray:
         """Standard error of the mean, (K,): between folds, or within the fold if there is one."""
-        scored, count = np.isfinite(self.scores), np.maximum(self.counts, 2)
-        squares = np.where(scored, (self.scores - self.mean[:, None]) ** 2, 0.0)
-        between = np.sqrt(squares.sum(axis=1) / (count - 1) / count)
-        if self.fold_probabilities is not None:
-            shares = self._fold_shares
-            square = np.minimum((shares**2).sum(axis=1), 1.0 - 1e-12)
-            between = np.sqrt((shares * squares).sum(axis=1) * square / (1.0 - square))
-        within = np.where(scored, self.errors, 0.0).sum(axis=1)
-        return np.select([self.counts > 1, self.counts == 1], [between, within], np.nan)
+        within = np.where(np.isfinite(self.scores), self.errors, 0.0).sum(axis=1)
+        return np.where(self.counts == 1, within, self._over_folds(standard_error))
 
-    @cached_property
-    def _fold_shares(self) -> np.ndarray:
-        """The share of each fold in the mean score of a radius, (K, F)."""
-        assert self.fold_probabilities is not None
-        counted = np.where(np.isfinite(self.scores), self.fold_probabilities, 0.0)
-        return counted / np.maximum(counted.sum(axis=1, keepdims=True), 1e-300)
+    def _over_folds(self, statistic: Callable[..., float]) -> np.ndarray:
+        """A statistic of the scores of each radius, (K,), over the folds that have one."""
+        numbers = np.full(len(self.radii), np.nan)
+        for k in np.flatnonzero(self.counts):
+            scored, shares = np.isfinite(self.scores[k]), self.fold_probabilities
+            if shares is not None:
+                shares = shares[scored] / shares[scored].sum()
+            numbers[k] = statistic(self.scores[k][scored], shares)
+        return numbers
 
     @property
     def erm(self) -> float | None:
         """The mean score of radius 0; None if it is not among the radii."""
-        at = np.flatnonzero(self.radii == 0)
-        return float(self.mean[at[0]]) if at.size else None
+        return float(self.mean[0]) if self.radii[0] == 0 else None
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each radius."""
@@ -190,13 +179,13 @@ class RadiusSelection(Tabular):
     def headline(self) -> str:
         """The chosen radius and the rule behind it, for a picture."""
         by = "smallest mean" if self.rule == "min" else self.rule.replace("_", " ")
-        folds = "1 fold" if self.scores.shape[1] == 1 else f"{self.scores.shape[1]} folds"
+        folds = counted(self.scores.shape[1], "fold")
         return f"radius {self.radius:.3g} has been chosen ({by}, {folds})"
 
     @property
     def title(self) -> str:
         done = int((self.statuses[0] != NOT_RUN).sum())
-        folds = "1 fold" if self.scores.shape[1] == 1 else f"{self.scores.shape[1]} folds"
+        folds = counted(self.scores.shape[1], "fold")
         finished = "" if self.complete else f" ({done} finished)"
         return f"radius {self.radius:.5g} by {self.rule!r}: {self.metric} over {folds}{finished}"
 
@@ -318,8 +307,8 @@ def select_radius(
     (True, 'optimal')
     """
     began = time.perf_counter()
-    joint, cost = check_problem(problem)
-    check_arguments(problem, seed, arguments)
+    joint, cost = check_problem(problem, "select_radius")
+    check_solve_arguments("select_radius", NAMES, seed, arguments)
     as_metric(metric)
     if metric == "risk" and problem._model.tails is None:
         metric = "mean"
@@ -334,16 +323,21 @@ def select_radius(
             refuse_plain_metric(metric)
         refuse_unpaired(problem._model)
         splits = [*as_folds(folds, joint.size, holdout, seed)]
-    given = test if test is None else problem._model.scenarios_of(joint, test)
-    scenarios = check_test(joint, given, holdout)
-    check_rule(rule, metric, len(splits))
+    elif holdout is not None:
+        raise ValueError(f"test= takes the place of a hold-out; drop holdout={holdout!r}.")
+    checks.choice("rule", rule, RULES)
+    if rule == "one_standard_error" and len(splits) == 1 and metric not in ERRORS:
+        raise ValueError(
+            "rule='one_standard_error' needs a standard error, and one fold has none for the "
+            f"metric {metric_name(metric)!r}; use folds=5, metric='mean' or rule='min'."
+        )
     task = RadiusTask(
         problem=problem,
         radii=tuple(map(float, grid)),
         folds=tuple(splits),
         seeds=fold_seeds(seed, len(splits)),
         metric=metric,
-        scenarios=scenarios,
+        scenarios=None if test is None else test_scenarios(problem, joint, test),
         arguments=arguments,
     )
     collected = collect(
@@ -431,7 +425,7 @@ def fold_seeds(seed: int, count: int) -> tuple[int, ...]:
 
 
 # ------------------------------------------------------------------ what is given
-def check_problem(problem: Any, caller: str = "select_radius") -> tuple[JointSamples, BoundCost]:
+def check_problem(problem: Any, caller: str) -> tuple[JointSamples, BoundCost]:
     """The samples and the cost of a problem that has a radius to choose."""
     if not hasattr(problem, "with_radius"):
         raise TypeError(f"{caller} needs a wdro Problem, got {type(problem).__name__}.")
@@ -449,18 +443,8 @@ def check_problem(problem: Any, caller: str = "select_radius") -> tuple[JointSam
     return model.joint, model.cost
 
 
-def check_arguments(problem: Problem, seed: Any, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that `solve` would refuse, and those without a use in a selection."""
-    check_solve_arguments(problem, "select_radius", NAMES, seed, arguments)
-    if arguments.get("method") == "erm":
-        raise ValueError(
-            "method='erm' does not see the radius, there is nothing to choose; use 'auto', 'exact' "
-            "or 'smoothed' (radius 0 among the radii is ERM)."
-        )
-
-
 def check_solve_arguments(
-    problem: Problem, caller: str, names: Iterable[str], seed: Any, arguments: Mapping[str, Any]
+    caller: str, names: Iterable[str], seed: Any, arguments: Mapping[str, Any]
 ) -> None:
     """Refuse arguments that neither `solve` nor the caller has, with the nearest of their names."""
     solving = [f.name for f in fields(Options) if f.name not in SET_BY_CALLER]
@@ -470,42 +454,29 @@ def check_solve_arguments(
             raise TypeError(f"{caller} sets {name}= itself: it starts from the radius before.")
         if name not in known:
             raise TypeError(unknown_name("argument", name, known))
-    check_solving(problem, {"method": "auto", **arguments, "seed": seed})
-
-
-def check_rule(rule: Any, metric: Any, folds: int) -> None:
-    """A known rule, with a standard error where it needs one."""
-    checks.choice("rule", rule, RULES)
-    if rule == "one_standard_error" and folds == 1 and metric not in ERRORS:
+    check_solving({"method": "auto", **arguments, "seed": seed})
+    if arguments.get("method") == "erm":
         raise ValueError(
-            "rule='one_standard_error' needs a standard error, and one fold has none for the "
-            f"metric {metric_name(metric)!r}; use folds=5, metric='mean' or rule='min'."
+            "method='erm' does not see the radius, there is nothing to choose; use 'auto', 'exact' "
+            "or 'smoothed' (radius 0 among the radii is ERM)."
         )
 
 
-def check_test(joint: JointSamples, test: Any, holdout: Any) -> Any:
-    """Scenarios that judge, by parameter; None if folds do."""
-    if test is None:
-        return None
-    if holdout is not None:
-        raise ValueError(f"test= takes the place of a hold-out; drop holdout={holdout!r}.")
-    given = joint.by_parameter(test)
-    scenarios = {p: _scenarios(p, given[p]) for p in joint.parameters}
+def test_scenarios(problem: Problem, joint: JointSamples, test: Any) -> dict[Any, Any]:
+    """The user's scenarios by parameter, in one order of their rows."""
+    given = joint.by_parameter(problem._model.scenarios_of(joint, test))
+    scenarios: dict[Any, Any] = {}
     orders = joint.row_orders([index_of(given[p]) for p in joint.parameters])
     for parameter, order in zip(joint.parameters, orders):
-        if order is not None:
-            scenarios[parameter] = scenarios[parameter][order]
+        rows, name = given[parameter], f"test scenarios of {parameter.name()!r}"
+        if not isinstance(rows, LazySamples):
+            rows = read_only(parameter.as_scenarios(rows, name))
+        elif rows.shape[1:] != parameter.shape:
+            shape = f"(n, *{parameter.shape})"
+            raise ValueError(f"{name} must have shape {shape}, got {rows.shape}.")
+        scenarios[parameter] = rows if order is None else rows[order]
     joint.check_counts([len(rows) for rows in scenarios.values()])
     return scenarios
-
-
-def _scenarios(parameter: Any, given: Any) -> Any:
-    what = f"test scenarios of {parameter.name()!r}"
-    if isinstance(given, LazySamples):
-        if given.shape[1:] != parameter.shape:
-            raise ValueError(f"{what} must have shape (n, *{parameter.shape}), got {given.shape}.")
-        return given
-    return read_only(parameter.as_scenarios(given, what))
 
 
 # ------------------------------------------------------------------ radii to try
@@ -542,14 +513,14 @@ def transport_scale(joint: JointSamples, cost: BoundCost) -> float:
         shares = joint.shares.subset(slice(number * step, number * step + len(rows)))
         total += float(shares.multiple(costs).sum())
     scale = total / joint.size
-    if not varies or not 0 < scale < math.inf:
-        reason = (
-            f"carrying the samples to their mean costs {scale}"
-            if varies
-            else "all samples are the same"
-        )
-        raise ValueError(f"the data has no scale for radii ({reason}); give radii=[...].")
-    return scale
+    if varies and 0 < scale < math.inf:
+        return scale
+    reason = (
+        f"carrying the samples to their mean costs {scale}"
+        if varies
+        else "all samples are the same"
+    )
+    raise ValueError(f"the data has no scale for radii ({reason}); give radii=[...].")
 
 
 def increasing_radii(given: Any) -> np.ndarray:
