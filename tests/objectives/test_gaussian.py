@@ -10,8 +10,8 @@ import pytest
 
 import wdro_model as wdro
 from wdro_model.objectives.integration.closed_form import ClosedForm
-from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.integration.inner_integral import Scales, Stream
+from wdro_model.objectives.integration.tilted import Gaussian
 from wdro_model.objectives.scales import calibrate_dual
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
 

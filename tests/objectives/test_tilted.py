@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 import wdro_model as wdro
 from tests.references.quadrature import brute_force
 from wdro_model.objectives.integration.closed_form import ClosedForm
-from wdro_model.objectives.integration.gaussian import Gaussian
-from wdro_model.objectives.integration.importance.proposals import log_scaled_mass
 from wdro_model.objectives.integration.inner_integral import Scales, Stream
-from wdro_model.objectives.integration.tilted import Tilted, tilted_refusal
+from wdro_model.objectives.integration.proposals import log_scaled_mass
+from wdro_model.objectives.integration.tilted import Gaussian, Tilted, tilted_refusal
 from wdro_model.uncertainty.costs import Callable, Mahalanobis, Norm, SquaredEuclidean
 from wdro_model.uncertainty.supports import Box, Nonnegative, Polyhedron, Where
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from wdro_model.loss.batched import FlatLoss
 from wdro_model.model import RobustModel
-from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.integration.inner_integral import Stream
+from wdro_model.objectives.integration.tilted import Gaussian
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples

@@ -11,7 +11,7 @@ from cvxpy.error import SolverError
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives.integration import Choice, Scales, Stream
-from wdro_model.objectives.integration.gaussian import Gaussian
+from wdro_model.objectives.integration.tilted import Gaussian
 from wdro_model.objectives.least_thresholds import at_quantiles
 from wdro_model.objectives.scales import (
     adversary_gain,

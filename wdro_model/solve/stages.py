@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from wdro_model.objectives.dual import DualMinimum
-from wdro_model.objectives.integration.importance.draws import whole_blocks
 from wdro_model.objectives.integration.inner_integral import Integration
+from wdro_model.objectives.integration.sampled import whole_blocks
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.solve.notes import HEAVY

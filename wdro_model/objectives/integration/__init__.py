@@ -18,7 +18,6 @@ from wdro_model.objectives.integration.conditional.by_blocks import (
     Conditional,
     conditional_refusal,
 )
-from wdro_model.objectives.integration.gaussian import Gaussian
 from wdro_model.objectives.integration.inner_integral import Integration, Scales, Slice, Stream
 from wdro_model.objectives.integration.low_rank.forms import form_structure, generic_rank
 from wdro_model.objectives.integration.low_rank.slice import (
@@ -27,7 +26,7 @@ from wdro_model.objectives.integration.low_rank.slice import (
 )
 from wdro_model.objectives.integration.norms import EuclideanMixture, squared_twin
 from wdro_model.objectives.integration.separable.slice import Separable, separable_refusal
-from wdro_model.objectives.integration.tilted import Tilted, tilted_refusal
+from wdro_model.objectives.integration.tilted import Gaussian, Tilted, tilted_refusal
 
 __all__ = ["STRATEGIES", "Choice", "Integration", "Scales", "Slice", "Stream", "choose"]
 

@@ -24,13 +24,12 @@ from wdro_model.objectives.integration.cells import (
     cell_diagnostics,
     normal_log_masses,
 )
-from wdro_model.objectives.integration.importance.frame import (
+from wdro_model.objectives.integration.frame import (
     Frame,
     affine_dual,
     frame_of,
     typical_radius,
 )
-from wdro_model.objectives.integration.importance.targets import blocks, probe
 from wdro_model.objectives.integration.inner_integral import (
     ROBUST,
     Integration,
@@ -39,6 +38,7 @@ from wdro_model.objectives.integration.inner_integral import (
     Stream,
 )
 from wdro_model.objectives.integration.normal import HALF_LOG_2PI
+from wdro_model.objectives.integration.targets import blocks, probe
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.samples import SampleShares
 from wdro_model.uncertainty.supports import Polyhedron

@@ -20,7 +20,7 @@ from itertools import pairwise, product
 import numpy as np
 from numpy.polynomial import legendre
 
-from wdro_model.objectives.integration.importance.frame import Frame
+from wdro_model.objectives.integration.frame import Frame
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.supports import Polyhedron

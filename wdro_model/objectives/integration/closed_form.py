@@ -19,7 +19,7 @@ import numpy as np
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.importance.frame import frame_of
+from wdro_model.objectives.integration.frame import frame_of
 from wdro_model.objectives.integration.inner_integral import (
     ROBUST,
     Integration,

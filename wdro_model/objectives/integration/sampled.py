@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from scipy.special import ndtri
+from scipy.stats import qmc
 from scipy.stats import t as student
 
 from wdro_model.loss.batched import FlatPullback
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.importance.draws import BLOCKS, block_variance
 from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array, Diagnostics
@@ -197,3 +199,90 @@ def heavy_share(weights: Array, shares: SampleShares) -> float:
     logs = np.log(np.maximum(largest, 1e-300))
     rate = logs[:, :-1].mean(axis=1) - logs[:, -1]
     return float(shares.total((rate > HEAVY_RATE).astype(float)))
+
+
+# ------------------------------
+# Quasi-Monte-Carlo noise in independent blocks, which tell the error of means over all of them
+
+
+BLOCKS = 8
+FEWEST_BLOCKS = 4
+"""Fewer blocks do not tell an error."""
+MOST_GAIN = 3.0
+"""Even spread is believed to lower a standard error by this factor at most."""
+NET_DIMENSIONS = 40
+"""Coordinates that are spread evenly; if there are more, they are independent."""
+BITS = 30
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Random numbers of S draws for each of K samples."""
+
+    normal: Array
+    """(K, S, r)"""
+    uniform: Array
+    """Numbers that choose the component (K, S), the same for a point and its mirror image."""
+
+
+def block_size(count: int) -> int:
+    """Points of one block, an even number; the last block may have fewer."""
+    return 2 * max(1, -(-count // (2 * BLOCKS)))
+
+
+def whole_blocks(count: float) -> int:
+    """The least number of draws from `count` on whose blocks are complete nets."""
+    return 2 * BLOCKS * 2 ** max(0, int(np.ceil(np.log2(max(count, 1.0) / (2 * BLOCKS)))))
+
+
+def draw_noise(stream: Stream, samples: Array, count: int, dimension: int) -> Noise:
+    """The random numbers of some samples."""
+    points = [_net(stream.generator(int(k)), count, dimension) for k in samples]
+    return Noise(np.stack([p[:, 1:] for p in points]), np.stack([p[:, 0] for p in points]))
+
+
+def _net(generator: np.random.Generator, count: int, dimension: int) -> Array:
+    """A uniform number and `dimension` normal ones for each point, (S, 1 + r)."""
+    size = block_size(count)
+    blocks, even = -(-count // size), dimension <= NET_DIMENSIONS
+    net = sobol(1 + (dimension if even else 0), size // 2)
+    shifts = generator.integers(2**BITS, size=(blocks, 1, net.shape[1]), dtype=np.int64)
+    points = ((net ^ shifts) + 0.5) / 2**BITS
+    normal = ndtri(points[:, :, 1:])
+    if not even:
+        normal = generator.standard_normal((blocks, size // 2, dimension))
+    pairs = np.stack([normal, -normal], axis=2)
+    both = np.concatenate([np.repeat(points[:, :, None, :1], 2, axis=2), pairs], axis=3)
+    return both.reshape(blocks * size, 1 + dimension)[:count]
+
+
+@lru_cache(maxsize=64)
+def sobol(dimension: int, count: int) -> Array:
+    """Points of a scrambled Sobol sequence, as whole numbers below 2^BITS."""
+    power = max(0, int(np.ceil(np.log2(count))))
+    points = qmc.Sobol(dimension, bits=BITS, seed=0).random_base2(power)
+    numbers = np.floor(points[:count] * 2**BITS).astype(np.int64)
+    numbers.setflags(write=False)
+    return numbers
+
+
+def block_variance(weights: Array) -> Array:
+    """The variance (K,) of log mean_s w_s, from blocks of normalised weights (K, S).
+
+    With block sums W_r of n_r draws each, sum_r (W_r - n_r/S)^2 R/(R - 1). So few blocks may agree
+    by chance: no more is believed to be gained over independent draws than a factor.
+    """
+    count = weights.shape[1]
+    alone = _spread_of_sums(weights, np.arange(count))
+    starts = np.arange(0, count, block_size(count))
+    if len(starts) < FEWEST_BLOCKS:
+        return alone
+    return np.maximum(_spread_of_sums(weights, starts), alone / MOST_GAIN**2)
+
+
+def _spread_of_sums(weights: Array, starts: Array) -> Array:
+    """sum_r (W_r - n_r/S)^2 R/(R - 1) for the blocks that begin at `starts`, (K,)."""
+    sums = np.add.reduceat(weights, starts, axis=1)
+    expected = np.diff(np.append(starts, weights.shape[1])) / weights.shape[1]
+    blocks = len(starts)
+    return ((sums - expected) ** 2).sum(axis=1) * blocks / max(1, blocks - 1)

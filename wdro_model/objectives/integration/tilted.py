@@ -24,47 +24,15 @@ estimate).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from wdro_model.loss.batched import BatchedLoss, FlatLoss
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint, minimise_dual
-from wdro_model.objectives.integration.importance.draws import (
-    Noise,
-    Rejection,
-    draw_noise,
-    fit_mixture,
-)
-from wdro_model.objectives.integration.importance.frame import (
-    affine_dual,
-    frame_of,
-    reference_of,
-    typical_radius,
-)
-from wdro_model.objectives.integration.importance.modes import (
-    LIMITS,
-    across,
-    ascend,
-    clipped,
-    confined,
-    find_modes,
-    osculating,
-)
-from wdro_model.objectives.integration.importance.proposals import (
-    Component,
-    Correlated,
-    Mixture,
-    with_reference,
-)
-from wdro_model.objectives.integration.importance.targets import (
-    PieceLines,
-    Tilt,
-    piece_lines,
-    piece_mixture,
-    tangents,
-)
+from wdro_model.objectives.integration.frame import affine_dual, frame_of, typical_radius
 from wdro_model.objectives.integration.inner_integral import (
     AUDIT_STREAM,
     PILOT_STREAM,
@@ -74,9 +42,41 @@ from wdro_model.objectives.integration.inner_integral import (
     Slice,
     Stream,
 )
-from wdro_model.objectives.integration.sampled import Draws, SampledIntegration
+from wdro_model.objectives.integration.modes import (
+    LIMITS,
+    across,
+    ascend,
+    clipped,
+    confined,
+    find_modes,
+    osculating,
+)
+from wdro_model.objectives.integration.proposals import (
+    Component,
+    Correlated,
+    Mixture,
+    Rejection,
+    fit_mixture,
+    reference_of,
+    with_reference,
+)
+from wdro_model.objectives.integration.sampled import (
+    Draws,
+    Noise,
+    SampledIntegration,
+    draw_noise,
+)
+from wdro_model.objectives.integration.targets import (
+    PieceLines,
+    Tilt,
+    piece_lines,
+    piece_mixture,
+    tangents,
+)
+from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.samples import SampleShares
+from wdro_model.uncertainty.sampling import GaussianSampler
 
 PROPOSAL_ENTRIES = 2**24
 """Proposals of all samples are kept up to this many numbers, and found again for each use beyond
@@ -431,3 +431,62 @@ def search_missed(
     places.sort(key=lambda item: -item[0])
     largest = np.array([place for _, place in places[: AUDIT.most_places]]).reshape(-1, r)
     return Missed(np.log1p(extra * scale), largest)
+
+
+# ------------------------------
+# The paper's estimator: draws from the reference Gaussian
+
+
+AUDIT_DRAWS = 64
+"""Draws around the modes of each sample that is integrated again."""
+MOST_ERRORS = 4.0
+"""Standard errors up to which two estimates of one integral may differ."""
+
+
+class Gaussian(SampledIntegration):
+    """Plain Monte Carlo from the reference measure, S draws per sample."""
+
+    name = "gaussian"
+
+    def __init__(self, model: RobustModel, scales: Scales) -> None:
+        super().__init__(model, scales)
+        self._sampler = GaussianSampler(self.joint, self.cost.frozen)
+        self._buffer = np.empty((0, self.joint.dimension))
+
+    def describe(self) -> str:
+        return (
+            f"Monte Carlo: {self.draws} draws from the reference Gaussian for each sample "
+            "(the paper's estimator)"
+        )
+
+    def draw(self, samples: Array, stream: Stream) -> Draws:
+        return self.draw_many(samples, stream, self.draws)
+
+    def draw_many(self, samples: Array, stream: Stream, count: int) -> Draws:
+        """`count` draws for each sample, in a buffer that the next call overwrites."""
+        if len(self._buffer) < len(samples) * count:
+            self._buffer = np.empty((len(samples) * count, self.joint.dimension))
+        costs = np.empty((len(samples), count))
+        for i, k in enumerate(samples):
+            centers = np.broadcast_to(self.joint.matrix[k], (count, self.joint.dimension))
+            points = self._sampler.draw(centers, self.sigma, stream.generator(int(k)))
+            self._buffer[i * count : (i + 1) * count] = points
+            costs[i] = self.cost(centers, points)
+        return Draws(self._buffer[: len(samples) * count], costs)
+
+    def audit(self, diagnostics: Diagnostics, x: Array, dual: float) -> Diagnostics:
+        """The diagnostics, with the distance to draws that follow the density as missed mass."""
+        rows = spaced_indices(self.joint.size, AUDITED_SAMPLES)
+        other = Tilted(self.model, replace(self.scales, draws=AUDIT_DRAWS))
+        values, errors = [], []
+        try:
+            for rule in (self, other):
+                rule.refresh(x, dual)
+                inner = rule.slice(x, rows, AUDIT_STREAM)
+                values.append(inner.at(dual).value)
+                known = inner.diagnostics(dual)
+                errors.append(0.0 if known is None else known.standard_error)
+        except (OutOfTime, NotImplementedError):  # no time, or no gradient in the data
+            return diagnostics
+        apart, error = abs(values[1] - values[0]), math.hypot(*errors)
+        return diagnostics if apart <= MOST_ERRORS * error else diagnostics.worse_by(0.0, apart)

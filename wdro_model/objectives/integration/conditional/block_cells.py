@@ -21,9 +21,9 @@ from wdro_model.objectives.integration.cells import CellIntegral, Resolved, cell
 from wdro_model.objectives.integration.conditional.integral import Slopes
 from wdro_model.objectives.integration.conditional.loss import looked
 from wdro_model.objectives.integration.conditional.table import TableLoss
-from wdro_model.objectives.integration.importance.targets import blocks
 from wdro_model.objectives.integration.inner_integral import Slice
 from wdro_model.objectives.integration.normal import HALF_LOG_2PI
+from wdro_model.objectives.integration.targets import blocks
 from wdro_model.solvers.objective import Array, Diagnostics
 from wdro_model.uncertainty.samples import SampleShares
 

@@ -54,8 +54,7 @@ from wdro_model.objectives.integration.conditional.nodes import (
 )
 from wdro_model.objectives.integration.conditional.slice import KEPT_ENTRIES, ConditionalSlice
 from wdro_model.objectives.integration.conditional.table import BlockTable, TableLoss, Tables
-from wdro_model.objectives.integration.importance.frame import Frame, frame_of
-from wdro_model.objectives.integration.importance.targets import blocks
+from wdro_model.objectives.integration.frame import Frame, frame_of
 from wdro_model.objectives.integration.inner_integral import (
     EMPIRICAL,
     Divergence,
@@ -63,6 +62,7 @@ from wdro_model.objectives.integration.inner_integral import (
     Scales,
     Stream,
 )
+from wdro_model.objectives.integration.targets import blocks
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.samples import SampleShares

@@ -19,9 +19,9 @@ from functools import cached_property
 
 import numpy as np
 
-from wdro_model.objectives.integration.importance.frame import Frame
-from wdro_model.objectives.integration.importance.proposals import Bounds
+from wdro_model.objectives.integration.frame import Frame
 from wdro_model.objectives.integration.normal import TruncatedNormal, truncated_normal
+from wdro_model.objectives.integration.proposals import Bounds
 from wdro_model.solvers.objective import Array
 
 VISIBLE = 6.5

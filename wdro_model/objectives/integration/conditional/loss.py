@@ -33,9 +33,9 @@ from wdro_model.loss.atoms.quadratic import StructuredAtom
 from wdro_model.loss.expressions import Walk
 from wdro_model.loss.polynomial import Degrees, degree
 from wdro_model.objectives.integration.conditional.integral import BlockIntegral, Slopes
-from wdro_model.objectives.integration.importance.frame import Frame
-from wdro_model.objectives.integration.importance.proposals import Bounds
-from wdro_model.objectives.integration.importance.targets import probe
+from wdro_model.objectives.integration.frame import Frame
+from wdro_model.objectives.integration.proposals import Bounds
+from wdro_model.objectives.integration.targets import probe
 from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:

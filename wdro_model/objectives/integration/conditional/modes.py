@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wdro_model.objectives.integration.importance.modes import Target, ascend, clipped
-from wdro_model.objectives.integration.importance.proposals import (
+from wdro_model.objectives.integration.inner_integral import Divergence
+from wdro_model.objectives.integration.modes import Target, ascend, clipped
+from wdro_model.objectives.integration.proposals import (
     Bounds,
     Component,
     component,
     reachable,
 )
-from wdro_model.objectives.integration.inner_integral import Divergence
 from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:

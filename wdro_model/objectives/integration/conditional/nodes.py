@@ -30,9 +30,10 @@ from wdro_model.objectives.integration.conditional.modes import (
     tracked,
     unknown,
 )
-from wdro_model.objectives.integration.importance.frame import Frame, reference_of
-from wdro_model.objectives.integration.importance.modes import clipped
-from wdro_model.objectives.integration.importance.proposals import HALF_LOG_2PI
+from wdro_model.objectives.integration.frame import Frame
+from wdro_model.objectives.integration.modes import clipped
+from wdro_model.objectives.integration.normal import HALF_LOG_2PI
+from wdro_model.objectives.integration.proposals import reference_of
 from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:

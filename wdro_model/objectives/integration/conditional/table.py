@@ -43,7 +43,7 @@ from wdro_model.objectives.integration.conditional.integral import (
     Slopes,
 )
 from wdro_model.objectives.integration.conditional.modes import FREE_SIDE
-from wdro_model.objectives.integration.importance.frame import Frame
+from wdro_model.objectives.integration.frame import Frame
 from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:

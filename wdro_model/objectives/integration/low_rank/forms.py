@@ -18,7 +18,7 @@ from wdro_model.loss.per_sample import Stacked
 from wdro_model.loss.polynomial import AffineForms, affine_forms, degree
 from wdro_model.loss.structure import convexity_in_data
 from wdro_model.model import RobustModel
-from wdro_model.objectives.integration.importance.frame import as_slice
+from wdro_model.objectives.integration.frame import as_slice
 from wdro_model.objectives.integration.lines import Exponent
 from wdro_model.objectives.integration.low_rank.table import compact
 from wdro_model.solvers.objective import Array

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wdro_model.objectives.integration.importance.modes import ascend
 from wdro_model.objectives.integration.inner_integral import Divergence
 from wdro_model.objectives.integration.lines import (
     CONVEX,
@@ -25,6 +24,7 @@ from wdro_model.objectives.integration.lines import (
     whole_lines,
 )
 from wdro_model.objectives.integration.low_rank.forms import Outer
+from wdro_model.objectives.integration.modes import ascend
 from wdro_model.objectives.integration.normal import (
     HALF_LOG_2PI,
     TiltedLaw,

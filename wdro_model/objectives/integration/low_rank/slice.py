@@ -23,7 +23,7 @@ import numpy as np
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.importance.frame import as_slice, frame_of
+from wdro_model.objectives.integration.frame import as_slice, frame_of
 from wdro_model.objectives.integration.inner_integral import (
     INFINITE,
     ROBUST,

@@ -22,7 +22,7 @@ import numpy as np
 
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.importance.frame import as_slice, box_of
+from wdro_model.objectives.integration.frame import as_slice, box_of
 from wdro_model.objectives.integration.inner_integral import (
     INFINITE,
     ROBUST,

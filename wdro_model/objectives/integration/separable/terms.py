@@ -30,7 +30,7 @@ from wdro_model.loss.per_sample import Stacked
 from wdro_model.loss.polynomial import Degrees, additive_terms, dependence, selected
 from wdro_model.loss.structure import convexity_in_data
 from wdro_model.model import Memory, RobustModel
-from wdro_model.objectives.integration.importance.frame import box_of
+from wdro_model.objectives.integration.frame import box_of
 from wdro_model.objectives.integration.low_rank.forms import low_rank_refusal
 from wdro_model.objectives.integration.normal import envelope
 from wdro_model.solvers.objective import Array

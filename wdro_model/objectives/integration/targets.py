@@ -16,9 +16,9 @@ from functools import cached_property
 import numpy as np
 
 from wdro_model.loss.batched import FlatLoss
-from wdro_model.objectives.integration.importance.frame import Frame
-from wdro_model.objectives.integration.importance.modes import LEAST_SHARE, LIMITS, ascend
-from wdro_model.objectives.integration.importance.proposals import (
+from wdro_model.objectives.integration.frame import Frame
+from wdro_model.objectives.integration.modes import LIMITS, ascend
+from wdro_model.objectives.integration.proposals import (
     Bounds,
     Mixture,
     component,
@@ -71,7 +71,7 @@ def piece_mixture(
         h = ((slope / epsilon - 0.5 * one.anchor / variance) * one.anchor).sum(axis=1)
         masses.append(at_samples[:, j] / epsilon + h - one.log_density(one.anchor[:, None])[:, 0])
         components.append(one)
-    return mixture(components, np.stack(masses, axis=1), LEAST_SHARE, LIMITS.mass_window)
+    return mixture(components, np.stack(masses, axis=1))
 
 
 # ------------------------------

@@ -21,7 +21,6 @@ from scipy import sparse
 from scipy.optimize import nnls
 
 from wdro_model.loss.batched import FlatLoss
-from wdro_model.objectives.integration.importance.proposals import Component, component
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
@@ -251,13 +250,6 @@ def frame_of(
             if p.support.bounds(p.shape) is None and moves[where].any()
         ),
     )
-
-
-def reference_of(frame: Frame, samples: Array) -> Component:
-    """The reference of these samples, truncated to the box, in the moves."""
-    bounds = frame.bounds(samples)
-    shape = (1 if bounds is None else len(samples), frame.dimension)
-    return component(np.zeros(shape), np.broadcast_to(np.sqrt(frame.spread), shape), bounds)
 
 
 def as_slice(indices: Array) -> Array | slice:

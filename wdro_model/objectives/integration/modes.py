@@ -19,7 +19,9 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from wdro_model.objectives.integration.importance.proposals import (
+from wdro_model.objectives.integration.inner_integral import Divergence
+from wdro_model.objectives.integration.proposals import (
+    MASS_WINDOW,
     Bounds,
     Component,
     Correlated,
@@ -29,7 +31,6 @@ from wdro_model.objectives.integration.importance.proposals import (
     mixture,
     reachable,
 )
-from wdro_model.objectives.integration.inner_integral import Divergence
 from wdro_model.solvers.objective import Array
 
 
@@ -48,8 +49,6 @@ class Tolerances:
     pieces as steep as numbers allow. Powers of the data up to the twelfth are finite there."""
     new_mode: float = float(np.log(1.5))
     """A mode is new where h lies so far above the height that the modes before predict."""
-    mass_window: float = 20.0
-    """Modes of a log mass so far below the best are left out of a mixture."""
     most_modes: int = 16
     """Modes kept for each sample."""
     second_starts: int = 8
@@ -70,8 +69,6 @@ class Tolerances:
 
 
 LIMITS = Tolerances()
-LEAST_SHARE = 0.05
-"""The least share of a mode in a mixture."""
 RAY_POINTS = 2.0 ** np.arange(-1, 8)
 """Points of a ray, in deviations."""
 DIFFERENCE_STEPS = (1.0, 0.1, 1e-3)
@@ -416,7 +413,7 @@ class Modes:
         deviation = np.sqrt(np.broadcast_to(self.target.variance(self.owners, zero), zero.shape))
         top = np.max(self.masses, axis=0)[:, None]
         left = np.isfinite(values) & (values > self.expected(points) + LIMITS.new_mode)
-        left &= values > top - 10 * LIMITS.mass_window
+        left &= values > top - 10 * MASS_WINDOW
         scaled, rows = points / deviation[:, None], np.arange(len(self.owners))
         starts, alive = [], []
         for _ in range(count):
@@ -432,9 +429,7 @@ class Modes:
         """The Gaussians, weighted by the masses of their modes."""
         if not self.components:
             raise Divergence
-        return mixture(
-            self.components, np.stack(self.masses, axis=1), LEAST_SHARE, LIMITS.mass_window
-        )
+        return mixture(self.components, np.stack(self.masses, axis=1))
 
 
 def find_modes(

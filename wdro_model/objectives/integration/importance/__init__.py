@@ -1,1 +1,0 @@
-"""Importance sampling: modes of the tilted density, and proposals that cover them."""
