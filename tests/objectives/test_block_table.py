@@ -207,7 +207,7 @@ def test_samples_with_labels_of_their_own_have_no_common_table():
     model = wdro.Problem(cp.Minimize(loss), [x <= 2], wdro.WassersteinBall(0.05, cost))._model
     rule = Conditional(model, Scales(0.1, 0.2, 20))
     assert rule._tables.at(np.ones(2)) is None
-    assert np.isfinite(rule.slice(np.ones(2), np.arange(40), Stream(0)).at(5.0).value)
+    assert np.isfinite(rule.slice(np.ones(2), np.arange(40), Stream(0)).evaluate(5.0).value)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 33])
@@ -235,7 +235,7 @@ def test_cells_read_the_same_off_a_table(loss, tight, monkeypatch):
         rule.refresh(x, 2.0)
         rule.unresolved[:] = True
         inner = rule.slice(x, np.arange(SAMPLES), Stream(0))
-        return inner.at(2.0), inner.gradient(2.0), rule._tables.at(x)
+        return inner.evaluate(2.0), inner.gradient(2.0), rule._tables.at(x)
 
     point, gradient, table = found()
     assert table is not None

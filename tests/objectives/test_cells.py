@@ -105,7 +105,7 @@ def test_lines_are_those_of_scipy(cost, support):
     loss += cp.sum(cp.logistic(3 * (z - x)))
     model = compiled(loss, cost=given)
     for epsilon, sigma, dual in ((0.3, 0.4, 0.8), (0.01, 0.4, 6.0), (0.002, 2.0, 9.0)):
-        found = sliced(model, epsilon, sigma, [0.9]).at(dual)
+        found = sliced(model, epsilon, sigma, [0.9]).evaluate(dual)
         wanted = [
             line_integral(0.9, row, plain, dual, epsilon, sigma, low, high) for row in rows[:, 0]
         ]
@@ -163,7 +163,7 @@ def test_planes_are_those_of_scipy(cost, support):
     x, a = cp.Variable(2), np.array([0.8, -0.5])
     loss = cp.logistic(2 * (z @ x)) + cp.norm(z - np.array([0.3, 0.3]))
     model = compiled(loss, cost=given)
-    found = sliced(model, epsilon, sigma, a).at(dual)
+    found = sliced(model, epsilon, sigma, a).evaluate(dual)
 
     def tilt(u, v):
         f = np.logaddexp(0, 2 * (u * a[0] + v * a[1])) + np.hypot(u - 0.3, v - 0.3)
@@ -205,7 +205,7 @@ def test_a_maximum_on_a_triangle_has_the_mass_of_its_corners():
     slope = np.array([1.0, 0.3])
     model = compiled(x @ z, cost=power(1.5))
     epsilon, sigma = 1e-5, 3.0
-    found = sliced(model, epsilon, sigma, slope).at(0.0)
+    found = sliced(model, epsilon, sigma, slope).evaluate(0.0)
     best = np.linalg.solve([[0.1, -1.0], [1.0, 1.0]], [0.9, 1.1])
     assert found.value == pytest.approx(slope @ best, abs=40 * epsilon)
     assert found.value < slope @ best
@@ -241,7 +241,7 @@ def test_exponential_losses_on_boxes_have_all_their_modes(epsilon):
     inner = sliced(model, epsilon, sigma, slope)
 
     def at(log_dual):
-        return float(np.exp(log_dual)) * radius + inner.at(float(np.exp(log_dual))).value
+        return float(np.exp(log_dual)) * radius + inner.evaluate(float(np.exp(log_dual))).value
 
     found = minimize_scalar(at, bounds=(-3, 4), method="bounded", options={"xatol": 1e-9}).fun
     side = np.linspace(-1, 1, 401)
@@ -312,8 +312,8 @@ def test_losses_with_many_modes():
         1.0,
     )
     value, mean = reference.at(dual)
-    assert found.at(dual).value == pytest.approx(value, abs=1e-7 * epsilon + 1e-9)
-    assert -found.at(dual).slope == pytest.approx(mean, rel=1e-5)
+    assert found.evaluate(dual).value == pytest.approx(value, abs=1e-7 * epsilon + 1e-9)
+    assert -found.evaluate(dual).slope == pytest.approx(mean, rel=1e-5)
 
 
 def test_far_modes_are_found():
@@ -321,7 +321,7 @@ def test_far_modes_are_found():
     z = wdro.UncertainParameter(1, samples=[[0.0]])
     x = cp.Variable(1)
     model = compiled(cp.sum(1000.0 * cp.multiply(x, cp.pos(z - 50.0))))
-    found = sliced(model, 1.0, 1.0, [1.0]).at(0.0)
+    found = sliced(model, 1.0, 1.0, [1.0]).evaluate(0.0)
     # log of the mass of N(0, 1) tilted by 1000 (z - 50) above 50, and of the rest below.
     assert found.value == pytest.approx(1000.0**2 / 2 - 50_000.0, rel=1e-12)
 
@@ -343,10 +343,11 @@ def test_derivatives_are_those_of_differences(support):
     gradient, step = inner.gradient(dual), 1e-4
     for i, direction in enumerate(np.eye(2)):
         ahead, back = (
-            sliced(model, 0.05, 0.4, x + s * step * direction, 1e-8).at(dual).value for s in (1, -1)
+            sliced(model, 0.05, 0.4, x + s * step * direction, 1e-8).evaluate(dual).value
+            for s in (1, -1)
         )
         assert gradient[i] == pytest.approx((ahead - back) / (2 * step), abs=2e-5)
-    ahead, here, back = (inner.at(dual + s * step) for s in (1, 0, -1))
+    ahead, here, back = (inner.evaluate(dual + s * step) for s in (1, 0, -1))
     assert here.slope == pytest.approx((ahead.value - back.value) / (2 * step), rel=1e-5)
     assert here.curvature == pytest.approx((ahead.slope - back.slope) / (2 * step), rel=1e-3)
 
@@ -357,9 +358,9 @@ def test_cells_of_one_decision_serve_the_next():
     for step in np.linspace(0, 1, 12):
         x = np.array([0.4 - step, -0.7 + 2 * step])
         inner = rule.slice(x, samples, Stream(0))
-        found, gradient = inner.at(1.0 + step), inner.gradient(1.0 + step)
+        found, gradient = inner.evaluate(1.0 + step), inner.gradient(1.0 + step)
         fresh = sliced(model, 0.02, 0.4, x)
-        assert found.value == pytest.approx(fresh.at(1.0 + step).value, abs=1e-6 * 0.02)
+        assert found.value == pytest.approx(fresh.evaluate(1.0 + step).value, abs=1e-6 * 0.02)
         np.testing.assert_allclose(gradient, fresh.gradient(1.0 + step), atol=5e-5)
 
 
@@ -371,14 +372,14 @@ def test_where_the_loss_outgrows_the_cost():
     model = compiled(cp.sum(cp.multiply(x, z**2)) + 0 * cp.norm(z))
     epsilon, sigma = 0.1, 0.5
     inner = sliced(model, epsilon, sigma, [1.0, 0.2])
-    assert np.isposinf(inner.at(0.79).value)
-    assert np.isneginf(inner.at(0.5).slope)
+    assert np.isposinf(inner.evaluate(0.79).value)
+    assert np.isneginf(inner.evaluate(0.5).slope)
     with pytest.raises(FloatingPointError, match="infinite"):
         inner.gradient(0.5)
     for dual in (0.81, 1.0, 3.0):
         bend = 1 + 2 * sigma**2 * (dual - np.array([1.0, 0.2])) / epsilon
         wanted = -0.5 * epsilon * np.log(bend).sum()
-        assert inner.at(dual).value == pytest.approx(wanted, abs=1e-7)
+        assert inner.evaluate(dual).value == pytest.approx(wanted, abs=1e-7)
 
 
 def test_coordinates_that_stay_do_not_count():
@@ -390,12 +391,12 @@ def test_coordinates_that_stay_do_not_count():
     cost = wdro.costs.SquaredEuclidean(weights={y: np.inf})
     model = compiled(cp.logistic(-y * (z @ x)), cost=cost)
     assert choose(model, None).name == "cells"
-    found = sliced(model, 0.05, 0.5, [1.0, -2.0]).at(0.4).value
+    found = sliced(model, 0.05, 0.5, [1.0, -2.0]).evaluate(0.4).value
     alone = []
     for row, label in zip(rows, labels):
         own = wdro.UncertainParameter(2, samples=row[None], support=wdro.supports.Box(-1.0, 1.0))
         other = compiled(cp.logistic(-label * (own @ x)))
-        alone.append(sliced(other, 0.05, 0.5, [1.0, -2.0]).at(0.4).value)
+        alone.append(sliced(other, 0.05, 0.5, [1.0, -2.0]).evaluate(0.4).value)
     assert found == pytest.approx(np.mean(alone), abs=1e-9)
 
 
@@ -460,4 +461,4 @@ def test_losses_that_are_not_defined_are_refused():
     x = cp.Variable(1, nonneg=True)
     model = compiled(-cp.sum(cp.log(z + x)), cost=wdro.costs.Norm(1))
     with pytest.raises(FloatingPointError, match="not defined"):
-        sliced(model, 0.5, 1.0, [0.2]).at(0.1)
+        sliced(model, 0.5, 1.0, [0.2]).evaluate(0.1)

@@ -77,7 +77,7 @@ def test_value_and_gradients_against_quadrature(d, support, weighted, rng):
 
     for dual in (0.0, 0.4, 3.0):
         inner = strategy.slice(x, np.arange(4), STREAM)
-        point = inner.at(dual)
+        point = inner.evaluate(dual)
         assert point.value == pytest.approx(phi(x, dual), abs=1e-8)
         h = 1e-5
         if dual > 0:
@@ -91,8 +91,8 @@ def test_curvature_on_the_whole_space_is_the_second_derivative(rng):
     strategy, _ = build(rng.normal(size=(3, 4)), epsilon=0.2, sigma=0.3)
     inner = strategy.slice(np.array([0.5, 0.5]), np.arange(3), STREAM)
     h = 1e-5
-    numeric = (inner.at(0.7 + h).slope - inner.at(0.7 - h).slope) / (2 * h)
-    assert inner.at(0.7).curvature == pytest.approx(numeric, rel=1e-6)
+    numeric = (inner.evaluate(0.7 + h).slope - inner.evaluate(0.7 - h).slope) / (2 * h)
+    assert inner.evaluate(0.7).curvature == pytest.approx(numeric, rel=1e-6)
 
 
 def test_mahalanobis_cost_is_diagonal_in_its_eigenvectors(rng):
@@ -112,8 +112,8 @@ def test_mahalanobis_cost_is_diagonal_in_its_eigenvectors(rng):
         loss=lambda x, xi: cp.sum_squares(x) + xi @ (vectors.T @ (A @ x + 1)),
     )
     one, two = (s.slice(x, np.arange(5), STREAM) for s in (strategy, turned))
-    assert one.at(dual).value == pytest.approx(two.at(dual).value, rel=1e-12)
-    assert one.at(dual).slope == pytest.approx(two.at(dual).slope, rel=1e-12)
+    assert one.evaluate(dual).value == pytest.approx(two.evaluate(dual).value, rel=1e-12)
+    assert one.evaluate(dual).slope == pytest.approx(two.evaluate(dual).slope, rel=1e-12)
     assert one.gradient(dual) == pytest.approx(two.gradient(dual), rel=1e-10)
 
 
@@ -133,7 +133,7 @@ def test_a_box_may_leave_coordinates_without_an_end(rng):
         ]
     )
     inner = strategy.slice(x, np.arange(4), STREAM)
-    assert inner.at(dual).value == pytest.approx(phi, abs=1e-8)
+    assert inner.evaluate(dual).value == pytest.approx(phi, abs=1e-8)
     assert np.isfinite(inner.gradient(dual)).all()
 
 
@@ -153,7 +153,7 @@ def test_frozen_coordinates_do_not_move(rng):
             * 0.1
             / 6
         )
-    assert inner.at(dual).value == pytest.approx(phi, abs=1e-9)
+    assert inner.evaluate(dual).value == pytest.approx(phi, abs=1e-9)
 
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-4, 1.0])
@@ -175,7 +175,7 @@ def test_tails_are_finite_and_silent(epsilon, support, inside):
         for x in (np.zeros(2), np.array([1.0, -1.0])):
             inner = strategy.slice(x, np.arange(3), STREAM)
             for dual in (0.0, 1e-6, 1.0, 1e6):
-                point = inner.at(dual)
+                point = inner.evaluate(dual)
                 assert np.isfinite([point.value, point.slope]).all()
                 assert point.slope <= 0
                 assert np.isfinite(inner.gradient(dual)).all()
@@ -189,8 +189,8 @@ def test_small_epsilon_approaches_the_supremum_on_a_box(rng):
     moves = np.clip(slope / (2 * dual), -data, 1 - data)
     sup = x @ x + ((data + moves) @ slope - dual * (moves**2).sum(axis=1)).mean()
     inner = strategy.slice(x, np.arange(4), STREAM)
-    assert inner.at(dual).value == pytest.approx(sup, abs=1e-5)
-    assert -inner.at(dual).slope == pytest.approx((moves**2).sum(axis=1).mean(), abs=1e-4)
+    assert inner.evaluate(dual).value == pytest.approx(sup, abs=1e-5)
+    assert -inner.evaluate(dual).slope == pytest.approx((moves**2).sum(axis=1).mean(), abs=1e-4)
 
 
 @pytest.mark.parametrize("d", [2, 100_000])
@@ -207,7 +207,7 @@ def test_smoothed_margin_is_a_fixed_fraction_of_the_exact_one(d, kappa, fraction
     scales = Scales(kappa * np.sqrt(rho) * size / (2 * d), np.sqrt(rho / (2 * d)))
     strategy = ClosedForm(model, scales)
     inner = strategy.slice(np.ones(1), np.arange(1), STREAM)
-    margin = minimise_dual(inner.at, rho).value
+    margin = minimise_dual(inner.evaluate, rho).value
     assert margin / (np.sqrt(rho) * size) == pytest.approx(fraction, abs=0.006)
 
 
@@ -219,5 +219,5 @@ def test_subset_of_the_samples(rng):
         x = np.array([0.1, 0.4])
         one = whole.slice(x, np.array([1, 4]), STREAM)
         two = part.slice(x, np.arange(2), STREAM)
-        assert one.at(0.5).value == pytest.approx(two.at(0.5).value, rel=1e-12)
+        assert one.evaluate(0.5).value == pytest.approx(two.evaluate(0.5).value, rel=1e-12)
         assert one.gradient(0.5) == pytest.approx(two.gradient(0.5), rel=1e-12)

@@ -95,7 +95,7 @@ def test_traffic_loss_agrees_with_a_grid_over_all_the_data(dual, epsilon, atom):
         **bounds(model),
     )
     rule = conditional(model, epsilon, sigma)
-    point = at_point(rule, model, x, dual).at(dual)
+    point = at_point(rule, model, x, dual).evaluate(dual)
     assert rule.exact
     assert point.value == pytest.approx(truth[0], rel=2e-4)
     assert point.slope == pytest.approx(truth[1], rel=2e-3)
@@ -116,12 +116,12 @@ def test_unbounded_times_agree_with_a_grid_and_give_a_curvature():
         **bounds(model),
     )
     inner = at_point(conditional(model, epsilon, sigma), model, x, dual)
-    assert inner.at(dual).value == pytest.approx(truth[0], rel=1e-4)
+    assert inner.evaluate(dual).value == pytest.approx(truth[0], rel=1e-4)
     h = 1e-4
-    slope = (inner.at(dual + h).value - inner.at(dual - h).value) / (2 * h)
-    curvature = (inner.at(dual + h).slope - inner.at(dual - h).slope) / (2 * h)
-    assert inner.at(dual).slope == pytest.approx(slope, rel=1e-6)
-    assert inner.at(dual).curvature == pytest.approx(curvature, rel=1e-5)
+    slope = (inner.evaluate(dual + h).value - inner.evaluate(dual - h).value) / (2 * h)
+    curvature = (inner.evaluate(dual + h).slope - inner.evaluate(dual - h).slope) / (2 * h)
+    assert inner.evaluate(dual).slope == pytest.approx(slope, rel=1e-6)
+    assert inner.evaluate(dual).curvature == pytest.approx(curvature, rel=1e-5)
 
 
 @pytest.mark.parametrize("support", [None, Box(-np.inf, np.inf), Nonnegative()])
@@ -132,12 +132,12 @@ def test_derivatives_agree_with_central_differences(support):
     inner = at_point(rule, model, x, dual)
 
     def value(point, at):
-        return rule.slice(point, everything(model), Stream(0)).at(at).value
+        return rule.slice(point, everything(model), Stream(0)).evaluate(at).value
 
     numeric = [(value(x + h * e, dual) - value(x - h * e, dual)) / (2 * h) for e in np.eye(4)]
     np.testing.assert_allclose(inner.gradient(dual), numeric, rtol=1e-6, atol=1e-7)
-    slope = (inner.at(dual + h).value - inner.at(dual - h).value) / (2 * h)
-    assert inner.at(dual).slope == pytest.approx(slope, rel=1e-6)
+    slope = (inner.evaluate(dual + h).value - inner.evaluate(dual - h).value) / (2 * h)
+    assert inner.evaluate(dual).slope == pytest.approx(slope, rel=1e-6)
 
 
 def test_many_links_agree_with_tilted_draws():
@@ -147,7 +147,9 @@ def test_many_links_agree_with_tilted_draws():
     draws = Tilted(model, Scales(epsilon, sigma, 4000))
     sampled = at_point(draws, model, x, dual)
     error = sampled.diagnostics(dual).standard_error
-    assert inner.at(dual).value == pytest.approx(sampled.at(dual).value, abs=5 * error + 1e-4)
+    assert inner.evaluate(dual).value == pytest.approx(
+        sampled.evaluate(dual).value, abs=5 * error + 1e-4
+    )
     np.testing.assert_allclose(inner.gradient(dual), sampled.gradient(dual), rtol=0.01)
 
 
@@ -156,12 +158,12 @@ def test_tilted_draws_settle_at_the_same_dual_variable():
     model = traffic(links=60, count=6, radius=0.2)
     x, epsilon, sigma = np.full(60, 0.9), 0.05, 0.05
     inner = conditional(model, epsilon, sigma).slice(x, everything(model), Stream(0))
-    exact = minimise_dual(inner.at, model.radius, 1.0)
+    exact = minimise_dual(inner.evaluate, model.radius, 1.0)
     rule = Tilted(model, Scales(epsilon, sigma, 200))
     for guess in (None, 0.1 * exact.dual, 20 * exact.dual):
         assert rule.settle_dual(x, guess) == pytest.approx(exact.dual, rel=0.03)
     sampled = rule.slice(x, everything(model), Stream(0))
-    found = minimise_dual(sampled.at, model.radius, exact.dual)
+    found = minimise_dual(sampled.evaluate, model.radius, exact.dual)
     assert found.dual == pytest.approx(exact.dual, rel=0.03)
     assert found.value == pytest.approx(exact.value, rel=1e-4)
     assert sampled.diagnostics(found.dual).effective_size > 100
@@ -174,10 +176,10 @@ def test_the_grid_follows_when_decision_and_dual_move_far():
     at_point(rule, model, x, 0.01)
     for _ in range(3):
         moved = rule.slice(y, everything(model), Stream(0))
-        dual = minimise_dual(moved.at, model.radius, 1.0).dual
+        dual = minimise_dual(moved.evaluate, model.radius, 1.0).dual
         moved.gradient(dual)
     truth = at_point(fresh, model, y, dual)
-    assert moved.at(dual).value == pytest.approx(truth.at(dual).value, rel=1e-5)
+    assert moved.evaluate(dual).value == pytest.approx(truth.evaluate(dual).value, rel=1e-5)
     np.testing.assert_allclose(moved.gradient(dual), truth.gradient(dual), rtol=1e-3)
 
 
@@ -188,7 +190,7 @@ def test_a_finer_grid_changes_nothing(monkeypatch):
     monkeypatch.setattr("wdro_model.objectives.integration.conditional.nodes.STEP", 0.3)
     monkeypatch.setattr("wdro_model.objectives.integration.conditional.nodes.EXTENT", 7.5)
     fine = at_point(conditional(model, 0.05, 0.3), model, x, dual)
-    assert usual.at(dual).value == pytest.approx(fine.at(dual).value, rel=1e-7)
+    assert usual.evaluate(dual).value == pytest.approx(fine.evaluate(dual).value, rel=1e-7)
     np.testing.assert_allclose(usual.gradient(dual), fine.gradient(dual), rtol=1e-5)
 
 
@@ -211,7 +213,7 @@ def test_two_far_modes_of_the_rest_are_covered():
         size=1500,
         **bounds(model),
     )
-    inner = at_point(conditional(model, epsilon, sigma), model, point, dual).at(dual)
+    inner = at_point(conditional(model, epsilon, sigma), model, point, dual).evaluate(dual)
     assert inner.value == pytest.approx(truth[0], rel=1e-4)
     assert inner.slope == pytest.approx(truth[1], rel=1e-3)
 
@@ -222,7 +224,7 @@ def test_the_atom_and_ordinary_atoms_are_integrated_alike():
         at_point(conditional(model, 0.1, 0.2), model, x, dual)
         for model in (traffic(links=4), traffic(links=4, atom=True))
     ]
-    points = [inner.at(dual) for inner in found]
+    points = [inner.evaluate(dual) for inner in found]
     assert points[0].value == pytest.approx(points[1].value, rel=1e-12)
     assert points[0].slope == pytest.approx(points[1].slope, rel=1e-10)
     np.testing.assert_allclose(*(inner.gradient(dual) for inner in found), rtol=1e-9)
@@ -277,7 +279,7 @@ def test_nodes_follow_the_dual_through_far_modes():
     rule.refresh(x, 50.0)
     for dual in (50.0, 12.0, 9.0, 7.5, 6.0, 2.0, 7.0, 8.5, 11.0, 40.0):
         truth = steep_truth(model, x, dual, epsilon, sigma)
-        point = rule.slice(x, everything(model), Stream(0)).at(dual)
+        point = rule.slice(x, everything(model), Stream(0)).evaluate(dual)
         assert point.value == pytest.approx(truth[0], abs=5e-3 * epsilon), dual
         assert point.slope == pytest.approx(truth[1], rel=5e-3), dual
 
@@ -291,7 +293,7 @@ def test_nodes_follow_the_decision_through_far_modes():
         x = np.array([value])
         truth = steep_truth(model, x, dual, epsilon, sigma)
         inner = rule.slice(x, everything(model), Stream(0))
-        assert inner.at(dual).value == pytest.approx(truth[0], abs=5e-3 * epsilon), value
+        assert inner.evaluate(dual).value == pytest.approx(truth[0], abs=5e-3 * epsilon), value
         h = 1e-4
         ends = [steep_truth(model, x + s * h, dual, epsilon, sigma)[0] for s in (1, -1)]
         assert inner.gradient(dual)[0] == pytest.approx((ends[0] - ends[1]) / (2 * h), rel=1e-3)
@@ -303,13 +305,13 @@ def test_a_minimum_where_a_sample_is_torn_between_two_modes():
     x, epsilon, sigma = np.array([0.7]), 0.02, 0.3
     rule = conditional(model, epsilon, sigma)
     inner = rule.slice(x, everything(model), Stream(0))
-    found = minimise_dual(inner.at, model.radius, inner.guess, trust=inner.trust)
+    found = minimise_dual(inner.evaluate, model.radius, inner.guess, trust=inner.trust)
     duals = found.dual * np.linspace(0.94, 1.06, 13)
     values = [d * model.radius + steep_truth(model, x, d, epsilon, sigma)[0] for d in duals]
     assert found.value == pytest.approx(min(values), rel=1e-4)
     assert abs(int(np.argmin(values)) - 6) <= 1
     # Started near by, in small steps, it is found again.
-    again = minimise_dual(inner.at, model.radius, 1.02 * found.dual, trust=1.01)
+    again = minimise_dual(inner.evaluate, model.radius, 1.02 * found.dual, trust=1.01)
     assert again.dual == pytest.approx(found.dual, rel=1e-5)
 
 
@@ -320,7 +322,7 @@ def test_heavy_congestion_agrees_with_quadrature():
     rule = conditional(model, epsilon, sigma)
     for dual in (20.0, 8.0, 4.0, 12.0):
         truth = by_panels(model, x, dual, epsilon, sigma, (8, 8, 20), 5)
-        point = rule.slice(x, everything(model), Stream(0)).at(dual)
+        point = rule.slice(x, everything(model), Stream(0)).evaluate(dual)
         assert point.value == pytest.approx(truth[0], abs=5e-3 * epsilon), dual
         assert point.slope == pytest.approx(truth[1], rel=5e-3), dual
 
@@ -333,7 +335,7 @@ def test_a_loss_that_outgrows_the_cost_is_infinite():
     problem = wdro.Problem(cp.Minimize(loss), [x >= 1, x <= 2], wdro.WassersteinBall(0.1))
     rule = conditional(problem._model, 0.1, 0.2)
     inner = rule.slice(np.array([1.0]), np.arange(2), Stream(0))
-    assert inner.at(1.0).value == np.inf
+    assert inner.evaluate(1.0).value == np.inf
     with pytest.raises(FloatingPointError, match="outgrows the cost"):
         inner.gradient(1.0)
     with pytest.raises(wdro.UnboundedError):
@@ -349,7 +351,9 @@ def test_fewer_nodes_come_close():
     assert easier is rule.surrogate()
     fine, coarse = (at_point(r, model, x, dual) for r in (rule, easier))
     assert coarse._values.size < fine._values.size / 5
-    assert coarse.at(dual).value == pytest.approx(fine.at(dual).value, abs=0.1 * epsilon)
+    assert coarse.evaluate(dual).value == pytest.approx(
+        fine.evaluate(dual).value, abs=0.1 * epsilon
+    )
     np.testing.assert_allclose(coarse.gradient(dual), fine.gradient(dual), rtol=5e-3)
 
 
@@ -358,7 +362,7 @@ def test_the_dual_of_fewer_nodes_is_taken_over():
     rule = conditional(model, 0.05, 0.2)
     easier, x = rule.surrogate(), np.array([0.5, 1.5, 1.0])
     first = easier.slice(x, everything(model), Stream(0))
-    dual = minimise_dual(first.at, model.radius, first.guess).dual
+    dual = minimise_dual(first.evaluate, model.radius, first.guess).dual
     first.gradient(dual)
     assert rule.slice(x, everything(model), Stream(0)).guess == dual
 
@@ -384,7 +388,7 @@ def test_deviations_of_any_kind_agree_with_quadrature_per_coordinate(support, sc
     values, pullback = model.loss(x, rows)
     slopes = pullback.in_data(np.ones(len(rows)), (time,))
     gains, moves = by_coordinates(model.joint, slopes, sigma, dual, 0.1)
-    assert inner.at(dual).value == pytest.approx(np.mean(values + gains), rel=1e-9)
+    assert inner.evaluate(dual).value == pytest.approx(np.mean(values + gains), rel=1e-9)
     rows[:, model.joint.slices[time]] += moves
     gradient = model.loss(x, rows)[1](np.full(len(rows), 1 / len(rows)))
     np.testing.assert_allclose(inner.gradient(dual), gradient, rtol=1e-7)
@@ -417,7 +421,7 @@ def test_the_smoothed_optimum_is_that_of_a_grid_of_decisions():
     def objective(point):
         rule.refresh(np.array([point]), 5.0)
         inner = rule.slice(np.array([point]), np.arange(4), Stream(0))
-        return minimise_dual(inner.at, 0.05, 5.0).value
+        return minimise_dual(inner.evaluate, 0.05, 5.0).value
 
     decisions = np.linspace(0.8, 1.25, 16) * float(x.value)
     assert value == pytest.approx(min(objective(d) for d in decisions), rel=1e-3)
@@ -428,8 +432,8 @@ def test_a_batch_is_the_mean_of_its_samples():
     rule = conditional(model, 0.1, 0.2)
     x, dual = np.array([0.5, 1.5, 2.0]), 1.5
     rule.refresh(x, dual)
-    single = [rule.slice(x, np.array([k]), Stream(0)).at(dual).value for k in range(5)]
-    batch = rule.slice(x, np.array([3, 0]), Stream(0)).at(dual).value
+    single = [rule.slice(x, np.array([k]), Stream(0)).evaluate(dual).value for k in range(5)]
+    batch = rule.slice(x, np.array([3, 0]), Stream(0)).evaluate(dual).value
     assert batch == pytest.approx(np.mean([single[3], single[0]]), rel=1e-12)
 
 
@@ -442,7 +446,7 @@ def test_chunks_and_slopes_that_are_not_kept_change_nothing(monkeypatch):
     monkeypatch.setattr("wdro_model.objectives.integration.conditional.slice.KEPT_ENTRIES", 0)
     parts = at_point(conditional(model, 0.1, 0.2), model, x, dual)
     assert len(parts._parts) > 1
-    assert parts.at(dual).value == pytest.approx(whole.at(dual).value, rel=1e-12)
+    assert parts.evaluate(dual).value == pytest.approx(whole.evaluate(dual).value, rel=1e-12)
     np.testing.assert_allclose(parts.gradient(dual), whole.gradient(dual), rtol=1e-10)
 
 
@@ -455,14 +459,14 @@ def test_the_dual_needs_no_further_evaluation_of_the_loss(monkeypatch):
         raise AssertionError("the loss was evaluated")
 
     monkeypatch.setattr(rule, "loss", refuse)
-    assert inner.at(1.0).value > inner.at(2.0).value > inner.at(4.0).value
+    assert inner.evaluate(1.0).value > inner.evaluate(2.0).value > inner.evaluate(4.0).value
 
 
 def test_one_sample_without_refresh_adapts_itself():
     model = traffic(links=2, count=1)
     rule = conditional(model, 0.05, 0.1)
     inner = rule.slice(np.array([1.0, 1.5]), np.array([0]), Stream(0))
-    minimum = minimise_dual(inner.at, model.radius, 1.0)
+    minimum = minimise_dual(inner.evaluate, model.radius, 1.0)
     assert np.isfinite(minimum.value)
     assert inner.uncovered(minimum.dual) == 0.0
 
@@ -470,12 +474,12 @@ def test_one_sample_without_refresh_adapts_itself():
 def test_tiny_epsilon_stays_finite():
     model = traffic(links=3)
     inner = at_point(conditional(model, 1e-8, 0.2), model, np.array([0.5, 1.5, 2.0]), 1.0)
-    assert np.isfinite(inner.at(1.0).value)
+    assert np.isfinite(inner.evaluate(1.0).value)
     assert np.isfinite(inner.gradient(1.0)).all()
     # The worst case over the support with transport cost is the limit.
-    assert inner.at(1.0).value == pytest.approx(
+    assert inner.evaluate(1.0).value == pytest.approx(
         at_point(conditional(model, 1e-5, 0.2), model, np.array([0.5, 1.5, 2.0]), 1.0)
-        .at(1.0)
+        .evaluate(1.0)
         .value,
         rel=1e-3,
     )
@@ -491,13 +495,13 @@ def test_frozen_parameters_keep_their_value():
     x, dual = np.array([0.9, 1.4]), 1.2
     inner = at_point(rule, frozen, x, dual)
     sampled = at_point(Tilted(frozen, Scales(0.1, 0.2, 20_000)), frozen, x, dual)
-    assert inner.at(dual).value == pytest.approx(sampled.at(dual).value, rel=1e-3)
+    assert inner.evaluate(dual).value == pytest.approx(sampled.evaluate(dual).value, rel=1e-3)
     both = traffic_with_weights({names["beta"]: np.inf, names["alpha"]: np.inf}, names)
     rule = conditional(both, 0.1, 0.2)
     assert rule.frame.dimension == 0
     inner = at_point(rule, both, x, dual)
     sampled = at_point(Tilted(both, Scales(0.1, 0.2, 20)), both, x, dual)
-    assert inner.at(dual).value == pytest.approx(sampled.at(dual).value, rel=1e-9)
+    assert inner.evaluate(dual).value == pytest.approx(sampled.evaluate(dual).value, rel=1e-9)
 
 
 def traffic_with_weights(weights, names):

@@ -81,7 +81,7 @@ def test_the_integral_at_the_true_dual_is_that_of_quadrature(model: FarModel) ->
     rule.refresh(model.x, true.dual)
     samples = np.arange(len(model.samples))
     inner = rule.slice(model.x, samples, Stream(0))
-    value = true.dual * model.radius + inner.at(true.dual).value
+    value = true.dual * model.radius + inner.evaluate(true.dual).value
     error = inner.diagnostics(true.dual).standard_error
     assert abs(value - reference(true.dual).value) <= 5 * error + 1e-3 * model.epsilon
 

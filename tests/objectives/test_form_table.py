@@ -58,7 +58,7 @@ def rule_of(case, rng, epsilon):
 def in_batches(rule, x, dual, size=75):
     """Value, slope and gradient from batches that are too small for a table."""
     slices = [rule.slice(x, np.arange(i, i + size), STREAM) for i in range(0, N, size)]
-    points = [one.at(dual) for one in slices]
+    points = [one.evaluate(dual) for one in slices]
     assert all(one._last[1][0].table is None for one in slices)
     return (
         np.mean([p.value for p in points]),
@@ -74,7 +74,7 @@ def test_values_and_gradients_are_those_of_the_samples(rng, case, epsilon):
     for dual in (2.0, 6.0, 40.0):
         value, slope, gradient = in_batches(rule, x, dual)
         whole = rule.slice(x, np.arange(N), STREAM)
-        point = whole.at(dual)
+        point = whole.evaluate(dual)
         assert point.value == pytest.approx(value, rel=1e-9, abs=1e-9 * epsilon)
         assert point.slope == pytest.approx(slope, rel=1e-8)
         np.testing.assert_allclose(
@@ -109,13 +109,13 @@ def test_interpolated_integrals_are_those_of_a_fine_grid(rng, case):
 def test_blocks_of_samples_and_of_places_change_nothing(rng, case, monkeypatch):
     rule, x = rule_of(case, rng, 1e-2)
     together = rule.slice(x, np.arange(N), STREAM)
-    value, gradient = together.at(6.0), together.gradient(6.0)
+    value, gradient = together.evaluate(6.0), together.gradient(6.0)
     folder = "wdro_model.objectives.integration.low_rank"
     monkeypatch.setattr(f"{folder}.table.SAMPLE_BLOCK", 500)
     monkeypatch.setattr(f"{folder}.slice.FORM_BLOCK", 700)
     monkeypatch.setattr(f"{folder}.slice.PLACE_BLOCK", 40)
     apart = rule.slice(x, np.arange(N), STREAM)
-    found = apart.at(6.0)
+    found = apart.evaluate(6.0)
     assert apart._last[1][0].table is not None
     assert found.value == pytest.approx(value.value, rel=1e-12)
     assert found.slope == pytest.approx(value.slope, rel=1e-10)
@@ -128,7 +128,7 @@ def test_table_that_does_not_pay_is_given_up(rng):
     x = 30 * x
     value, slope, gradient = in_batches(rule, x, 3.0)
     whole = rule.slice(x, np.arange(N), STREAM)
-    point = whole.at(3.0)
+    point = whole.evaluate(3.0)
     assert whole._last[1][0].table is None
     assert point.value == pytest.approx(value, rel=1e-11)
     assert point.slope == pytest.approx(slope, rel=1e-9)
@@ -144,5 +144,5 @@ def test_samples_that_are_all_alike(rng):
     rule = Choice("low_rank", "").build(problem._model, Scales(1e-2, 0.1, 100))
     x = np.array([1.0, 0.4])
     many, one = (rule.slice(x, np.arange(size), STREAM) for size in (1000, 1))
-    assert many.at(2.0).value == pytest.approx(one.at(2.0).value, rel=1e-10)
+    assert many.evaluate(2.0).value == pytest.approx(one.evaluate(2.0).value, rel=1e-10)
     np.testing.assert_allclose(many.gradient(2.0), one.gradient(2.0), rtol=1e-8)

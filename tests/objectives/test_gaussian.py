@@ -42,21 +42,21 @@ def test_estimator_converges_to_the_closed_form(affine):
         sampled, exact = strategies(affine, draws)
         truth = exact.slice(x, samples, Stream(0))
         runs = [sampled.slice(x, samples, Stream(seed, 9)) for seed in range(10)]
-        values = np.array([run.at(dual).value for run in runs])
+        values = np.array([run.evaluate(dual).value for run in runs])
         gradients = np.array([run.gradient(dual) for run in runs])
-        slopes = np.array([run.at(dual).slope for run in runs])
+        slopes = np.array([run.evaluate(dual).slope for run in runs])
         errors.append(
             [
-                np.sqrt(np.mean((values - truth.at(dual).value) ** 2)),
+                np.sqrt(np.mean((values - truth.evaluate(dual).value) ** 2)),
                 np.sqrt(np.mean((gradients - truth.gradient(dual)) ** 2)),
-                np.sqrt(np.mean((slopes - truth.at(dual).slope) ** 2)),
+                np.sqrt(np.mean((slopes - truth.evaluate(dual).slope) ** 2)),
             ]
         )
         standard = np.mean([run.diagnostics(dual).standard_error for run in runs])
     errors = np.array(errors)
     assert (errors[2] < errors[0] / 8).all()
     assert errors[2, 0] < 2 * standard
-    assert abs(values.mean() - truth.at(dual).value) < 4 * standard / np.sqrt(10)
+    assert abs(values.mean() - truth.evaluate(dual).value) < 4 * standard / np.sqrt(10)
 
 
 def test_algorithm_two_reaches_the_optimum_of_the_closed_form(affine):
@@ -71,7 +71,7 @@ def test_algorithm_two_reaches_the_optimum_of_the_closed_form(affine):
     assert found.dual == pytest.approx(dual, abs=0.08)
     x = np.concatenate([v.ravel() for v in found.decision.values()])
     exact = strategies(affine, 1)[1].slice(x, np.arange(12), Stream(0))
-    assert RADIUS * dual + exact.at(dual).value == pytest.approx(best, abs=3e-3)
+    assert RADIUS * dual + exact.evaluate(dual).value == pytest.approx(best, abs=3e-3)
 
 
 def test_exact_and_vertex_dual_reach_the_same_optimum(affine):
@@ -99,11 +99,11 @@ def test_large_draws_are_regenerated_to_the_same_numbers(affine, monkeypatch):
 
     x = np.array([0.2, 0.5, 0.3])
     stored = strategies(affine, 20)[0].slice(x, np.arange(12), Stream(3))
-    expected = stored.at(0.4), stored.gradient(0.4)
+    expected = stored.evaluate(0.4), stored.gradient(0.4)
     monkeypatch.setattr(module, "STORED_ENTRIES", 0)
     monkeypatch.setattr(module, "CHUNK_ENTRIES", 130)
     chunked = strategies(affine, 20)[0].slice(x, np.arange(12), Stream(3))
-    assert chunked.at(0.4).value == pytest.approx(expected[0].value, rel=1e-13)
+    assert chunked.evaluate(0.4).value == pytest.approx(expected[0].value, rel=1e-13)
     assert chunked.gradient(0.4) == pytest.approx(expected[1], rel=1e-12)
 
 

@@ -195,7 +195,7 @@ def test_the_plane_agrees_with_brute_force(name, cost) -> None:
     value, slope, grad = (np.mean([part[i] for part in found], axis=0) for i in range(3))
     expected = model.loss.layout.join({w: grad[:2], tau: grad[2] if len(grad) > 2 else 0.0})
     there = rule.slice(x, np.arange(3), STREAM)
-    point = there.at(dual)
+    point = there.evaluate(dual)
     assert rule.exact
     assert there.diagnostics(dual) is None
     assert point.value == pytest.approx(value, abs=1e-8)
@@ -283,8 +283,8 @@ def test_two_directions_agree_with_brute_force(name, cost) -> None:
     value, slope, grad = (np.mean([part[i] for part in found], axis=0) for i in range(3))
     there = rule.slice(x, np.arange(2), STREAM)
     assert rule.exact
-    assert there.at(dual).value == pytest.approx(value, abs=1e-8)
-    assert there.at(dual).slope == pytest.approx(slope, abs=1e-7)
+    assert there.evaluate(dual).value == pytest.approx(value, abs=1e-8)
+    assert there.evaluate(dual).slope == pytest.approx(slope, abs=1e-7)
     expected = model.loss.layout.join({w: grad[:2], v: grad[2:]})
     np.testing.assert_allclose(there.gradient(dual), expected, atol=1e-6)
 
@@ -309,8 +309,8 @@ def test_affine_losses_agree_with_the_closed_form(kind) -> None:
         a, b = rule.slice(point, samples, STREAM), other.slice(point, samples, STREAM)
         for dual in (0.0, 0.3, 20.0):
             for part in ("value", "slope"):
-                assert getattr(a.at(dual), part) == pytest.approx(
-                    getattr(b.at(dual), part), rel=1e-10, abs=1e-10
+                assert getattr(a.evaluate(dual), part) == pytest.approx(
+                    getattr(b.evaluate(dual), part), rel=1e-10, abs=1e-10
                 )
             np.testing.assert_allclose(a.gradient(dual), b.gradient(dual), atol=1e-9)
 
@@ -357,7 +357,7 @@ def test_fifty_dimensions_agree_with_importance_sampling(name) -> None:
     model, rule = strategy(loss, epsilon, sigma)
     point = model.loss.layout.join({x: b, tau: 0.1})
     for k in range(2):
-        value = rule.slice(point, np.array([k]), STREAM).at(dual).value
+        value = rule.slice(point, np.array([k]), STREAM).evaluate(dual).value
         runs = [importance_sampling(f, samples[k], b, dual, epsilon, sigma, rng) for _ in range(1)]
         assert value == pytest.approx(runs[0][0], abs=6 * runs[0][1] + 1e-6)
 
@@ -391,7 +391,7 @@ def test_two_far_modes_are_both_seen(smooth, epsilon) -> None:
     logs = (f(grid) - dual * move**2) / epsilon - 0.5 * move**2 / sigma**2
     logs = logs + np.log(weights) - 0.5 * np.log(2 * np.pi * sigma**2)
     expected = epsilon * (logsumexp(logs, axis=1) - 0.5 * np.log(1 + 2 * dual * sigma**2 / epsilon))
-    assert there.at(dual).value == pytest.approx(expected.mean(), rel=1e-9)
+    assert there.evaluate(dual).value == pytest.approx(expected.mean(), rel=1e-9)
 
 
 @pytest.mark.parametrize("epsilon", [1e-2, 1e-4, 1e-6, 1e-8])
@@ -405,7 +405,7 @@ def test_small_temperatures_approach_the_worst_case(name, epsilon) -> None:
     x = model.loss.layout.join({w: known[:2], tau: known[2]})
     dual = 20.0 if name == "cvar" else 1.5
     there = rule.slice(x, np.arange(2), STREAM)
-    point = there.at(dual)
+    point = there.evaluate(dual)
     # The worst scenario lies along w.
     r = np.linspace(-12, 12, 2_000_001)
     worst = [
@@ -483,10 +483,10 @@ def test_several_forms_agree_with_draws_and_differences(name) -> None:
     x = rng.normal(size=model.loss.dimension) * 0.6
     samples = np.arange(5)
     there = rule.slice(x, samples, STREAM)
-    point = there.at(dual)
+    point = there.evaluate(dual)
 
     def value(x, dual):
-        return rule.slice(x, samples, STREAM).at(dual).value
+        return rule.slice(x, samples, STREAM).evaluate(dual).value
 
     # Values: draws from the reference.
     draws = 200_000
@@ -530,7 +530,7 @@ def test_four_directions_are_drawn_around_the_modes(name) -> None:
     x = rng.normal(size=24) * 0.7
     rule.refresh(x, dual)
     there = rule.slice(x, np.arange(3), STREAM)
-    point, about = there.at(dual), there.diagnostics(dual)
+    point, about = there.evaluate(dual), there.diagnostics(dual)
     assert about.smallest_effective_size > 0.3 * about.draws
     draws = 2_000_000
     v = 1 / (2 * dual / epsilon + 1 / sigma**2)
@@ -545,11 +545,11 @@ def test_four_directions_are_drawn_around_the_modes(name) -> None:
         errors.append(epsilon * weights.std() / weights.mean() / np.sqrt(draws))
     tolerance = 6 * np.hypot(np.mean(errors), about.standard_error)
     assert point.value == pytest.approx(np.mean(values), abs=tolerance)
-    slope = (there.at(dual + 1e-3).value - there.at(dual - 1e-3).value) / 2e-3
+    slope = (there.evaluate(dual + 1e-3).value - there.evaluate(dual - 1e-3).value) / 2e-3
     assert point.slope == pytest.approx(slope, rel=0.01)
 
     def value(x):
-        return rule.slice(x, np.arange(3), STREAM).at(dual).value
+        return rule.slice(x, np.arange(3), STREAM).evaluate(dual).value
 
     gradient = there.gradient(dual)
     difference = central(value, x, 1e-3)
@@ -570,7 +570,7 @@ def test_quadratic_losses_are_exact_in_any_rank() -> None:
     precision = 1 / 0.09 + 2 * (dual - 1) / epsilon
     logs = gap**2 / epsilon + 0.5 * (2 * gap / epsilon) ** 2 / precision
     logs -= 0.5 * np.log(0.09 * precision)
-    assert there.at(dual).value == pytest.approx(epsilon * logs.sum(axis=1).mean(), rel=1e-12)
+    assert there.evaluate(dual).value == pytest.approx(epsilon * logs.sum(axis=1).mean(), rel=1e-12)
     moved = gap + 2 * gap / epsilon / precision
     np.testing.assert_allclose(there.gradient(dual), 2 * moved.mean(axis=0), rtol=1e-10)
 
@@ -586,11 +586,11 @@ def test_a_loss_that_outgrows_the_cost_is_infinite(power) -> None:
     }[power]
     _, rule = strategy(loss, 0.1, 1.0)
     there = rule.slice(np.array([1.0, 1.0]), np.arange(2), STREAM)
-    point = there.at(0.5)
+    point = there.evaluate(0.5)
     assert point.value == np.inf
     assert point.slope == -np.inf
     if power != "exponential":
-        found = minimise_dual(there.at, 0.1)
+        found = minimise_dual(there.evaluate, 0.1)
         assert np.isfinite(found.value)
         assert found.dual > 1.9
         assert np.isfinite(there.gradient(found.dual)).all()
@@ -602,11 +602,13 @@ def test_one_sample_and_duplicates_and_a_zero_decision() -> None:
     values = []
     for data in (one, twice):
         _, rule = strategy(cp.logistic(w @ data), 0.1, 0.3)
-        values.append(rule.slice(np.array([0.3, 1.0]), np.arange(data.count), STREAM).at(1.0).value)
+        values.append(
+            rule.slice(np.array([0.3, 1.0]), np.arange(data.count), STREAM).evaluate(1.0).value
+        )
         still = rule.slice(np.zeros(2), np.arange(data.count), STREAM)
         # At w = 0 nothing moves the loss: log 2 less what the cost takes.
         expected = np.log(2) - 0.1 * np.log(1 + 2 * 0.09 / 0.1)
-        assert still.at(1.0).value == pytest.approx(expected, rel=1e-12)
+        assert still.evaluate(1.0).value == pytest.approx(expected, rel=1e-12)
         assert np.isfinite(still.gradient(1.0)).all()
     assert values[0] == pytest.approx(values[1], rel=1e-13)
 
@@ -617,7 +619,9 @@ def test_subsets_average_to_the_whole() -> None:
     x = np.random.default_rng(0).normal(size=model.loss.dimension)
     whole = rule.slice(x, np.arange(5), STREAM)
     parts = [rule.slice(x, np.array([k]), STREAM) for k in range(5)]
-    assert whole.at(0.7).value == pytest.approx(np.mean([p.at(0.7).value for p in parts]))
+    assert whole.evaluate(0.7).value == pytest.approx(
+        np.mean([p.evaluate(0.7).value for p in parts])
+    )
     np.testing.assert_allclose(
         whole.gradient(0.7), np.mean([p.gradient(0.7) for p in parts], axis=0), atol=1e-9
     )
@@ -629,13 +633,13 @@ def test_many_samples_are_taken_in_chunks(monkeypatch, name) -> None:
     model, rule = strategy(loss, 0.3, 0.4, cost)
     x = np.random.default_rng(0).normal(size=model.loss.dimension)
     whole = rule.slice(x, np.arange(5), STREAM)
-    expected, gradient = whole.at(0.7), whole.gradient(0.7)
+    expected, gradient = whole.evaluate(0.7), whole.gradient(0.7)
     monkeypatch.setattr("wdro_model.objectives.integration.low_rank.slice.LINE_CHUNK", 2)
     monkeypatch.setattr("wdro_model.objectives.integration.low_rank.slice.PLANE_CHUNK", 2)
     _, rule = strategy(loss, 0.3, 0.4, cost)
     parts = rule.slice(x, np.arange(5), STREAM)
-    assert parts.at(0.7).value == pytest.approx(expected.value, rel=1e-12)
-    assert parts.at(0.7).slope == pytest.approx(expected.slope, rel=1e-10)
+    assert parts.evaluate(0.7).value == pytest.approx(expected.value, rel=1e-12)
+    assert parts.evaluate(0.7).slope == pytest.approx(expected.slope, rel=1e-10)
     np.testing.assert_allclose(parts.gradient(0.7), gradient, atol=1e-12)
 
 
@@ -647,7 +651,9 @@ def test_a_batch_may_repeat_samples_in_any_order(name) -> None:
     batch = [4, 1, 1, 3, 0]
     whole = rule.slice(x, np.array(batch), STREAM)
     parts = [rule.slice(x, np.array([k]), STREAM) for k in batch]
-    assert whole.at(0.7).value == pytest.approx(np.mean([p.at(0.7).value for p in parts]))
+    assert whole.evaluate(0.7).value == pytest.approx(
+        np.mean([p.evaluate(0.7).value for p in parts])
+    )
     np.testing.assert_allclose(
         whole.gradient(0.7), np.mean([p.gradient(0.7) for p in parts], axis=0), atol=1e-9
     )

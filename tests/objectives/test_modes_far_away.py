@@ -98,7 +98,7 @@ def test_values_along_falling_duals_are_those_of_quadrature(seed: int) -> None:
     values = []
     for dual in np.geomspace(4.0, 0.2, 9):
         values.append(by_quadrature(model.rows, x, capacity, float(dual)))
-        error = abs(inner.at(float(dual)).value - values[-1])
+        error = abs(inner.evaluate(float(dual)).value - values[-1])
         assert error <= 2e-4 * EPSILON + 1e-6 * abs(values[-1]), dual
     assert values[-1] > 1.2 * values[0]  # the far mode has taken over
 
@@ -110,7 +110,9 @@ def test_the_search_for_the_dual_does_not_lose_a_mode_that_vanishes_in_between()
     inner = rule.slice(x, np.arange(3), Stream(0))
     for dual in (0.2, 4.0, 0.2, 0.8, 0.2):
         expected = by_quadrature(model.rows, x, capacity, dual)
-        assert abs(inner.at(dual).value - expected) <= 2e-4 * EPSILON + 1e-6 * abs(expected), dual
+        assert abs(inner.evaluate(dual).value - expected) <= 2e-4 * EPSILON + 1e-6 * abs(
+            expected
+        ), dual
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -123,7 +125,7 @@ def test_modes_of_another_temperature_lead_to_the_same_integrals(
     model = built._model
     earlier = Choice("conditional", "").build(model, Scales(3 * EPSILON, 0.7, 10))
     elsewhere = 0.8 * x
-    earlier.slice(elsewhere, np.arange(3), Stream(0)).at(first)
+    earlier.slice(elsewhere, np.arange(3), Stream(0)).evaluate(first)
     known = earlier.findings()
     assert known is not None
     rule = Choice("conditional", "").build(model, Scales(EPSILON, SIGMA, 10))
@@ -132,7 +134,7 @@ def test_modes_of_another_temperature_lead_to_the_same_integrals(
     assert inner.guess == first
     for dual in (first, then):
         expected = by_quadrature(model.rows, x, capacity, dual)
-        error = abs(inner.at(dual).value - expected)
+        error = abs(inner.evaluate(dual).value - expected)
         assert error <= 2e-4 * EPSILON + 1e-6 * abs(expected), dual
 
 
@@ -214,17 +216,17 @@ def torn() -> Slice:
 def test_costs_at_other_duals_are_expected_by_the_modes(dual: float, change: float) -> None:
     """Also at 3.1, where a sample changes over to its far mode and the cost falls by a third."""
     inner = torn()
-    expected = inner.at(dual).expected()
-    assert expected(dual) == pytest.approx(-inner.at(dual).slope, rel=1e-12)
-    assert expected(change * dual) == pytest.approx(-inner.at(change * dual).slope, rel=5e-3)
+    expected = inner.evaluate(dual).expected()
+    assert expected(dual) == pytest.approx(-inner.evaluate(dual).slope, rel=1e-12)
+    assert expected(change * dual) == pytest.approx(-inner.evaluate(change * dual).slope, rel=5e-3)
 
 
 @pytest.mark.parametrize(("dual", "change"), [(3.3, 0.9), (3.8, 0.9), (3.8, 0.93)])
 def test_modes_without_nodes_are_expected_to_come_to_count(dual: float, change: float) -> None:
     """By those that have nodes alone the cost would be a third to a half less."""
     inner = torn()
-    expected = inner.at(dual).expected()
-    assert expected(change * dual) == pytest.approx(-inner.at(change * dual).slope, rel=0.06)
+    expected = inner.evaluate(dual).expected()
+    assert expected(change * dual) == pytest.approx(-inner.evaluate(change * dual).slope, rel=0.06)
 
 
 def test_modes_of_other_samples_are_not_taken_over() -> None:
@@ -233,7 +235,7 @@ def test_modes_of_other_samples_are_not_taken_over() -> None:
         Choice("conditional", "").build(p._model, Scales(EPSILON, SIGMA, 10))
         for p in (built, other)
     ]
-    rules[0].slice(x, np.arange(3), Stream(0)).at(1.0)
+    rules[0].slice(x, np.arange(3), Stream(0)).evaluate(1.0)
     rules[1].use_findings(rules[0].findings(), 123.0)
     assert rules[1].slice(x, np.arange(3), Stream(0)).guess != 123.0
 
@@ -253,11 +255,11 @@ def test_a_mode_that_overtakes_while_the_dual_falls_is_found() -> None:
     duals = solution.dual * np.array([3.0, 1.5, 1.1, 1.0, 0.97])
     rule = Choice("conditional", "").build(problem._model, scales)
     falling = rule.slice(x.value, np.arange(5), Stream(0))
-    followed = [falling.at(float(dual)).value for dual in duals]
+    followed = [falling.evaluate(float(dual)).value for dual in duals]
     searched = []
     for dual in duals:
         rule = Choice("conditional", "").build(problem._model, scales)
         rule.refresh(x.value, float(dual))
-        searched.append(rule.slice(x.value, np.arange(5), Stream(0)).at(float(dual)).value)
+        searched.append(rule.slice(x.value, np.arange(5), Stream(0)).evaluate(float(dual)).value)
     np.testing.assert_allclose(followed, searched, atol=0.01 * solution.epsilon)
     assert abs(2.0 * solution.dual + searched[3] - problem.value) <= 0.1 * solution.epsilon

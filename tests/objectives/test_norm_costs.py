@@ -187,7 +187,7 @@ def test_ten_coordinates_agree_with_long_plain_monte_carlo(loss, boxed, p):
     model = wdro.Problem(cp.Minimize(expression(x, z)), [x >= 0, x <= 1], ball)._model
     rule = choose(model, None).build(model, Scales(epsilon, sigma, 1))
     assert rule.exact
-    point = rule.slice(decision, np.arange(size), Stream(0)).at(dual)
+    point = rule.slice(decision, np.arange(size), Stream(0)).evaluate(dual)
     values, costs, variance = [], [], 0.0
     for row in data:
         moves = sigma * rng.standard_normal((1_000_000, d))
@@ -253,7 +253,7 @@ def test_slopes_in_the_decision_and_the_dual_are_those_of_differences(loss, p, b
     x, step = case.decision, 1e-5
 
     def at(decision, price):
-        return rule.slice(decision, samples, Stream(0)).at(price)
+        return rule.slice(decision, samples, Stream(0)).evaluate(price)
 
     point, gradient = at(x, dual), rule.slice(x, samples, Stream(0)).gradient(dual)
     ahead, back = at(x, dual + step), at(x, dual - step)
@@ -299,6 +299,8 @@ def test_integrals_do_not_depend_on_the_decisions_before():
         decision = first + share * (last - first)
         for dual in (0.4, 0.7):
             fresh = choose(model, None).build(model, scales)
-            found, again = (r.slice(decision, samples, Stream(0)).at(dual) for r in (used, fresh))
+            found, again = (
+                r.slice(decision, samples, Stream(0)).evaluate(dual) for r in (used, fresh)
+            )
             assert found.value == pytest.approx(again.value, abs=1e-5 * epsilon)
             assert found.slope == pytest.approx(again.slope, rel=1e-4)

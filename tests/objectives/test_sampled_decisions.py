@@ -34,8 +34,8 @@ def test_a_far_corner_of_the_box_is_not_missed():
     inner = rule.slice(case.decision, np.arange(1), Stream(0))
     truth = case.reference(epsilon, sigma).one(0, dual)
     assert truth.cost > 6
-    assert inner.at(dual).value == pytest.approx(epsilon * truth.log_mean, rel=1e-3)
-    assert -inner.at(dual).slope == pytest.approx(truth.cost, rel=1e-3)
+    assert inner.evaluate(dual).value == pytest.approx(epsilon * truth.log_mean, rel=1e-3)
+    assert -inner.evaluate(dual).slope == pytest.approx(truth.cost, rel=1e-3)
 
 
 def test_the_particles_agree_with_a_gaussian_integral():

@@ -142,10 +142,12 @@ def test_values_and_derivatives_are_those_of_single_integrals(name, where, rng):
         box=box,
         kinks=lambda i: (at[i] - 1, at[i], at[i] + 1, 1.0),
     )
-    point = there.at(dual)
+    point = there.evaluate(dual)
     assert point.value == pytest.approx(value, rel=1e-9, abs=1e-9)
     assert point.slope == pytest.approx(slope, rel=1e-8)
-    expected = differences(lambda y: rule.slice(y, np.arange(COUNT), STREAM).at(dual).value, at)
+    expected = differences(
+        lambda y: rule.slice(y, np.arange(COUNT), STREAM).evaluate(dual).value, at
+    )
     np.testing.assert_allclose(there.gradient(dual), expected, atol=2e-7)
 
 
@@ -158,7 +160,7 @@ def test_a_thousand_modes_are_all_seen(rng):
     model = model_of(cp.sum(cp.maximum(2 * (x - xi), 5 * (xi - x))), radius=4.0)
     at, epsilon, sigma = demand.mean(axis=0) + 0.5, 1.0, 0.8
     rule = rule_of(model, epsilon, sigma)
-    found = minimise_dual(rule.slice(at, np.arange(count), STREAM).at, 4.0)
+    found = minimise_dual(rule.slice(at, np.arange(count), STREAM).evaluate, 4.0)
     value, _ = by_lines(
         lambda i, z: np.maximum(2 * (at[i] - z), 5 * (z - at[i])),
         demand,
@@ -179,11 +181,13 @@ def test_hundreds_of_coordinates_are_certified(rng):
     rule = rule_of(model, 0.05, 0.1)
     x = demand.mean(axis=0)
     there = rule.slice(x, np.arange(40), STREAM)
-    found = minimise_dual(there.at, 3.0)
+    found = minimise_dual(there.evaluate, 3.0)
     expected = np.zeros(d)
     for i in (0, 77, 199):  # the others are the same computation
         unit = 1e-4 * np.eye(d)[i]
-        up, down = (rule.slice(x + s * unit, np.arange(40), STREAM).at(found.dual) for s in (1, -1))
+        up, down = (
+            rule.slice(x + s * unit, np.arange(40), STREAM).evaluate(found.dual) for s in (1, -1)
+        )
         expected[i] = (up.value - down.value) / 2e-4
         assert there.gradient(found.dual)[i] == pytest.approx(expected[i], abs=1e-6)
 
@@ -216,9 +220,9 @@ def test_held_data_differs_from_sample_to_sample(rng):
                 kinks=lambda i: (at[i],),
             )[0]
         there = rule.slice(at, np.arange(COUNT), STREAM)
-        assert there.at(dual).value == pytest.approx(total / COUNT, rel=1e-9), name
+        assert there.evaluate(dual).value == pytest.approx(total / COUNT, rel=1e-9), name
         expected = differences(
-            lambda y, rule=rule: rule.slice(y, np.arange(COUNT), STREAM).at(dual).value, at
+            lambda y, rule=rule: rule.slice(y, np.arange(COUNT), STREAM).evaluate(dual).value, at
         )
         np.testing.assert_allclose(there.gradient(dual), expected, atol=1e-6)
 
@@ -258,8 +262,8 @@ def test_groups_of_coordinates_go_through_their_forms(rng):
         sigma=sigma,
         kinks=lambda i: (at[4],),
     )[0]
-    assert there.at(dual).value == pytest.approx(total, rel=1e-8)
-    expected = differences(lambda y: rule.slice(y, np.arange(3), STREAM).at(dual).value, at)
+    assert there.evaluate(dual).value == pytest.approx(total, rel=1e-8)
+    expected = differences(lambda y: rule.slice(y, np.arange(3), STREAM).evaluate(dual).value, at)
     np.testing.assert_allclose(there.gradient(dual), expected, atol=2e-6)
 
 
@@ -271,7 +275,9 @@ def test_subsets_average_to_the_whole(rng):
         rule, at = rule_of(model_of(cases(x, xi)[name][0]), 0.3, 0.5), rng.normal(size=D)
         whole = rule.slice(at, np.arange(COUNT), STREAM)
         parts = [rule.slice(at, np.array([k]), STREAM) for k in range(COUNT)]
-        assert whole.at(1.0).value == pytest.approx(np.mean([p.at(1.0).value for p in parts]))
+        assert whole.evaluate(1.0).value == pytest.approx(
+            np.mean([p.evaluate(1.0).value for p in parts])
+        )
         np.testing.assert_allclose(
             whole.gradient(1.0), np.mean([p.gradient(1.0) for p in parts], axis=0), atol=1e-9
         )
@@ -294,7 +300,7 @@ def test_a_pinned_coordinate_never_moves(rng):
         kinks=lambda i: (at[0],),
     )
     found = rule.slice(at, np.arange(COUNT), STREAM)
-    assert found.at(1.0).value == pytest.approx(expected + 0.8, rel=1e-9)
+    assert found.evaluate(1.0).value == pytest.approx(expected + 0.8, rel=1e-9)
 
 
 def test_a_square_that_outgrows_the_cost_is_infinite():
@@ -302,8 +308,8 @@ def test_a_square_that_outgrows_the_cost_is_infinite():
     x = cp.Variable(2, name="x")
     rule = rule_of(model_of(cp.sum_squares(xi - x)), 0.1, 1.0)
     there = rule.slice(np.zeros(2), np.arange(2), STREAM)
-    assert there.at(0.5).value == np.inf
-    found = minimise_dual(there.at, 0.1)
+    assert there.evaluate(0.5).value == np.inf
+    found = minimise_dual(there.evaluate, 0.1)
     assert np.isfinite(found.value)
     assert found.dual > 0.9
 

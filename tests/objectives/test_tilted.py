@@ -81,12 +81,12 @@ def test_affine_losses_have_equal_weights_and_the_closed_form_value(box):
         inner = at_point(tilted(model, epsilon, sigma, draws), model, point, dual, seed)
         diagnostics = inner.diagnostics(dual)
         assert diagnostics.smallest_effective_size > (1 - 1e-9) * draws
-        total.append(inner.at(dual).value)
-        slope.append(inner.at(dual).slope)
+        total.append(inner.evaluate(dual).value)
+        slope.append(inner.evaluate(dual).slope)
         gradient += inner.gradient(dual) / chunks
     assert np.ptp(total) < 1e-10
-    assert np.mean(total) == pytest.approx(truth.at(dual).value, rel=1e-9)
-    assert np.mean(slope) == pytest.approx(truth.at(dual).slope, rel=2e-3)
+    assert np.mean(total) == pytest.approx(truth.evaluate(dual).value, rel=1e-9)
+    assert np.mean(slope) == pytest.approx(truth.evaluate(dual).slope, rel=2e-3)
     np.testing.assert_allclose(gradient, truth.gradient(dual), atol=2e-3)
 
 
@@ -99,10 +99,12 @@ def test_another_dual_variable_reweights_the_same_draws():
     exact = truth.slice(x, everything(model), Stream(0))
     inner = at_point(tilted(model, epsilon, sigma, 4000), model, x, 1.0)
     for dual in (0.5, 1.0, 2.0):
-        assert inner.at(dual).value == pytest.approx(exact.at(dual).value, abs=2e-3)
-        assert inner.at(dual).slope == pytest.approx(exact.at(dual).slope, rel=3e-2)
+        assert inner.evaluate(dual).value == pytest.approx(exact.evaluate(dual).value, abs=2e-3)
+        assert inner.evaluate(dual).slope == pytest.approx(exact.evaluate(dual).slope, rel=3e-2)
         if dual >= 1.0:  # a smaller one asks for wider draws than there are
-            assert inner.at(dual).curvature == pytest.approx(exact.at(dual).curvature, rel=0.1)
+            assert inner.evaluate(dual).curvature == pytest.approx(
+                exact.evaluate(dual).curvature, rel=0.1
+            )
 
 
 def test_mahalanobis_cost_on_affine_losses_is_the_closed_form():
@@ -113,9 +115,9 @@ def test_mahalanobis_cost_on_affine_losses_is_the_closed_form():
     model = compiled(cp.Variable(d) @ xi, cost=Mahalanobis(precision=factor @ factor.T + np.eye(d)))
     x, epsilon, sigma = rng.standard_normal(d), 0.05, 0.2
     truth = ClosedForm(model, Scales(epsilon, sigma))
-    exact = truth.slice(x, everything(model), Stream(0)).at(0.4)
+    exact = truth.slice(x, everything(model), Stream(0)).evaluate(0.4)
     inner = at_point(tilted(model, epsilon, sigma, 50), model, x, 0.4)
-    assert inner.at(0.4).value == pytest.approx(exact.value, rel=1e-10)
+    assert inner.evaluate(0.4).value == pytest.approx(exact.value, rel=1e-10)
     assert inner.diagnostics(0.4).smallest_effective_size == pytest.approx(50)
 
 
@@ -127,7 +129,7 @@ def test_tiny_epsilon_stays_finite():
         xi = wdro.UncertainParameter(4, samples=samples, support=support)
         model = compiled(loss(cp.Variable(4), xi))
         inner = at_point(tilted(model, 1e-8, 0.3, 16), model, np.ones(4), 0.2)
-        assert np.isfinite(inner.at(0.2).value)
+        assert np.isfinite(inner.evaluate(0.2).value)
         assert np.isfinite(inner.gradient(0.2)).all()
         assert inner.diagnostics(0.2).effective_size > 4
 
@@ -187,7 +189,7 @@ def test_logistic_loss_in_many_dimensions_agrees_with_its_one_dimensional_integr
         d = len(x)
         log_mean = top + np.log(integral) - 0.5 * np.log(2 * np.pi * sigma**2)
         values.append(epsilon * (log_mean + 0.5 * (d - 1) * np.log(v / sigma**2)))
-    assert inner.at(dual).value == pytest.approx(np.mean(values), abs=2e-5)
+    assert inner.evaluate(dual).value == pytest.approx(np.mean(values), abs=2e-5)
 
 
 # ------------------------------------------------------------------ several modes
@@ -208,8 +210,8 @@ def test_both_modes_of_two_steep_pieces_are_found():
         reach=8.0,
     )
     inner = at_point(tilted(model, epsilon, sigma, 500), model, np.ones(1), dual)
-    assert inner.at(dual).value == pytest.approx(truth[0], abs=1e-4)
-    assert inner.at(dual).slope == pytest.approx(truth[1], rel=2e-2)
+    assert inner.evaluate(dual).value == pytest.approx(truth[0], abs=1e-4)
+    assert inner.evaluate(dual).slope == pytest.approx(truth[1], rel=2e-2)
 
 
 def steep(x, scenarios):
@@ -245,7 +247,7 @@ def test_both_modes_of_a_function_without_known_pieces_are_found(d):
     )
     flat = 0.5 * epsilon * (d - 1) * np.log(1 / (1 + 2 * dual * sigma**2 / epsilon))
     inner = at_point(tilted(model, epsilon, sigma, 2000), model, np.eye(d)[0], dual)
-    assert inner.at(dual).value == pytest.approx(truth[0] + flat, abs=1e-3)
+    assert inner.evaluate(dual).value == pytest.approx(truth[0] + flat, abs=1e-3)
 
 
 @pytest.mark.parametrize("d", [1, 2])
@@ -269,8 +271,8 @@ def test_convex_loss_on_a_box_has_modes_in_the_corners(d):
         size=20_000 if d == 1 else 500,
     )
     inner = at_point(tilted(model, epsilon, sigma, 4000), model, point, dual)
-    assert inner.at(dual).value == pytest.approx(truth[0], abs=2e-3)
-    assert inner.at(dual).slope == pytest.approx(truth[1], rel=1e-2)
+    assert inner.evaluate(dual).value == pytest.approx(truth[0], abs=2e-3)
+    assert inner.evaluate(dual).slope == pytest.approx(truth[1], rel=1e-2)
     assert inner.diagnostics(dual).effective_size > 0.4 * 4000
 
 
@@ -337,8 +339,8 @@ def compare_with_quadrature(model, domain, d, draws, dual=1.3, epsilon=0.15, sig
     coupled = model.joint.bounds is None or model.cost.may_forbid
     # Masses of proposal and reference from about 6000 and 4096 proposals each.
     tolerance = 5 * diagnostics.standard_error + (5e-3 if coupled else 1e-4)
-    assert inner.at(dual).value == pytest.approx(truth[0], abs=tolerance)
-    assert inner.at(dual).slope == pytest.approx(truth[1], rel=0.05)
+    assert inner.evaluate(dual).value == pytest.approx(truth[0], abs=tolerance)
+    assert inner.evaluate(dual).slope == pytest.approx(truth[1], rel=0.05)
     assert diagnostics.effective_size > 0.2 * draws
 
 
@@ -373,14 +375,14 @@ def test_frozen_and_pinned_coordinates_never_move():
     assert np.all(parts[xi][..., 2] == 0.5)
     assert np.all(parts[xi][..., :2].std(axis=1) > 0)
     inner = rule.slice(np.ones(3), everything(model), Stream(0))
-    assert np.isfinite(inner.at(0.5).value)
+    assert np.isfinite(inner.evaluate(0.5).value)
 
 
 def test_everything_frozen_leaves_the_samples():
     xi = wdro.UncertainParameter(2, samples=np.array([[1.0, 2.0], [3.0, -1.0]]))
     model = compiled(cp.Variable(2) @ xi, cost=SquaredEuclidean(weights=np.inf))
     inner = tilted(model, 0.1, 0.3, 3).slice(np.ones(2), everything(model), Stream(0))
-    assert inner.at(1.0).value == pytest.approx(2.5)
+    assert inner.evaluate(1.0).value == pytest.approx(2.5)
     np.testing.assert_allclose(inner.gradient(1.0), [2.0, 0.5])
 
 
@@ -392,13 +394,13 @@ def test_gradient_and_slope_are_derivatives_of_the_value_on_the_same_draws():
     rule.refresh(x, dual)
 
     def value(point, at):
-        return rule.slice(point, everything(model), Stream(3)).at(at).value
+        return rule.slice(point, everything(model), Stream(3)).evaluate(at).value
 
     inner = rule.slice(x, everything(model), Stream(3))
     numeric = [(value(x + h * e, dual) - value(x - h * e, dual)) / (2 * h) for e in np.eye(2)]
     np.testing.assert_allclose(inner.gradient(dual), numeric, atol=1e-7)
     slope = (value(x, dual + h) - value(x, dual - h)) / (2 * h)
-    assert inner.at(dual).slope == pytest.approx(slope, abs=1e-7)
+    assert inner.evaluate(dual).slope == pytest.approx(slope, abs=1e-7)
 
 
 @pytest.mark.parametrize("cost", [SquaredEuclidean(), Norm(2), Callable(walled)])
@@ -422,7 +424,7 @@ def test_few_draws_and_one_sample(draws):
     for loss in (pieces_loss, logistic_loss):
         model, _ = small_model(None, None, 8, count=1, loss=loss)
         inner = at_point(tilted(model, 0.1, 0.2, draws), model, np.ones(8) / 4, 1.0)
-        assert np.isfinite(inner.at(1.0).value)
+        assert np.isfinite(inner.evaluate(1.0).value)
         assert inner.gradient(1.0).shape == (8,)
 
 
@@ -471,7 +473,7 @@ def test_proposals_found_for_each_chunk_are_the_stored_ones(monkeypatch):
     monkeypatch.setattr("wdro_model.objectives.integration.sampled.STORED_ENTRIES", 0)
     monkeypatch.setattr("wdro_model.objectives.integration.sampled.CHUNK_ENTRIES", 600)
     fresh = at_point(tilted(model, epsilon, sigma, 10), model, x, dual)
-    assert fresh.at(dual).value == pytest.approx(stored.at(dual).value, rel=1e-3)
+    assert fresh.evaluate(dual).value == pytest.approx(stored.evaluate(dual).value, rel=1e-3)
     np.testing.assert_allclose(fresh.gradient(dual), stored.gradient(dual), rtol=0.05, atol=1e-3)
 
 
@@ -494,7 +496,7 @@ def test_a_loss_that_ends_inside_the_space_is_looked_at_only_where_it_lives():
         size=500,
     )
     inner = at_point(tilted(model, 0.1, 0.4, 4000), model, point, 0.5)
-    assert inner.at(0.5).value == pytest.approx(compare[0], abs=2e-3)
+    assert inner.evaluate(0.5).value == pytest.approx(compare[0], abs=2e-3)
 
 
 def test_a_function_without_data_gradients_is_refused():

@@ -52,7 +52,7 @@ def test_estimates_have_the_law_of_full_draws(data):
     rng, ours, full = np.random.default_rng(3), [], []
     for r in range(2500):
         slice_ = rule.slice(x, np.arange(4), Stream(5, r))
-        point = slice_.at(DUAL)
+        point = slice_.evaluate(DUAL)
         ours.append([*slice_.gradient(DUAL), point.value, point.slope])
         full.append(drawn_in_full(matrices, x, rng))
     ours, full = np.array(ours), np.array(full)
@@ -92,8 +92,8 @@ def test_many_draws_come_near_the_closed_form(data):
     value = x @ mean @ x + SIGMA**2 * square**2 / (2 * shrunk) - M**2 / 2 * np.log(shrunk)
     slope = -(SIGMA**2) * ((SIGMA * square / shrunk) ** 2 + M**2 / shrunk)
     gradient = (mean + mean.T) @ x + 2 * SIGMA**2 / shrunk * square * x
-    assert drawn.at(DUAL).value == pytest.approx(value, rel=1e-3)
-    assert drawn.at(DUAL).slope == pytest.approx(slope, rel=5e-3)
+    assert drawn.evaluate(DUAL).value == pytest.approx(value, rel=1e-3)
+    assert drawn.evaluate(DUAL).slope == pytest.approx(slope, rel=5e-3)
     np.testing.assert_allclose(drawn.gradient(DUAL), gradient, rtol=5e-3)
 
 

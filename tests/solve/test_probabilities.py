@@ -237,11 +237,11 @@ def test_integrals_are_averages_of_those_of_each_sample(make, name):
     stream = Stream(seed=1)
     whole = rule.slice(x, np.arange(6), stream)
     value, slope, gradient = 0.0, 0.0, 0.0
-    at, steep = whole.at(0.7), whole.gradient(0.7)
+    at, steep = whole.evaluate(0.7), whole.gradient(0.7)
     for k, p in enumerate(P):
         one = rule.slice(x, np.array([k]), stream)
-        value = value + p * one.at(0.7).value
-        slope = slope + p * one.at(0.7).slope
+        value = value + p * one.evaluate(0.7).value
+        slope = slope + p * one.evaluate(0.7).slope
         gradient = gradient + p * one.gradient(0.7)
     rel = 1e-6 if name == "cells" or "mixture" in name else 1e-8
     close(at.value, value, rel)
@@ -249,7 +249,7 @@ def test_integrals_are_averages_of_those_of_each_sample(make, name):
     np.testing.assert_allclose(steep, gradient, rtol=1e-6, atol=1e-8)
     if rule.exact and np.isfinite(at.curvature):
         step = 1e-4
-        ahead, back = (whole.at(0.7 + sign * step).slope for sign in (1, -1))
+        ahead, back = (whole.evaluate(0.7 + sign * step).slope for sign in (1, -1))
         assert at.curvature == pytest.approx((ahead - back) / (2 * step), rel=1e-3)
 
 
@@ -267,10 +267,10 @@ def test_smoothed_values_are_those_of_repeated_samples(make, name):
         allowed = 6 * np.hypot(
             one.diagnostics(0.7).standard_error, other.diagnostics(0.7).standard_error
         )
-        assert abs(one.at(0.7).value - other.at(0.7).value) <= allowed
+        assert abs(one.evaluate(0.7).value - other.evaluate(0.7).value) <= allowed
         return
-    close(one.at(0.7).value, other.at(0.7).value)
-    close(one.at(0.7).slope, other.at(0.7).slope, rel=1e-6 if name == "cells" else 1e-8)
+    close(one.evaluate(0.7).value, other.evaluate(0.7).value)
+    close(one.evaluate(0.7).slope, other.evaluate(0.7).slope, rel=1e-6 if name == "cells" else 1e-8)
     np.testing.assert_allclose(one.gradient(0.7), other.gradient(0.7), rtol=1e-6, atol=1e-8)
 
 
@@ -288,8 +288,8 @@ def test_a_table_of_the_form_counts_probabilities():
     one = mine.slice(at, np.arange(600), Stream(0))
     other = theirs.slice(at, np.arange(times.sum()), Stream(0))
     assert next(iter(one._at(0.7))).table is not None
-    close(one.at(0.7).value, other.at(0.7).value)
-    close(one.at(0.7).slope, other.at(0.7).slope)
+    close(one.evaluate(0.7).value, other.evaluate(0.7).value)
+    close(one.evaluate(0.7).slope, other.evaluate(0.7).slope)
     np.testing.assert_allclose(one.gradient(0.7), other.gradient(0.7), rtol=1e-7, atol=1e-10)
 
 

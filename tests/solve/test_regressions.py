@@ -79,7 +79,7 @@ def test_a_thousand_modes_are_in_the_value_or_in_its_standard_error(rng):
     problem.solve(method="smoothed", integration="tilted", epsilon=1.0, solver=solver)
     s, at = problem.solution, problem._decision()
     rule = STRATEGIES["separable"].build(problem._model, Scales(1.0, s.sigma, 1))
-    truth = 4.0 * s.dual + rule.slice(at, np.arange(count), Stream(0)).at(s.dual).value
+    truth = 4.0 * s.dual + rule.slice(at, np.arange(count), Stream(0)).evaluate(s.dual).value
     assert abs(s.value - truth) < 3 * s.standard_error
     assert s.standard_error < 2e-3 * (s.value - s.empirical_value)
     assert s.status != "optimal"
@@ -114,8 +114,8 @@ def test_mahalanobis_cost_with_a_sigma_for_each_coordinate(rng):
         for name in ("closed_form", "low_rank")
     )
     for dual in (0.1, 1.0):
-        assert one.at(dual).value == pytest.approx(two.at(dual).value, rel=1e-10)
-        assert one.at(dual).slope == pytest.approx(two.at(dual).slope, rel=1e-9)
+        assert one.evaluate(dual).value == pytest.approx(two.evaluate(dual).value, rel=1e-10)
+        assert one.evaluate(dual).slope == pytest.approx(two.evaluate(dual).slope, rel=1e-9)
         assert one.gradient(dual) == pytest.approx(two.gradient(dual), rel=1e-8)
 
 

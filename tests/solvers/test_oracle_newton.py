@@ -71,7 +71,7 @@ def test_the_second_derivatives_of_a_sum_over_coordinates_are_found() -> None:
         return weights * x**3
 
     x = np.array([1.0, 2.0, 3.0, 0.5])
-    source = GradientSource(gradient, held=lambda: gradient)
+    source = GradientSource(gradient, fixed_adversary=lambda: gradient)
     state = NewtonState(lambda g, B, x: x, source, dense=True)
     matrix = state.curvature(x, gradient(x))
     np.testing.assert_allclose(np.diag(matrix)[[0, 1, 3]], 3 * (weights * x**2)[[0, 1, 3]], 1e-3)
@@ -84,7 +84,7 @@ def test_a_loss_that_is_no_such_sum_is_left_to_the_steps() -> None:
         return np.ones((3, 3)) @ x
 
     x = np.array([1.0, 2.0, 3.0])
-    source = GradientSource(gradient, held=lambda: gradient)
+    source = GradientSource(gradient, fixed_adversary=lambda: gradient)
     matrix = NewtonState(lambda g, B, x: x, source, dense=True).curvature(x, gradient(x))
     np.testing.assert_allclose(matrix, matrix[0, 0] * np.eye(3), rtol=1e-9)
 
@@ -98,9 +98,9 @@ def test_gradients_with_the_adversary_held_begin_with_the_gradient() -> None:
     x = 0.5 * (flows.minimize(np.ones(76)) + flows.minimize(np.arange(1.0, 77.0)))
     inner = rule.slice(x, np.arange(model.joint.size), Stream(0))
     dual = 2.0
-    inner.at(dual)
+    inner.evaluate(dual)
     gradient = inner.gradient(dual)
-    held = inner.held(dual)
+    held = inner.fixed_adversary_gradient(dual)
     assert held is not None
     np.testing.assert_allclose(held(x), gradient, rtol=1e-12)
     # Jensen's side: F is above the expected loss under the distribution that is held, and touches
@@ -108,7 +108,7 @@ def test_gradients_with_the_adversary_held_begin_with_the_gradient() -> None:
     away = flows.minimize(np.linspace(2.0, 1.0, 76)) - x
     ahead = x + 1e-3 * away
     other = rule.slice(ahead, np.arange(model.joint.size), Stream(0))
-    other.at(dual)
+    other.evaluate(dual)
     assert (other.gradient(dual) - held(ahead)) @ away >= -1e-9 * abs(gradient @ away)
 
 
@@ -126,7 +126,7 @@ def test_the_reply_to_a_step_is_the_change_of_the_gradient(radius: float) -> Non
     step = 1e-7
     up, down = (objective.evaluate(x + s * away).gradient for s in (step, -step))
     gradient = objective.evaluate(x).gradient
-    replied, held = objective.replied(x), objective.held(x)
+    replied, held = objective.replying_adversary_gradient(x), objective.fixed_adversary_gradient(x)
     assert replied is not None
     assert held is not None
     np.testing.assert_allclose(replied(x), gradient, rtol=1e-9)
@@ -136,7 +136,9 @@ def test_the_reply_to_a_step_is_the_change_of_the_gradient(radius: float) -> Non
     # The adversary replies to its own advantage: the risk bends more than the loss does.
     alone = (held(x + step * away) - gradient) / step
     assert change @ away >= (1 - 1e-6) * (alone @ away)
-    assert objective.replied(x + away) is None  # not the decision that was evaluated last
+    assert (
+        objective.replying_adversary_gradient(x + away) is None
+    )  # not the decision that was evaluated last
 
 
 def test_of_the_mean_loss_nothing_is_held() -> None:
@@ -144,7 +146,7 @@ def test_of_the_mean_loss_nothing_is_held() -> None:
     mean = Empirical(problem._model)
     flows = problem._model.feasible.oracle()
     x, y = flows.minimize(np.ones(76)), flows.minimize(np.arange(1.0, 77.0))
-    np.testing.assert_allclose(mean.held(x)(y), mean.evaluate(y).gradient)
+    np.testing.assert_allclose(mean.fixed_adversary_gradient(x)(y), mean.evaluate(y).gradient)
 
 
 @pytest.mark.parametrize("method", ["erm", "smoothed"])

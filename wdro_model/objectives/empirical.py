@@ -57,7 +57,7 @@ class Empirical:
             total += float(self.shares.subset(slice(k, k + step)).array @ values)
         return total
 
-    def held(self, x: Array) -> Callable[[Array], Array]:
+    def fixed_adversary_gradient(self, x: Array) -> Callable[[Array], Array]:
         """Gradients at other decisions: nobody moves the data."""
         return lambda y: self._mean(y, self.rows, self.shares).gradient
 

@@ -36,7 +36,7 @@ def in_time(inner: Slice) -> Callable[[float], DualPoint]:
 
     def at(dual: float) -> DualPoint:
         check_deadline()
-        return inner.at(dual)
+        return inner.evaluate(dual)
 
     return at
 
@@ -119,24 +119,24 @@ class Smoothed:
         self._last = (x.copy(), inner, point.dual or 0.0)
         return point
 
-    def held(self, x: Array) -> Callable[[Array], Array] | None:
+    def fixed_adversary_gradient(self, x: Array) -> Callable[[Array], Array] | None:
         """Gradients at other decisions, the adversary held at its distribution for x.
 
         None where that is not known: the strategy does not say, or x is not the decision that was
         evaluated last.
         """
         inner, dual = self._evaluated_at(x)
-        return None if inner is None else inner.held(dual)
+        return None if inner is None else inner.fixed_adversary_gradient(dual)
 
-    def replied(self, x: Array) -> Callable[[Array], Array] | None:
+    def replying_adversary_gradient(self, x: Array) -> Callable[[Array], Array] | None:
         """Gradients at decisions close to x, to which adversary and dual reply; None as above."""
         inner, dual = self._evaluated_at(x)
-        return None if inner is None else inner.replied(dual)
+        return None if inner is None else inner.replying_adversary_gradient(dual)
 
-    def likely(self, x: Array) -> Array | None:
+    def likely_scenarios(self, x: Array) -> Array | None:
         """Where the adversary most likely moves each sample, (N, d); None where not known."""
         inner, dual = self._evaluated_at(x)
-        return None if inner is None else inner.likely(dual)
+        return None if inner is None else inner.likely_scenarios(dual)
 
     def _evaluated_at(self, x: Array) -> tuple[Slice | None, float]:
         """The integrals of the last decision and its dual; None if x is another one."""
@@ -172,7 +172,7 @@ class Smoothed:
             dual, value, slope = self.minimum.dual, self.minimum.value, None
             residual = self.minimum.residual
         else:
-            point = inner.at(dual)
+            point = inner.evaluate(dual)
             value, slope = dual * self.radius + point.value, self.radius + point.slope
             refuse_infinite(value, dual)
         return Point(
@@ -187,7 +187,7 @@ class Smoothed:
     def residual(self, x: Array, point: Point) -> float:
         """How much a value at a given dual lies above the minimum over the dual, on its draws."""
         inner = self.integration.slice(x, np.arange(self.size), self.stream)
-        found = minimise_dual(inner.at, self.radius, point.dual)
+        found = minimise_dual(inner.evaluate, self.radius, point.dual)
         if found.at_bound:
             return np.inf
         return max(0.0, point.value - found.value) + found.residual
@@ -234,7 +234,7 @@ class Moving(Smoothed):
 
             def moved(dual: float, seen: list[tuple[float, DualPoint]] = seen) -> DualPoint:
                 self.integration.refresh(x, dual)
-                point = self.integration.slice(x, samples, self.stream).at(dual)
+                point = self.integration.slice(x, samples, self.stream).evaluate(dual)
                 seen.append((dual, point))
                 return point
 

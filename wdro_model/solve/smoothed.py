@@ -152,7 +152,7 @@ def run_smoothed(
         same_objective=result.same_objective,
         asked=asked,
         reliable=reliable,
-        likely=first.likely(result.outcome.x),
+        likely=first.likely_scenarios(result.outcome.x),
         epsilon=recipe.epsilon,
         sigma=recipe.sigma,
         integration=first.integration.describe(),
@@ -219,7 +219,7 @@ def experience(
     if hasattr(directions, "findings"):
         found, x = directions.findings(), model.recall(EMPIRICAL_DECISION)
         if earlier is NONE and x is not None:
-            costs = directions.costs_at(x, Empirical(model).held(x))
+            costs = directions.costs_at(x, Empirical(model).fixed_adversary_gradient(x))
             before = Experience(0.0, None, None, costs)
     return Experience(distance, steepness, first.integration.findings(), found, before)
 

@@ -215,8 +215,8 @@ class Loop:
         gradients = GradientSource(
             lambda y: self.evaluate(y, self.dual).gradient,
             optional_part(objective, "is_exact"),
-            lambda: optional_part(objective, "held")(self.clip(self.x)),
-            lambda: optional_part(objective, "replied")(self.clip(self.x)),
+            lambda: optional_part(objective, "fixed_adversary_gradient")(self.clip(self.x)),
+            lambda: optional_part(objective, "replying_adversary_gradient")(self.clip(self.x)),
         )
         if active is None:
             self.direction = rules.direction.start(self.x, gradients)

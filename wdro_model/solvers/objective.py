@@ -108,9 +108,9 @@ OPTIONAL_PARTS: dict[str, Any] = {
     # Probabilities by which the samples of a mini-batch are drawn; None for equal ones.
     "probabilities": None,
     # x -> gradients while the adversary keeps its distribution for x, if known.
-    "held": lambda x: None,
+    "fixed_adversary_gradient": lambda x: None,
     # x -> gradients close to x, to which the adversary replies, if known.
-    "replied": lambda x: None,
+    "replying_adversary_gradient": lambda x: None,
 }
 """Further parts that an objective may have, with their defaults."""
 

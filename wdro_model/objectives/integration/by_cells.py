@@ -164,7 +164,7 @@ class CellSlice(Slice):
         )
         self.guess = rule.guess(x)
 
-    def at(self, dual: float) -> DualPoint:
+    def evaluate(self, dual: float) -> DualPoint:
         found, eps = self._integral.at(dual), self._rule.epsilon
         if found.diverges:
             return DualPoint(np.inf, -np.inf, np.nan)

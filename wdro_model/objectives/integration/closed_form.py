@@ -138,7 +138,7 @@ class FreeSlice(SampleSlice):
         self._slope = rule.frame.whitened_slopes(self._gradient)
         self._energy = float(self._slope @ self._slope)
 
-    def at(self, dual: float) -> DualPoint:
+    def evaluate(self, dual: float) -> DualPoint:
         rule, frame = self._rule, self._rule.frame
         if frame.common_weight is not None:
             margin = isotropic(
@@ -158,7 +158,7 @@ class FreeSlice(SampleSlice):
 
     def by_sample(self, duals: Array) -> tuple[Array, Array]:
         """phi and the mean cost, of the mean of the samples: all move alike. (J, 1) twice."""
-        points = [self.at(float(dual)) for dual in duals]
+        points = [self.evaluate(float(dual)) for dual in duals]
         values, costs = [point.value for point in points], [-point.slope for point in points]
         return np.array(values)[:, None], np.array(costs)[:, None]
 
@@ -206,7 +206,7 @@ class BoxSlice(FreeSlice):
 
     _last: tuple[float, BoxIntegral] | None = None
 
-    def at(self, dual: float) -> DualPoint:
+    def evaluate(self, dual: float) -> DualPoint:
         integral, tilt = self._at(dual), self._rule.tilt(self._slope, dual)
         log_mass = integral.log_mass - self._rule.reference_log_mass(self._samples)
         average = self._shares.total

@@ -66,7 +66,7 @@ class Slice(ABC):
     """The factor by which a first step from `guess` should change the dual at most."""
 
     @abstractmethod
-    def at(self, dual: float) -> DualPoint:
+    def evaluate(self, dual: float) -> DualPoint:
         """Value, slope and curvature in the dual variable."""
 
     @abstractmethod
@@ -77,15 +77,15 @@ class Slice(ABC):
         """The errors of the values; None where they are those of rounding."""
         return None
 
-    def held(self, dual: float) -> Callable[[Array], Array] | None:
+    def fixed_adversary_gradient(self, dual: float) -> Callable[[Array], Array] | None:
         """Gradients at other decisions, the adversary held at its distribution; None if unknown."""
         return None
 
-    def replied(self, dual: float) -> Callable[[Array], Array] | None:
+    def replying_adversary_gradient(self, dual: float) -> Callable[[Array], Array] | None:
         """Gradients at decisions close to x, to which adversary and dual reply; None as above."""
         return None
 
-    def likely(self, dual: float) -> Array | None:
+    def likely_scenarios(self, dual: float) -> Array | None:
         """The scenario to which the adversary most likely moves each sample, (N, d), or None."""
         return None
 
@@ -105,7 +105,7 @@ class SampleSlice(Slice):
 class InfiniteSlice(Slice):
     """A slice at a dual variable under which the loss outgrows the cost: F is infinite."""
 
-    def at(self, dual: float) -> DualPoint:
+    def evaluate(self, dual: float) -> DualPoint:
         return INFINITE
 
     def gradient(self, dual: float) -> Array:

@@ -152,7 +152,7 @@ class EuclideanSlice(Slice):
         self._panels: dict[tuple[int, int], Panel] = {}
         self._last: tuple[float, Mixed | None] | None = None
 
-    def at(self, dual: float) -> DualPoint:
+    def evaluate(self, dual: float) -> DualPoint:
         mixed, eps = self._mixed(dual), self._rule.epsilon
         if mixed is None:
             return INFINITE

@@ -97,7 +97,7 @@ class SliceOverWorkers(Slice):
     def __init__(self, rule: OverWorkers, x: Array, chosen: list[Asked]) -> None:
         self._rule, self._x, self._chosen = rule, np.array(x), chosen
 
-    def at(self, dual: float) -> DualPoint:
+    def evaluate(self, dual: float) -> DualPoint:
         value, slope, curvature = map(float, self._mean("at", dual))
         return DualPoint(value, slope, curvature)
 
@@ -150,7 +150,7 @@ def answer(
     found, count = ready.slice(x, asked), ready.count(asked)
     if what == "gradient":
         return count, found.gradient(dual)
-    point = found.at(dual)
+    point = found.evaluate(dual)
     return count, (point.value, point.slope, point.curvature)
 
 

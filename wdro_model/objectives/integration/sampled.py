@@ -128,7 +128,7 @@ class SampledSlice(Slice):
         log_mean = (top + np.log(total))[:, 0] - np.log(self._rule.draws)
         return weights / total, log_mean
 
-    def at(self, dual: float) -> DualPoint:
+    def evaluate(self, dual: float) -> DualPoint:
         weights, log_mean = self.weights(dual)
         mean = np.einsum("ks,ks->k", weights, self.costs)
         spread = np.einsum("ks,ks->k", weights, (self.costs - mean[:, None]) ** 2)

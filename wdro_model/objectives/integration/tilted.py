@@ -162,7 +162,7 @@ class Tilted(SampledIntegration):
 
         def adapted(at: float) -> DualPoint:
             self.refresh(x, at)
-            return self.slice(x, rows, PILOT_STREAM).at(at)
+            return self.slice(x, rows, PILOT_STREAM).evaluate(at)
 
         if not dual:
             guess = affine_dual(self.loss, x, rows, self.frame, self.cost, radius)
@@ -483,7 +483,7 @@ class Gaussian(SampledIntegration):
             for rule in (self, other):
                 rule.refresh(x, dual)
                 inner = rule.slice(x, rows, AUDIT_STREAM)
-                values.append(inner.at(dual).value)
+                values.append(inner.evaluate(dual).value)
                 known = inner.diagnostics(dual)
                 errors.append(0.0 if known is None else known.standard_error)
         except (OutOfTime, NotImplementedError):  # no time, or no gradient in the data

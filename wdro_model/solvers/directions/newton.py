@@ -276,7 +276,7 @@ class NewtonState(DirectionState):
 
     def _note_derivatives(self, x: Array, gradient: Array) -> None:
         """Second derivatives by differences, where the objective is a sum over coordinates."""
-        held = None if self._is_separate is False else self._gradient_at.held()
+        held = None if self._is_separate is False else self._gradient_at.fixed_adversary()
         if held is None:
             return
         size = np.abs(x)

@@ -30,9 +30,9 @@ class GradientSource:
     """The gradient of the objective at other decisions."""
     is_exact: bool = True
     """Whether differences of gradients are free of Monte Carlo error."""
-    held: Callable[[], GradientAt | None] = lambda: None
+    fixed_adversary: Callable[[], GradientAt | None] = lambda: None
     """Gradients while the adversary keeps its distribution for the current iterate, if known."""
-    replied: Callable[[], GradientAt | None] = lambda: None
+    replying_adversary: Callable[[], GradientAt | None] = lambda: None
     """Gradients close to the current iterate, to which the adversary replies, if known."""
 
     def __call__(self, x: Array) -> Array:

@@ -220,7 +220,7 @@ class _Equilibria(DirectionState):
         is approached by those of separable costs, each with a search along the line.
         """
         nearby, reply, first = model, np.zeros(model.x.shape), 0.0
-        replied = self.gradient_at.replied()
+        replied = self.gradient_at.replying_adversary()
         for _ in range(TOLERANCES.replies):
             move = self.state.equilibrium(self.trips, nearby, gap) - nearby.x
             if replied is None or not self.state.separate:
@@ -248,7 +248,7 @@ class _Equilibria(DirectionState):
     ) -> CostModel | None:
         """Costs that look like the gradient; None as long as nothing is known of their growth."""
         model = self.state.model
-        held = self.gradient_at.held()
+        held = self.gradient_at.fixed_adversary()
         if held is not None and (self._is_separate(x, gradient, held) or model is None):
             return CostModel.with_slopes(x, gradient, difference_slopes(x, gradient, held))
         if model is not None:

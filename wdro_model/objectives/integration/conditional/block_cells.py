@@ -162,7 +162,7 @@ class BlockCellSlice(Slice):
             elif not found.diverges:
                 rule.memory.keep(integral.kept(), integral.anew)
 
-    def at(self, dual: float) -> DualPoint:
+    def evaluate(self, dual: float) -> DualPoint:
         if self._known is None or self._known.dual != dual:
             self._known = self._measured(dual)
         return self._known.point
@@ -191,7 +191,7 @@ class BlockCellSlice(Slice):
     def gradient(self, dual: float) -> Array:
         """That of f at the tilted mean of the block, node by node: f is affine in it."""
         rule, size = self._rule, len(self._samples)
-        if not np.isfinite(self.at(dual).value):
+        if not np.isfinite(self.evaluate(dual).value):
             raise FloatingPointError(
                 "the smoothed objective is infinite here: the loss outgrows the cost, and has no "
                 "gradient; give the data a bounded support."
@@ -211,7 +211,7 @@ class BlockCellSlice(Slice):
         return gradient
 
     def diagnostics(self, dual: float) -> Diagnostics | None:
-        self.at(dual)
+        self.evaluate(dual)
         assert self._known is not None
         return cell_diagnostics(
             self._known.error,

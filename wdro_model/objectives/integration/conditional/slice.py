@@ -213,12 +213,12 @@ class ConditionalSlice(Slice):
         self._known = self._evaluated = None
 
     # -------------------------------------------------------------- at one dual variable
-    def at(self, dual: float) -> DualPoint:
+    def evaluate(self, dual: float) -> DualPoint:
         found = self._adapted(dual)
         point = found.point
         if self._cells is None:
             return replace(point, expected=partial(self._mode_costs, found))
-        other, share = self._cells.at(dual), self._own.mass
+        other, share = self._cells.evaluate(dual), self._own.mass
         if share == 0.0:
             return other
         parts = (
@@ -341,13 +341,13 @@ class ConditionalSlice(Slice):
             gradient += share * self._cells.gradient(dual)
         return gradient
 
-    def held(self, dual: float) -> Callable[[Array], Array] | None:
+    def fixed_adversary_gradient(self, dual: float) -> Callable[[Array], Array] | None:
         """Gradients at other decisions, nodes and weights staying; None where cells do a part."""
         if self._cells is not None:
             return None
         return lambda x: self._mean_gradient(x, self._adapted(dual))
 
-    def replied(self, dual: float) -> Callable[[Array], Array] | None:
+    def replying_adversary_gradient(self, dual: float) -> Callable[[Array], Array] | None:
         """Gradients at decisions close by: nodes stay, their weights and the dual change.
 
         None where cells do a part.
@@ -369,7 +369,7 @@ class ConditionalSlice(Slice):
 
         return gradient if curvature > 0 else None
 
-    def likely(self, dual: float) -> Array | None:
+    def likely_scenarios(self, dual: float) -> Array | None:
         """For each sample the scenario at its highest mode, (K, d); None where cells do a part."""
         known = self._placement.modes_at(dual)
         if self._cells is not None or known is None:

@@ -251,7 +251,7 @@ class LowRankSlice(SampleSlice):
         return part
 
     # -------------------------------------------------------------- at one dual variable
-    def at(self, dual: float) -> DualPoint:
+    def evaluate(self, dual: float) -> DualPoint:
         rule, size = self._rule, len(self._samples)
         log_mass, cost = 0.0, 0.0
         for integral in self._at(dual):

@@ -158,11 +158,11 @@ class SeparableSlice(SampleSlice):
         self._parabolas = self._fitted()
         self._last: tuple[float, list[TiltedTerms]] | None = None
 
-    def at(self, dual: float) -> DualPoint:
+    def evaluate(self, dual: float) -> DualPoint:
         average = self._shares.total
         value, cost = (float(average(part)) for part in self._along_lines(dual))
         for part in self._joint:
-            inner = part.at(dual)
+            inner = part.evaluate(dual)
             value += inner.value - float(average(self._affine))
             cost -= inner.slope
         return INFINITE if np.isposinf(value) else DualPoint(value, -cost, np.nan)
