@@ -12,7 +12,7 @@ import wdro_model as wdro
 from tests.references.quadrature import brute_force
 from wdro_model.objectives.integration.closed_form import ClosedForm
 from wdro_model.objectives.integration.inner_integral import Scales, Stream
-from wdro_model.objectives.integration.proposals import log_scaled_mass
+from wdro_model.objectives.integration.normal import log_scaled_mass
 from wdro_model.objectives.integration.tilted import Gaussian, Tilted, tilted_refusal
 from wdro_model.uncertainty.costs import Callable, Mahalanobis, Norm, SquaredEuclidean
 from wdro_model.uncertainty.supports import Box, Nonnegative, Polyhedron, Where

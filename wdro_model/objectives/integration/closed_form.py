@@ -27,7 +27,7 @@ from wdro_model.objectives.integration.inner_integral import (
     Scales,
     Stream,
 )
-from wdro_model.objectives.integration.normal import interval_log_mass, normal_interval
+from wdro_model.objectives.integration.normal import log_mass, normal_interval
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.samples import SampleShares
 
@@ -119,7 +119,7 @@ class ClosedForm(Integration):
             frame, masses = self.frame, []
             for row in self.origins:
                 low, high = ((side - row) / frame.deviation for side in (frame.lower, frame.upper))
-                masses.append(interval_log_mass(low, high).sum())
+                masses.append(log_mass(low, high).sum())
             self._reference = np.array(masses)
         return self._reference[samples]
 

@@ -16,20 +16,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import erfcx, log_ndtr
+from scipy.special import erfcx, log_ndtr, ndtr
 
 from wdro_model.solvers.objective import Array
 
 SHORT_NODES, SHORT_WEIGHTS = np.polynomial.legendre.leggauss(16)
 LONG_NODES, LONG_WEIGHTS = np.polynomial.legendre.leggauss(64)
-NARROW = 0.5
-"""Intervals with width * (1 + |midpoint|) below this are integrated by a few nodes."""
-TAIL = -5.0
-"""Intervals whose heavier end lies below this are integrated on the scale of their decay."""
-DECAY = 45.0
-"""The tail is cut where it has decayed by exp(-45)."""
-FRACTION_TERMS = 60
 HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Switches between formulas for truncated normals, and what sums of masses leave out."""
+
+    narrow: float = 0.5
+    """Intervals with width * (1 + |midpoint|) below this are integrated by 16 nodes: the formulas
+    cancel there."""
+    tail: float = -5.0
+    """Intervals whose heavier end lies below this are integrated on the scale of their decay."""
+    decay: float = 45.0
+    """Logarithm of the decay at which a tail is cut: more nodes would be spent on nothing."""
+    fraction_terms: int = 60
+    """Terms of the continued fraction: enough for all digits from `tail` on."""
+    negligible: float = 45.0
+    """Intervals of a sum whose log mass lies so far below the others are left out."""
+    farthest_crossing: float = 1e100
+    """Lines that cross beyond this are parallel: products of such numbers overflow."""
+
+
+LIMITS = Tolerances()
 
 
 @dataclass(frozen=True)
@@ -58,8 +73,8 @@ def truncated_normal(a: Array, b: Array) -> TruncatedNormal:
     parts = [np.empty(low.shape) for _ in range(3)]
     open_ = np.isneginf(low)
     middle = np.where(open_, 0.0, (low + high) / 2)
-    narrow = (high - low) * (1 + np.abs(middle)) < NARROW
-    tail = ~narrow & ~open_ & (high < TAIL)
+    narrow = (high - low) * (1 + np.abs(middle)) < LIMITS.narrow
+    tail = ~narrow & ~open_ & (high < LIMITS.tail)
     central = ~narrow & ~open_ & ~tail
     rules = (
         (narrow, _narrow),
@@ -74,15 +89,32 @@ def truncated_normal(a: Array, b: Array) -> TruncatedNormal:
     return TruncatedNormal(parts[0], parts[1], parts[2], from_lower)
 
 
-def interval_log_mass(a: Array, b: Array) -> Array:
-    """log Z alone on the intervals [a, b], arrays (d,)."""
-    if np.isneginf(a).all():
-        return log_ndtr(b)
-    if np.isposinf(b).all():
-        return log_ndtr(-a)
-    found, ended = np.zeros(len(a)), np.isfinite(a) | np.isfinite(b)
-    found[ended] = truncated_normal(a[ended], b[ended]).log_mass
-    return found
+def log_scaled_mass(a: Array, b: Array) -> Array:
+    """log of the integral of exp((n^2 - t^2)/2) / sqrt(2 pi) over [a, b], n = the t nearest to 0.
+
+    This is the log mass of the standard normal without its exponential factor in the tail.
+    """
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        flip = a + b > 0
+        low, high = np.where(flip, -b, a), np.where(flip, -a, b)
+        near = np.minimum(high, 0.0)
+        shifted = np.exp(np.minimum(0.5 * (high - low) * (high + low), 0.0))
+        tail = 0.5 * (erfcx(-near / np.sqrt(2)) - erfcx(-low / np.sqrt(2)) * shifted)
+        mass = np.where(high < 0, tail, ndtr(high) - ndtr(low))
+    width = high - low
+    narrow = width * np.maximum(1.0, np.abs(near)) < LIMITS.narrow
+    if narrow.any():
+        half = 0.5 * width[narrow, None]
+        t = low[narrow, None] + half * (1 + SHORT_NODES)
+        n = near[narrow, None]
+        values = np.exp(0.5 * (n - t) * (n + t))
+        mass[narrow] = half[:, 0] * (values @ SHORT_WEIGHTS) * np.exp(-HALF_LOG_2PI)
+    return np.log(np.maximum(mass, 1e-300))
+
+
+def log_mass(a: Array, b: Array) -> Array:
+    """log Z on the intervals [a, b], a < b, whose ends may both be infinite."""
+    return log_scaled_mass(a, b) - 0.5 * np.clip(0.0, a, b) ** 2
 
 
 @dataclass(frozen=True)
@@ -113,25 +145,20 @@ def normal_interval(low: Array, high: Array, center: Array | float = 0.0) -> Nor
     return NormalInterval(t.log_mass, mean, np.maximum(t.depth_square - t.depth**2, 0.0))
 
 
-def hazard(b: Array) -> Array:
-    """phi(b) / Phi(b), with full relative accuracy for b -> -inf."""
-    with np.errstate(over="ignore"):
-        return np.sqrt(2 / np.pi) / erfcx(-np.asarray(b) / np.sqrt(2))
-
-
 def left_tail(b: Array) -> tuple[Array, Array, Array]:
     """log mass, E e and E e^2 on (-inf, b], b finite.
 
     E e = b + phi(b)/Phi(b) cancels for b -> -inf, where the continued fraction
     1/(y + 2/(y + 3/(y + ...))), y = -b, is used, and E e^2 = 1 + b E e.
     """
-    depth = b + hazard(b)
+    with np.errstate(over="ignore"):
+        depth = b + np.sqrt(2 / np.pi) / erfcx(-b / np.sqrt(2))
     square = 1.0 + b * depth
-    far = b < TAIL
+    far = b < LIMITS.tail
     if far.any():
         y = -b[far]
         inner = y.copy()
-        for k in range(FRACTION_TERMS, 2, -1):
+        for k in range(LIMITS.fraction_terms, 2, -1):
             inner = y + k / inner
         depth[far] = 1.0 / (y + 2.0 / inner)
         square[far] = 2.0 / (y * inner + 2.0)
@@ -140,17 +167,11 @@ def left_tail(b: Array) -> tuple[Array, Array, Array]:
 
 def _central(a: Array, b: Array) -> tuple[Array, Array, Array]:
     """a + b <= 0 and b not far in the tail: the textbook formulas, relative to the end b."""
-    log_b = log_ndtr(b)
-    with np.errstate(under="ignore"):
-        share = -np.expm1(np.minimum(log_ndtr(a) - log_b, 0.0))
-        log_mass = log_b + np.log(share)
-        at_b = hazard(b) / share
-        finite = np.where(np.isfinite(a), a, 0.0)
-        density = np.exp(-0.5 * finite**2 - HALF_LOG_2PI - log_mass)
-    at_a = np.where(np.isfinite(a), density, 0.0)
+    with np.errstate(under="ignore", over="ignore"):
+        mass = ndtr(b) - ndtr(a)
+        at_a, at_b = (np.exp(-0.5 * t * t - HALF_LOG_2PI) / mass for t in (a, b))
     mean = at_a - at_b
-    square = 1.0 + finite * at_a - b * at_b
-    return log_mass, b - mean, b * b - 2 * b * mean + square
+    return np.log(mass), b - mean, b * b - 2 * b * mean + 1.0 + a * at_a - b * at_b
 
 
 def _narrow(a: Array, b: Array) -> tuple[Array, Array, Array]:
@@ -163,7 +184,7 @@ def _narrow(a: Array, b: Array) -> tuple[Array, Array, Array]:
 
 def _tail(a: Array, b: Array) -> tuple[Array, Array, Array]:
     """Far in the tail the depth decays like exp(b e): nodes on that scale."""
-    half = np.minimum(b - a, DECAY / -b)[..., None] / 2
+    half = np.minimum(b - a, LIMITS.decay / -b)[..., None] / 2
     e = half * (1.0 + LONG_NODES)
     density = LONG_WEIGHTS * np.exp(e * (b[..., None] - 0.5 * e))
     return _from_nodes(b, e, half[..., 0] * density.T)
@@ -259,13 +280,6 @@ def log_sum_exp(logs: Array, owner: Array, size: int) -> Array:
 # log E exp(max_p (a_p + b_p t)), t ~ N(0, 1), in closed form for many maxima at once
 
 
-FARTHEST = 1e100
-"""Lines that cross beyond this are parallel."""
-
-NEGLIGIBLE = 45.0
-"""Intervals so far below the others in logarithm are left out."""
-
-
 def integrate_pieces(a: Array, b: Array) -> TiltedLaw:
     """The laws of max_p (a_kp + b_kp t), a and b of shape (K, P)."""
     a, b = np.broadcast_arrays(a, b)
@@ -304,7 +318,7 @@ def _carries_mass(top: Array, low: Array, high: Array, whole: Array) -> Array:
         least = most + np.log(length) - 2.5
     best = np.full(len(top), -np.inf)
     np.maximum.at(best, whole, least.max(axis=1))
-    return used & (most >= best[whole, None] - NEGLIGIBLE)
+    return used & (most >= best[whole, None] - LIMITS.negligible)
 
 
 def envelope(a: Array, b: Array) -> tuple[Array, Array]:
@@ -319,9 +333,8 @@ def envelope(a: Array, b: Array) -> tuple[Array, Array]:
                 crossing = gap / rise
             # Parallel lines: the lower one is nowhere the highest, equal ones count once.
             crossing = np.where(rise == 0, np.where(gap >= 0, np.inf, -np.inf), crossing)
-            crossing = np.where(
-                np.abs(crossing) > FARTHEST, np.copysign(np.inf, crossing), crossing
-            )
+            far = np.abs(crossing) > LIMITS.farthest_crossing
+            crossing = np.where(far, np.copysign(np.inf, crossing), crossing)
             steeper = rise >= 0
             high[:, p] = np.where(steeper, np.minimum(high[:, p], crossing), high[:, p])
             low[:, q] = np.where(steeper, np.maximum(low[:, q], crossing), low[:, q])

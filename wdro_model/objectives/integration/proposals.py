@@ -24,11 +24,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import erfcx, logsumexp, ndtr
+from scipy.special import logsumexp, ndtr
 
 from wdro_model.objectives.integration.frame import Frame
 from wdro_model.objectives.integration.inner_integral import PILOT_STREAM, Stream
-from wdro_model.objectives.integration.normal import HALF_LOG_2PI
+from wdro_model.objectives.integration.normal import HALF_LOG_2PI, log_mass, log_scaled_mass
 from wdro_model.objectives.integration.sampled import draw_noise
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
@@ -43,7 +43,6 @@ LEAST_SHARE = 0.05
 """The least share of a mode in a mixture."""
 MASS_WINDOW = 20.0
 """Modes of a log mass so far below the best are left out of a mixture."""
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
 BLOCK_ENTRIES = 2**20
 """Density terms computed at once."""
 
@@ -181,29 +180,6 @@ def reachable(center: Array, deviation: Array, bounds: Bounds) -> Array:
     return (center - lower < BOUND_REACH * deviation) | (upper - center < BOUND_REACH * deviation)
 
 
-def log_scaled_mass(a: Array, b: Array) -> Array:
-    """log of the integral of exp((n^2 - t^2)/2) / sqrt(2 pi) over [a, b], n = the t nearest to 0.
-
-    This is the log mass of the standard normal without its exponential factor in the tail.
-    """
-    flip = a + b > 0
-    low, high = np.where(flip, -b, a), np.where(flip, -a, b)
-    near = np.minimum(high, 0.0)
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        shifted = np.exp(np.minimum(0.5 * (high - low) * (high + low), 0.0))
-        tail = 0.5 * (erfcx(-near / np.sqrt(2)) - erfcx(-low / np.sqrt(2)) * shifted)
-        mass = np.where(high < 0, tail, ndtr(high) - ndtr(low))
-    width = high - low
-    narrow = width * np.maximum(1.0, np.abs(near)) < 0.5
-    if narrow.any():
-        half = 0.5 * width[narrow, None]
-        t = low[narrow, None] + half * (1 + NODES)
-        n = near[narrow, None]
-        values = np.exp(0.5 * (n - t) * (n + t))
-        mass[narrow] = half[:, 0] * (values @ WEIGHTS) * np.exp(-HALF_LOG_2PI)
-    return np.log(np.maximum(mass, 1e-300))
-
-
 @dataclass(frozen=True)
 class Mixture:
     """Components with log weights (K, J), -inf where a sample does not use one."""
@@ -304,7 +280,9 @@ class Correlated:
             scores[:, :, i] = (moves[:, :, i] - mean) / scale
             out -= 0.5 * scores[:, :, i] ** 2 + np.log(scale)
             if ends is not None:
-                out -= log_mass(*((end - mean) / scale for end in ends))
+                low, high = ((end - mean) / scale for end in ends)
+                near = (low > -BOUND_REACH) | (high < BOUND_REACH)
+                out[near] -= log_mass(low[near], high[near])
         return out
 
     def transport(self, owners: Array | slice, noise: Array) -> Array:
@@ -349,17 +327,6 @@ class Correlated:
     def scaled(self, factor: float) -> Correlated:
         """The Gaussians with all deviations multiplied."""
         return replace(self, root=factor * self.root)
-
-
-def log_mass(a: Array, b: Array) -> Array:
-    """log(Phi(b) - Phi(a)), entry by entry."""
-    out = np.zeros(a.shape)
-    seen = (a > -BOUND_REACH) | (b < BOUND_REACH)
-    if seen.any():
-        a, b = a[seen], b[seen]
-        nearest = np.clip(0.0, a, b)
-        out[seen] = log_scaled_mass(a, b) - 0.5 * nearest**2
-    return out
 
 
 def correlated(center: Array, precision: Array, bounds: Bounds | None) -> Correlated:

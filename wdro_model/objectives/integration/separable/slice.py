@@ -38,7 +38,7 @@ from wdro_model.objectives.integration.low_rank.slice import LowRank
 from wdro_model.objectives.integration.normal import (
     TiltedLaw,
     integrate_segments,
-    interval_log_mass,
+    log_mass,
     united,
 )
 from wdro_model.objectives.integration.separable.terms import (
@@ -412,7 +412,7 @@ class Separable(Integration):
             for i in bounded:
                 data = self.joint.matrix[:, self.parts.coordinates[i]]
                 ends = ((side - data) / deviation[i] for side in (self.lower[i], self.upper[i]))
-                self._reference += interval_log_mass(*ends)
+                self._reference += log_mass(*ends)
         return self._reference[samples]
 
     def describe(self) -> str:
