@@ -180,7 +180,7 @@ class Frame:
             shares = np.where(used > slack, np.maximum(slack, 0.0) / used, 1.0)
         return out * shares.min(axis=1, keepdims=True)
 
-    def held_by_walls(
+    def wall_contacts(
         self, owners: Array, moves: Array, slopes: Array, deviation: Array
     ) -> tuple[Array, Array]:
         """How densities with these slopes (B, r) fall from the walls that hold them.

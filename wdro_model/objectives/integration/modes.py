@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Protocol, cast
 
 import numpy as np
 
@@ -75,105 +74,78 @@ DIFFERENCE_STEPS = (1.0, 0.1, 1e-3)
 """Steps of differences of gradients, in deviations: the next one where h ends before the last."""
 
 
-class Target(Protocol):
-    """Log densities of the moves y (r,) of the samples, up to a constant for each."""
+class Target:
+    """Log densities h of the moves y (r,) of the samples, up to a constant for each sample.
+
+    A support may end elsewhere than at the bounds of the coordinates, at the walls of polyhedra.
+    """
 
     dimension: int
-    walled: bool
-    """True if the support ends elsewhere than at the bounds of the coordinates."""
+    walled: bool = False
+    """True if the support has walls."""
 
     def __call__(self, owners: Array, moves: Array) -> tuple[Array, Array]:
         """h (B,) and its gradients (B, r); -inf and 0 where h is not defined."""
-        ...
+        raise NotImplementedError
 
     def values(self, owners: Array, moves: Array) -> Array:
         """h alone."""
-        ...
+        return self(owners, moves)[0]
 
     def variance(self, owners: Array, moves: Array) -> Array:
         """Variances (B, r) of the density around the moves, without curvature of the loss."""
-        ...
+        raise NotImplementedError
 
     def bounds(self, owners: Array) -> Bounds | None:
         """Bounds (B, r) of the moves; None on R^r."""
-        ...
-
-    def starts(self, owners: Array) -> list[Array]:
-        """Moves (B, r) that are worth an ascent, beside 0."""
-        ...
-
-
-class WalledTarget(Target, Protocol):
-    """A target whose support may be bounded by the walls of polyhedra."""
+        return None
 
     def room(self, owners: Array) -> Bounds | None:
-        """Bounds (B, r) around the support."""
-        ...
+        """Bounds (B, r) around the support, walls included."""
+        return self.bounds(owners)
 
     def within_walls(self, owners: Array, moves: Array) -> Array:
         """The moves (B, r), brought back inside the walls."""
-        ...
+        return moves
 
-    def held_by_walls(
+    def wall_contacts(
         self, owners: Array, moves: Array, slopes: Array, deviation: Array
     ) -> tuple[Array, Array]:
         """Precisions (B, r, r) and steps (B, r) of the falls from walls, see `Frame`."""
-        ...
+        raise NotImplementedError
+
+    def starts(self, owners: Array) -> list[Array]:
+        """Moves (B, r) that are worth an ascent, beside 0."""
+        return []
 
 
 # ------------------------------------------------------------------ curvature
-def curvature(
+def bent_directions(
     target: Target,
     owners: Array,
     moves: Array,
     gradients: Array,
     deviation: Array,
-    free: Array | None,
-    curved: Array,
-) -> tuple[Array, Array]:
-    """Directions (K, j, r) and factors (K, j) of the deviation that the curvature of h asks for."""
-    rows = np.flatnonzero(curved)
-    count = min(LIMITS.directions, target.dimension)
-    basis = np.zeros((len(owners), count, target.dimension))
-    scales = np.ones((len(owners), count))
-    mask = None if free is None else free[rows]
-    found, precisions = krylov(
-        target, owners[rows], moves[rows], gradients[rows], deviation[rows], mask
-    )
-    used = np.einsum("kjr,kjr->kj", found, found) > 0.5
-    safe = np.clip(precisions, *LIMITS.precision_range)
-    basis[rows, : found.shape[1]] = np.where(used[:, :, None], found, 0.0)
-    scales[rows, : found.shape[1]] = np.where(used, safe**-0.5, 1.0)
-    return basis, scales
-
-
-def krylov(
-    target: Target,
-    owners: Array,
-    moves: Array,
-    gradients: Array,
-    deviation: Array,
-    free: Array | None,
+    free: Array,
 ) -> tuple[Array, Array]:
     """Orthonormal directions (K, j, r) and the precisions of h along them, the flattest first.
 
-    Lanczos' method on -diag(s) Hess h diag(s), the products being differences of gradients over
-    one deviation each way; it starts from the gradient of the loss.
+    Lanczos' method on -diag(s) Hess h diag(s), restricted to the free coordinates (K, r); it starts
+    from the gradient of the loss.
     """
     size, dimension = moves.shape
     count = min(LIMITS.directions, dimension)
     basis = np.zeros((size, count, dimension))
     images = np.zeros((size, count, dimension))
-    mask = np.ones(moves.shape, dtype=bool) if free is None else free
-    direction = unit(np.where(mask, deviation * gradients + moves / deviation, 0.0))
+    direction = unit(np.where(free, deviation * gradients + moves / deviation, 0.0))
     empty = np.einsum("kr,kr->k", direction, direction) < 0.5
     if dimension and empty.any():
         even = np.random.default_rng(1).standard_normal(dimension)
-        direction[empty] = unit(np.where(mask[empty], even, 0.0))
+        direction[empty] = unit(np.where(free[empty], even, 0.0))
     for j in range(count):
         basis[:, j] = direction
-        image = hessian_product(target, owners, moves, deviation, direction)
-        images[:, j] = np.where(mask, image, 0.0)
+        image = hessian_products(target, owners, moves, deviation, direction)
+        images[:, j] = np.where(free, image, 0.0)
         rest = images[:, j].copy()
         for _ in range(2):
             inner = np.einsum("kjr,kr->kj", basis, rest)
@@ -191,44 +163,30 @@ def krylov(
     return np.einsum("kij,kir->kjr", vectors, basis), precisions
 
 
-def hessian_product(
-    target: Target, owners: Array, moves: Array, deviation: Array, direction: Array
+def hessian_products(
+    target: Target, owners: Array, moves: Array, deviation: Array, directions: Array
 ) -> Array:
-    """-diag(s) Hess h diag(s) u, by gradients one deviation to either side, (K, r).
+    """-diag(s) Hess h diag(s) u (B, r) for one direction u (B, r) at each move.
 
-    Where a side is outside the domain of h the points come closer; the product is u if none fits.
+    Gradients one deviation to either side are compared; where a side is outside the domain of h the
+    points come closer. The product is u where no step fits.
     """
-    out = direction.copy()
+    products = directions.copy()
     bounds = target.bounds(owners)
-    rows = np.flatnonzero(np.einsum("kr,kr->k", direction, direction) > 0.5)
+    rows = np.flatnonzero(np.einsum("br,br->b", directions, directions) > 0.5)
     for stride in DIFFERENCE_STEPS:
         if len(rows) == 0:
             break
+        step, size = stride * (deviation * directions)[rows], deviation[rows]
         sides = None if bounds is None else (bounds[0][rows], bounds[1][rows])
-        step = stride * (deviation * direction)[rows]
-        changes, known = gradient_changes(
-            target, owners[rows], moves[rows], step, deviation[rows], sides
-        )
-        out[rows[known]] = changes
+        ends = [clip_moves(moves[rows] + sign * step, sides) for sign in (1.0, -1.0)]
+        heights, slopes = target(np.tile(owners[rows], 2), np.concatenate(ends))
+        apart = np.linalg.norm((ends[0] - ends[1]) / size, axis=1)
+        known = np.isfinite(heights).reshape(2, -1).all(axis=0) & (apart > 0)
+        ahead, back = slopes.reshape(2, *step.shape)
+        products[rows[known]] = ((back - ahead) * size / apart[:, None])[known]
         rows = rows[~known]
-    return out
-
-
-def gradient_changes(
-    target: Target,
-    owners: Array,
-    moves: Array,
-    steps: Array,
-    deviation: Array,
-    bounds: Bounds | None,
-) -> tuple[Array, Array]:
-    """diag(s) times the fall of grad h per deviation along steps; which steps (B,) h allows."""
-    ahead, back = clipped(moves + steps, bounds), clipped(moves - steps, bounds)
-    heights, slopes = target(np.tile(owners, 2), np.concatenate([ahead, back]))
-    apart = np.linalg.norm((ahead - back) / deviation, axis=1)
-    known = np.isfinite(heights).reshape(2, -1).all(axis=0) & (apart > 0)
-    up, down = slopes.reshape(2, *moves.shape)
-    return (down - up)[known] * deviation[known] / apart[known, None], known
+    return products
 
 
 def full_precision(
@@ -236,19 +194,11 @@ def full_precision(
 ) -> Array:
     """-diag(s) Hess h diag(s) made definite, (K, r, r); held coordinates are apart from others."""
     size, r = moves.shape
-    units, bounds = np.eye(r), target.bounds(owners)
-    hessian = np.broadcast_to(units, (size, r, r)).copy()
-    who, axis = (part.ravel() for part in np.indices((size, r)))
-    for stride in DIFFERENCE_STEPS:
-        if len(who) == 0:
-            break
-        steps = stride * deviation[who] * units[axis]
-        sides = None if bounds is None else (bounds[0][who], bounds[1][who])
-        changes, known = gradient_changes(
-            target, owners[who], moves[who], steps, deviation[who], sides
-        )
-        hessian[who[known], axis[known]] = changes
-        who, axis = who[~known], axis[~known]
+    units = np.eye(r)
+    each = np.repeat(np.arange(size), r)
+    directions = np.tile(units, (size, 1))
+    hessian = hessian_products(target, owners[each], moves[each], deviation[each], directions)
+    hessian = hessian.reshape(size, r, r)
     separate = held[:, :, None] | held[:, None, :]
     hessian = np.where(separate & (units == 0), 0.0, 0.5 * (hessian + np.swapaxes(hessian, 1, 2)))
     values, vectors = np.linalg.eigh(hessian)
@@ -264,26 +214,19 @@ def unit(vectors: Array) -> Array:
     return scaled / np.where(length > 0, length, 1.0)
 
 
-def clipped(moves: Array, bounds: Bounds | None) -> Array:
+def clip_moves(moves: Array, bounds: Bounds | None) -> Array:
     """The moves, brought back between bounds."""
     return moves if bounds is None else np.clip(moves, *bounds)
 
 
-def confined(target: Target, owners: Array, moves: Array) -> Array:
+def bring_inside(target: Target, owners: Array, moves: Array) -> Array:
     """The moves (B, r), brought back to the support as far as its shape is known."""
-    inside = clipped(moves, target.bounds(owners))
-    return cast(WalledTarget, target).within_walls(owners, inside) if target.walled else inside
+    return target.within_walls(owners, clip_moves(moves, target.bounds(owners)))
 
 
 # ------------------------------------------------------------------ the Gaussian at a mode
-def osculating(
-    target: Target,
-    owners: Array,
-    moves: Array,
-    gradients: Array,
-    bounds: Bounds | None,
-    curved: Array,
-    wanted: Array,
+def fit_gaussians(
+    target: Target, owners: Array, moves: Array, gradients: Array, curved: Array, wanted: Array
 ) -> Component | Correlated:
     """The Gaussian that osculates the targets at modes, where one is wanted.
 
@@ -292,29 +235,39 @@ def osculating(
     """
     variance = target.variance(owners, moves)
     deviation = np.sqrt(np.broadcast_to(variance, moves.shape))
-    few = 1 < target.dimension <= LIMITS.full_dimensions
+    few, bounds = 1 < target.dimension <= LIMITS.full_dimensions, target.bounds(owners)
     if few and (curved.any() or target.walled):
-        return osculating_in_full(target, owners, moves, gradients, deviation, bounds, wanted)
-    center = moves + variance * gradients
-    free = None if bounds is None else ~reachable(center, deviation, bounds)
-    settled = np.abs(deviation * gradients) < (np.inf if target.walled else 0.5)
-    center = np.where(settled if free is None else settled & free, moves, center)
+        return fit_full_gaussians(target, owners, moves, gradients, deviation, wanted)
+    center, slopes = moves + variance * gradients, deviation * gradients
+    free = np.ones(moves.shape, dtype=bool)
+    settled = np.abs(slopes) < (np.inf if target.walled else 0.5)
+    if bounds is not None:
+        free = ~reachable(center, deviation, bounds)
+    center = np.where(settled & free, moves, center)
     basis = scales = None
-    curved = curved & wanted
     if target.walled:
-        basis, scales = against_wall(deviation * gradients, free)
-    elif curved.any():
-        basis, scales = curvature(target, owners, moves, gradients, deviation, free, curved)
+        # The density falls inwards from the wall at the rate at which h rises towards it.
+        inwards = np.where(free, slopes, 0.0)
+        rate = np.maximum(np.linalg.norm(inwards, axis=1), 1.5)
+        basis, scales = unit(inwards)[:, None], (1.5 / rate)[:, None]
+    elif (rows := np.flatnonzero(curved & wanted)).size:
+        ways, precisions = bent_directions(
+            target, owners[rows], moves[rows], gradients[rows], deviation[rows], free[rows]
+        )
+        used = np.einsum("kjr,kjr->kj", ways, ways) > 0.5
+        basis = np.zeros((len(owners), *ways.shape[1:]))
+        scales = np.ones(basis.shape[:2])
+        basis[rows] = np.where(used[:, :, None], ways, 0.0)
+        scales[rows] = np.where(used, np.clip(precisions, *LIMITS.precision_range) ** -0.5, 1.0)
     return component(center, deviation, bounds, basis, scales)
 
 
-def osculating_in_full(
+def fit_full_gaussians(
     target: Target,
     owners: Array,
     moves: Array,
     gradients: Array,
     deviation: Array,
-    bounds: Bounds | None,
     wanted: Array,
 ) -> Correlated:
     """The Gaussian with the precision of h at its modes, where they are wanted.
@@ -324,7 +277,7 @@ def osculating_in_full(
     """
     rows = np.flatnonzero(wanted)
     precision = np.broadcast_to(np.eye(moves.shape[1]), (*moves.shape, moves.shape[1])).copy()
-    slopes = deviation * gradients
+    slopes, bounds = deviation * gradients, target.bounds(owners)
     held = np.zeros(moves.shape, dtype=bool)
     if bounds is not None:
         held = ((moves <= bounds[0]) & (slopes < 0)) | ((moves >= bounds[1]) & (slopes > 0))
@@ -332,20 +285,11 @@ def osculating_in_full(
     step = np.where(held, slopes / np.einsum("kii->ki", precision), 0.0)
     if target.walled:
         free_slopes = np.where(held, 0.0, slopes)
-        walls, inwards = cast(WalledTarget, target).held_by_walls(
-            owners, moves, free_slopes, deviation
-        )
+        walls, inwards = target.wall_contacts(owners, moves, free_slopes, deviation)
         precision += walls / 1.5**2
         step += inwards
     scaled = precision / (deviation[:, :, None] * deviation[:, None, :])
     return correlated(moves + deviation * step, scaled, bounds)
-
-
-def against_wall(slopes: Array, free: Array | None) -> tuple[Array, Array]:
-    """The direction in which h still rises at a wall, and a deviation that fits its fall inside."""
-    inward = slopes if free is None else np.where(free, slopes, 0.0)
-    rate = np.linalg.norm(inward, axis=1)
-    return unit(inward)[:, None], np.minimum(1.0, 1.5 / np.maximum(rate, 1.5))[:, None]
 
 
 # ------------------------------------------------------------------ the finder
@@ -388,10 +332,10 @@ class Modes:
             if not picked.any():
                 break
             left[rows, pick] = False
-            at, slopes = moves[rows, pick], gradients[rows, pick]
-            one = osculating(target, self.owners, at, slopes, self.bounds, self.curved, picked)
+            place, slopes = moves[rows, pick], gradients[rows, pick]
+            one = fit_gaussians(target, self.owners, place, slopes, self.curved, picked)
             # At the mode the target is mass * density of the component.
-            height = values[rows, pick] - one.log_density(at[:, None])[:, 0]
+            height = values[rows, pick] - one.log_density(place[:, None])[:, 0]
             mass = np.where(picked, height, -np.inf)
             self.components.append(one)
             self.masses.append(mass)
@@ -407,7 +351,7 @@ class Modes:
         size = np.abs(first).max(axis=1, initial=0.0)
         return change.max(axis=(1, 2), initial=0.0) > 1e-7 * (1.0 + size)
 
-    def unexplained(self, points: Array, values: Array, count: int) -> tuple[Array, Array]:
+    def unknown_peaks(self, points: Array, values: Array, count: int) -> tuple[Array, Array]:
         """Up to `count` of the points (K, P, r), high, apart, and higher than expected."""
         zero = np.zeros((len(self.owners), self.target.dimension))
         deviation = np.sqrt(np.broadcast_to(self.target.variance(self.owners, zero), zero.shape))
@@ -451,19 +395,19 @@ def find_modes(
         starts += [np.broadcast_to(start, shape) for start in target.starts(owners)]
     alive = np.ones((len(owners), len(starts)), dtype=bool)
     alive[:, 0] = np.isfinite(value)
-    modes.add(np.stack([clipped(s, bounds) for s in starts], axis=1), alive, gradient)
+    modes.add(np.stack([clip_moves(s, bounds) for s in starts], axis=1), alive, gradient)
     if wide and modes.components:
         deviation = np.sqrt(variance)
-        directions = rays(target, owners, zero, gradient, deviation)
+        directions = search_directions(target, owners, zero, gradient, deviation)
         refuse_divergence(target, owners, directions)
-        points, values = rises(target, owners, directions, value, bounds)
+        points, values = peaks_along_rays(target, owners, directions, value, bounds)
         if modes.curved.any() or np.isfinite(values).any() or len(summits):
             pieces = np.broadcast_to(summits, (len(owners), *summits.shape))
-            more = corners(target, owners), outside(modes, deviation), pieces
-            seen = pointed(target, owners, np.concatenate(more, axis=1))
+            more = support_corners(target, owners), points_beyond(modes, deviation), pieces
+            seen = climb_once(target, owners, np.concatenate(more, axis=1))
             points = np.concatenate([points, seen[0]], axis=1)
             values = np.concatenate([values, seen[1]], axis=1)
-            places, unknown = modes.unexplained(points, values, LIMITS.second_starts)
+            places, unknown = modes.unknown_peaks(points, values, LIMITS.second_starts)
             if unknown.any():
                 modes.add(places, unknown, gradient)
     return modes
@@ -487,7 +431,7 @@ def ascend(target: Target, owners: Array, moves: Array) -> tuple[Array, Array, A
         who, here = owners[active], moves[active]
         variance = target.variance(who, here)
         step = length[active, None] * variance * gradients[active]
-        trial = confined(target, who, here + step)
+        trial = bring_inside(target, who, here + step)
         move = (trial - here) / np.sqrt(variance)
         size = np.linalg.norm(move, axis=1)
         value, gradient = target(who, trial)
@@ -523,11 +467,13 @@ def refuse_divergence(target: Target, owners: Array, directions: list[Array]) ->
         raise Divergence
 
 
-def rays(
+def search_directions(
     target: Target, owners: Array, zero: Array, gradient: Array, deviation: Array
 ) -> list[Array]:
     """Directions (K, r) to look along: gradient, most convex direction, axes or a random one."""
-    directions, _ = krylov(target, owners, zero, gradient, deviation, None)
+    directions, _ = bent_directions(
+        target, owners, zero, gradient, deviation, np.ones(zero.shape, dtype=bool)
+    )
     ways = [deviation * unit(deviation * gradient)]
     ways += [deviation * directions[:, j] for j in range(min(2, directions.shape[1]))]
     if target.dimension <= LIMITS.full_dimensions:
@@ -539,7 +485,7 @@ def rays(
     return ways + [deviation * one for one in signs]
 
 
-def rises(
+def peaks_along_rays(
     target: Target, owners: Array, directions: list[Array], value: Array, bounds: Bounds | None
 ) -> tuple[Array, Array]:
     """For each ray the highest point beyond a rise of h, (K, R, r), and h there; -inf for none.
@@ -561,27 +507,26 @@ def rises(
     return places, np.take_along_axis(heights, best, axis=2)[:, :, 0]
 
 
-def corners(target: Target, owners: Array) -> Array:
+def support_corners(target: Target, owners: Array) -> Array:
     """Corners and centre (K, C, r) of the support; coordinates without bounds stay."""
     dimension = target.dimension
     if 2**dimension <= LIMITS.corners:
         ends = np.array(list(product((0.0, 1.0), repeat=dimension)))
     else:
         ends = np.random.default_rng(3).choice([0.0, 1.0], (LIMITS.corners, dimension))
-    return across(target, owners, np.concatenate([ends, np.full((1, dimension), 0.5)]))
+    return points_across(target, owners, np.concatenate([ends, np.full((1, dimension), 0.5)]))
 
 
-def across(target: Target, owners: Array, shares: Array) -> Array:
+def points_across(target: Target, owners: Array, shares: Array) -> Array:
     """Moves (K, C, r) at these shares (C, r) or (K, C, r) of the way across the support."""
-    walled = cast(WalledTarget, target) if target.walled else None
-    room = target.bounds(owners) if walled is None else walled.room(owners)
+    room = target.room(owners)
     if room is None:
         return np.zeros((len(owners), 0, target.dimension))
     lower, upper = (np.where(np.isfinite(side), side, 0.0)[:, None] for side in room)
     return np.asarray(lower + shares * (upper - lower))
 
 
-def outside(modes: Modes, deviation: Array) -> Array:
+def points_beyond(modes: Modes, deviation: Array) -> Array:
     """Moves (K, C, r) in random directions, beyond the modes that are known."""
     shape = (LIMITS.outside, deviation.shape[1])
     directions = unit(np.random.default_rng(4).standard_normal(shape))
@@ -590,13 +535,13 @@ def outside(modes: Modes, deviation: Array) -> Array:
     return (reach[:, None] * deviation)[:, None] * directions
 
 
-def pointed(target: Target, owners: Array, points: Array) -> tuple[Array, Array]:
+def climb_once(target: Target, owners: Array, points: Array) -> tuple[Array, Array]:
     """The points (K, P, r), or where a step of an ascent leads from them if that is higher; h."""
     size, count, dimension = points.shape
     who = np.repeat(owners, count)
-    flat = confined(target, who, points.reshape(-1, dimension))
+    flat = bring_inside(target, who, points.reshape(-1, dimension))
     values, gradients = target(who, flat)
-    moved = confined(target, who, flat + target.variance(who, flat) * gradients)
+    moved = bring_inside(target, who, flat + target.variance(who, flat) * gradients)
     further = target.values(who, moved)
     better = further > values
     flat = np.where(better[:, None], moved, flat)

@@ -17,7 +17,7 @@ import numpy as np
 
 from wdro_model.loss.batched import FlatLoss
 from wdro_model.objectives.integration.frame import Frame
-from wdro_model.objectives.integration.modes import LIMITS, ascend
+from wdro_model.objectives.integration.modes import LIMITS, Target, ascend
 from wdro_model.objectives.integration.proposals import (
     Bounds,
     Mixture,
@@ -86,7 +86,7 @@ PROBED_ENTRIES = 2**21
 """Numbers of the scenarios in one call of the loss."""
 
 
-class Tilt:
+class Tilt(Target):
     """Targets at one decision and dual variable."""
 
     def __init__(
@@ -187,11 +187,11 @@ class Tilt:
         deviation = np.sqrt(np.broadcast_to(self.variance(owners, moves), moves.shape))
         return self.frame.within_walls(owners, moves, deviation)
 
-    def held_by_walls(
+    def wall_contacts(
         self, owners: Array, moves: Array, slopes: Array, deviation: Array
     ) -> tuple[Array, Array]:
         """Precisions and steps of the falls from walls."""
-        return self.frame.held_by_walls(owners, moves, slopes, deviation)
+        return self.frame.wall_contacts(owners, moves, slopes, deviation)
 
     def starts(self, owners: Array) -> list[Array]:
         return [place if place.ndim == 1 else place[owners] for place in self.places]

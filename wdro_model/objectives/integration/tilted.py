@@ -44,12 +44,12 @@ from wdro_model.objectives.integration.inner_integral import (
 )
 from wdro_model.objectives.integration.modes import (
     LIMITS,
-    across,
     ascend,
-    clipped,
-    confined,
+    bring_inside,
+    clip_moves,
     find_modes,
-    osculating,
+    fit_gaussians,
+    points_across,
 )
 from wdro_model.objectives.integration.proposals import (
     Component,
@@ -392,11 +392,11 @@ def search_missed(
     kinds = [
         draws_of(reference, third),
         reach * generator.uniform(-1, 1, (size, third, r)),
-        across(target, owners, np.where(corner, np.round(shares), shares)),
+        points_across(target, owners, np.where(corner, np.round(shares), shares)),
     ]
     starts = np.concatenate(kinds, axis=1)
     who = np.repeat(owners, starts.shape[1])
-    moves, _, gradients = ascend(target, who, confined(target, who, starts.reshape(-1, r)))
+    moves, _, gradients = ascend(target, who, bring_inside(target, who, starts.reshape(-1, r)))
     moves, gradients = moves.reshape(starts.shape), gradients.reshape(starts.shape)
     values = heights(moves)
     left = np.isfinite(values)
@@ -406,8 +406,8 @@ def search_missed(
     while left.any():
         pick = np.where(left, values, -np.inf).argmax(axis=1)
         picked, slopes = left[rows, pick], gradients[rows, pick]
-        place = clipped(moves[rows, pick], bounds)
-        one = osculating(target, owners, place, slopes, bounds, picked, picked)
+        place = clip_moves(moves[rows, pick], bounds)
+        one = fit_gaussians(target, owners, place, slopes, picked, picked)
         # The mass there, and the mass that the mixture gives to the same place, by draws.
         around = draws_of(one, AUDIT.local_draws)
         own = one.log_density(around)

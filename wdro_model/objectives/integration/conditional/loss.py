@@ -33,6 +33,7 @@ from wdro_model.loss.atoms.quadratic import StructuredAtom
 from wdro_model.loss.expressions import Walk
 from wdro_model.loss.polynomial import Degrees, degree
 from wdro_model.objectives.integration.conditional.integral import BlockIntegral, Slopes
+from wdro_model.objectives.integration.conditional.modes import PricedTarget
 from wdro_model.objectives.integration.frame import Frame
 from wdro_model.objectives.integration.proposals import Bounds
 from wdro_model.objectives.integration.targets import probe
@@ -219,14 +220,12 @@ class _Smooth(Walk):
 # The density of the block C of the data, the affine block A integrated out
 
 
-class Marginal:
+class Marginal(PricedTarget):
     """Log densities h of the moves of block C; a target of the search for modes.
 
     h = f(x, (xi_A, s))/eps + log E_A[...] - sum y^2/(2 v), and by the envelope rule its gradient
     is that of f at the tilted mean of block A.
     """
-
-    walled = False
 
     def __init__(self, rule: Conditional, x: Array, dual: float) -> None:
         self.rule, self.x, self.dual = rule, x, dual
@@ -297,6 +296,3 @@ class Marginal:
 
     def bounds(self, owners: Array) -> Bounds | None:
         return self.frame.bounds(owners)
-
-    def starts(self, owners: Array) -> list[Array]:
-        return []

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wdro_model.objectives.integration.inner_integral import Divergence
-from wdro_model.objectives.integration.modes import Target, ascend, clipped
+from wdro_model.objectives.integration.modes import Target, ascend, clip_moves
 from wdro_model.objectives.integration.proposals import (
     Bounds,
     Component,
@@ -50,10 +50,12 @@ LARGEST = 1e15
 """A log density of this size has no digits left."""
 
 
-class PricedTarget(Target, Protocol):
-    """A target that knows what moves cost."""
+class PricedTarget(Target):
+    """A target that knows the transport costs of moves."""
 
-    def costs(self, owners: Array, moves: Array) -> Array: ...
+    def costs(self, owners: Array, moves: Array) -> Array:
+        """The transport costs (B,) of moves (B, r)."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,7 @@ def tracked(target: Target, modes: BlockModes, gradients: Array) -> BlockModes:
     for _ in range(NEWTON):
         here = None if bounds is None else (bounds[0][active], bounds[1][active])
         step = _projected(precision[active], gradients[active], moves[active], here)
-        trial = clipped(moves[active] + step, here)
+        trial = clip_moves(moves[active] + step, here)
         size = np.linalg.norm((trial - moves[active]) / modes.deviation[active], axis=1)
         height, gradient = target(modes.owners[active], trial)
         worse = ~(height >= heights[active] - 1e-6 * (1 + np.abs(heights[active])))
@@ -354,7 +356,7 @@ def curvature(target: Target, modes: BlockModes) -> tuple[Array, Array]:
     bounds = target.bounds(modes.owners)
     steps = modes.deviation[:, None] * np.eye(r)
     sides = None if bounds is None else (bounds[0][:, None], bounds[1][:, None])
-    ahead, back = (clipped(modes.moves[:, None] + s * steps, sides) for s in (1.0, -1.0))
+    ahead, back = (clip_moves(modes.moves[:, None] + s * steps, sides) for s in (1.0, -1.0))
     both = np.concatenate([ahead, back]).reshape(-1, r)
     _, slopes = target(np.tile(np.repeat(modes.owners, r), 2), both)
     up, down = slopes.reshape(2, size, r, r)

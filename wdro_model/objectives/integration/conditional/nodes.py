@@ -31,7 +31,7 @@ from wdro_model.objectives.integration.conditional.modes import (
     unknown,
 )
 from wdro_model.objectives.integration.frame import Frame
-from wdro_model.objectives.integration.modes import clipped
+from wdro_model.objectives.integration.modes import clip_moves
 from wdro_model.objectives.integration.normal import HALF_LOG_2PI
 from wdro_model.objectives.integration.proposals import reference_of
 from wdro_model.solvers.objective import Array
@@ -293,7 +293,7 @@ class Placement:
         old, others = self._divided(samples)
         heights, gradients = target(old.owners, old.moves)
         variance = target.variance(old.owners, old.moves)
-        ahead = clipped(old.moves + variance * gradients, target.bounds(old.owners))
+        ahead = clip_moves(old.moves + variance * gradients, target.bounds(old.owners))
         restless = np.linalg.norm((ahead - old.moves) / np.sqrt(variance), axis=1) > AT_REST
         counted, old = old.used(self._rate()), replace(old, heights=heights)
         rest = restless[counted].mean() <= TOLERATED and not np.any(old.used() & ~counted)

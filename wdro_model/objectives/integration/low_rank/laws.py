@@ -24,7 +24,7 @@ from wdro_model.objectives.integration.lines import (
     whole_lines,
 )
 from wdro_model.objectives.integration.low_rank.forms import Outer
-from wdro_model.objectives.integration.modes import ascend
+from wdro_model.objectives.integration.modes import Target, ascend
 from wdro_model.objectives.integration.normal import (
     HALF_LOG_2PI,
     TiltedLaw,
@@ -155,7 +155,7 @@ def tilted_law(outer: Outer, u: Array, L: Array) -> TiltedLaw:
 
 # ------------------------------------------------------------------ any function on a plane
 @dataclass
-class FormTarget:
+class FormTarget(Target):
     """g(t) = h(u_k + L t)/eps - |t|^2/2 for K samples, as a target of ascents.
 
     u (K, q), L (K, q, r).
@@ -164,7 +164,6 @@ class FormTarget:
     outer: Outer
     u: Array
     L: Array
-    walled: bool = False
     dimension: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -181,12 +180,6 @@ class FormTarget:
 
     def variance(self, owners: Array, moves: Array) -> Array:
         return np.ones((1, self.dimension))
-
-    def bounds(self, owners: Array) -> None:
-        return None
-
-    def starts(self, owners: Array) -> list[Array]:
-        return []
 
     def _forms(self, owners: Array, moves: Array) -> Array:
         return self.u[owners] + np.einsum("mqr,mr->mq", self.L[owners], moves)
