@@ -13,9 +13,9 @@ import pytest
 
 from wdro_model.demo import demo, page
 from wdro_model.demo.missing import SHIFTS, missing_story
-from wdro_model.demo.story import Contest, Judgement
-from wdro_model.demo.towns import TEST, Towns, middle, towns_story
-from wdro_model.demo.towns import instance as towns_instance
+from wdro_model.demo.story import Comparison, Judgement
+from wdro_model.demo.towns import TEST, Towns, median_instance, towns_story
+from wdro_model.demo.towns import run_instance as towns_instance
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_the_number_of_jobs_changes_nothing():
 
 
 def test_towns_keep_the_law_that_is_told():
-    land = Towns.drawn(12, np.random.default_rng(0))
+    land = Towns.random(12, np.random.default_rng(0))
     days = land.days(200_000, np.random.default_rng(1)) / land.lengths
     np.testing.assert_allclose(days.mean(axis=0), 1.0, atol=0.02)
     assert 0.2 < land.hilly.mean() < 0.6
@@ -93,19 +93,19 @@ def test_towns_keep_the_law_that_is_told():
     assert days[:, ~land.hilly].std(axis=0) == pytest.approx(0.1, rel=0.02)
 
 
-def test_the_map_shows_an_instance_with_the_middle_gain():
+def test_the_map_shows_an_instance_with_the_median_gain():
     tails = [(10.0, 9.0), (10.0, 2.0), (10.0, 6.0), (10.0, 5.0), (10.0, 10.0)]
     pairs = [[Judgement(1.0, 1.0, tail) for tail in pair] for pair in zip(*tails)]
-    assert middle(Contest("new days", *pairs)) == 2
+    assert median_instance(Comparison("new days", *pairs)) == 2
 
 
 def test_trees_of_towns_are_trees_and_their_promises_those_of_the_model():
     match = towns_instance(5, towns=7, days=10, tests=50)
-    land, erm, robust, gap = match.drawn
+    land, erm, robust, gap = match.details
     assert erm.sum() == robust.sum() == 6
     assert gap <= 1e-6
     rng = np.random.default_rng(5)
-    Towns.drawn(7, rng)
+    Towns.random(7, rng)
     seen = land.days(10, rng)
     believed, promised = (judged.promise for judged in match.tests[TEST])
     assert believed == pytest.approx(seen.mean(axis=0) @ erm)

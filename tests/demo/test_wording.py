@@ -10,10 +10,10 @@ import pytest
 from wdro_model.demo.story import (
     ERM,
     ROBUST,
-    Contest,
+    Comparison,
     Gain,
+    Instance,
     Judgement,
-    Match,
     gained_and_lost,
     verdict,
     where_it_loses,
@@ -26,7 +26,7 @@ def contest(erm, robust, promises=(100.0, 100.0), test="new days"):
         [Judgement(promise, mean, 2.0 * mean) for mean in means]
         for promise, means in zip(promises, (erm, robust))
     ]
-    return Contest(test, *judged)
+    return Comparison(test, *judged)
 
 
 WINS = contest([10.0, 11.0, 9.0, 10.0], [8.0, 8.9, 7.2, 8.0], promises=(9.5, 12.0))
@@ -86,7 +86,7 @@ def test_the_gain_is_the_ratio_of_means_with_the_error_of_a_ratio():
     rng = np.random.default_rng(0)
     erm = rng.uniform(5.0, 15.0, (4000, 12))
     robust = 0.8 * erm + rng.normal(0.0, 0.5, erm.shape)
-    gains = [Gain.of(*pair) for pair in zip(erm, robust)]
+    gains = [Gain.over(*pair) for pair in zip(erm, robust)]
     assert np.mean([gain.share for gain in gains]) == pytest.approx(0.2, abs=0.002)
     # The error that is told is how far the gain scatters from one set of instances to the next.
     scatter = np.std([gain.share for gain in gains])
@@ -103,19 +103,19 @@ def test_one_instance_has_no_error_and_no_clear_gain():
 
 def test_a_judgement_is_what_the_losses_say():
     losses = np.arange(1.0, 101.0)
-    judged = Judgement.of(50.0, losses)
+    judged = Judgement.from_losses(50.0, losses)
     assert judged.mean == pytest.approx(50.5)
     assert judged.tail == pytest.approx(98.0)  # the mean of 96 to 100
     assert not judged.kept
-    assert Judgement.of(50.5, losses).kept
+    assert Judgement.from_losses(50.5, losses).kept
 
 
 def test_rows_are_means_over_instances():
     matches = [
-        Match({"t": (Judgement(1.0, a, 2 * a), Judgement(1.0, a / 2, a))}, radius=1.0)
+        Instance({"t": (Judgement(1.0, a, 2 * a), Judgement(1.0, a / 2, a))}, radius=1.0)
         for a in (2.0, 4.0)
     ]
-    erm, robust = Contest.of("t", matches).rows()
+    erm, robust = Comparison.on_test("t", matches).rows()
     assert (erm["method"], robust["method"]) == (ERM, ROBUST)
     assert (erm["mean"], erm["tail"], robust["mean"]) == (3.0, 6.0, 1.5)
     assert erm["mean_error"] == pytest.approx(1.0)

@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 def test_demo(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(page, "STORIES", {"towns": towns_story, "gaps": missing_story})
     assert main(["demo", "--quick", "--seed", "7", "--output", str(tmp_path)]) == 0
-    assert "seeds are 7 to " in (tmp_path / "index.html").read_text()
+    assert "Seeds 7 to " in (tmp_path / "index.html").read_text()
     assert "What it gained: " in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""The demo: three decisions, what ERM believed of them, and what happened."""
+"""The demo: three decisions by ERM and robustly, their promises and their costs."""
 
 from wdro_model.demo.page import demo
 

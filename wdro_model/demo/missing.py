@@ -1,4 +1,4 @@
-"""Quadratic trees whose data misses 30% of the interactions, each of them counted as 0."""
+"""Quadratic trees whose data misses 30% of the interactions; each of them counts as 0."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import numpy as np
 import wdro_model as wdro
 from wdro_model.demo.story import (
     ROBUST_COLOUR,
-    Contest,
+    Comparison,
+    Instance,
     Judgement,
-    Match,
     Story,
-    clean,
-    played,
+    hide_frame,
+    numbers,
+    run_instances,
     source,
 )
 from wdro_model.display.figures import ERM_COLOUR, new_figure
@@ -29,7 +30,7 @@ SHIFTS: dict[str, dict[str, Any]] = {
     "same costs, more noise": {"base_shift": 0.0, "mask_shift": 0.0},
 }
 RADIUS = 10.0
-"""The paper's."""
+"""The radius of the paper."""
 
 
 def model(graph: Any, matrices: Any) -> wdro.Problem:
@@ -51,8 +52,8 @@ def decide(problem: wdro.Problem) -> tuple[Any, Any]:
     return problem, robust
 
 
-def instance(seed: int, *, nodes: int, edges: int, count: int, tests: int) -> Match:
-    """One instance: a graph, its costs and its gaps."""
+def run_instance(seed: int, *, nodes: int, edges: int, count: int, tests: int) -> Instance:
+    """A graph with its costs and gaps drawn by the seed, the two decisions, and their costs."""
     tree = wdro.datasets.quadratic_tree(nodes, edges, seed=seed)
     first, *others = np.random.SeedSequence(seed).generate_state(1 + len(SHIFTS))
     both = decide(model(tree.graph, tree.training.sample(count, seed=int(first))))
@@ -62,64 +63,67 @@ def instance(seed: int, *, nodes: int, edges: int, count: int, tests: int) -> Ma
         unseen = tree.shifted(int(entropy), noise=0.3, **shift).lazy(tests, seed=int(entropy))
         blocks = (block[0] for block in unseen.batches(1, reuse=True))
         losses = np.array([np.einsum("ki,ki->k", points @ m, points) for m in blocks])
-        judged[name] = [Judgement.of(p.value, own) for p, own in zip(both, losses.T)]
+        judged[name] = [Judgement.from_losses(p.value, own) for p, own in zip(both, losses.T)]
     covered = [float(x @ tree.training.mask @ x / x.sum() ** 2) for x in points]
-    return Match(judged, RADIUS, covered)
+    return Instance(judged, RADIUS, covered)
 
 
 def missing_story(*, quick: bool, jobs: int, seed: int) -> Story:
-    """The story, with all shifts side by side."""
+    """The story, with all shifts."""
     size = {"nodes": 50, "edges": 331, "count": 100, "tests": 100}
     count = 10
     if quick:
         size, count = {"nodes": 10, "edges": 25, "count": 20, "tests": 50}, 4
-    matches = played(partial(instance, **size), range(seed, seed + count), jobs, "missing data")
-    contests = tuple(Contest.of(test, matches) for test in SHIFTS)
-    seen = np.mean([match.drawn for match in matches], axis=0)
+    instances = run_instances(
+        partial(run_instance, **size), range(seed, seed + count), jobs, "missing data"
+    )
+    comparisons = tuple(Comparison.on_test(test, instances) for test in SHIFTS)
+    seen = np.mean([instance.details for instance in instances], axis=0)
     return Story(
         name="missing data",
         title=TITLE,
         question=(
             f"A spanning tree on {size['nodes']} nodes and {size['edges']} edges pays for every "
             "pair of its edges. In the data, "
-            f"{size['count']} noisy matrices of such costs, 30% of the pairs are missing, always "
-            "the same ones, and count as 0. ERM takes what is missing for free. Four futures "
-            "are shown, those where robustness loses too: only the pairs that were missing cost "
-            "something (what was missing shows up); other costs and other gaps (all drawn anew); "
+            f"{size['count']} noisy matrices of such costs, the same 30% of the pairs are always "
+            "missing and count as 0. ERM takes missing pairs for free. There are four tests, "
+            "including those where robustness loses: only the pairs that were missing cost "
+            "something (what was missing shows up); new costs and new gaps (all drawn anew); "
             "halfway to that; and the costs of the data with more noise. Decisions are mixtures of "
             "trees."
         ),
         code=source(model, decide),
-        contests=contests,
+        comparisons=comparisons,
         main=0,
         radius=(
-            f"{RADIUS:g}, the radius of the paper. No cross-validation can choose it: what is held "
-            "out misses the same pairs."
+            f"{RADIUS:g}, the radius of the paper. Cross-validation cannot help here: the held-out "
+            "data lacks the same pairs."
         ),
         remark=(
-            f"Of the pairs that ERM pays for, {seen[0]:.0%} were seen in the data, of the robust "
-            f"decision's {seen[1]:.0%}, of all pairs 70%. Where costs and gaps are all drawn anew, "
-            "no decision can be better than another on average; where old costs survive, ERM has "
-            "learned them and spreading out gives that up. The problem of ERM is not convex: its "
-            f"decision is a stationary point. Seeds {seed} to {seed + count - 1}."
+            f"The data has 70% of all pairs, {seen[0]:.0%} of the pairs that ERM pays for, and "
+            f"{seen[1]:.0%} of those of the robust decision. Where costs and gaps are all drawn "
+            "anew, no decision can be better than another on average. Where the old costs persist, "
+            "ERM has already learned them, and diversifying throws that away. The problem of ERM "
+            f"is not convex: its decision is a stationary point. Seeds {seed} to "
+            f"{seed + count - 1}."
         ),
-        picture=partial(draw_gains, contests),
+        picture=partial(draw_gains, comparisons),
         panels=2,
         caption="Gain over ERM in percent of its cost: dots are instances, bars are means.",
     )
 
 
-def draw_gains(contests: tuple[Contest, ...], columns: int) -> Any:
+def draw_gains(comparisons: tuple[Comparison, ...], columns: int) -> Any:
     """Gains in the mean and in the tail on each test."""
     figure = new_figure(5.6 * columns, 3.6 * -(-2 // columns))
     panels = figure.subplots(-(-2 // columns), columns, squeeze=False, sharex=True).flatten()
     for axes, (what, title) in zip(panels, {"mean": "mean cost", "tail": "worst 5%"}.items()):
         axes.axvline(0.0, color=ERM_COLOUR, lw=2, zorder=1)
-        for place, contest in enumerate(reversed(contests)):
-            pairs = zip(contest.erm, contest.robust)
-            shares = [100 * (1 - getattr(r, what) / getattr(e, what)) for e, r in pairs]
+        for place, comparison in enumerate(reversed(comparisons)):
+            ratios = numbers(comparison.robust, what) / numbers(comparison.erm, what)
+            shares = 100 * (1 - ratios)
             axes.plot(shares, [place] * len(shares), "o", ms=5, alpha=0.5, color=ROBUST_COLOUR)
-            gain = contest.gain(what)
+            gain = comparison.gain(what)
             axes.plot(
                 [100 * gain.share] * 2, [place - 0.28, place + 0.28], color=ROBUST_COLOUR, lw=3
             )
@@ -132,10 +136,10 @@ def draw_gains(contests: tuple[Contest, ...], columns: int) -> Any:
                 weight="bold",
                 bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.85},
             )
-        axes.set_yticks(range(len(contests)), [c.test for c in reversed(contests)])
-        axes.set_ylim(-0.5, len(contests) - 0.3)
+        axes.set_yticks(range(len(comparisons)), [c.test for c in reversed(comparisons)])
+        axes.set_ylim(-0.5, len(comparisons) - 0.3)
         axes.set_title(title)
         axes.set_xlabel("gain over ERM (%), ERM: blue line")
         axes.margins(x=0.12)
-        clean(axes)
+        hide_frame(axes)
     return figure

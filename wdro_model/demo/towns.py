@@ -1,4 +1,4 @@
-"""Towns connected by one tree from ten days of data: integer decisions, the same law at test."""
+"""Towns connected by one tree of roads from ten days of prices; nothing is shifted at test."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from wdro_model.compat import networkx as nx
 from wdro_model.demo.story import (
     ERM_COLOUR,
     ROBUST_COLOUR,
-    Contest,
+    Comparison,
+    Instance,
     Judgement,
-    Match,
     Story,
     draw_pairs,
     numbers,
-    played,
+    run_instances,
     source,
 )
 from wdro_model.display.figures import new_figure
 
 TITLE = "One road network from ten days of prices"
-TEST = "new days of the same law"
+TEST = "new days, no shift"
 HILLY, SPREAD = 0.4, 1.0
-"""The share of hilly roads, and the deviation of the logarithm of their cost."""
+"""The share of hilly roads, and the standard deviation of the logarithm of their cost."""
 
 
 @dataclass(frozen=True)
 class Towns:
-    """Towns in the unit square, and the law of the cost of the roads between all pairs of them.
+    """Towns in the unit square, and the distribution of the costs of all roads between them.
 
     On average every road costs its length: give or take 10% if it is flat, lognormal if hilly.
     """
@@ -44,14 +44,14 @@ class Towns:
     hilly: np.ndarray
 
     @classmethod
-    def drawn(cls, count: int, rng: np.random.Generator) -> Towns:
+    def random(cls, count: int, rng: np.random.Generator) -> Towns:
         places, graph = rng.random((count, 2)), nx.complete_graph(count)
         ends = np.array(graph.edges)
         lengths = np.linalg.norm(places[ends[:, 0]] - places[ends[:, 1]], axis=1)
         return cls(places, graph, lengths, rng.random(len(ends)) < HILLY)
 
     def days(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Costs of all roads on so many days, (count, roads)."""
+        """Costs of all roads on `count` days, (count, roads)."""
         z = rng.standard_normal((count, len(self.lengths)))
         factors = np.where(self.hilly, np.exp(SPREAD * z - SPREAD**2 / 2), np.abs(1 + 0.1 * z))
         return self.lengths * factors
@@ -71,76 +71,79 @@ def decide(problem: wdro.Problem) -> tuple[Any, Any]:
     return problem, chosen.problem
 
 
-def instance(seed: int, *, towns: int, days: int, tests: int) -> Match:
-    """One instance, known by its seed."""
+def run_instance(seed: int, *, towns: int, days: int, tests: int) -> Instance:
+    """Towns and days detail by the seed, the two decisions, and their costs on new days."""
     rng = np.random.default_rng(seed)
-    land = Towns.drawn(towns, rng)
+    land = Towns.random(towns, rng)
     seen, unseen = land.days(days, rng), land.days(tests, rng)
     erm, robust = decide(model(land.graph, seen))
-    judged = [Judgement.of(p.value, p.losses(unseen)) for p in (erm, robust)]
+    judged = [Judgement.from_losses(p.value, p.losses(unseen)) for p in (erm, robust)]
     trees = [next(iter(p.solution.decision.values())) > 0.5 for p in (erm, robust)]
     gap = max(p.solution.relative_gap or 0.0 for p in (erm, robust))
-    return Match({TEST: judged}, robust.radius, (land, *trees, gap))
+    return Instance({TEST: judged}, robust.radius, (land, *trees, gap))
 
 
 def towns_story(*, quick: bool, jobs: int, seed: int) -> Story:
-    """The story, from so many instances that the errors are small."""
+    """The story, from enough instances for small errors."""
     size: dict[str, int] = {"towns": 20, "days": 10, "tests": 2000}
     count = 40
     if quick:
         size, count = {"towns": 8, "days": 10, "tests": 300}, 4
-    matches = played(partial(instance, **size), range(seed, seed + count), jobs, "towns")
-    contest = Contest.of(TEST, matches)
-    radii = np.array([match.radius for match in matches])
-    hills = [np.mean([np.sum(m.drawn[0].hilly & m.drawn[k]) for m in matches]) for k in (1, 2)]
-    gap = max(match.drawn[3] for match in matches)
+    instances = run_instances(
+        partial(run_instance, **size), range(seed, seed + count), jobs, "towns"
+    )
+    comparison = Comparison.on_test(TEST, instances)
+    radii = np.array([instance.radius for instance in instances])
+    details = [instance.details for instance in instances]
+    hills = [np.mean([np.sum(detail[0].hilly & detail[k]) for detail in details]) for k in (1, 2)]
+    gap = max(detail[3] for detail in details)
     return Story(
         name="towns",
         title=TITLE,
         question=(
-            f"{size['towns']} towns are to be connected by one tree of roads. There are "
-            f"{size['days']} days of prices for each of the {len(matches[0].drawn[0].lengths)} "
-            "possible roads. On average a road costs its length; 40% of them are hilly, with "
-            "lognormal prices. ERM takes the tree that was cheapest on those days, and so "
-            "hilly roads that happened to be cheap."
+            f"{size['towns']} towns are to be connected by one tree of roads. The data has prices "
+            f"of {size['days']} days for each of the {len(details[0][0].lengths)} "
+            "possible roads. On average a road costs its length; 40% of the roads are hilly, with "
+            "lognormal prices. ERM takes the tree that was cheapest on those days, with hilly "
+            "roads that happened to be cheap."
         ),
         code=source(model, decide),
-        contests=(contest,),
+        comparisons=(comparison,),
         main=0,
         radius=(
-            "By cross-validation on the ten days alone: five folds, scored by the mean of the "
-            f"worst 5%. Over the instances it chose radii from {radii.min():.3g} to "
-            f"{radii.max():.3g} (median {np.median(radii):.3g}; 0 is ERM), in units of each "
-            "road's own variance."
+            "Chosen by cross-validation on the ten days alone: five folds, scored by the mean of "
+            f"the worst 5%. Over the instances, radii from {radii.min():.3g} to "
+            f"{radii.max():.3g} were chosen (median {np.median(radii):.3g}; 0 is ERM), in units of "
+            "each road's own variance."
         ),
         remark=(
             f"Of its {size['towns'] - 1} roads, ERM's tree has {hills[0]:.1f} hilly ones on "
             f"average, the robust tree {hills[1]:.1f}. Every tree is an integer decision with a "
-            f"proof of optimality: the largest gap left is {gap:.1%}. The test days have the law "
-            f"of the training days, nothing is shifted; the seeds are {seed} to {seed + count - 1}."
+            f"proof of optimality: the largest remaining gap is {gap:.1%}. The test days have the "
+            f"same distribution as the training days. Seeds {seed} to {seed + count - 1}."
         ),
-        picture=partial(draw_towns, matches[middle(contest)], contest),
+        picture=partial(draw_towns, instances[median_instance(comparison)], comparison),
         panels=3,
         caption=(
-            "The two trees of the instance with the middle gain (dashed: hilly), and the worst 5% "
+            "The two trees of the instance with the median gain (dashed: hilly), and the worst 5% "
             f"of all {count} instances."
         ),
     )
 
 
-def middle(contest: Contest) -> int:
-    """The instance whose gain in the worst 5% is the median: neither the best nor the worst."""
-    shares = numbers(contest.robust, "tail") / numbers(contest.erm, "tail")
+def median_instance(comparison: Comparison) -> int:
+    """The position of the instance with the median gain in the worst 5%."""
+    shares = numbers(comparison.robust, "tail") / numbers(comparison.erm, "tail")
     return int(np.argsort(shares, kind="stable")[len(shares) // 2])
 
 
-def draw_towns(match: Match, contest: Contest, columns: int) -> Any:
+def draw_towns(instance: Instance, comparison: Comparison, columns: int) -> Any:
     """Maps of the two trees of one instance, and the tails of all."""
-    land, erm, robust, _ = match.drawn
+    land, erm, robust, _ = instance.details
     rows = -(-3 // columns)
     figure = new_figure(4.2 * columns, 3.9 * rows)
     maps = figure.subplots(rows, columns, squeeze=False).flatten()
-    judged = match.tests[TEST]
+    judged = instance.tests[TEST]
     for axes, tree, result, name, colour in zip(
         maps, (erm, robust), judged, ("ERM", "robust"), (ERM_COLOUR, ROBUST_COLOUR)
     ):
@@ -156,8 +159,6 @@ def draw_towns(match: Match, contest: Contest, columns: int) -> Any:
         )
         axes.set(xticks=[], yticks=[], aspect="equal", xlim=(-0.05, 1.05), ylim=(-0.05, 1.05))
         axes.spines[:].set_color("#dddddd")
-    draw_pairs(
-        maps[2], numbers(contest.erm, "tail"), numbers(contest.robust, "tail"), "worst 5% of costs"
-    )
+    draw_pairs(maps[2], comparison, "tail", "worst 5% of costs")
     maps[2].set_title("each line: one instance")
     return figure
