@@ -10,15 +10,23 @@ from wdro_model.traffic.assignment import (
     social_optimum,
 )
 from wdro_model.traffic.beckmann import beckmann, system_cost
+from wdro_model.traffic.days import (
+    DayDraw,
+    ObservedTimes,
+    ReroutingTest,
+    TrafficDays,
+    reroute,
+    rerouting_test,
+)
 from wdro_model.traffic.files.gmns import GMNSError, read_gmns, write_gmns
-from wdro_model.traffic.files.tntp import read_tntp
-from wdro_model.traffic.files.tntp_text import TNTPError
+from wdro_model.traffic.files.tntp import TNTPError, read_tntp
 from wdro_model.traffic.files.tntp_write import read_flows, renumbered, write_tntp
 from wdro_model.traffic.flows import TrafficFlows
+from wdro_model.traffic.flows.road_graph import drop_unreachable
 from wdro_model.traffic.flows.route_shares import RouteShares
 from wdro_model.traffic.maps import plot_comparison, plot_flows
 from wdro_model.traffic.network import Network
-from wdro_model.traffic.planning.skims import (
+from wdro_model.traffic.skims import (
     LinkResults,
     SelectedTrips,
     Skims,
@@ -27,21 +35,12 @@ from wdro_model.traffic.planning.skims import (
     select_link,
     skim,
 )
-from wdro_model.traffic.planning.user_classes import (
+from wdro_model.traffic.uncertain_network import UncertainNetwork
+from wdro_model.traffic.user_classes import (
     ClassAssignment,
     UserClass,
     class_equilibrium,
 )
-from wdro_model.traffic.uncertain.days import (
-    DayDraw,
-    ObservedTimes,
-    ReroutingTest,
-    TrafficDays,
-    reroute,
-    rerouting_test,
-)
-from wdro_model.traffic.uncertain.uncertain_network import UncertainNetwork
-from wdro_model.traffic.unreachable import drop_unreachable
 
 sets.TrafficFlows = TrafficFlows
 

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.traffic.bpr import link_costs
-from wdro_model.traffic.network_checks import NONNEGATIVE, POSITIVE, check_rule
+from wdro_model.traffic.fields import NONNEGATIVE, POSITIVE, check_rule
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 

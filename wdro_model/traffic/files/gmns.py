@@ -8,20 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from wdro_model.traffic.files.columns import ColumnTable, MalformedFile
-from wdro_model.traffic.files.tables import (
-    demand_columns,
+from wdro_model.traffic.files.columns import (
+    ColumnTable,
+    MalformedFile,
     goes_by_zone,
-    link_columns,
     network_fields,
-    node_columns,
     split_by_table,
 )
+from wdro_model.traffic.files.frames import demand_columns, link_columns, node_columns
 from wdro_model.traffic.network import Network
 
 FILES = {"links": "link.csv", "demand": "demand.csv", "nodes": "node.csv"}
-WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
-NAMES = {
+WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
+LINK_NAMES = {
     "tail": "from_node_id",
     "head": "to_node_id",
     "free_flow_time": "vdf_fftt",
@@ -31,20 +30,13 @@ NAMES = {
 
 
 class GMNSError(MalformedFile):
-    """A malformed GMNS folder; says where: file, line (from 1) and field.
+    """A malformed GMNS folder, with the place: file, line (from 1) and field.
 
     Examples
     --------
-    >>> import os, tempfile, wdro_model as wdro
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     wdro.traffic.write_gmns(wdro.datasets.sioux_falls(), folder)
-    ...     with open(os.path.join(folder, "demand.csv"), "a") as file:
-    ...         print("1,2,many", file=file)
-    ...     try:
-    ...         wdro.traffic.read_gmns(folder)
-    ...     except wdro.traffic.GMNSError as error:
-    ...         print(error.line, error.field, error.problem)
-    530 volume expected a number, got 'many'.
+    >>> error = wdro.traffic.GMNSError("demand.csv", 2, "volume", "expected a number, got 'many'.")
+    >>> print(error)
+    demand.csv, line 2, volume: expected a number, got 'many'.
     """
 
 
@@ -55,14 +47,14 @@ def read_gmns(
     toll_weight: float = 0.0,
     length_weight: float = 0.0,
 ) -> Network:
-    """The network in a folder with `link.csv`, `node.csv` and `demand.csv`.
+    """Read a network from a folder with `link.csv`, `node.csv` and `demand.csv`.
 
     Links run from `from_node_id` to `to_node_id`, both ways where `directed` is false. Their
     capacity is `capacity` times `lanes`; their free-flow time is `vdf_fftt` (or `free_flow_time`),
     or else 60 * `length` / `free_speed`; `vdf_alpha` and `vdf_beta` are 0.15 and 4 where they are
     missing. The zone of a node is its `zone_id`, and the demand goes by `o_zone_id`, `d_zone_id`
-    and `volume`. What was assumed or left out is told in `network.repairs`, what cannot be read is
-    a `GMNSError`.
+    and `volume`. `network.repairs` lists what was assumed or left out. A folder that cannot be read
+    raises a `GMNSError`.
 
     Parameters
     ----------
@@ -74,100 +66,37 @@ def read_gmns(
 
     Examples
     --------
-    >>> import tempfile, wdro_model as wdro
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     wdro.traffic.write_gmns(wdro.datasets.sioux_falls(), folder)
-    ...     network = wdro.traffic.read_gmns(folder)
-    >>> network.n_arcs, float(network.total_demand)
-    (76, 360600.0)
+    ...     wdro.traffic.write_gmns(network, folder)
+    ...     wdro.traffic.read_gmns(folder).n_arcs
+    76
     """
-    place, given = _folder(folder), split_by_table(columns)
+    path, given = Path(folder), split_by_table(columns)
+    if not path.is_dir():
+        raise FileNotFoundError(
+            f"{path} is not a folder; GMNS networks are folders with {', '.join(FILES.values())}."
+        )
+    for file in FILES.values():
+        if not (path / file).is_file():
+            present = ", ".join(sorted(p.name for p in path.glob("*.csv"))) or "no .csv file"
+            raise GMNSError(str(path / file), None, "file", f"is missing; there is {present}.")
     tables = _with_numbered_names(
-        {name: _read_table(place / file, name, given[name]) for name, file in FILES.items()}
+        {name: _read_table(path / file, name, given[name]) for name, file in FILES.items()}
     )
     try:
         fields = network_fields(
             tables["links"], tables["demand"], tables["nodes"], toll_weight, length_weight
         )
-        return Network(**fields, name=place.resolve().name or "network")
+        return Network(**fields, name=path.resolve().name or "network")
     except GMNSError:
         raise
     except ValueError as error:
-        raise GMNSError(str(place), None, "network", str(error)) from error
-
-
-def write_gmns(network: Network, folder: Any) -> None:
-    """Write `link.csv`, `node.csv` and `demand.csv` into a folder, which is made if need be.
-
-    `read_gmns(folder)` gives the same network back, to the last bit, but for the name, which is
-    that of the folder. Free-flow times, b and power go by the names `vdf_fftt`, `vdf_alpha` and
-    `vdf_beta`; zones are numbered from 1; fixed costs and nodes that may not be passed are in
-    columns that GMNS does not know. Nodes must have whole numbers or words for names.
-
-    Examples
-    --------
-    >>> import os, tempfile, wdro_model as wdro
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     wdro.traffic.write_gmns(wdro.datasets.sioux_falls(), folder)
-    ...     sorted(os.listdir(folder))
-    ['demand.csv', 'link.csv', 'node.csv']
-    """
-    _check_names(network)
-    links = link_columns(network, NAMES)
-    links |= {"directed": ["true"] * network.n_arcs, "lanes": [1] * network.n_arcs}
-    nodes = node_columns(network)
-    nodes["through"] = ["true" if may else "false" for may in nodes["through"]]
-    trips = demand_columns(network, range(1, network.n_zones + 1))
-    demand = dict(zip(("o_zone_id", "d_zone_id", "volume"), trips))
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    for name, columns in (("links", links), ("demand", demand), ("nodes", nodes)):
-        with open(place / FILES[name], "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows(zip(*(map(_cell_text, column) for column in columns.values())))
-
-
-def _cell_text(value: Any) -> Any:
-    """A number with all its digits; nothing for what is not known."""
-    if isinstance(value, float):
-        return "" if value != value else repr(value)
-    return "" if value is None else value
-
-
-def _check_names(network: Network) -> None:
-    names = network.nodes
-    if all(type(name) is int and abs(name) < 10**18 for name in names):
-        return
-    for name in names:
-        if type(name) is not str or name != name.strip() or not name or not name.isprintable():
-            raise ValueError(
-                f"GMNS knows nodes by whole numbers or by words, got {name!r}; use "
-                "wdro_model.traffic.renumbered(network)."
-            )
-    if all(WHOLE.fullmatch(name) for name in names):
-        raise ValueError(
-            f"the nodes are called {names[0]!r} and so on, which a file would give back as "
-            "numbers; use wdro_model.traffic.renumbered(network), or names that are no numbers."
-        )
-
-
-# ------------------------------------------------------------------ files
-def _folder(folder: Any) -> Path:
-    place = Path(folder)
-    if not place.is_dir():
-        raise FileNotFoundError(
-            f"{place} is not a folder; GMNS networks are folders with {', '.join(FILES.values())}."
-        )
-    for file in FILES.values():
-        if not (place / file).is_file():
-            found = ", ".join(sorted(p.name for p in place.glob("*.csv"))) or "no .csv file"
-            raise GMNSError(str(place / file), None, "file", f"is missing; there is {found}.")
-    return place
+        raise GMNSError(str(path), None, "network", str(error)) from error
 
 
 def _read_table(path: Path, name: str, given: Mapping[str, str]) -> ColumnTable:
-    """The columns of a file as text; its rows are known by their lines."""
+    """The columns of a file as text; the labels of its rows are its lines."""
 
     def fault(line: Any, column: str, problem: str) -> GMNSError:
         return GMNSError(str(path), line, column, problem)
@@ -191,15 +120,12 @@ def _read_table(path: Path, name: str, given: Mapping[str, str]) -> ColumnTable:
     for line, row in zip(lines, rows):
         if len(row) != len(header):
             raise fault(line, "fields", f"expected {len(header)} fields, got {len(row)}.")
-    for field, column in given.items():
-        if not any(column + ending in header for ending in ("", "_ab", "_ba")):
-            raise fault(1, column, f"there is no such column for {field}.")
     columns = dict(zip(header, map(list, zip(*rows)) if rows else ([] for _ in header)))
     return ColumnTable(name, columns, lines, fault, given, "line")
 
 
 def _with_numbered_names(tables: dict[str, ColumnTable]) -> dict[str, ColumnTable]:
-    """The tables with nodes, and zones, as whole numbers where all of them are."""
+    """The tables with integers as names of the nodes if all names are integers; zones likewise."""
     nodes = [("links", "tail"), ("links", "head"), ("nodes", "node")]
     zones = [("nodes", "zone")]
     trips_by = zones if goes_by_zone(tables["demand"]) else nodes
@@ -208,8 +134,65 @@ def _with_numbered_names(tables: dict[str, ColumnTable]) -> dict[str, ColumnTabl
         places = [(name, tables[name].column_of(field)) for name, field in group]
         columns = [(name, column) for name, column in places if column is not None]
         entries = (entry for name, column in columns for entry in tables[name].columns[column])
-        if all(WHOLE.fullmatch(entry) for entry in entries if entry):
+        if all(WHOLE_NUMBER.fullmatch(entry) for entry in entries if entry):
             for name, column in columns:
                 numbers = [int(e) if e else None for e in tables[name].columns[column]]
                 tables[name] = tables[name].with_column(column, numbers)
     return tables
+
+
+# ------------------------------------------------------------------ writing
+def write_gmns(network: Network, folder: Any) -> None:
+    """Write `link.csv`, `node.csv` and `demand.csv` into a folder; make it if need be.
+
+    `read_gmns(folder)` gives the same network back, to the last bit, but for the name, which is
+    that of the folder. Free-flow times, b and power are in the columns `vdf_fftt`, `vdf_alpha` and
+    `vdf_beta`; zones are numbered from 1; fixed costs and nodes that may not be passed are in
+    columns that GMNS does not know. Nodes must have integers or words for names.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     wdro.traffic.write_gmns(network, folder)
+    ...     sorted(os.listdir(folder))
+    ['demand.csv', 'link.csv', 'node.csv']
+    """
+    _check_names(network.nodes)
+    links = link_columns(network, LINK_NAMES)
+    links |= {"directed": ["true"] * network.n_arcs, "lanes": [1] * network.n_arcs}
+    nodes = node_columns(network)
+    nodes["through"] = ["true" if may else "false" for may in nodes["through"]]
+    trips = demand_columns(network, range(1, network.n_zones + 1))
+    demand = dict(zip(("o_zone_id", "d_zone_id", "volume"), trips))
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    for name, columns in (("links", links), ("demand", demand), ("nodes", nodes)):
+        with open(path / FILES[name], "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows(zip(*(map(_cell_text, column) for column in columns.values())))
+
+
+def _cell_text(value: Any) -> Any:
+    """A number with all its digits; an empty cell for an unknown value."""
+    if isinstance(value, float):
+        return "" if value != value else repr(value)
+    return "" if value is None else value
+
+
+def _check_names(names: tuple[Any, ...]) -> None:
+    """Refuse names of nodes that a file would give back as something else."""
+    if all(type(name) is int and abs(name) < 10**18 for name in names):
+        return
+    for name in names:
+        if type(name) is not str or name != name.strip() or not name or not name.isprintable():
+            raise ValueError(
+                f"GMNS knows nodes by whole numbers or by words, got {name!r}; use "
+                "wdro_model.traffic.renumbered(network)."
+            )
+    if all(WHOLE_NUMBER.fullmatch(name) for name in names):
+        raise ValueError(
+            f"the nodes are called {names[0]!r} and so on, which a file would give back as "
+            "numbers; use wdro_model.traffic.renumbered(network), or names that are no numbers."
+        )

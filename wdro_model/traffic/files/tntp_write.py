@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from wdro_model.traffic.demand_matrix import nonzero_demand
+from wdro_model.traffic.fields import nonzero_demand
 from wdro_model.traffic.files.columns import as_number
-from wdro_model.traffic.files.tntp_text import (
-    STANDARD,
+from wdro_model.traffic.files.tntp import (
+    STANDARD_COLUMNS,
     Document,
     header_names,
     is_header,
@@ -22,26 +22,26 @@ from wdro_model.traffic.files.tntp_text import (
 )
 from wdro_model.traffic.network import Network
 
-PER_LINE = 5
-"""Demands on a line of a trips file."""
+ENTRIES_PER_LINE = 5
+"""The most demands on a line of a trips file."""
+VOLUME_COLUMNS = ("volume", "flow")
 
 
 def write_tntp(network: Network, net: Any, trips: Any, nodes: Any = None) -> None:
     """Write a net file, a trips file and, if asked for, a node file with the positions.
 
     `read_tntp(net, trips, nodes, toll_weight=1)` gives the same network back, to the last bit: the
-    fixed cost is written as the toll. Length, speed and link type are not part of a network and
-    are written as 0, 0 and 1; the name is that of the file. Files are paths (.gz is packed) or open
-    text files.
+    fixed cost is written as the toll. A network has no length, speed or link type; the file gets
+    0, 0 and 1. The name is that of the file. Files are paths (.gz is packed) or open text files.
 
-    The format numbers the nodes, and tells zones and nodes that may not be passed by their numbers.
-    A network that does not fit is refused; `renumbered(network)` fits.
+    In the format the number of a node says whether it is a zone and whether it may be passed. A
+    network that does not fit is refused; `renumbered(network)` fits.
 
     Examples
     --------
-    >>> import io, wdro_model as wdro
+    >>> import io
     >>> net, trips = io.StringIO(), io.StringIO()
-    >>> wdro.traffic.write_tntp(wdro.datasets.sioux_falls(), net, trips)
+    >>> wdro.traffic.write_tntp(network, net, trips)
     >>> print(net.getvalue().splitlines()[0])
     <NUMBER OF ZONES> 24
     """
@@ -61,12 +61,9 @@ def renumbered(network: Network) -> Network:
 
     Examples
     --------
-    >>> network = wdro.traffic.Network(
-    ...     tails=[0, 1], heads=[1, 0], capacity=5.0, free_flow_time=1.0, b=0.15, power=4.0,
-    ...     demand=[[0.0, 10.0], [0.0, 0.0]], nodes=("home", "work"),
-    ... )
-    >>> wdro.traffic.renumbered(network).nodes
-    (1, 2)
+    >>> named = network.replace(nodes=tuple(f"junction {node}" for node in network.nodes))
+    >>> wdro.traffic.renumbered(named).nodes[:3]
+    (1, 2, 3)
     """
     is_zone = np.zeros(network.n_nodes, dtype=bool)
     is_zone[network.zones] = True
@@ -92,7 +89,7 @@ def _net_lines(network: Network, first: int) -> Iterator[str]:
     yield f"<NUMBER OF LINKS> {network.n_arcs}"
     yield "<END OF METADATA>"
     yield ""
-    yield "\t".join(("~", *STANDARD, ";"))
+    yield "\t".join(("~", *STANDARD_COLUMNS, ";"))
     columns = (network.capacity, network.free_flow_time, network.b, network.power)
     for a, (tail, head) in enumerate(network.arcs):
         capacity, time, b, power = (repr(float(column[a])) for column in columns)
@@ -113,8 +110,8 @@ def _trips_lines(network: Network) -> Iterator[str]:
         row = slice(starts[o], starts[o + 1])
         pairs = zip(destinations[row].tolist(), quantities[row].tolist())
         entries = [f"{names[d]} : {trips!r};" for d, trips in pairs]
-        for k in range(0, len(entries), PER_LINE):
-            yield "\t" + " ".join(entries[k : k + PER_LINE])
+        for k in range(0, len(entries), ENTRIES_PER_LINE):
+            yield "\t" + " ".join(entries[k : k + ENTRIES_PER_LINE])
 
 
 def _node_lines(network: Network) -> Iterator[str]:
@@ -133,7 +130,7 @@ def _first_through(network: Network) -> int:
             f"TNTP cannot express that node {node!r}, which is no zone, may not be passed while "
             "some zones may; remove the node, which no trip can use."
         )
-    problem = _misfit(network, is_zone)
+    problem = _numbering_problem(network, is_zone)
     if problem is not None:
         raise ValueError(f"TNTP {problem}; use wdro_model.traffic.renumbered(network).")
     names, blocked = network.nodes, int(np.count_nonzero(~network.through))
@@ -142,8 +139,8 @@ def _first_through(network: Network) -> int:
     return names[blocked] if blocked < len(names) else names[-1] + 1
 
 
-def _misfit(network: Network, is_zone: np.ndarray) -> str | None:
-    """What keeps a reader from finding the same nodes and zones, in words."""
+def _numbering_problem(network: Network, is_zone: np.ndarray) -> str | None:
+    """The reason why a reader would get other nodes or zones, in words; None if there is none."""
     names = network.nodes
     for name in names:
         if isinstance(name, bool) or not isinstance(name, int) or name < 1:
@@ -175,7 +172,6 @@ def _write(target: Any, lines: Iterator[str]) -> None:
 
 
 # ------------------------------------------------------------------ link flows
-VOLUMES = ("volume", "flow")
 
 
 def read_flows(source: Any, network: Network) -> np.ndarray:
@@ -186,16 +182,12 @@ def read_flows(source: Any, network: Network) -> np.ndarray:
 
     Examples
     --------
-    >>> import io, wdro_model as wdro
-    >>> network = wdro.traffic.Network(
-    ...     tails=[0, 1], heads=[1, 0], capacity=5.0, free_flow_time=1.0, b=0.15, power=4.0,
-    ...     demand=[[0.0, 10.0], [0.0, 0.0]], nodes=(1, 2),
-    ... )
-    >>> rows = ["from to volume cost", "2 1 0.0 1.0", "1 2 10.0 3.4"]
-    >>> wdro.traffic.read_flows(io.StringIO(chr(10).join(rows)), network)
-    array([10.,  0.])
+    >>> import io
+    >>> table = wdro.traffic.link_results(network, np.arange(76.0)).to_csv()
+    >>> wdro.traffic.read_flows(io.StringIO(table), network)[:3]
+    array([0., 1., 2.])
     """
-    document = read_document(source, metadata=False)
+    document = read_document(source, needs_metadata=False)
     waiting: dict[tuple[str, str], deque[int]] = defaultdict(deque)
     for a, (tail, head) in enumerate(network.arcs):
         waiting[str(tail), str(head)].append(a)
@@ -203,12 +195,12 @@ def read_flows(source: Any, network: Network) -> np.ndarray:
     columns = (0, 1, 2)
     for i, (line, fields) in enumerate(_rows(document)):
         if i == 0 and as_number(fields[-1]) is None:
-            columns = _columns("\t".join(fields))
+            columns = _volume_columns("\t".join(fields))
             continue
         if len(fields) <= max(columns):
             raise document.error(line, "volume", f"expected from, to, volume; got {fields}.")
         tail, head, text = (fields[column] for column in columns)
-        ends = (_node_name(tail), _node_name(head))
+        ends = (_plain_number(tail), _plain_number(head))
         if not waiting[ends]:
             problem = f"{network!r} has no (further) arc {ends[0]} -> {ends[1]}."
             raise document.error(line, "arc", problem)
@@ -244,16 +236,16 @@ def _between_tabs(text: str) -> str:
     return "\t".join(text.partition(";")[0].replace(":", " ").split())
 
 
-def _columns(text: str) -> tuple[int, int, int]:
+def _volume_columns(text: str) -> tuple[int, int, int]:
     """Positions of from, to and volume: by name, else the first three."""
     names = header_names(text)
-    volume = next((name for name in VOLUMES if name in names), None)
+    volume = next((name for name in VOLUME_COLUMNS if name in names), None)
     if volume is None or not is_header(text):
         return (0, 1, 2)
     return (names.index("init_node"), names.index("term_node"), names.index(volume))
 
 
-def _node_name(text: str) -> str:
-    """The name of a node; 110.0 is 110."""
+def _plain_number(text: str) -> str:
+    """The name of a node without a decimal part of zeros: 110.0 is 110."""
     whole, dot, rest = text.partition(".")
     return whole if dot and whole.isdecimal() and not rest.strip("0") else text
