@@ -1,12 +1,12 @@
 """Instances to try the library on, each with a training distribution and a shifted one."""
 
 from wdro_model.datasets.quadratic_tree import QuadraticTree, TreeCosts, quadratic_tree
-from wdro_model.traffic.sioux_falls import sioux_falls
-from wdro_model.traffic.uncertain.congestion_laws import (
+from wdro_model.datasets.traffic_scenarios import (
     TrafficDraw,
     TrafficRanges,
     TrafficScenarios,
     shifted_scenarios,
+    sioux_falls,
     training_scenarios,
 )
 

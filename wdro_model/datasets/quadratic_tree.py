@@ -16,7 +16,7 @@ import numpy as np
 from wdro_model import checks
 from wdro_model.compat import networkx as nx
 from wdro_model.display.tables import brief_fields
-from wdro_model.traffic.uncertain.days import check_seed
+from wdro_model.traffic.days import check_seed
 from wdro_model.uncertainty.joint import LazySamples
 
 CONNECTION_TRIES = 50

@@ -1,7 +1,7 @@
 """All-or-nothing assignment: shortest path trees, or minimum-cost flows.
 
-Routes do not depend on how much travels on them: the programs send one unit from an origin to each
-of its destinations, and the demand is then loaded on the arcs that they use.
+Shortest routes do not depend on the demand: the minimum-cost flows send one unit from an origin to
+each of its destinations, and the demand is then loaded on the arcs that they use.
 """
 
 from __future__ import annotations
@@ -22,8 +22,15 @@ from scipy.sparse.csgraph import breadth_first_order, dijkstra
 from wdro_model.compat import networkx as nx
 from wdro_model.sets.backends import LinearOracle, Vector
 from wdro_model.sets.convex import ConvexSet
-from wdro_model.traffic.flows.road_graph import Demand, Indices, RoadGraph
+from wdro_model.traffic.flows.road_graph import Demand, Indices, RoadGraph, parent_labels
 from wdro_model.traffic.flows.traffic_flows import TrafficFlows, refuse_without_numba
+
+CHUNKS_PER_THREAD = 4
+SCANS_PER_NODE = 2
+"""Scans of Pape's algorithm that take as long as one node of Dijkstra's. Road networks need 1.0 to
+1.5 scans per node, more if they are large or their destinations are near."""
+ACCEPTED_LOSS = 1e-6
+"""The largest part of the cost that rounding weights to integers may hide."""
 
 
 class TreeLoading:
@@ -38,57 +45,37 @@ class TreeLoading:
     which would be wrong where weights are zero.
     """
 
-    def __init__(self, graph: RoadGraph, first: int, last: int) -> None:
+    def __init__(self, graph: RoadGraph, rows: slice) -> None:
         self.graph, trips = graph, graph.trips
-        self.sources = graph.sources[first:last]
-        rows, labels = last - first, (last - first) * graph.size
-        part = slice(trips.starts[first], trips.starts[last])
-        self._ends = (trips.rows[part] - first) * graph.size + trips.destinations[part]
-        self._quantities = trips.quantities[part]
-        self._roots = np.arange(rows) * graph.size + self.sources
-        self._rows = (np.arange(rows) * graph.size)[:, None]
-        self._nodes = np.tile(np.arange(graph.size), rows)
-        self._labels = labels
+        self.sources = graph.sources[rows]
+        pairs = slice(trips.starts[rows.start], trips.starts[rows.stop])
+        self._ends = (trips.rows[pairs] - rows.start) * graph.size + trips.destinations[pairs]
+        self._quantities = trips.quantities[pairs]
+        self._roots = np.arange(self.sources.size) * graph.size + self.sources
 
     def __call__(self, predecessors: NDArray[np.int32]) -> Vector:
         """Flows on the entries of the graph (E,), for predecessors (origins, N), < 0 for none."""
-        sink = self._labels
-        parent = np.empty(sink + 1, dtype=np.int64)
-        np.add(predecessors, self._rows, out=parent[:-1].reshape(predecessors.shape))
-        before = predecessors.ravel()
-        parent[:-1][before < 0] = sink
-        parent[-1] = sink
-        through = np.zeros(sink + 1)
+        parent = parent_labels(predecessors)
+        through = np.zeros(parent.size)
         through[self._ends] = self._quantities
-        while np.minimum.reduce(parent) < sink:
-            through += np.bincount(parent, through, sink + 1)
-            parent = parent.take(parent)
+        while parent.min() < parent.size - 1:
+            through += np.bincount(parent, through, parent.size)
+            parent = parent[parent]
         through[self._roots] = 0.0
-        carrying = np.flatnonzero(through[:-1])
-        entries = self.graph.entry(before.take(carrying), self._nodes.take(carrying))
-        flows = np.bincount(entries, through.take(carrying), self.graph.entries)
-        return flows.astype(np.float64, copy=False)
+        loaded = np.flatnonzero(through[:-1])
+        entries = self.graph.entry(predecessors.ravel()[loaded], loaded % self.graph.size)
+        return np.bincount(entries, through[loaded], self.graph.entries).astype(np.float64)
 
 
-def tree_loadings(graph: RoadGraph) -> Iterator[TreeLoading]:
-    """Loadings that cover all origins, few enough labels in each."""
-    return (TreeLoading(graph, first, last) for first, last in graph.parts())
+def tree_loadings(graph: RoadGraph) -> list[TreeLoading]:
+    """Loadings that cover all origins."""
+    return [TreeLoading(graph, rows) for rows in graph.chunks(graph.sources.size)]
 
 
-# ------------------------------
-# All-or-nothing by shortest path trees, one from each origin: SciPy, NetworkX, Numba
-
-
-CHUNKS_PER_THREAD = 4
-SCANS_PER_NODE = 2
-"""So many scans of Pape's algorithm take as long as one node of Dijkstra's; road networks take 1.0
-to 1.5, but for large ones, and where destinations are near."""
-
-
+# ------------------------------------------------------------------ shortest path trees
 def with_scipy(flows: TrafficFlows) -> LinearOracle:
     """Dijkstra on a CSR matrix whose structure is built once and whose data is overwritten."""
-    graph = flows.graph
-    loadings = list(tree_loadings(graph))
+    graph, loadings = flows.graph, tree_loadings(flows.graph)
     matrix = graph.matrix(np.zeros(graph.entries))
     writing = Lock()
 
@@ -170,55 +157,36 @@ def with_numba(flows: TrafficFlows) -> LinearOracle:
     return minimize
 
 
-# ------------------------------
-# All-or-nothing by flows of least cost from the origins: OR-Tools in integers, CVXPY by an LP
+# ------------------------------------------------------------------ flows of least cost
+def unit_supplies(graph: RoadGraph) -> Iterator[Indices]:
+    """The supply of the nodes (N,) for each origin: one unit for each of its destinations."""
+    trips = graph.trips
+    for row, source in enumerate(graph.sources):
+        ends = trips.destinations[trips.starts[row] : trips.starts[row + 1]]
+        supply = np.zeros(graph.size, dtype=np.int64)
+        supply[ends] = -1
+        supply[source] = ends.size
+        yield supply
 
 
-ACCEPTED_LOSS = 1e-6
-"""The largest part of the cost that rounding weights to integers may hide."""
+def load_supports(graph: RoadGraph, used: NDArray[np.bool_]) -> Vector:
+    """Flows on the entries (E,): the demand of each origin on a tree inside the support of a flow.
 
-
-class SupportLoading:
-    """The demand of each origin on a tree inside the support of an optimal flow from it.
-
-    In a flow of least cost from an origin every arc in use is on a shortest path (or on a cycle of
-    weight zero between nodes at the same distance), so that any tree of such arcs is a shortest
-    path tree. Cycles are left behind, and the demand is loaded as it is, without a solver's
-    rounding.
+    used (O, E): the entries in use by an optimal flow from each origin. In a flow of least cost
+    every arc in use is on a shortest path (or on a cycle of weight zero between nodes at the same
+    distance), so that any tree of such arcs is a shortest path tree. Loading the tree drops the
+    cycles and the rounding errors of the solver.
     """
-
-    def __init__(self, graph: RoadGraph) -> None:
-        self._graph, self._trips = graph, graph.trips
-        self._loadings = list(tree_loadings(graph))
-
-    def supplies(self) -> Iterator[Indices]:
-        """For each origin, what enters the nodes (N,): one unit for each of its destinations."""
-        trips = self._trips
-        for row, source in enumerate(self._graph.sources):
-            ends = trips.destinations[trips.starts[row] : trips.starts[row + 1]]
-            supply = np.zeros(self._graph.size, dtype=np.int64)
-            supply[ends] = -1
-            supply[source] = ends.size
-            yield supply
-
-    def __call__(self, used: NDArray[np.bool_]) -> Vector:
-        """Flows on the entries (E,), for the entries in use from each origin (O, E)."""
-        flows, row = np.zeros(self._graph.entries), 0
-        for load in self._loadings:
-            rows = range(row, row + load.sources.size)
-            flows += load(np.stack([self._tree(row, used[row]) for row in rows]))
-            row = rows.stop
-        return flows
-
-    def _tree(self, row: int, used: NDArray[np.bool_]) -> NDArray[np.int32]:
-        """The predecessors (N,) of a tree from one origin, < 0 for none."""
-        graph, trips = self._graph, self._trips
-        kept = np.flatnonzero(used)
-        indptr = np.searchsorted(kept, graph.indptr).astype(np.int32)
+    trips = graph.trips
+    predecessors = np.empty((trips.origins.size, graph.size), dtype=np.int32)
+    for row, source in enumerate(graph.sources):
+        entries = np.flatnonzero(used[row])
+        ends_of_entries = graph.tails[entries], graph.heads[entries]
         support = sp.csr_array(
-            (np.ones(kept.size), graph.indices[kept], indptr), shape=(graph.size, graph.size)
+            (np.ones(entries.size), ends_of_entries), shape=(graph.size, graph.size)
         )
-        _, before = breadth_first_order(support, graph.sources[row], return_predecessors=True)
+        _, before = breadth_first_order(support, source, return_predecessors=True)
+        predecessors[row] = before
         ends = trips.destinations[trips.starts[row] : trips.starts[row + 1]]
         missed = ends[before[ends] < 0]
         if missed.size:
@@ -226,7 +194,8 @@ class SupportLoading:
                 f"the flow found from {trips.names[trips.origins[row]]!r} does not reach "
                 f"{trips.names[missed[0]]!r}; use backend='scipy'."
             )
-        return np.asarray(before, dtype=np.int32)
+    rows = slice(0, trips.origins.size)
+    return TreeLoading(graph, rows)(predecessors) if trips.origins.size else np.zeros(graph.entries)
 
 
 def with_ortools(flows: TrafficFlows) -> LinearOracle:
@@ -238,7 +207,6 @@ def with_ortools(flows: TrafficFlows) -> LinearOracle:
     from ortools.graph.python import min_cost_flow as module
 
     graph, trips = flows.graph, flows.trips
-    load = SupportLoading(graph)
     tails, heads = graph.tails.astype(np.int32), graph.heads.astype(np.int32)
     most = int(np.diff(trips.starts).max(initial=0)) + 1
     capacity = np.full(graph.entries, most, dtype=np.int64)
@@ -257,13 +225,13 @@ def with_ortools(flows: TrafficFlows) -> LinearOracle:
         solver = module.SimpleMinCostFlow()
         arcs = solver.add_arcs_with_capacity_and_unit_cost(tails, heads, capacity, costs)
         used = np.empty((trips.origins.size, graph.entries), dtype=bool)
-        for row, supply in enumerate(load.supplies()):
+        for row, supply in enumerate(unit_supplies(graph)):
             solver.set_nodes_supplies(np.arange(graph.size), supply)
             status = solver.solve()
             if status != solver.OPTIMAL:
                 raise cp.error.SolverError(f"OR-Tools stopped with status {status} on the flow.")
             used[row] = solver.flows(arcs) > 0
-        entry_flows = load(used)
+        entry_flows = load_supports(graph, used)
         cost = float(entry_weights @ entry_flows)
         hidden = cost - float(costs @ entry_flows) / largest * unit
         if hidden > ACCEPTED_LOSS * cost:
@@ -279,13 +247,12 @@ def with_ortools(flows: TrafficFlows) -> LinearOracle:
 
 
 def with_cvxpy(flows: TrafficFlows) -> LinearOracle:
-    """One linear program over the flows of all origins, through HiGHS.
+    """A linear program over the flows of all origins, through HiGHS.
 
-    With whole supplies the vertices are whole: what is in use is told from zero without a doubt.
+    With integer supplies the vertices are integer: an arc carries at least one unit or nothing.
     """
     graph, trips = flows.graph, flows.trips
     split = flows.origin_flows("backend 'cvxpy'", "use backend='scipy'")
-    load = SupportLoading(graph)
     if not split.count:
         return lambda weights: np.zeros(flows.dimension)
     y = cp.Variable(split.count)
@@ -299,6 +266,6 @@ def with_cvxpy(flows: TrafficFlows) -> LinearOracle:
         chosen = polytope.minimize(weights[split.arcs]) > 0.5
         used = np.zeros((trips.origins.size, graph.entries), dtype=bool)
         used[split.rows[chosen], entries[chosen]] = True
-        return graph.link_flows(load(used), weights)
+        return graph.link_flows(load_supports(graph, used), weights)
 
     return minimize

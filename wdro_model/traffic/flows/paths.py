@@ -1,4 +1,4 @@
-"""Link flows decomposed by origin and by path."""
+"""Path flows, and link flows decomposed by origin (a linear program) and then by path."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, overload
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse.csgraph import dijkstra
 
@@ -20,10 +21,26 @@ from wdro_model.traffic.flows.road_graph import Indices, RoadGraph, Trips
 
 
 @dataclass(frozen=True)
-class PathFlow:
-    """Trips that go the same way.
+class Tolerances:
+    """Limits and penalties of the linear program over flows by origin."""
 
-    origin, destination: the names of the zones' nodes; flow: how many trips; arcs: their way, as
+    most_flows: int = 200_000
+    """Flows of one origin on one arc: larger programs take minutes, and are refused."""
+    least_share: float = 1e-9
+    """Shares of an origin's demand; smaller ones are a solver's rounding and are left out."""
+    difference_cost: float = 100.0
+    """The cost of a unit of difference from the given link flow, against trips that turn back by
+    up to one unit; with a smaller number paths would add up to another flow."""
+
+
+TOLERANCES = Tolerances()
+
+
+@dataclass(frozen=True)
+class PathFlow:
+    """Trips along one path.
+
+    origin, destination: the names of the zones' nodes; flow: the number of trips; arcs: the path as
     positions in the link flows; nodes: the names of the nodes along it, both ends included.
     """
 
@@ -37,8 +54,8 @@ class PathFlow:
 class PathFlows(Sequence[PathFlow]):
     """Path flows, by origin, destination and size; equal paths are one.
 
-    `link_flows` (A,) is their sum on the arcs, `remainder` (A,) what a link flow that they were
-    taken from has beyond it. Mixtures are written `0.4 * first + 0.6 * second`, or with sum().
+    `link_flows` (A,) is their sum on the arcs; `remainder` (A,) is the rest of the link flow that
+    they decompose. Mixtures are written `0.4 * first + 0.6 * second`, or with sum().
     """
 
     def __init__(self, paths: Iterable[PathFlow], remainder: Vector) -> None:
@@ -107,45 +124,34 @@ class PathFlows(Sequence[PathFlow]):
 
 def path_flow(trips: Trips, pair: int, flow: float, arcs: list[int]) -> PathFlow:
     """The path flow of a pair along arcs."""
-    origin, destination = trips.origins[trips.rows[pair]], trips.destinations[pair]
-    ends = [origin, *trips.heads[arcs]]
-    names = trips.names
-    return PathFlow(
-        names[origin], names[destination], flow, tuple(arcs), tuple(names[v] for v in ends)
-    )
+    start, end = trips.pair_names(pair)
+    nodes = (start, *(trips.names[node] for node in trips.heads[arcs]))
+    return PathFlow(start, end, flow, tuple(arcs), nodes)
 
 
 def shortest_routes(graph: RoadGraph, weights: Vector) -> PathFlows:
-    """One shortest path for each pair with demand."""
+    """The path flows that take one shortest path for each pair with demand."""
     trips, sources = graph.trips, graph.sources
     matrix = graph.matrix(graph.weights(weights))
-    arc_of = graph.cheapest(weights).tolist()
+    arc_of, nodes = graph.cheapest(weights), np.arange(graph.size)
     paths = []
-    for first, last in graph.parts():
-        _, predecessors = dijkstra(matrix, indices=sources[first:last], return_predecessors=True)
-        nodes = np.broadcast_to(np.arange(graph.size), predecessors.shape)
-        reached = predecessors >= 0
-        entries = np.zeros(predecessors.shape, dtype=np.int64)
-        entries[reached] = graph.entry(predecessors[reached], nodes[reached])
-        for row, source in enumerate(sources[first:last].tolist(), start=first):
-            before, entry = predecessors[row - first].tolist(), entries[row - first].tolist()
+    for rows in graph.chunks(sources.size):
+        _, predecessors = dijkstra(matrix, indices=sources[rows], return_predecessors=True)
+        for row, before in enumerate(predecessors, start=rows.start):
+            reached = before >= 0
+            arc_into = np.zeros(graph.size, dtype=np.int64)
+            arc_into[reached] = arc_of[graph.entry(before[reached], nodes[reached])]
+            arcs_into, tails = arc_into.tolist(), before.tolist()
             for pair in range(trips.starts[row], trips.starts[row + 1]):
                 node, arcs = int(trips.destinations[pair]), []
-                while node != source:
-                    arcs.append(arc_of[entry[node]])
-                    node = before[node]
+                while node != sources[row]:
+                    arcs.append(arcs_into[node])
+                    node = tails[node]
                 paths.append(path_flow(trips, pair, float(trips.quantities[pair]), arcs[::-1]))
     return PathFlows(paths, np.zeros(trips.tails.size))
 
 
-# ------------------------------
-# Flows told apart by their origin: the linear form of traffic on a network
-
-
-MOST_FLOWS = 200_000
-"""Linear programs over more flows than this are refused: they take minutes."""
-
-
+# ------------------------------------------------------------------ flows by origin
 @dataclass(frozen=True, eq=False)
 class OriginFlows:
     """y_k >= 0: the flow from one origin on one arc, for the K pairs that a route can use.
@@ -153,10 +159,10 @@ class OriginFlows:
     A route from an origin does not return to it, does not leave another node that may not be
     passed, and enters one only to end there. At every node, for every origin,
 
-        conservation @ y = out - in = what the origin sends into the node.
+        conservation @ y = out - in = supply of the origin at the node.
 
     rows (K,): the origin of each flow, as a position in `trips.origins`; arcs (K,): its arc;
-    conservation (R, K), origin_of (R,), node_of (R,): its rows, the ones without an arc left out.
+    conservation (R, K), origin_of (R,), node_of (R,): its rows, none for nodes without arcs.
     """
 
     trips: Trips
@@ -167,17 +173,11 @@ class OriginFlows:
     node_of: Indices
 
     @classmethod
-    def of(cls, trips: Trips, limits: Vector) -> OriginFlows:
+    def from_limits(cls, trips: Trips, limits: Vector) -> OriginFlows:
         """The flows on arcs with a positive limit."""
         n, count = len(trips.names), trips.origins.size
-        ends_here = np.zeros((count, n), dtype=bool)
-        ends_here[trips.rows, trips.destinations] = True
-        origin = trips.origins[:, None]
-        may_leave = trips.through[trips.tails] | (trips.tails == origin)
-        may_enter = (trips.through | ends_here)[:, trips.heads] & (trips.heads != origin)
-        rows, arcs = np.nonzero(may_leave & may_enter & (limits > 0))
-        flows = np.arange(rows.size)
-        ones = np.ones(rows.size)
+        rows, arcs = np.nonzero(_usable_arcs(trips, limits, slice(0, count)))
+        flows, ones = np.arange(rows.size), np.ones(rows.size)
         shape = (count * n, rows.size)
         leaves = sp.csr_array((ones, (rows * n + trips.tails[arcs], flows)), shape=shape)
         enters = sp.csr_array((ones, (rows * n + trips.heads[arcs], flows)), shape=shape)
@@ -190,7 +190,7 @@ class OriginFlows:
         return int(self.rows.size)
 
     def supplies(self, quantities: Vector) -> Vector:
-        """What enters at each row of `conservation` (R,) when pair p sends quantities[p]."""
+        """The supply in each row of `conservation` (R,) when pair p sends quantities[p]."""
         trips = self.trips
         supply = np.zeros((trips.origins.size, len(trips.names)))
         supply[trips.rows, trips.destinations] = -quantities
@@ -204,58 +204,47 @@ class OriginFlows:
         return sp.csr_array((scale[self.rows], (self.arcs, np.arange(self.count))), shape=shape)
 
 
-def count_of(trips: Trips, limits: Vector) -> int:
-    """K, origin by origin: their flows may be too many to be written down."""
-    tails, heads, usable = trips.tails, trips.heads, limits > 0
-    count = 0
-    for row, origin in enumerate(trips.origins.tolist()):
-        ends = trips.through.copy()
-        ends[trips.destinations[trips.starts[row] : trips.starts[row + 1]]] = True
-        ends[origin] = False
-        leaves = trips.through[tails] | (tails == origin)
-        count += int(np.count_nonzero(usable & leaves & ends[heads]))
-    return count
+def _usable_arcs(trips: Trips, limits: Vector, rows: slice) -> NDArray[np.bool_]:
+    """Can a route from an origin use an arc? For some of the origins (rows, A)."""
+    origin = trips.origins[rows, None]
+    ends_here = np.zeros((origin.size, len(trips.names)), dtype=bool)
+    pairs = slice(trips.starts[rows.start], trips.starts[rows.stop])
+    ends_here[trips.rows[pairs] - rows.start, trips.destinations[pairs]] = True
+    may_leave = trips.through[trips.tails] | (trips.tails == origin)
+    may_enter = (trips.through | ends_here)[:, trips.heads] & (trips.heads != origin)
+    return may_leave & may_enter & (limits > 0)
 
 
-def refuse_large(count: int, what: str, way_out: str) -> None:
-    """Raise ValueError where a linear program over so many flows would be too large."""
-    if count > MOST_FLOWS:
+def count_flows(trips: Trips, limits: Vector) -> int:
+    """K, counted origin by origin: all flows may be too many to be written down."""
+    parts = (slice(row, row + 1) for row in range(trips.origins.size))
+    return sum(int(np.count_nonzero(_usable_arcs(trips, limits, part))) for part in parts)
+
+
+def refuse_large(count: int, purpose: str, way_out: str) -> None:
+    """Raise ValueError if a linear program over this number of flows would be too large."""
+    most = TOLERANCES.most_flows
+    if count > most:
         raise ValueError(
-            f"{what} is a linear program over the flow from each origin on each arc, here "
-            f"{count} of them (at most {MOST_FLOWS}); {way_out}."
+            f"{purpose} is a linear program over the flow from each origin on each arc, here "
+            f"{count} of them (at most {most}); {way_out}."
         )
 
 
-# ------------------------------
-# Link flows taken apart: into flows by origin (a linear program), then into paths
+# ------------------------------------------------------------------ decompositions of link flows
+def nearby_flows(
+    split: OriginFlows, x: Vector, cost: Vector, difference_cost: float
+) -> tuple[Vector, float]:
+    """min <cost, shares> + difference_cost * difference over flows that route the demand.
 
-
-ABSENT = 1e-9
-"""Shares of an origin's demand below this are a solver's rounding."""
-EXACT = 100.0
-"""What a unit of difference from x costs, against trips that turn back by up to one unit."""
-
-
-@dataclass(frozen=True)
-class NearbyFlows:
-    """Flows by origin near a link flow x.
-
-    shares (K,): of each origin's demand, on the arcs it can use; difference: the sum over all arcs
-    of what separates them from x, as a part of the total demand.
+    Returns the shares (K,) of each origin's demand on the arcs it can use, and their difference
+    from x, summed over all arcs, as a part of the total demand.
     """
-
-    shares: Vector
-    difference: float
-
-
-def nearby_flows(split: OriginFlows, x: Vector, cost: Vector, exact: float) -> NearbyFlows:
-    """min <cost, shares> + exact * difference over flows that route the demand."""
-    trips = split.trips
-    unit = sp.eye_array(x.size)
+    trips, unit = split.trips, sp.eye_array(x.size)
     collect = split.collect(trips.leaving / trips.total)
     supply = split.supplies(trips.quantities / trips.leaving[trips.rows])
     result = linprog(
-        np.concatenate([cost, np.full(2 * x.size, exact)]),
+        np.concatenate([cost, np.full(2 * x.size, difference_cost)]),
         A_eq=sp.block_array([[split.conservation, None, None], [collect, unit, -unit]]).tocsc(),
         b_eq=np.concatenate([supply, x / trips.total]),
         bounds=np.array([[0.0, 1.0]] * split.count + [[0.0, np.inf]] * (2 * x.size)),
@@ -266,109 +255,85 @@ def nearby_flows(split: OriginFlows, x: Vector, cost: Vector, exact: float) -> N
             f"HiGHS stopped on the flows by origin ({split.count} columns): {result.message}"
         )
     shares = result.x[: split.count]
-    return NearbyFlows(shares, float(np.abs(x / trips.total - collect @ shares).sum()))
+    return shares, float(np.abs(x / trips.total - collect @ shares).sum())
 
 
-def distance(split: OriginFlows, x: Vector) -> float:
+def distance_to_flows(split: OriginFlows, x: Vector) -> float:
     """The least difference, as a part of the total demand, from x to flows that route it."""
     if not split.count:
         return float(np.abs(x).sum())
-    return nearby_flows(split, x, np.zeros(split.count), 1.0).difference
+    return nearby_flows(split, x, np.zeros(split.count), 1.0)[1]
 
 
-def routes_of(
+def decompose(
     graph: RoadGraph, split: OriginFlows, x: Vector, metric: Vector, tolerance: float
 ) -> PathFlows:
-    """Paths that add up to x, but for its circulations; see `TrafficFlows.path_flows`."""
-    if not split.count:
-        _refuse_far(split, x, tolerance)
-        return PathFlows([], x.copy())
-    nearby = nearby_flows(split, x, _turning_back(graph, split, metric), EXACT)
-    if nearby.difference > tolerance:
-        _refuse_far(split, x, tolerance)
-    paths = _paths(split, nearby.shares, shortest_routes(graph, metric))
-    return PathFlows(paths, x - PathFlows(paths, np.zeros(x.size)).link_flows)
-
-
-def _paths(split: OriginFlows, shares: Vector, shortest: PathFlows) -> list[PathFlow]:
-    """The paths of each pair with demand; their flows add up to it."""
-    trips, paths = split.trips, []
-    for row, origin in enumerate(trips.origins.tolist()):
-        mine = np.flatnonzero((split.rows == row) & (shares > ABSENT))
-        peeling = _Peeling(trips, dict(zip(split.arcs[mine].tolist(), shares[mine].tolist())))
+    """The paths that add up to x, but for its circulations; see `TrafficFlows.path_flows`."""
+    trips, shares, difference = split.trips, np.empty(0), np.inf
+    if split.count:
+        cost = _detours(graph, split, metric)
+        shares, difference = nearby_flows(split, x, cost, TOLERANCES.difference_cost)
+    if difference > tolerance:
+        apart = distance_to_flows(split, x)
+        if apart > tolerance:
+            raise ValueError(
+                f"x does not route the demand of the network: flows that do differ from it by "
+                f"{apart * (trips.total or 1.0):.4g} or more in all (the demand is "
+                f"{trips.total:.10g}); give link flows of this set, or a larger tolerance."
+            )
+    paths, shortest = [], shortest_routes(graph, metric)
+    for row in range(trips.origins.size):
+        used = np.flatnonzero((split.rows == row) & (shares > TOLERANCES.least_share))
+        left = dict(zip(split.arcs[used].tolist(), shares[used].tolist()))
         for pair in range(trips.starts[row], trips.starts[row + 1]):
             wanted = float(trips.quantities[pair])
             share = wanted / float(trips.leaving[row])
-            found = peeling.paths(origin, int(trips.destinations[pair]), share)
-            # Shares too small for the solver to see take the shortest way.
-            found = found or [(share, list(shortest[pair].arcs))]
-            total = sum(part for part, _ in found)
-            paths += [path_flow(trips, pair, wanted * part / total, arcs) for part, arcs in found]
-    return paths
+            ways = _take_paths(trips, pair, left, share)
+            # Shares that are too small for the solver take the shortest way.
+            ways = ways or [(share, list(shortest[pair].arcs))]
+            total = sum(part for part, _ in ways)
+            paths += [path_flow(trips, pair, wanted * part / total, arcs) for part, arcs in ways]
+    return PathFlows(paths, x - PathFlows(paths, np.zeros(x.size)).link_flows)
 
 
-class _Peeling:
-    """One origin's shares on arcs, from which paths are taken off."""
-
-    def __init__(self, trips: Trips, shares: dict[int, float]) -> None:
-        self._tails = {arc: int(trips.tails[arc]) for arc in shares}
-        self._heads = {arc: int(trips.heads[arc]) for arc in shares}
-        self._left = shares
-        self._into: dict[int, list[int]] = {}
-        for arc, head in self._heads.items():
-            self._into.setdefault(head, []).append(arc)
-
-    def paths(self, origin: int, destination: int, share: float) -> list[tuple[float, list[int]]]:
-        """Paths (share, arcs) that bring a share of the demand to its destination."""
-        found = []
-        while share > ABSENT:
-            arcs = self._path(origin, destination)
-            if arcs is None:
-                break
-            part = min(share, *(self._left[arc] for arc in arcs))
-            for arc in arcs:
-                self._left[arc] -= part
-            share -= part
-            found.append((part, arcs))
-        return found
-
-    def _path(self, origin: int, destination: int) -> list[int] | None:
-        """The arcs of a path with something left on each, searched back from the destination."""
+def _take_paths(
+    trips: Trips, pair: int, left: dict[int, float], share: float
+) -> list[tuple[float, list[int]]]:
+    """Paths (share, arcs) of a pair, taken off the shares of its origin that are `left` on arcs."""
+    origin, destination = trips.origins[trips.rows[pair]], trips.destinations[pair]
+    paths = []
+    while share > TOLERANCES.least_share:
+        into: dict[int, list[int]] = {}
+        for arc, rest in left.items():
+            if rest > TOLERANCES.least_share:
+                into.setdefault(trips.heads[arc], []).append(arc)
+        # Breadth first from the destination, against the direction of the arcs.
         leads_on: dict[int, int] = {destination: -1}
         queue = deque([destination])
         while queue and origin not in leads_on:
-            node = queue.popleft()
-            for arc in self._into.get(node, ()):
-                tail = self._tails[arc]
-                if tail not in leads_on and self._left[arc] > ABSENT:
-                    leads_on[tail] = arc
-                    queue.append(tail)
+            for arc in into.get(queue.popleft(), ()):
+                if trips.tails[arc] not in leads_on:
+                    leads_on[trips.tails[arc]] = arc
+                    queue.append(trips.tails[arc])
         if origin not in leads_on:
-            return None
+            break
         arcs, node = [], origin
         while node != destination:
             arcs.append(leads_on[node])
-            node = self._heads[arcs[-1]]
-        return arcs
+            node = trips.heads[arcs[-1]]
+        part = min(share, *(left[arc] for arc in arcs))
+        for arc in arcs:
+            left[arc] -= part
+        share -= part
+        paths.append((part, arcs))
+    return paths
 
 
-def _turning_back(graph: RoadGraph, split: OriginFlows, metric: Vector) -> Vector:
-    """How far each flow (K,) leads back towards its origin, as a cost of its share."""
+def _detours(graph: RoadGraph, split: OriginFlows, metric: Vector) -> Vector:
+    """The cost of each flow (K,): the length by which its arc leads back towards the origin."""
     trips = split.trips
-    matrix = graph.matrix(graph.weights(metric))
-    away = dijkstra(matrix, indices=graph.sources)
+    away = dijkstra(graph.matrix(graph.weights(metric)), indices=graph.sources)
     away = np.where(np.isfinite(away), away, 0.0)
     tails, heads = graph.departure[trips.tails[split.arcs]], trips.heads[split.arcs]
     back = np.maximum(away[split.rows, tails] - away[split.rows, heads], 0.0)
     return back / (away.max() or 1.0) * (trips.leaving / trips.total)[split.rows]
-
-
-def _refuse_far(split: OriginFlows, x: Vector, tolerance: float) -> None:
-    """Raise ValueError if x is farther than `tolerance` from flows that route the demand."""
-    apart, total = distance(split, x), split.trips.total
-    if apart > tolerance:
-        raise ValueError(
-            f"x does not route the demand of the network: flows that do differ from it by "
-            f"{apart * (total or 1.0):.4g} or more in all (the demand is "
-            f"{total:.10g}); give link flows of this set, or a larger tolerance."
-        )

@@ -1,11 +1,11 @@
-"""A road network as a sparse graph with its trips, checked and compact."""
+"""A road network as a sparse graph with its trips, and the pairs of zones that no route joins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,35 +14,29 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components, dijk
 
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.backends import Vector
-from wdro_model.traffic.demand_matrix import as_demand, nonzero_demand
-from wdro_model.traffic.network_checks import as_indices
+from wdro_model.traffic.fields import (
+    as_arc_ends,
+    as_demand,
+    as_indices,
+    as_through,
+    check_demand,
+    check_indices,
+    nonzero_demand,
+)
+
+if TYPE_CHECKING:
+    from wdro_model.traffic.network import Network
 
 Indices = NDArray[np.int64]
-
-
-class RoadNetwork(Protocol):
-    """What a network must have for flows on it; A arcs, n nodes, Z zones.
-
-    tails, heads: (A,) node indices; demand: (Z, Z); zones: (Z,) node indices; through: (n,), may
-    the node be passed through; nodes: the n names.
-    """
-
-    @property
-    def tails(self) -> NDArray[Any]: ...
-    @property
-    def heads(self) -> NDArray[Any]: ...
-    @property
-    def demand(self) -> Any: ...
-    @property
-    def zones(self) -> NDArray[Any]: ...
-    @property
-    def through(self) -> NDArray[Any]: ...
-    @property
-    def nodes(self) -> Sequence[Any]: ...
+NETWORK_FIELDS = ("tails", "heads", "demand", "zones", "through", "nodes")
+LABELS_AT_ONCE = 130_000
+"""Labels (origin, node) that are treated at a time: arrays of a megabyte stay in the cache."""
+NAMED_PAIRS = 3
+"""The most pairs without a route that a repair names."""
 
 
 class Roads(NamedTuple):
-    """Links sorted by tail, as compiled kernels take them.
+    """Links sorted by tail, for compiled kernels.
 
     indptr (n + 1,): the links that leave node u are indptr[u] to indptr[u + 1];
     heads, tails (M,); through (n,): may the node be passed?
@@ -55,7 +49,7 @@ class Roads(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """Trips by origin, as compiled kernels take them; the fields are those of `Trips`."""
+    """The trips by origin, for compiled kernels; the fields are those of `Trips`."""
 
     origins: NDArray[Any]
     starts: NDArray[Any]
@@ -65,14 +59,14 @@ class Demand(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trips:
-    """Arcs, and demand between different nodes, by origin.
+    """Arcs, and the demand between different nodes by origin.
 
     tails, heads (A,); names: of the n nodes; through (n,); zones (Z,);
     origins (O,): the nodes that demand leaves from, in increasing order;
     starts (O + 1,): the pairs of origin i are starts[i] to starts[i + 1];
     destinations (P,), quantities (P,): node and demand > 0 of each pair.
 
-    Zones at the same node count as one; what stays at a node is never loaded.
+    Zones at the same node count as one; trips from a node to itself are never loaded.
     """
 
     tails: Indices
@@ -86,29 +80,34 @@ class Trips:
     quantities: Vector
 
     @classmethod
-    def of(cls, network: RoadNetwork) -> Trips:
-        """The trips of a network."""
-        missing = [name for name in _FIELDS if not hasattr(network, name)]
+    def from_network(cls, network: Any) -> Trips:
+        """The trips of a `Network`, or of any object with its fields; arcs may be self-loops."""
+        missing = [name for name in NETWORK_FIELDS if not hasattr(network, name)]
         if missing:
             raise ValueError(
                 f"TrafficFlows takes a road network such as wdro_model.traffic.Network, got "
                 f"{type(network).__name__} without {', '.join(missing)}."
             )
-        names = tuple(network.nodes)
-        n = len(names)
-        tails = _node_indices("tails", network.tails, n)
-        heads = _node_indices("heads", network.heads, n)
-        if tails.size != heads.size or not tails.size:
+        names, (tails, heads) = tuple(network.nodes), as_arc_ends(network.tails, network.heads)
+        n, zones = len(names), as_indices(network.zones, "zones")
+        for field, indices in (("tails", tails), ("heads", heads), ("zones", zones)):
+            check_indices(field, indices, n)
+        demand = as_demand(network.demand)
+        if demand.shape != (zones.size, zones.size):
             raise ValueError(
-                f"a network needs as many tails as heads, and at least one arc; got {tails.size} "
-                f"tails and {heads.size} heads."
+                f"demand must have shape ({zones.size}, {zones.size}), got {demand.shape}."
             )
-        through = np.array(network.through, dtype=bool)
-        if through.shape != (n,):
-            raise ValueError(f"through must have shape ({n},), got {through.shape}.")
-        zones = _node_indices("zones", network.zones, n)
-        pairs = _pairs(_demand(network.demand, zones.size), zones, n)
-        return cls(tails, heads, names, through, zones, *pairs)
+        check_demand(demand, [names[zone] for zone in zones.tolist()])
+        through = np.array(as_through(network.through, n))
+        rows, columns, trips = nonzero_demand(demand)
+        moves = zones[rows] != zones[columns]
+        keys = zones[rows[moves]] * n + zones[columns[moves]]
+        pairs, position = np.unique(keys, return_inverse=True)
+        quantities = np.zeros(pairs.size)
+        np.add.at(quantities, position, trips[moves])
+        origins, first = np.unique(pairs // n, return_index=True)
+        starts = np.append(first, pairs.size)
+        return cls(tails, heads, names, through, zones, origins, starts, pairs % n, quantities)
 
     @property
     def total(self) -> float:
@@ -156,58 +155,13 @@ class Trips:
             for field in ("tails", "heads", "through")
         )
 
-    def arc(self, index: int) -> str:
+    def arc_name(self, index: int) -> str:
         """An arc by the names of its nodes."""
         return f"{self.names[self.tails[index]]!r} -> {self.names[self.heads[index]]!r}"
 
-
-_FIELDS = ("tails", "heads", "demand", "zones", "through", "nodes")
-
-
-def _node_indices(field: str, values: Any, n: int) -> Indices:
-    given = as_indices(values, field)
-    outside = np.flatnonzero((given < 0) | (given >= n))
-    if outside.size:
-        raise ValueError(
-            f"{field} must be node indices from 0 to {n - 1}, got {given[outside[0]]} at position "
-            f"{outside[0]}."
-        )
-    return given
-
-
-def _demand(values: Any, zones: int) -> Any:
-    demand = as_demand(values)
-    if demand.shape != (zones, zones):
-        raise ValueError(f"demand must have shape ({zones}, {zones}), got {demand.shape}.")
-    origins, destinations, trips = nonzero_demand(demand)
-    wrong = ~(np.isfinite(trips) & (trips >= 0))
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        where = (int(origins[at]), int(destinations[at]))
-        raise ValueError(f"demand must be finite and >= 0, got {trips[at]} at index {where}.")
-    return demand
-
-
-def _pairs(demand: Any, zones: Indices, n: int) -> tuple[Indices, Indices, Indices, Vector]:
-    """Origins, starts, destinations and quantities, sorted by origin, then destination."""
-    rows, columns, trips = nonzero_demand(demand)
-    moves = zones[rows] != zones[columns]
-    rows, columns = rows[moves], columns[moves]
-    keys, position = np.unique(zones[rows] * n + zones[columns], return_inverse=True)
-    quantities = np.zeros(keys.size)
-    np.add.at(quantities, position, trips[moves])
-    origins, first = np.unique(keys // n, return_index=True)
-    return origins, np.append(first, keys.size), keys % n, quantities
-
-
-# ------------------------------
-# A road network as a sparse matrix for shortest-path libraries, and what can be reached in it
-
-
-DENSE_NODES = 5000
-"""Up to here the entry of a (tail, head) is read from a dense table, beyond by bisection."""
-LABELS_AT_ONCE = 130_000
-"""So many (origin, node) labels are treated at a time: arrays of a megabyte stay in the cache."""
+    def pair_names(self, pair: int) -> tuple[Any, Any]:
+        """The names of origin and destination of a pair."""
+        return self.names[self.origins[self.rows[pair]]], self.names[self.destinations[pair]]
 
 
 class RoadGraph:
@@ -219,10 +173,10 @@ class RoadGraph:
 
     Attributes
     ----------
-    trips: who travels on it.
+    trips: the arcs and the demand.
     size: N.
-    departure (n,): where a trip that starts at a node sets out: the node itself or its copy.
-    sources (O,): where the trips of each origin set out.
+    departure (n,): the node where a trip from each node sets out: the node itself or its copy.
+    sources (O,): the nodes where the trips of each origin set out.
     proper: the arcs that are not self-loops.
     tails, heads (E,): the ends of each entry, sorted by tail, then head.
     indices, indptr: the columns and the row starts of the CSR matrix.
@@ -240,28 +194,25 @@ class RoadGraph:
         keys = self.departure[trips.tails[self.proper]] * self.size + trips.heads[self.proper]
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
-        first = np.diff(keys, prepend=-1) != 0
-        self._keys = keys[first]
+        is_first = np.diff(keys, prepend=-1) != 0
+        self._keys = keys[is_first]
         self._order = self.proper[order]
-        self._starts = np.flatnonzero(first)
-        self._group = np.cumsum(first) - 1
+        self._starts = np.flatnonzero(is_first)
+        self._group = np.cumsum(is_first) - 1
         self.has_parallel = self._starts.size < order.size
         self.tails, self.heads = self._keys // self.size, self._keys % self.size
         self.indices = self.heads.astype(np.int32)
         self.indptr = np.searchsorted(self.tails, np.arange(self.size + 1)).astype(np.int32)
-        self._table = self._dense_table() if self.size <= DENSE_NODES else None
 
     @property
     def entries(self) -> int:
         """E, the number of pairs (tail, head) joined by an arc."""
         return int(self._keys.size)
 
-    def parts(self) -> Iterator[tuple[int, int]]:
-        """Ranges (first, last) that cover the origins of the trips, few enough labels in each."""
-        count = self.trips.origins.size
+    def chunks(self, count: int) -> Iterator[slice]:
+        """Slices that cover `count` origins, each with at most `LABELS_AT_ONCE` labels."""
         step = max(1, LABELS_AT_ONCE // self.size)
-        for first in range(0, count, step):
-            yield first, min(first + step, count)
+        return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
     def matrix(self, data: Vector) -> sp.csr_array:
         """The CSR matrix with the given entries (E,); explicit zeros stay arcs."""
@@ -273,11 +224,10 @@ class RoadGraph:
         return np.minimum.reduceat(weights, self._starts) if self.has_parallel else weights
 
     def cheapest(self, arc_weights: Vector) -> Indices:
-        """The arc that each entry stands for (E,): the first of least weight."""
+        """The arc of each entry (E,) that trips use: the first of least weight."""
         if not self.has_parallel:
             return self._order
-        weights = arc_weights[self._order]
-        least = np.minimum.reduceat(weights, self._starts)
+        weights, least = arc_weights[self._order], self.weights(arc_weights)
         hits = np.flatnonzero(weights == least[self._group])
         return self._order[hits[np.searchsorted(self._group[hits], np.arange(least.size))]]
 
@@ -290,61 +240,68 @@ class RoadGraph:
     def entry(self, tails: NDArray[Any], heads: NDArray[Any]) -> NDArray[Any]:
         """The entries of pairs (tail, head) that are joined by an arc."""
         keys = np.multiply(tails, self.size, dtype=np.int64)
-        keys += heads
-        if self._table is not None:
-            return self._table[keys]
-        return np.searchsorted(self._keys, keys)
-
-    def __reduce__(self) -> Any:
-        # Tables are quicker to build again than to send.
-        return type(self), (self.trips,)
-
-    def _dense_table(self) -> NDArray[Any]:
-        kind = np.uint16 if self.entries <= np.iinfo(np.uint16).max else np.int32
-        table = np.zeros(self.size**2, dtype=kind)
-        table[self._keys] = np.arange(self.entries)
-        return table
+        return np.searchsorted(self._keys, keys + heads)
 
 
-# ------------------------------------------------------------------ reach
+def parent_labels(predecessors: NDArray[Any]) -> Indices:
+    """The predecessor of each label of trees in rows, from predecessors (rows, N), < 0 for none.
+
+    The label of a node is row * N + node; the last label, rows * N, stands for none. Pointer
+    doubling, parent <- parent[parent], leads from every label to the last one in log2(depth) steps.
+    """
+    rows, size = predecessors.shape
+    labels = predecessors + size * np.arange(rows)[:, None]
+    labels[predecessors < 0] = rows * size
+    return np.append(labels.ravel(), rows * size)
+
+
+# ------------------------------------------------------------------ reachability
 def check_reachable(graph: RoadGraph) -> None:
     """Raise InfeasibleError if some demand has no route, naming the first pair."""
-    unreachable = pairs_without_route(graph)
-    if unreachable.size:
-        raise InfeasibleError(_no_route(graph.trips, int(unreachable[0]), unreachable.size))
+    missed, trips = pairs_without_route(graph), graph.trips
+    if not missed.size:
+        return
+    pair, n = int(missed[0]), len(trips.names)
+    roads = sp.coo_array((np.ones(trips.tails.size), (trips.tails, trips.heads)), shape=(n, n))
+    origin = trips.origins[trips.rows[pair]]
+    passable = breadth_first_order(roads.tocsr(), origin, return_predecessors=False)
+    way_out = (
+        "every way passes a node that may not be passed (through=False)"
+        if trips.destinations[pair] in passable
+        else "add the missing arcs or set this demand to zero"
+    )
+    more = f" ({missed.size} pairs of zones have none)" if missed.size > 1 else ""
+    start, end = trips.pair_names(pair)
+    raise InfeasibleError(
+        f"no route leads from zone {start!r} to zone {end!r}, whose demand is "
+        f"{trips.quantities[pair]:g}{more}; {way_out}; "
+        "wdro_model.traffic.drop_unreachable(network) leaves out demand without a route."
+    )
 
 
 def pairs_without_route(graph: RoadGraph) -> Indices:
-    """The pairs with demand, as positions in the trips, that no route joins."""
-    trips, missed = graph.trips, [np.empty(0, dtype=np.int64)]
-    matrix = graph.matrix(np.ones(graph.entries))
-    doubtful = np.arange(trips.quantities.size)
-    if trips.origins.size * graph.size > LABELS_AT_ONCE:
-        doubtful = np.flatnonzero(~_by_the_core(graph, matrix))
-    rows, starts = np.unique(trips.rows[doubtful], return_index=True)
-    step = max(1, LABELS_AT_ONCE // graph.size)
-    for first in range(0, rows.size, step):
-        some = rows[first : first + step]
-        hops = dijkstra(matrix, indices=graph.sources[some], unweighted=True)
-        last = starts[first + step] if first + step < rows.size else doubtful.size
-        pairs = doubtful[starts[first] : last]
-        far = np.isinf(hops[np.searchsorted(some, trips.rows[pairs]), trips.destinations[pairs]])
-        missed.append(pairs[far])
+    """The pairs with demand, as positions in the trips, that no route joins.
+
+    Most pairs are joined by way of the core, the largest set of nodes that all reach each other;
+    only the others are searched from their origins.
+    """
+    trips, matrix = graph.trips, graph.matrix(np.ones(graph.entries))
+    _, parts = connected_components(matrix, directed=True, connection="strong")
+    core = np.flatnonzero(parts == np.argmax(np.bincount(parts)))[:1]
+    leads_to_core, led_from_core = _reached(matrix.T.tocsr(), core), _reached(matrix, core)
+    by_core = leads_to_core[graph.sources][trips.rows] & led_from_core[trips.destinations]
+    others = np.flatnonzero(~by_core)
+    rows, missed = np.unique(trips.rows[others]), [np.empty(0, dtype=np.int64)]
+    for part in graph.chunks(rows.size):
+        hops = dijkstra(matrix, indices=graph.sources[rows[part]], unweighted=True)
+        pairs = others[np.isin(trips.rows[others], rows[part])]
+        position = np.searchsorted(rows[part], trips.rows[pairs])
+        missed.append(pairs[np.isinf(hops[position, trips.destinations[pairs]])])
     return np.concatenate(missed)
 
 
-def _by_the_core(graph: RoadGraph, matrix: sp.csr_array) -> NDArray[np.bool_]:
-    """Does a route of each pair (P,) lead through the largest part whose nodes reach each other?"""
-    trips = graph.trips
-    _, parts = connected_components(matrix, directed=True, connection="strong")
-    core = np.flatnonzero(parts == np.argmax(np.bincount(parts)))[:1]
-    leads_there = _reached(matrix.T.tocsr(), core)
-    comes_from = _reached(matrix, core)
-    return leads_there[graph.sources][trips.rows] & comes_from[trips.destinations]
-
-
 def flow_limits(graph: RoadGraph) -> Vector:
-    """What each arc can carry at most (A,), on routes that visit no node twice.
+    """The largest flow of each arc (A,) on routes that visit no node twice.
 
     All demand; at a node that may not be passed, what starts or ends there; nothing on arcs that
     no route from an origin reaches or that lead to no destination.
@@ -366,26 +323,48 @@ def flow_limits(graph: RoadGraph) -> Vector:
 
 
 def _reached(matrix: sp.csr_array, starts: Indices) -> NDArray[np.bool_]:
-    """The nodes that some start leads to (N,)."""
+    """The nodes that some start leads to, as booleans (N,)."""
     if not starts.size:
         return np.zeros(matrix.shape[0], dtype=bool)
     return np.isfinite(dijkstra(matrix, indices=starts, unweighted=True, min_only=True))
 
 
-def _no_route(trips: Trips, pair: int, count: int) -> str:
-    origin, destination = trips.origins[trips.rows[pair]], trips.destinations[pair]
-    n = len(trips.names)
-    ones = np.ones(trips.tails.size)
-    roads = sp.coo_array((ones, (trips.tails, trips.heads)), shape=(n, n)).tocsr()
-    met = breadth_first_order(roads, origin, return_predecessors=False)
-    more = f" ({count} pairs of zones have none)" if count > 1 else ""
-    way_out = (
-        "every way passes a node that may not be passed (through=False)"
-        if destination in met
-        else "add the missing arcs or set this demand to zero"
+def drop_unreachable(network: Network) -> Network:
+    """A copy of the network without the demand of pairs of zones that no route joins.
+
+    The last of its `repairs` says how many pairs and trips were left out, and names some of them. A
+    network where every trip has a route is returned as it is.
+
+    Examples
+    --------
+    >>> network = wdro.traffic.Network(                    # one road, from a to b
+    ...     tails=[0], heads=[1], capacity=5.0, free_flow_time=1.0, b=0.15, power=4.0,
+    ...     demand=[[0.0, 10.0], [2.0, 0.0]], nodes=("a", "b"),
+    ... )
+    >>> wdro.traffic.drop_unreachable(network).repairs
+    ("left out the demand of 1 pair of zones without a route, 2 of 12 trips: 'b' -> 'a' (2)",)
+    """
+    trips = Trips.from_network(network)
+    missed = pairs_without_route(RoadGraph(trips))
+    if not missed.size:
+        return network
+    n = network.n_nodes
+    lost = trips.origins[trips.rows[missed]] * n + trips.destinations[missed]
+    origins, destinations, quantities = nonzero_demand(network.demand)
+    served = ~np.isin(network.zones[origins] * n + network.zones[destinations], lost)
+    demand = sp.csr_array(
+        (quantities[served], (origins[served], destinations[served])), shape=network.demand.shape
     )
-    way_out += "; wdro_model.traffic.drop_unreachable(network) leaves out demand without a route"
-    return (
-        f"no route leads from zone {trips.names[origin]!r} to zone {trips.names[destination]!r}, "
-        f"whose demand is {trips.quantities[pair]:g}{more}; {way_out}."
+    named = []
+    for pair in missed[:NAMED_PAIRS].tolist():
+        start, end = trips.pair_names(pair)
+        named.append(f"{start!r} -> {end!r} ({trips.quantities[pair]:.10g})")
+    repair = (
+        f"left out the demand of {missed.size} pair{'s' if missed.size > 1 else ''} of zones "
+        f"without a route, {trips.quantities[missed].sum():.10g} of {trips.total:.10g} trips: "
+        f"{', '.join(named)}{', ...' if missed.size > NAMED_PAIRS else ''}"
+    )
+    return network.replace(
+        demand=demand if sp.issparse(network.demand) else demand.toarray(),
+        repairs=(*network.repairs, repair),
     )

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from wdro_model.sets.matroids import Partition
-from wdro_model.traffic.demand_matrix import as_numbers
+from wdro_model.traffic.fields import as_numbers
 from wdro_model.traffic.flows.paths import PathFlows
 from wdro_model.traffic.flows.traffic_flows import TrafficFlows
 from wdro_model.traffic.network import Network

@@ -14,27 +14,27 @@ from wdro_model import checks
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
 from wdro_model.traffic.flows import paths
-from wdro_model.traffic.flows.paths import (
-    OriginFlows,
-    PathFlows,
-    count_of,
-    distance,
-    refuse_large,
-    routes_of,
-    shortest_routes,
-)
+from wdro_model.traffic.flows.paths import OriginFlows, PathFlows
 from wdro_model.traffic.flows.road_graph import (
     Indices,
     RoadGraph,
-    RoadNetwork,
     Trips,
     check_reachable,
     flow_limits,
 )
+from wdro_model.traffic.network import Network
+
+LARGEST_SUMMABLE = 1e290
+"""Weights below this can be added up; larger ones are scaled, which changes no assignment."""
+ROUNDING = 1e-12
+"""Negative weights down to this part of the largest count as rounding errors, and as zero."""
+
+TrafficBackend = Literal["scipy", "numba", "networkx", "ortools", "cvxpy"]
+"""The built-in backends; `register_backend` adds others."""
 
 
 def has_numba() -> bool:
-    """Can Numba be imported? It is, where it can."""
+    """Can Numba be imported? The first call imports it."""
     try:
         import numba  # noqa: F401
     except ImportError:
@@ -49,17 +49,6 @@ def refuse_without_numba(what: str, instead: str) -> None:
             f"{what} needs Numba, which is not installed: pip install 'wdro_model[fast]', or use "
             f"{instead}."
         )
-
-
-# ------------------------------
-# Link flows that carry the traffic of a road network
-
-
-SUMMABLE = 1e290
-"""Weights below this can be added up; larger ones are scaled, which changes no assignment."""
-
-TrafficBackend = Literal["scipy", "numba", "networkx", "ortools", "cvxpy"]
-"""Those that are built in; `register_backend` adds others."""
 
 
 class TrafficFlows(FeasibleSet):
@@ -115,20 +104,20 @@ class TrafficFlows(FeasibleSet):
 
     def __init__(
         self,
-        network: RoadNetwork,
+        network: Any,
         backend: TrafficBackend | str | None = None,
         *,
         threads: int | None = None,
     ) -> None:
         self.network = network
-        self.trips = Trips.of(network)
+        self.trips = Trips.from_network(network)
         self.graph = RoadGraph(self.trips)
         self.dimension = int(self.trips.tails.size)
         check_reachable(self.graph)
         limits = flow_limits(self.graph)
         self.bounds = (np.zeros(self.dimension), limits)
         self._usable = np.flatnonzero(limits)
-        self.threads = _as_threads(threads)
+        self.threads = _checked_threads(threads)
         self.use_backend(backend)
 
     @cached_property
@@ -153,7 +142,7 @@ class TrafficFlows(FeasibleSet):
         return TowardsEquilibrium(self)
 
     def reset(self) -> None:
-        """Forget what earlier solves have learnt, so that a run can be repeated exactly."""
+        """Forget the state of earlier solves, so that a run can be repeated exactly."""
         super().reset()
         if self.backend == "numba":
             self.memory.state = None
@@ -170,15 +159,14 @@ class TrafficFlows(FeasibleSet):
         weights = np.asarray(direction, dtype=np.float64)
         if weights.shape == (self.dimension,):
             least, largest = np.minimum.reduce(weights), np.maximum.reduce(weights)
-            if least >= 0.0 and largest < SUMMABLE:
+            if least >= 0.0 and largest < LARGEST_SUMMABLE:
                 return self._oracle(weights)
         weights = self._as_weights(weights)
-        return self._oracle(weights / max(weights.max() / SUMMABLE, 1.0))
+        return self._oracle(weights / max(weights.max() / LARGEST_SUMMABLE, 1.0))
 
     def plot(self, x: ArrayLike, path: Any = None, *, ax: Any = None) -> Any:
         """A map of a flow, as `traffic.plot_flows` draws it; bars where there is no Network."""
         from wdro_model.traffic.maps import plot_flows
-        from wdro_model.traffic.network import Network
 
         if not isinstance(self.network, Network):
             return super().plot(x, path, ax=ax)
@@ -189,35 +177,38 @@ class TrafficFlows(FeasibleSet):
         zones, graph = self.trips.zones, self.graph
         matrix = graph.matrix(graph.weights(self._as_weights(weights, graph.proper)))
         costs = np.empty((zones.size, zones.size))
-        for start in range(0, zones.size, 100):
-            part = zones[start : start + 100]
-            costs[start : start + 100] = dijkstra(matrix, indices=graph.departure[part])[:, zones]
+        for part in graph.chunks(zones.size):
+            costs[part] = dijkstra(matrix, indices=graph.departure[zones[part]])[:, zones]
         costs[zones[:, None] == zones] = 0.0
         return costs
 
     def shortest_paths(self, weights: ArrayLike) -> PathFlows:
         """The all-or-nothing assignment path by path: one path for each pair with demand.
 
-        Assignments can be mixed: `0.4 * flows.shortest_paths(v) + 0.6 * flows.shortest_paths(w)`.
+        Mixtures are written `0.4 * flows.shortest_paths(v) + 0.6 * flows.shortest_paths(w)`.
         """
-        return shortest_routes(self.graph, self._as_weights(weights))
+        return paths.shortest_routes(self.graph, self._as_weights(weights))
 
     def path_flows(
         self, x: ArrayLike, weights: ArrayLike | None = None, tolerance: float = 1e-6
     ) -> PathFlows:
         """Flows per pair of zones and path that add up to the link flows x.
 
-        They are not unique. Among all, those are preferred whose trips keep moving away from their
-        origin as `weights` measure it (1 for each arc if not given): with the travel times of an
-        equilibrium these are shortest paths. What x holds beyond simple paths, its circulations, is
-        left in the `remainder`. x is refused if no flow that routes the demand is closer to it than
-        `tolerance` times the total demand. Solves a linear program: for small networks. On large
-        ones x must be the equilibrium of the weights, and bushes find its paths in seconds (with
-        Numba); an `Assignment` of `equilibrium` has its own `path_flows()`.
+        Path flows are not unique. Paths are preferred that keep moving away from their origin as
+        `weights` measure it (1 for each arc if not given): with the travel times of an equilibrium
+        these are shortest paths. Circulations of x, which no simple path carries, are left in the
+        `remainder`. x is refused if no flow that routes the demand is closer to it than `tolerance`
+        times the total demand. On small networks this solves a linear program. On large ones x must
+        be the equilibrium of the weights, and bushes find its paths in seconds (with Numba); an
+        `Assignment` of `equilibrium` has its own `path_flows()`.
         """
         point = as_direction(x, self.dimension, kind="x")
         metric = np.ones(self.dimension) if weights is None else self._as_weights(weights)
-        if weights is not None and has_numba() and self._count_flows() > paths.MOST_FLOWS:
+        if (
+            weights is not None
+            and has_numba()
+            and self._count_flows() > paths.TOLERANCES.most_flows
+        ):
             from wdro_model.traffic.bushes.state import paths_in_equilibrium
 
             return paths_in_equilibrium(self.trips, point, metric, tolerance)
@@ -226,7 +217,7 @@ class TrafficFlows(FeasibleSet):
             "keep the weights of the assignments that were mixed and add up their shortest_paths, "
             "give the times of an equilibrium as weights, or ask an Assignment for its path_flows",
         )
-        return routes_of(self.graph, split, point, metric, tolerance)
+        return paths.decompose(self.graph, split, point, metric, tolerance)
 
     def constraints(self, x: Any) -> list[Any]:
         """Flow conservation for each origin o: x = sum_o y_o, y_o >= 0.
@@ -254,7 +245,7 @@ class TrafficFlows(FeasibleSet):
     def contains(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:
         """Is x within `tolerance` times the total demand of flows that route the demand?
 
-        Circulations within the demand of each origin are let pass, as in `constraints`.
+        As in `constraints`, circulations of each origin are accepted up to its demand.
         """
         point = as_direction(x, self.dimension, kind="x")
         if self.is_unbalanced(point, tolerance):
@@ -263,13 +254,13 @@ class TrafficFlows(FeasibleSet):
             "telling whether flows route the demand, where they balance at every node,",
             "the flows of an Assignment, and mixtures of those of minimize, do",
         )
-        return distance(split, point) <= tolerance
+        return paths.distance_to_flows(split, point) <= tolerance
 
     def is_unbalanced(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:
         """Are nodes so far out of balance that no flow within the tolerance routes the demand?
 
-        What differs by d in all, over the arcs, has nodes out of balance by up to 2 d in all. Takes
-        no program, and says nothing of flows that do balance.
+        Flows that differ by d, summed over the arcs, have nodes out of balance by up to 2 d. The
+        test needs no linear program; flows that balance may still not route the demand.
         """
         x = as_direction(x, self.dimension, kind="x")
         trips, n = self.trips, len(self.trips.names)
@@ -282,26 +273,25 @@ class TrafficFlows(FeasibleSet):
         apart = max(0.5 * float(np.abs(left).sum()), -float(np.minimum(x, 0.0).sum()))
         return apart > allowed * (1.0 + 1e-9)
 
-    def origin_flows(self, what: str | None = None, way_out: str = "") -> OriginFlows:
-        """The flows told apart by origin, as `constraints` has them; if too many, refused.
+    def origin_flows(self, purpose: str | None = None, way_out: str = "") -> OriginFlows:
+        """The flows by origin of `constraints`; refused for a purpose if there are too many.
 
-        what, way_out: for the error, what they are wanted for and what to do instead; without
-        them there is none.
+        purpose, way_out: words for the error; without them any number is accepted.
         """
         assert self.bounds is not None
-        if what is not None:
-            refuse_large(self._count_flows(), what, way_out)
-        return OriginFlows.of(self.trips, self.bounds[1])
+        if purpose is not None:
+            paths.refuse_large(self._count_flows(), purpose, way_out)
+        return OriginFlows.from_limits(self.trips, self.bounds[1])
 
     def _count_flows(self) -> int:
-        """How many flows of one origin on one arc there are."""
+        """The number of flows of one origin on one arc."""
         assert self.bounds is not None
-        return count_of(self.trips, self.bounds[1])
+        return paths.count_flows(self.trips, self.bounds[1])
 
     def with_backend(self, name: str, *, threads: int | None = None) -> Self:
         """The same set, minimised by another backend."""
         twin = self.__copy__()
-        twin.threads = _as_threads(threads)
+        twin.threads = _checked_threads(threads)
         twin.use_backend(name)
         return twin
 
@@ -317,7 +307,7 @@ class TrafficFlows(FeasibleSet):
 
     def use_backend(self, backend: str | None = None) -> None:
         """Build the oracle of a backend; threads are for those that have them."""
-        name = self._quickest() if backend is None else backend
+        name = self._default_backend() if backend is None else backend
         if self.threads is not None and name not in self.threaded_backends:
             raise ValueError(
                 f"threads={self.threads} was given, but backend {name!r} runs on one thread; "
@@ -329,21 +319,21 @@ class TrafficFlows(FeasibleSet):
 
             self.memory = SolveMemory()
 
-    def _quickest(self) -> str:
-        """The default backend: the compiled one in place of SciPy's, where it is at hand."""
+    def _default_backend(self) -> str:
+        """The default backend: Numba in place of SciPy where it is installed."""
         return "numba" if self.default_backend == "scipy" and has_numba() else self.default_backend
 
     def _as_weights(self, direction: ArrayLike, arcs: Indices | None = None) -> Vector:
-        """Weights that are finite and >= 0; those of other arcs than `arcs` do not matter."""
+        """Weights that are finite and >= 0; negative weights matter only on `arcs`."""
         weights = as_direction(direction, self.dimension)
         if weights.min() >= 0.0:
             return weights
         arcs = self._usable if arcs is None else arcs
         used = weights[arcs]
-        if used.size and used.min() < -1e-12 * np.abs(used).max():
+        if used.size and used.min() < -ROUNDING * np.abs(used).max():
             arc = int(arcs[np.argmin(used)])
             raise ValueError(
-                f"arc {arc} ({self.trips.arc(arc)}) has the negative weight {weights[arc]:g}: "
+                f"arc {arc} ({self.trips.arc_name(arc)}) has the negative weight {weights[arc]:g}: "
                 "traffic is assigned to shortest paths under nonnegative weights; keep the loss "
                 "increasing in every flow (restrict samples of times to nonnegative ones)."
             )
@@ -357,5 +347,5 @@ class TrafficFlows(FeasibleSet):
         )
 
 
-def _as_threads(threads: Any) -> int | None:
+def _checked_threads(threads: Any) -> int | None:
     return None if threads is None else checks.whole_number("threads", threads, low=1)

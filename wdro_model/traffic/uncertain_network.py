@@ -18,9 +18,8 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.traffic.bpr import congestion
-from wdro_model.traffic.demand_matrix import as_numbers
+from wdro_model.traffic.fields import NONNEGATIVE, POSITIVE, as_numbers, check_rule
 from wdro_model.traffic.network import Network, check_network
-from wdro_model.traffic.network_checks import NONNEGATIVE, POSITIVE, check_rule
 from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Box, Nonnegative, Support
 

@@ -25,7 +25,7 @@ from wdro_model.solve.certify import Solution
 from wdro_model.solve.options import SolveOptions
 from wdro_model.solvers import FrankWolfe, LineSearch, Solver
 from wdro_model.traffic.beckmann import beckmann
-from wdro_model.traffic.demand_matrix import as_demand, as_numbers
+from wdro_model.traffic.fields import as_demand, as_numbers
 from wdro_model.traffic.flows import TrafficFlows
 from wdro_model.traffic.network import Network
 

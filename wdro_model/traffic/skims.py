@@ -12,12 +12,12 @@ from scipy.sparse.csgraph import dijkstra
 
 from wdro_model import checks
 from wdro_model.display.tables import Column, Tabular
-from wdro_model.traffic.files.tables import pandas
+from wdro_model.traffic.fields import NONNEGATIVE, check_rule
+from wdro_model.traffic.files.frames import pandas
 from wdro_model.traffic.flows import TrafficFlows
 from wdro_model.traffic.flows.paths import PathFlows
 from wdro_model.traffic.flows.road_graph import LABELS_AT_ONCE, RoadGraph, Trips
 from wdro_model.traffic.network import Network, as_flow
-from wdro_model.traffic.network_checks import NONNEGATIVE, check_rule
 
 SHOWN = 12
 """Arcs that are printed, the most loaded first; a frame or a file has them all."""
@@ -345,7 +345,7 @@ def skim(network: Network, cost: ArrayLike, along: Mapping[str, ArrayLike] | Non
     others = {str(name): _per_arc(network, values, name) for name, values in (along or {}).items()}
     if COST in others:
         raise ValueError(f"along={{{COST!r}: ...}} would hide the cost itself: use another name.")
-    trips = Trips.of(network)
+    trips = Trips.from_network(network)
     graph, zones = RoadGraph(trips), trips.zones
     arc_of = graph.cheapest(weights)
     matrix = graph.matrix(graph.weights(weights))

@@ -21,10 +21,9 @@ from wdro_model.problem import Problem
 from wdro_model.sets import In
 from wdro_model.solvers import FrankWolfe, LineSearch
 from wdro_model.traffic.beckmann import beckmann
-from wdro_model.traffic.demand_matrix import as_numbers
+from wdro_model.traffic.fields import as_numbers, check_rule
 from wdro_model.traffic.flows import TrafficFlows
 from wdro_model.traffic.network import Network, as_flow, check_network
-from wdro_model.traffic.network_checks import check_rule
 from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Nonnegative
 

@@ -1,1 +1,0 @@
-"""What planners read off an assignment: tables of links, skims, select-link, classes, tolls."""

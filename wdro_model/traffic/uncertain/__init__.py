@@ -1,1 +1,0 @@
-"""Scenarios of a network: laws of the paper, uncertain capacity and demand, observed days."""
