@@ -169,9 +169,9 @@ def test_a_rule_that_needs_the_batch_axis_is_named():
 @pytest.mark.parametrize(
     ("pull", "message"),
     [
-        (lambda full: full.sum(axis=-1), r"shape is \(3,\), the operand's \(3, 3\)"),
-        (lambda full: full.sum(axis=0), r"shape is \(3,\), the operand's \(3, 3\)"),
-        (lambda full: full[:2], r"has the shape \(2, 3\); .*the operand's, \(3, 3\)"),
+        (lambda full: full.sum(axis=-1), r"has the shape \(16,\); .*the operand's, \(16, 3\)"),
+        (lambda full: full.sum(axis=0), r"shape is \(3,\), the operand's \(16, 3\)"),
+        (lambda full: full[:2], r"has the shape \(2, 3\); .*the operand's, \(16, 3\)"),
     ],
 )
 def test_a_pullback_of_another_shape_is_told_the_shapes(pull, message):

@@ -101,25 +101,6 @@ def test_norms_of_huge_and_tiny_moves_do_not_leave_the_floating_range(joint):
     np.testing.assert_allclose(got, [1e200, 1e-200, 0])
 
 
-def test_the_largest_weight_bounds_the_cost_by_the_squared_distance(joint):
-    delta = np.random.default_rng(3).normal(size=(2000, D))
-    squares = (delta**2).sum(axis=1)
-    precision = np.array([[2, 1, 0], [1, 2, 0], [0, 0, 0.5]])
-    for cost, expected in [
-        (SquaredEuclidean(), 1.0),
-        (SquaredEuclidean(weights=[1, 7, 2]), 7.0),
-        (SquaredEuclidean(weights=[1, np.inf, 2]), 2.0),
-        (Mahalanobis(precision=precision), 3.0),
-    ]:
-        bound = cost.bind(joint)
-        assert bound.largest_weight == pytest.approx(expected)
-        moved = np.where(bound.frozen, 0.0, delta)
-        ratio = bound.of_displacements(moved) / squares
-        assert ratio.max() <= expected * (1 + 1e-12)
-    assert Norm().bind(joint).largest_weight == math.inf
-    assert Callable(manhattan).bind(joint).largest_weight == math.inf
-
-
 @pytest.mark.parametrize("make", [SquaredEuclidean, lambda weights: Norm(2, weights)])
 def test_infinite_weights_forbid_moves_and_cost_nothing_at_rest(joint, make):
     bound = make(weights=[1.0, np.inf, 4.0]).bind(joint)

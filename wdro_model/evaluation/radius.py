@@ -498,7 +498,7 @@ def default_radii(
 
 def transport_scale(joint: JointSamples, cost: BoundCost) -> float:
     """mean_k c(xi_k, mean of the samples), over the coordinates that may move."""
-    if not cost.allows_moves:
+    if np.all(cost.frozen):
         raise ValueError(
             "every coordinate of the data has an infinite weight and is held fixed, so that the "
             "radius changes nothing; give a finite weight to what is uncertain."

@@ -377,7 +377,7 @@ class RobustModel(Model):
     @property
     def radius(self) -> float:
         """The transport budget; 0 where no coordinate of the data may move."""
-        return self.ambiguity.budget if self.cost.allows_moves else 0.0
+        return 0.0 if np.all(self.cost.frozen) else self.ambiguity.budget
 
     @property
     def written_radius(self) -> Any:

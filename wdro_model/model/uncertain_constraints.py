@@ -24,7 +24,7 @@ from wdro_model.model.compiled import Model, RobustModel, compiled
 from wdro_model.model.declared import WAY_OUT, lowered, subexpressions
 from wdro_model.solvers import Conic
 from wdro_model.uncertainty.ambiguity import WassersteinBall
-from wdro_model.uncertainty.costs.weighted_cost import cost_on
+from wdro_model.uncertainty.costs.norm_costs import cost_on
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 

@@ -32,7 +32,7 @@ from wdro_model.solve.rescale import Units, probed_loss_unit, rescale_model
 from wdro_model.solve.true_risk import rescale_for
 from wdro_model.solvers import Conic
 from wdro_model.uncertainty.ambiguity import WassersteinBall
-from wdro_model.uncertainty.costs.weighted_cost import cost_on
+from wdro_model.uncertainty.costs.norm_costs import cost_on
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 ON_SAMPLES = "a ball of radius 0, which bounds it on the samples"

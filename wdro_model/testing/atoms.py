@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -45,22 +45,20 @@ class Tolerances:
     far_slope: float = 1e-3
     """Relative difference of slopes far away; distant forms are approached as 1 / distance."""
     distance: float = 1e6
-    """What counts as far away, in standard deviations of the data."""
+    """Distance that counts as far away, in standard deviations of the data."""
+    sample_count: int = 8
+    """Samples at which an atom is evaluated, and as many that are moved; more tell little."""
+    move_lengths: tuple[float, ...] = (1.0, 4.0, 10.0)
+    """Moves of samples in standard deviations: branches beyond the last are not seen."""
+    line_count: int = 12
+    """Segments between samples along which polynomial degrees are tested."""
+    highest_degree: int = 6
+    """Degrees above are not tested: differences of so high an order are rounding."""
 
 
 TOLERANCES = Tolerances()
-SAMPLE_COUNT = 8
-"""Samples at which an atom is evaluated, and as many that are moved; more tell little."""
-MOVE_LENGTHS = (1.0, 4.0, 10.0)
-"""How far samples are moved, in standard deviations: branches beyond the last are not seen."""
-LINE_COUNT = 12
-"""Segments between samples along which polynomial degrees are tested."""
-HIGHEST_DEGREE = 6
-"""Degrees above are not tested: differences of so high an order are rounding."""
-OPERAND_CENTRES = (0.0, 1.5)
-"""Random operands are drawn around zero, and where logarithms and roots are defined."""
 OUTSIDE_DOMAIN = (NotImplementedError, ArithmeticError, ValueError)
-"""What an atom raises where it cannot be evaluated."""
+"""Errors of an atom where it cannot be evaluated."""
 
 
 def check_atom(
@@ -103,8 +101,6 @@ def check_atom(
     if decision is not None:
         decisions = [check.layout.join({v: np.asarray(a) for v, a in decision.items()})]
     with np.errstate(all="ignore"):
-        check.check_kinds()
-        check.check_rule_at_random_operands()
         tested = [check.check_at(x) for x in decisions]
     if not any(tested):
         raise ValueError(
@@ -132,80 +128,88 @@ class AtomCheck:
     def __init__(self, atom: Any, rng: np.random.Generator) -> None:
         self.atom, self.rng = atom, rng
         self.name, self.facts = type(atom).__name__, facts_of(atom)
-        uncertain = [p for p in atom.parameters() if isinstance(p, UncertainParameter)]
-        self.joint = JointSamples(uncertain) if uncertain else None
-        self.parameters = tuple(uncertain)
+        self.parameters = [p for p in atom.parameters() if isinstance(p, UncertainParameter)]
+        self.joint = JointSamples(self.parameters) if self.parameters else None
         self.layout = Layout(atom.variables())
-        self.degrees = Degrees(uncertain)
+        self.degrees = Degrees(self.parameters)
         self.operands = [
-            Operand(e, any(p in uncertain for p in e.parameters()))
+            Operand(e, any(p in self.parameters for p in e.parameters()))
             for e in self.facts.operands(atom)
         ]
         self.batched = any(o.batched for o in self.operands)
-        self.rows = np.zeros((1, 0)) if self.joint is None else self._rows(self.joint)
+        self.spread, self.rows = np.ones(1), np.zeros((1, 0))
+        if self.joint is not None:
+            data = self.joint.matrix
+            deviation = data.std(axis=0)
+            size = np.maximum(np.abs(data).max(axis=0), 1.0)
+            self.spread = np.where(deviation > 0, deviation, size)
+            self.rows = self._rows(self.joint)
 
     # -------------------------------------------------------------- decisions and scenarios
     def random_decisions(self) -> list[Array]:
         """Some decisions of order one, and of that of the data, with the attributes they need."""
-        unit = 1.0 if self.joint is None else float(np.median(_spread(self.joint)))
         normal = self.rng.normal(size=(3, self.layout.dimension))
-        return [self._projected(x) for x in (normal[0], np.abs(normal[1]), unit * normal[2])]
-
-    def _projected(self, x: Array) -> Array:
-        values = {v: (v.project(a), a.shape) for v, a in self.layout.split(x).items()}
-        return self.layout.join({v: a for v, (a, shape) in values.items() if a.shape == shape})
+        decisions = []
+        for x in (normal[0], np.abs(normal[1]), float(np.median(self.spread)) * normal[2]):
+            values = {v: (v.project(a), a.shape) for v, a in self.layout.split(x).items()}
+            same = {v: a for v, (a, shape) in values.items() if a.shape == shape}
+            decisions.append(self.layout.join(same))
+        return decisions
 
     def _rows(self, joint: JointSamples) -> Array:
         """Some samples, the extreme ones among them, and moved ones in the support."""
-        data = joint.matrix
-        length = np.linalg.norm(data / _spread(joint), axis=1)
-        extreme = [int(length.argmax()), int(length.argmin())]
-        for i in range(min(2, data.shape[1])):
-            extreme += [int(data[:, i].argmax()), int(data[:, i].argmin())]
-        others = self.rng.permutation(len(data))[:SAMPLE_COUNT].tolist()
-        samples = data[list(dict.fromkeys(extreme + others))[:SAMPLE_COUNT]]
-        lengths = np.resize(MOVE_LENGTHS, SAMPLE_COUNT)[:, None]
-        moved = self._origins(joint) + lengths * self._moves(joint)
-        return np.concatenate([samples, moved[joint.contains(moved)]])
+        data, count = joint.matrix, TOLERANCES.sample_count
+        length = np.linalg.norm(data / self.spread, axis=1)
+        extreme = [
+            k for column in (length, *data.T[:2]) for k in (column.argmax(), column.argmin())
+        ]
+        chosen = dict.fromkeys([*extreme, *self.rng.permutation(len(data))[:count]])
+        origins, moves = self._random_moves(joint)
+        moved = origins + np.resize(TOLERANCES.move_lengths, count)[:, None] * moves
+        return np.concatenate([data[list(chosen)[:count]], moved[joint.contains(moved)]])
 
-    def _origins(self, joint: JointSamples) -> Array:
-        return joint.matrix[self.rng.integers(joint.size, size=SAMPLE_COUNT)]
-
-    def _moves(self, joint: JointSamples) -> Array:
-        """Random moves of one standard deviation."""
-        return self.rng.normal(size=(SAMPLE_COUNT, joint.dimension)) * _spread(joint)
+    def _random_moves(self, joint: JointSamples) -> tuple[Array, Array]:
+        """Random samples, and a random move of one standard deviation for each."""
+        origins = joint.matrix[self.rng.integers(joint.size, size=TOLERANCES.sample_count)]
+        return origins, self.rng.normal(size=origins.shape) * self.spread
 
     def place(self, x: Array, rows: Array) -> Place | None:
         """The atom at a decision and the rows where it has a value; None if there are none."""
-        kept, operands, values = [], [], []
-        with self.layout.holding(x):
-            for row in rows:
-                with held_values(self._scenario(row)):
-                    try:
-                        own = self.atom.numeric([dense_value(a) for a in self.atom.args])
-                        own = np.asarray(own, dtype=float).reshape(self.atom.shape)
-                    except OUTSIDE_DOMAIN:
-                        continue
-                    if np.isfinite(own).all():
-                        kept.append(row)
-                        values.append(own)
-                        operands.append([dense_value(o.expression) for o in self.operands])
-        if not kept:
+        rows_with_value, operands, values = [], [], []
+        for row in rows:
+            with self.held(x, row):
+                try:
+                    own = self.atom.numeric([dense_value(a) for a in self.atom.args])
+                    own = np.asarray(own, dtype=float).reshape(self.atom.shape)
+                except OUTSIDE_DOMAIN:
+                    continue
+                if np.isfinite(own).all():
+                    rows_with_value.append(row)
+                    values.append(own)
+                    operands.append([dense_value(o.expression) for o in self.operands])
+        if not values:
             return None
         stacked = [
             np.array(column) if o.batched else column[0]
             for o, column in zip(self.operands, zip(*operands))
         ]
-        return Place(x, np.array(kept), stacked, np.array(values) if self.batched else values[0])
+        own = np.array(values) if self.batched else values[0]
+        return Place(x, np.array(rows_with_value), stacked, own)
 
-    def _scenario(self, row: Array) -> dict[Any, Array]:
-        if self.joint is None:
-            return {}
-        return {p: value[0] for p, value in self.joint.split(row[None]).items()}
+    @contextmanager
+    def held(self, x: Array, row: Array) -> Iterator[None]:
+        """The variables and parameters have these values inside the block."""
+        with ExitStack() as stack:
+            stack.enter_context(self.layout.holding(x))
+            if self.joint is not None:
+                for p in self.parameters:
+                    stack.callback(p.save_value, p.value)
+                for p, value in self.joint.split(row[None]).items():
+                    p.save_value(np.array(value[0]))
+            yield
 
-    def operands_at(self, place: Place, index: tuple[int, ...] | int) -> str:
+    def operands_at(self, place: Place, k: int) -> str:
         """The operands of one scenario, for a message."""
-        k = index if isinstance(index, int) else index[0]
         values = (v[k] if o.batched else v for o, v in zip(self.operands, place.operands))
         return ", ".join(map(shown, values))
 
@@ -216,13 +220,16 @@ class AtomCheck:
         if place is None:
             return False
         check_rule(self.atom, self.operands, place.operands, place.values)
-        if self.batched:
-            check_rule(self.atom, *self._first_scenario(place))
+        if self.batched:  # one scenario, as if nothing depended on the data
+            single = [Operand(o.expression, False) for o in self.operands]
+            values = [v[0] if o.batched else v for o, v in zip(self.operands, place.operands)]
+            check_rule(self.atom, single, values, place.values[0])
         self.check_claims(place)
         if self.joint is None or not self.batched:
             return True
+        self.ask("degree", [self.degrees(read) for read in self.facts.reads(self.atom)])
         degree = self.degrees(self.atom)
-        if degree <= HIGHEST_DEGREE:
+        if degree <= TOLERANCES.highest_degree:
             self.check_degree(place, int(degree))
         if degree == 1:
             self.check_slopes(place)
@@ -231,26 +238,6 @@ class AtomCheck:
         self.check_rewritten(place)
         self.check_far(place)
         return True
-
-    def _first_scenario(self, place: Place) -> tuple[list[Operand], list[Array], Array]:
-        """The operands of one scenario as if they did not depend on the data."""
-        operands = [Operand(o.expression, False) for o in self.operands]
-        values = [v[0] if o.batched else v for o, v in zip(self.operands, place.operands)]
-        return operands, values, place.values[0]
-
-    def check_rule_at_random_operands(self) -> None:
-        """Compare the rule at operands around zero and one, wherever the data is."""
-        if len(self.operands) != len(self.atom.args):
-            return
-        for centre in OPERAND_CENTRES:
-            values = [
-                centre + self.rng.uniform(-1, 1, ((3,) if o.batched else ()) + o.shape)
-                for o in self.operands
-            ]
-            own = self.numeric(values)
-            if own is not None and np.isfinite(own).all():
-                check_rule(self.atom, self.operands, values, own)
-                return
 
     def numeric(self, values: Sequence[Array]) -> Array | None:
         """The atom's own values at operands, scenario by scenario; None where it has none."""
@@ -267,41 +254,28 @@ class AtomCheck:
             return None
         return array if self.batched else array[0]
 
-    def check_kinds(self) -> None:
-        """Ask every fact once; an error names the one that fails or gives something else."""
-        if not self.batched or self.joint is None:
-            return
-        degrees = [self.degrees(read) for read in self.facts.reads(self.atom)]
-        degree = self.ask("degree", degrees)
-        if degree == 1 and type(self.facts).adjoints is not AtomFacts.adjoints:
-            self.ask("adjoints")
-            self.ask("constant_part", [None] * len(self.atom.args))
-        self.ask("square")
-        self.ask("far", list(self.atom.args))
-        self.ask("terms", SumSplit(self.degrees))
-        self.ask("factor", constant_number)
-        self.ask("same_number")
-        self.ask("times", 2.0, times)
-        self.ask("rebuild", self.facts.reads(self.atom))
-
     def ask(self, fact: str, *given: Any) -> Any:
         """The answer of a fact of the atom, if it is of the kind that the library expects."""
         try:
             answer = getattr(self.facts, fact)(self.atom, *given)
-        except (NoPieces, NoVectorForm, MissingRuleError, NotImplementedError):
+        except (NoPieces, NoVectorForm, NotImplementedError):
             raise
         except Exception as error:
-            declared = type(self.facts).__dict__.get(fact) or getattr(type(self.facts), fact)
-            if getattr(declared, "__module__", "").startswith("wdro_model."):
+            if getattr(self.facts, fact).__module__.startswith("wdro_model."):
                 raise
             raise ValueError(
                 f"the fact {fact} of the atom {self.name!r} fails: {type(error).__name__}: {error}"
             ) from error
-        is_right, kind = KINDS[fact]
-        if not is_right(answer):
+        is_right, kind = KINDS.get(fact, (is_expression, "a CVXPY expression"))
+        allowed_none = answer is None and fact not in ("degree", "pieces")
+        if not allowed_none and not is_right(answer):
+            types = type(answer).__name__
+            if isinstance(answer, (list, tuple)):
+                types = f"[{', '.join(type(entry).__name__ for entry in answer)}]"
+            elif answer is None or isinstance(answer, Real):
+                types = repr(answer)
             raise ValueError(
-                f"the fact {fact} of the atom {self.name!r} must return {kind}; got "
-                f"{_kind_of(answer)}."
+                f"the fact {fact} of the atom {self.name!r} must return {kind}; got {types}."
             )
         return answer
 
@@ -315,7 +289,7 @@ class AtomCheck:
             if (wrong := first_index(gap > TOLERANCES.value * np.abs(twice) + 1e-9)) is not None:
                 raise ValueError(
                     f"the atom {self.name!r} is declared as is_homogeneous, but is "
-                    f"{place.values[wrong]:.6g} at {self.operands_at(place, (*wrong, 0))} and "
+                    f"{place.values[wrong]:.6g} at {self.operands_at(place, (*wrong, 0)[0])} and "
                     f"{twice[wrong]:.6g} at twice that; leave the fact out."
                 )
         if not self.facts.is_entrywise or self.atom.size == 1:
@@ -323,12 +297,10 @@ class AtomCheck:
         moved = [v.copy() for v in place.operands]
         for v in moved:
             v.reshape(*v.shape[: v.ndim - self.atom.ndim], -1)[..., 0] *= 1.5
-        changed = self.numeric(moved)
-        if changed is None:
+        if (changed := self.numeric(moved)) is None:
             return
-        flat = place.values.reshape(-1, self.atom.size)[:, 1:]
-        change = np.abs(changed.reshape(-1, self.atom.size)[:, 1:] - flat)
-        if (change > TOLERANCES.value * (1.0 + np.abs(flat))).any():
+        other, own = (v.reshape(-1, self.atom.size)[:, 1:] for v in (changed, place.values))
+        if (np.abs(other - own) > TOLERANCES.value * (1.0 + np.abs(own))).any():
             raise ValueError(
                 f"the atom {self.name!r} is known as is_entrywise (it is declared so, or derives "
                 "from Elementwise), but another entry of its value changes with the first entry "
@@ -337,18 +309,18 @@ class AtomCheck:
 
     def check_degree(self, place: Place, degree: int) -> None:
         """Compare differences of order degree + 1 along lines in the data with zero."""
-        rows = place.rows
+        rows, count = place.rows, TOLERANCES.line_count
         if len(rows) < 2:
             return
-        first = self.rng.integers(len(rows), size=LINE_COUNT)
-        second = (first + self.rng.integers(1, len(rows), size=LINE_COUNT)) % len(rows)
+        first = self.rng.integers(len(rows), size=count)
+        second = (first + self.rng.integers(1, len(rows), size=count)) % len(rows)
         steps = np.linspace(0.0, 1.0, degree + 8)[None, :, None]
         start, end = rows[first, None], rows[second, None]
         along = (start + steps * (end - start)).reshape(-1, rows.shape[1])
         line = self.place(place.x, along)
         if line is None or len(line.rows) < len(along):
             return
-        values = line.values.reshape(LINE_COUNT, degree + 8, -1)
+        values = line.values.reshape(count, degree + 8, -1)
         left = np.abs(np.diff(values, n=degree + 1, axis=1)).max(axis=1)
         size = 2.0**degree * np.abs(values).max(axis=(1, 2))[:, None]
         if (wrong := first_index(left > TOLERANCES.value * size)) is not None:
@@ -373,33 +345,45 @@ class AtomCheck:
                 claimed += (values * slope).reshape(len(claimed), -1).sum(axis=1)
         weighted = (weights * place.values).reshape(len(claimed), -1)
         own, size = weighted.sum(axis=1), np.abs(weighted).sum(axis=1)
-        wrong = first_index(
-            np.abs(claimed - own) > TOLERANCES.value * (1.0 + size + np.abs(claimed))
-        )
-        if wrong is not None:
+        for k in np.flatnonzero(differ(claimed, own, size)):
             raise ValueError(
                 f"the facts adjoints and constant_part of the atom {self.name!r} in "
                 f"'{brief(self.atom)}' are not its slope and the rest: they make "
-                f"{claimed[wrong]:.6g} of what is {own[wrong]:.6g} at the data "
-                f"{shown(place.rows[wrong])}; correct them."
+                f"{claimed[k]:.6g} of what is {own[k]:.6g} at the data {shown(place.rows[k])}; "
+                "correct them."
             )
 
     def check_pieces(self, place: Place) -> None:
         """Compare the maximum of the pieces with the atom, or with minus the atom."""
         entries = self.rng.permutation(self.atom.size)[:4]
         for entry, sign in ((int(e), sign) for e in entries for sign in (1, -1)):
-            search = PieceSearch(self.degrees, 64)
             try:
-                pieces = self.ask("pieces", sign, AtomEntry(search, self.atom, entry))
+                at = AtomEntry(PieceSearch(self.degrees, 64), self.atom, entry)
+                pieces = self.ask("pieces", sign, at)
             except NoPieces:
                 continue
-            self._refuse_pieces(pieces)
+            for piece in pieces:
+                why = ""
+                if piece.size != 1:
+                    why = (
+                        f" of shape {piece.shape}, where each needs one entry; take the entry that "
+                        "is asked for with at.part(argument)."
+                    )
+                elif self.degrees(piece) > 1:
+                    why = (
+                        ", which is not affine in the data: its degree is "
+                        f"{self.degrees(piece):g}; raise NoPieces where the atom is no maximum of "
+                        "affine pieces."
+                    )
+                if why:
+                    raise ValueError(
+                        f"the pieces of the atom {self.name!r} hold '{brief(piece)}'{why}"
+                    )
             for k, row in enumerate(place.rows):
-                with self.layout.holding(place.x), held_values(self._scenario(row)):
+                with self.held(place.x, row):
                     largest = max(float(np.reshape(piece.value, ())) for piece in pieces)
                 value = sign * float(place.values[k].ravel(order="F")[entry])
-                allowed = TOLERANCES.value * (1.0 + abs(value) + abs(largest))
-                if abs(largest - value) > allowed:
+                if differ(largest, value, abs(value)):
                     raise ValueError(
                         f"the largest of the {len(pieces)} pieces of the atom {self.name!r} for "
                         f"the sign {sign} is {largest:.6g} where {'minus ' if sign < 0 else ''}"
@@ -407,36 +391,21 @@ class AtomCheck:
                         "fact pieces(atom, sign, at), and raise NoPieces for a sign that has none."
                     )
 
-    def _refuse_pieces(self, pieces: Sequence[Any]) -> None:
-        whose = f"the pieces of the atom {self.name!r} hold"
-        for piece in pieces:
-            if piece.size != 1:
-                raise ValueError(
-                    f"{whose} '{brief(piece)}' of shape {piece.shape}, where each needs one entry; "
-                    "take the entry that is asked for with at.part(argument)."
-                )
-            if self.degrees(piece) > 1:
-                raise ValueError(
-                    f"{whose} '{brief(piece)}', which is not affine in the data: its degree is "
-                    f"{self.degrees(piece):g}; raise NoPieces where the atom is no maximum of "
-                    "affine pieces."
-                )
-
     def check_rewritten(self, place: Place) -> None:
         """Compare the expressions that stand for the atom with its values, summed over entries."""
+        assert self.joint is not None
         written = list(self._rewritten())
         for k, row in enumerate(place.rows):
-            scenario = self._scenario(row)
-            with self.layout.holding(place.x), held_values(scenario):
+            scenario = {p: value[0] for p, value in self.joint.split(row[None]).items()}
+            with self.held(place.x, row):
                 here = [*written, ("rebuild", substitute(self.atom, scenario), 1.0)]
                 sums = [(fact, factor, float(np.sum(e.value))) for fact, e, factor in here]
             own, size = float(place.values[k].sum()), float(np.abs(place.values[k]).sum())
             for fact, factor, claimed in sums:
-                value = factor * own
-                if abs(claimed - value) > TOLERANCES.value * (1.0 + 2 * size + abs(claimed)):
+                if differ(claimed, factor * own, 2 * size):
                     raise ValueError(
                         f"the fact {fact} of the atom {self.name!r} makes {claimed:.6g} of what "
-                        f"is {value:.6g}, summed over its entries, at "
+                        f"is {factor * own:.6g}, summed over its entries, at "
                         f"{self.operands_at(place, k)}; correct it."
                     )
 
@@ -457,8 +426,8 @@ class AtomCheck:
         """Compare the slopes of the declared distant form with those of the atom far away."""
         if type(self.facts).far is AtomFacts.far or self.joint is None:
             return
-        origins, moves = self._origins(self.joint), TOLERANCES.distance * self._moves(self.joint)
-        rows = np.concatenate([origins + moves, origins + 2 * moves])
+        origins, moves = self._random_moves(self.joint)
+        rows = np.concatenate([origins + far * TOLERANCES.distance * moves for far in (1, 2)])
         inside = self.joint.contains(rows).reshape(2, -1).all(axis=0)
         count = int(inside.sum())
         distant = self.place(place.x, rows[np.tile(inside, 2)]) if count else None
@@ -472,8 +441,8 @@ class AtomCheck:
             forms = [self.ask("far", [cp.Constant(v) for v in values]) for values in ends]
             if forms[0] is None or forms[1] is None:
                 return
-            claimed = np.asarray(forms[1].value) - np.asarray(forms[0].value)
             own = distant.values[count + k] - distant.values[k]
+            claimed = np.broadcast_to(forms[1].value - forms[0].value, own.shape)
             size = max(float(np.max(np.abs(b - a), initial=0.0)) for a, b in zip(*ends))
             allowed = TOLERANCES.far_slope * np.maximum(np.abs(claimed), np.abs(own))
             wrong = first_index(np.abs(claimed - own) > allowed + TOLERANCES.value * size)
@@ -481,17 +450,9 @@ class AtomCheck:
                 raise ValueError(
                     f"the fact far of the atom {self.name!r} has another slope than the atom: "
                     f"from {self.operands_at(distant, k)} to "
-                    f"{self.operands_at(distant, count + k)} it rises by "
-                    f"{np.broadcast_to(claimed, own.shape)[wrong]:.6g}, the atom's numeric() by "
-                    f"{own[wrong]:.6g}; correct one of them."
+                    f"{self.operands_at(distant, count + k)} it rises by {claimed[wrong]:.6g}, the "
+                    f"atom's numeric() by {own[wrong]:.6g}; correct one of them."
                 )
-
-
-def _spread(joint: JointSamples) -> Array:
-    """The standard deviation of each coordinate; its size where that is zero."""
-    rows = joint.matrix
-    spread = rows.std(axis=0)
-    return np.where(spread > 0, spread, np.maximum(np.abs(rows).max(axis=0), 1.0))
 
 
 # ------------------------------------------------------------------ the rule
@@ -519,19 +480,19 @@ def check_rule(
         )
     rng = np.random.default_rng(1)
     weights = rng.uniform(0.5, 1.5, expected.shape)
+    noise = 1e-14 * float(np.sum(np.abs(weights * expected))) / TOLERANCES.step
     for k, operand in enumerate(values):
         move = rng.uniform(0.5, 1.5, operand.shape) * (1.0 + np.abs(operand))
-        slope, shape = _pulled_slope(name, k, result[k + 1], weights, operand, move)
+        whose = f"the pullback of operand {k} in the rule of the atom {name!r}"
+        slope, shape = _pulled_slope(whose, result[k + 1], weights, operand, move)
         low, high = _slopes_to_both_sides(kernel, k, values, weights, move)
-        noise = 1e-14 * float(np.sum(np.abs(weights * expected))) / TOLERANCES.step
         allowed = TOLERANCES.slope * (1.0 + abs(low + high) / 2) + noise
         if np.isfinite([low, high]).all() and not low - allowed <= slope <= high + allowed:
-            kept = shape in (operand.shape, (*expected.shape[:1], *operand.shape))
+            usual = shape in (operand.shape, (*expected.shape[:1], *operand.shape))
             raise ValueError(
-                f"the pullback of operand {k} in the rule of the atom {name!r} is not the "
-                f"derivative of its value: {slope:.6g} against differences of "
+                f"{whose} is not the derivative of its value: {slope:.6g} against differences of "
                 f"{(low + high) / 2:.6g}"
-                + ("." if kept else f"; its shape is {shape}, the operand's {operand.shape}.")
+                + ("." if usual else f"; its shape is {shape}, the operand's {operand.shape}.")
             )
 
 
@@ -563,7 +524,7 @@ def _call(name: str, kernel: Callable[..., Any], values: Sequence[Array]) -> tup
 
 
 def _pulled_slope(
-    name: str, k: int, pullback: Callable[[Array], Any], weights: Array, operand: Array, move: Array
+    whose: str, pullback: Callable[[Array], Any], weights: Array, operand: Array, move: Array
 ) -> tuple[float, tuple[int, ...]]:
     """The slope along a move by the pullback, and the shape of what the pullback returned."""
     shape: Any = None
@@ -575,9 +536,8 @@ def _pulled_slope(
     except Exception as error:
         why = error if shape is None else f"its answer has the shape {shape}"
         raise ValueError(
-            f"the pullback of operand {k} in the rule of the atom {name!r} fails: {why}; it takes "
-            f"an array of the value's shape, {weights.shape}, and returns one of the operand's, "
-            f"{operand.shape}."
+            f"{whose} fails: {why}; it takes an array of the value's shape, {weights.shape}, and "
+            f"returns one of the operand's, {operand.shape}."
         ) from error
 
 
@@ -598,70 +558,42 @@ def _slopes_to_both_sides(
     return min(quotients), max(quotients)
 
 
-# ------------------------------------------------------------------ what a fact returns
-def _is_expression(answer: Any) -> bool:
+# ------------------------------------------------------------------ small parts
+def is_expression(answer: Any) -> bool:
     return isinstance(answer, cp.Expression)
 
 
-def _is_expression_or_none(answer: Any) -> bool:
-    return answer is None or _is_expression(answer)
+def are_expressions(answer: Any) -> bool:
+    return isinstance(answer, list | tuple) and len(answer) > 0 and all(map(is_expression, answer))
 
 
-def _are_expressions(answer: Any) -> bool:
-    return (
-        isinstance(answer, (list, tuple)) and len(answer) > 0 and all(map(_is_expression, answer))
-    )
-
-
-def _is_factor(answer: Any) -> bool:
-    return answer is None or (
-        len(answer) == 2 and isinstance(answer[0], Real) and _is_expression(answer[1])
-    )
-
-
-EXPRESSION = (_is_expression, "a CVXPY expression")
 KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "degree": (
         lambda answer: isinstance(answer, Real) and float(answer) >= 0.0,
         "a number, 0, 1, 2, ... or math.inf",
     ),
-    "adjoints": (
-        lambda answer: isinstance(answer, Sequence) and all(map(callable, answer)),
-        "a list with one function for each argument",
-    ),
-    "constant_part": (_is_expression_or_none, "a CVXPY expression, or None for zero"),
     "pieces": (
-        _are_expressions,
+        are_expressions,
         "a list of CVXPY expressions, one at least (raise NoPieces where there are none)",
     ),
-    "terms": (
-        lambda answer: answer is None or _are_expressions(answer),
-        "a list of CVXPY expressions, or None for the atom itself",
+    "terms": (are_expressions, "a list of CVXPY expressions, or None for the atom itself"),
+    "factor": (
+        lambda answer: isinstance(answer[0], Real) and is_expression(answer[1]),
+        "(number, CVXPY expression), or None",
     ),
-    "factor": (_is_factor, "(number, CVXPY expression), or None"),
     "square": (
-        lambda answer: answer is None or (_are_expressions(answer) and len(answer) == 2),
+        lambda answer: are_expressions(answer) and len(answer) == 2,
         "(u, t), two CVXPY expressions such as (v, cp.Constant(1)), or None",
     ),
-    "same_number": (_is_expression_or_none, "a CVXPY expression, or None"),
-    "rebuild": EXPRESSION,
-    "times": EXPRESSION,
-    "far": (
-        _is_expression_or_none,
-        "a CVXPY expression, written with CVXPY's functions, or None for the atom itself",
-    ),
 }
-"""For each fact a test of its answer, and the answer's kind in words."""
+"""For each fact a test of its answer, and the answer's kind in words; else an expression."""
 
 
-def _kind_of(answer: Any) -> str:
-    """The type of an answer for a message, with the types inside of a list or tuple."""
-    if isinstance(answer, (list, tuple)):
-        return f"[{', '.join(type(entry).__name__ for entry in answer)}]"
-    return repr(answer) if answer is None or isinstance(answer, Real) else type(answer).__name__
+def differ(claimed: Any, own: Any, size: Any) -> Any:
+    """True where two values differ by more than rounding, size being that of their terms."""
+    return np.abs(claimed - own) > TOLERANCES.value * (1.0 + size + np.abs(claimed))
 
 
-# ------------------------------------------------------------------ small parts
 def first_index(wrong: Any) -> tuple[int, ...] | None:
     """The index of the first True entry, None if there is none."""
     wrong = np.asarray(wrong)
@@ -675,16 +607,3 @@ def shown(value: Any) -> str:
 
 def _shapes(values: Sequence[Array]) -> str:
     return ", ".join(str(v.shape) for v in values)
-
-
-@contextmanager
-def held_values(values: Mapping[Any, Array]) -> Iterator[None]:
-    """Give parameters these values inside the block, and their own after it."""
-    before = {p: p.value for p in values}
-    try:
-        for parameter, value in values.items():
-            parameter.save_value(np.array(value))
-        yield
-    finally:
-        for parameter, own in before.items():
-            parameter.save_value(own)

@@ -323,7 +323,7 @@ def best_price(model: RobustModel, x: Array, adversaries: list[Adversary]) -> Be
     if rate == 0:
         only = side(1.0)
         return _slack(replace(only, value=only.value - model.radius), adversaries)
-    start = model.cost.affine_price(rate, model.radius)
+    start = model.cost.typical_price(rate, model.radius, model.joint)
     right = side(1.001 * start * max(1, len(adversaries)))
     while right.cost > model.radius:
         right = side(2 * right.dual)

@@ -398,7 +398,9 @@ class Rejection:
 
     def __init__(self, frame: Frame, cost: BoundCost) -> None:
         self.frame, self.cost = frame, cost
-        self.needed = bool(frame.coupled) or cost.may_forbid
+        self.may_forbid = not (cost.is_norm or cost.is_quadratic)
+        """True if a move of coordinates that are not frozen may cost infinity."""
+        self.needed = bool(frame.coupled) or self.may_forbid
         self._log_masses: dict[tuple[int, int], tuple[float, float]] = {}
         self.variances: dict[int, float] = {}
         """Of the log of the masses, of the samples that were drawn last."""
@@ -431,7 +433,7 @@ class Rejection:
         owners = np.full(len(moves), k)
         rows = self.frame.rows(owners, moves)
         good = self.frame.inside(rows)
-        if priced and self.cost.may_forbid:
+        if priced and self.may_forbid:
             origins = self.frame.joint.matrix[owners[good]]
             good[good] = np.isfinite(self.cost(origins, rows[good]))
         return good

@@ -21,15 +21,16 @@ from wdro_model.uncertainty.costs.ground_cost import (
     BoundUserCost,
     Callable,
     GroundCost,
+    RescaledCost,
 )
-from wdro_model.uncertainty.costs.norm import BoundNorm, Norm
-from wdro_model.uncertainty.costs.squared import (
+from wdro_model.uncertainty.costs.norm_costs import (
     BoundMahalanobis,
+    BoundNorm,
     BoundSquared,
     Mahalanobis,
+    Norm,
     SquaredEuclidean,
 )
-from wdro_model.uncertainty.costs.weighted_cost import RescaledCost
 
 __all__ = [
     "BoundCost",

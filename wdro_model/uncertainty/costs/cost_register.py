@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 from wdro_model.registry import Register, refuse_signature
 from wdro_model.uncertainty.costs.ground_cost import BoundCost, GroundCost, class_knows
 from wdro_model.uncertainty.costs.ground_cost import Callable as FunctionCost
-from wdro_model.uncertainty.costs.norm import Norm
-from wdro_model.uncertainty.costs.squared import Mahalanobis, SquaredEuclidean
+from wdro_model.uncertainty.costs.norm_costs import Mahalanobis, Norm, SquaredEuclidean
 
 PURPOSES: dict[str, str] = {
     "gradient": "lower bounds on the worst-case risk by ascent, and faster smoothing",

@@ -13,6 +13,7 @@ from collections.abc import Callable as Function
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import isfunction
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import cvxpy as cp
@@ -102,25 +103,10 @@ class BoundCost(ABC):
         """p with c = (sum_i |s_i delta_i|^p)^(1/p), s the coordinate scales, for such a norm."""
         return None
 
-    @property
-    def may_forbid(self) -> bool:
-        """True if a move of coordinates that are not frozen may cost infinity."""
-        return not (self.is_norm or self.is_quadratic)
-
     @cached_property
     def frozen(self) -> Array:
         """The mask (d,) of coordinates that keep their observed value."""
         return np.broadcast_to(False, (self.dimension,))
-
-    @cached_property
-    def allows_moves(self) -> bool:
-        """True if some coordinate may move."""
-        return not np.all(self.frozen)
-
-    @property
-    def largest_weight(self) -> float:
-        """The smallest L with c(xi, zeta) <= L |xi - zeta|^2 on moves of finite cost, or inf."""
-        return math.inf
 
     def knows(self, operation: str) -> bool:
         """True if the cost has the operation, or those that it follows from."""
@@ -206,10 +192,6 @@ class BoundCost(ABC):
         """A slope (d,) in coordinates in which the dual norm is a plain one (CVXPY)."""
         self._unknown("whitened")
 
-    def whitened_numbers(self, slopes: Array) -> Array:
-        """The rows of slopes (..., d) in coordinates in which the dual norm is a plain one."""
-        self._unknown("whitened_numbers")
-
     def steepest_move(self, slope: Array) -> Array:
         """delta (d,) of length 1, `<slope, delta>` = |slope|_dual; 0 for a slope of no effect."""
         self._unknown("steepest_move")
@@ -258,14 +240,11 @@ class BoundCost(ABC):
             self._unknown("distance", "it has no order.")
         return radius if self.order == 1.0 else float(radius ** (1.0 / self.order))
 
-    def affine_price(self, rate: float, radius: float) -> float:
-        """The multiplier of the budget for an affine loss on R^d with a slope of this dual norm."""
-        if self.order is None:
-            self._unknown("affine_price", "it has no order.")
-        return rate * self.distance(radius) ** (1.0 - self.order) / self.order
-
     def typical_price(self, rate: float, radius: float, joint: JointSamples) -> float:
-        """A first guess of that multiplier, r^(1-p) rate / (p w) with p and w of small moves."""
+        """A first guess of the multiplier of the budget: r^(1-p) rate / (p w), w |.|^p small moves.
+
+        Exact for an affine loss on R^d whose slope has the dual norm `rate`.
+        """
         try:
             order, scale = self.small_moves(joint)
         except UnknownToCost:
@@ -327,8 +306,6 @@ class BoundCost(ABC):
     # ------------------------------------------------------------------ the same in other terms
     def rescaled(self, units: Array, unit: float) -> BoundCost:
         """c' with c(u delta') = unit c'(delta'): data in units u (d,), the cost in its own."""
-        from wdro_model.uncertainty.costs.weighted_cost import RescaledCost
-
         return RescaledCost(self, np.asarray(units, dtype=float), float(unit))
 
     def restricted(self, where: Array) -> BoundCost:
@@ -436,6 +413,111 @@ class GroundCost(ABC):
     @abstractmethod
     def describe(self) -> str:
         """The formula."""
+
+
+# ------------------------------------------------------------------ c'(delta') = c(u delta') / unit
+def _inner_property(name: str) -> Any:
+    """A property that forwards to the inner cost."""
+    return property(attrgetter(f"inner.{name}"))
+
+
+@dataclass(frozen=True, eq=False)
+class RescaledCost(BoundCost):
+    """A cost whose data is measured in units u, and which is itself measured in a unit.
+
+    It is what the inner cost is, and knows what that knows: a move delta' is u delta', and a slope
+    b' in the new data is b' / u in the old.
+
+    Examples
+    --------
+    >>> metres = wdro.costs.BoundSquared(2)
+    >>> kilometres = wdro.costs.RescaledCost(metres, units=np.full(2, 1000.0), unit=1e6)
+    >>> kilometres.of_displacements(np.array([[3.0, 4.0]]))
+    array([25.])
+    """
+
+    inner: BoundCost
+    units: Array
+    """u, (d,), positive."""
+    unit: float
+
+    dimension = _inner_property("dimension")
+    is_quadratic = _inner_property("is_quadratic")
+    is_norm = _inner_property("is_norm")
+    is_conic = _inner_property("is_conic")
+    has_smooth_dual_norm = _inner_property("has_smooth_dual_norm")
+    is_separable = _inner_property("is_separable")
+    order = _inner_property("order")
+    exponent = _inner_property("exponent")
+    frozen = _inner_property("frozen")
+    couplings = _inner_property("couplings")
+
+    def knows(self, operation: str) -> bool:
+        return super().knows(operation) and self.inner.knows(operation)
+
+    def __call__(self, origins: Array, points: Array) -> Array:
+        return self.inner(origins * self.units, points * self.units) / self.unit
+
+    def of_displacements(self, delta: Array) -> Array:
+        return self.inner.of_displacements(delta * self.units) / self.unit
+
+    def describe(self) -> str:
+        return f"{self.inner.describe()}, in units of {self.unit:.3g}"
+
+    def gradient(self, delta: Array) -> Array:
+        return self.units * self.inner.gradient(delta * self.units) / self.unit
+
+    @cached_property
+    def coordinate_weights(self) -> Array:
+        assert self.inner.order is not None
+        return self.inner.coordinate_weights * self.units**self.inner.order / self.unit
+
+    @cached_property
+    def coordinate_scales(self) -> Array:
+        return self.inner.coordinate_scales * self.units / self._length
+
+    @cached_property
+    def matrix(self) -> Array:
+        return self.units[:, None] * self.inner.matrix * self.units / self.unit
+
+    def dual_norm(self, slope: Any) -> Any:
+        # Inside of the norm, so that the numbers of a program are all of one size.
+        return self.inner.dual_norm(cp.multiply(self._length / self.units, slope))
+
+    def dual_norms(self, slopes: Array) -> Array:
+        return self.inner.dual_norms(slopes * (self._length / self.units))
+
+    def combined(self, rates: list[Any]) -> Any:
+        return self.inner.combined(rates)
+
+    def whitened(self, slope: Any) -> Any:
+        return self.inner.whitened(cp.multiply(self._length / self.units, slope))
+
+    def steepest_move(self, slope: Array) -> Array:
+        scale = self._length / self.units
+        return scale * self.inner.steepest_move(slope * scale)
+
+    def inverse_times(self, slopes: Array) -> Array:
+        return self.unit * self.inner.inverse_times(slopes / self.units) / self.units
+
+    def conjugate(self, slopes: Any, price: Any) -> tuple[Any | None, list[Any]]:
+        return self.inner.conjugate(slopes @ sp.diags_array(1.0 / self.units), price / self.unit)
+
+    def perspective(self, moves: Any, shares: Any) -> tuple[Any, list[Any]]:
+        spent, constraints = self.inner.perspective(moves @ sp.diags_array(self.units), shares)
+        return spent / self.unit, constraints
+
+    def rescaled(self, units: Array, unit: float) -> BoundCost:
+        return RescaledCost(self.inner, self.units * units, self.unit * unit)
+
+    def restricted(self, where: Array) -> BoundCost:
+        inner = self.inner.restricted(where)
+        return self if inner is self.inner else RescaledCost(inner, self.units[where], self.unit)
+
+    @cached_property
+    def _length(self) -> float:
+        """unit^(1/p): a length of 1 in the new units, in the old."""
+        return self.inner.distance(self.unit)
 
 
 # ------------------------------------------------------------------ a function of the user
