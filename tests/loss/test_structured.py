@@ -1,8 +1,6 @@
-"""Atoms that declare their own structure: one class, and its rule."""
+"""Atoms of one's own: one class for CVXPY, and one with their facts."""
 
 from __future__ import annotations
-
-import math
 
 import cvxpy as cp
 import numpy as np
@@ -11,14 +9,14 @@ import scipy.sparse as sp
 
 import wdro_model as wdro
 from wdro_model.loss import (
+    AtomFacts,
     BatchedLoss,
     affine_parts,
     convexity_in_data,
+    declare,
     degree,
-    quadratic_form,
-    rule,
 )
-from wdro_model.loss.atoms.quadratic import StructuredAtom, structured
+from wdro_model.loss.atoms.quadratic import StructuredAtom
 from wdro_model.loss.expressions import substitute
 from wdro_model.loss.polynomial import affine_forms
 from wdro_model.uncertainty.supports import Nonnegative
@@ -55,30 +53,31 @@ class Quartic(StructuredAtom):
         x, w = values
         return [sp.csc_array(np.reshape(g, (-1, 1))) for g in (4 * w * x**3, x**4)]
 
-    def degree_in(self, degrees):
+
+@declare(Quartic)
+class QuarticFacts(AtomFacts):
+    def degree(self, atom, degrees):
         return 4 * degrees[0] + degrees[1]
 
-    def slope(self, k):
-        return cp.power(self.args[0], 4) if k == 1 else super().slope(k)
+    def adjoints(self, atom):
+        return [lambda g: AtomFacts.adjoints(self, atom), lambda g: g * cp.power(atom.args[0], 4)]
 
-    def vanishes(self, zero):
-        return any(zero)
+    def constant_part(self, atom, parts):
+        return None if any(p is None for p in parts) else super().constant_part(atom, parts)
 
-    def rebuild(self, arguments):
-        x, w = map(cp.Constant.cast_to_const, arguments)
+    def rebuild(self, atom, reads):
+        x, w = map(cp.Constant.cast_to_const, reads)
         certain = w.is_constant() and not w.parameters()
         return w @ cp.power(x, 4) if certain and not x.is_constant() else Quartic(x, w)
 
-
-@rule(Quartic)
-def _(_atom, x, w):
-    cube = x**3
-    value = np.vecdot(w, cube * x)
-    return (
-        value,
-        lambda g: 4 * np.asarray(g)[..., None] * w * cube,
-        lambda g: np.asarray(g)[..., None] * cube * x,
-    )
+    def rule(self, _atom, x, w):
+        cube = x**3
+        value = np.vecdot(w, cube * x)
+        return (
+            value,
+            lambda g: 4 * np.asarray(g)[..., None] * w * cube,
+            lambda g: np.asarray(g)[..., None] * cube * x,
+        )
 
 
 x = cp.Variable(N, name="x")
@@ -138,29 +137,9 @@ def test_curvature_in_the_data_follows_cvxpys_rules():
     assert convexity_in_data(Quartic(x + shift, np.ones(N)), (shift,)) == "convex"
 
 
-def test_a_plain_atom_is_not_polynomial_in_its_arguments():
-    class Plain(Quartic):
-        def degree_in(self, degrees):
-            return StructuredAtom.degree_in(self, degrees)
-
-        def slope(self, k):
-            return StructuredAtom.slope(self, k)
-
-    loss = Plain(x, weights)
-    assert math.isinf(degree(loss, (weights,)))
-    assert degree(loss, ()) == 0
-    with pytest.raises(ValueError, match="not affine in 'w'"):
-        affine_parts(loss, (weights,))
-    with pytest.raises(NotImplementedError, match="Plain declares no slope in argument 1"):
-        loss.slope(1)
-
-
-def test_cvxpys_quadratic_form_is_read_as_ours():
+def test_cvxpys_quadratic_form_has_the_facts_of_ours():
     matrix = wdro.UncertainParameter((N, N), "S", symmetric=True)
-    form = structured(cp.quad_form(x, matrix))
-    assert isinstance(form, type(quadratic_form(x, wdro.UncertainParameter((N, N)))))
     assert degree(cp.quad_form(x, matrix), (matrix,)) == 1
-    assert structured(cp.exp(x)) is None
 
 
 def test_gradients_in_some_of_the_data_alone():

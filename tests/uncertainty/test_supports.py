@@ -59,7 +59,6 @@ def test_bounds_have_the_shape_of_the_parameter_and_cannot_be_written():
     assert not lower.flags.writeable
     for support, shape in ((Polyhedron([[1.0, 1.0]], [0.0]), (2,)), (Where(lambda z: z > 0), ())):
         assert support.bounds(shape) is None
-        assert not support.is_nonnegative(shape)
     assert not Polyhedron([[1.0]], [0.0]).bounds(())[1].flags.writeable
 
 

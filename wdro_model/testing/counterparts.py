@@ -24,7 +24,6 @@ from wdro_model.problem import Problem
 from wdro_model.sets.feasible_set import checked_vertex
 from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.objective import Array, Point
-from wdro_model.uncertainty.parameter import UncertainParameter
 
 TOO_LOW = 1e-5
 """Relative shortfall of a value against a known distribution; smaller ones are rounding."""
@@ -100,8 +99,6 @@ def check_counterpart(
     if reason is not None:
         raise ValueError(f"the counterpart {name} does not apply to the problem: {reason}.")
     program = program_by(entry, model)
-    if program is not None:
-        refuse_program(program, name)
     rng = np.random.default_rng(seed)
     points = [model.feasible.layout.join(dict(d)) for d in decisions]
     corners = _corners(model, rng)
@@ -142,36 +139,6 @@ def _solved(program: Program, model: RobustModel, x: Array) -> float:
         problem = cp.Problem(cp.Minimize(program.expression), [*program.constraints, *fixed])
         Conic().run(problem)
     return float(problem.value)
-
-
-def refuse_program(program: Program, name: str) -> None:
-    """Raise an error where a program is not one convex number under a list of constraints."""
-    whose = f"program of the counterpart {name}"
-    if not isinstance(program.constraints, list | tuple):
-        raise TypeError(
-            f"{whose} has as constraints one {type(program.constraints).__name__}; write "
-            "Program(expression, [constraint])."
-        )
-    objective = program.expression
-    if not isinstance(objective, cp.Expression) or objective.size != 1:
-        shape = objective.shape if isinstance(objective, cp.Expression) else repr(objective)
-        raise ValueError(f"{whose} must minimise one CVXPY number, got {shape}; sum or average it.")
-    parameters = [
-        *objective.parameters(),
-        *(p for c in program.constraints for p in c.parameters()),
-    ]
-    uncertain = sorted({p.name() for p in parameters if isinstance(p, UncertainParameter)})
-    if uncertain:
-        raise ValueError(
-            f"{whose} still has the uncertain {', '.join(uncertain)} in it; put in numbers: "
-            "substitute(model.expression, {parameter: sample})."
-        )
-    if not objective.is_convex() or not all(c.is_dcp() for c in program.constraints):
-        raise ValueError(
-            f"{whose} is not convex by CVXPY's rules: {objective} is "
-            f"{objective.curvature.lower()}; return Program.if_convex(expression, constraints), "
-            "which is None there."
-        )
 
 
 def refuse_value(model: RobustModel, x: Array, entry: Counterpart) -> float:

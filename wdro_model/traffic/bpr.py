@@ -27,8 +27,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.loss.atoms import cvxpy_classes as atoms
-from wdro_model.loss.atoms.facts import Kernel, Operand, rule
+from wdro_model.loss.atoms.facts import Adjoints, AtomFacts, Kernel, Operand, declare, rule
 from wdro_model.loss.atoms.quadratic import StructuredAtom
+from wdro_model.loss.expressions import weighted
 
 Array = np.ndarray
 ROUNDING = 1e-9
@@ -280,9 +281,12 @@ class BprAtom(StructuredAtom):
         return self.kernel(self.integrated, (False,) * len(self.args))(*values)
 
 
-@rule(BprAtom, prepared=True)
-def _(atom: Any, operands: tuple[Operand, ...]) -> Kernel:
-    return atom.kernel(atom.integrated, [o.batched for o in operands])
+@declare(BprAtom)
+class BprFacts(AtomFacts):
+    """Every atom of the travel time has a kernel of its own."""
+
+    def kernel(self, atom: Any, operands: tuple[Operand, ...]) -> Kernel:
+        return atom.kernel(atom.integrated, [o.batched for o in operands])
 
 
 class Congestion(BprAtom):
@@ -312,8 +316,13 @@ class Congestion(BprAtom):
     def is_decr(self, idx: int) -> bool:
         return False
 
-    def rebuild(self, arguments: Sequence[Any]) -> Any:
-        return congestion(*arguments, integrated=self.integrated)
+
+@declare(Congestion)
+class CongestionFacts(AtomFacts):
+    """q is no polynomial of its arguments."""
+
+    def rebuild(self, atom: Any, reads: Sequence[Any]) -> Any:
+        return congestion(*reads, integrated=atom.integrated)
 
 
 class LinkCosts(BprAtom):
@@ -370,26 +379,35 @@ class LinkCosts(BprAtom):
         }
         return bool(known.get(idx, False))
 
-    # -------------------------------------------------------------- structure
-    def degree_in(self, degrees: Sequence[float]) -> float:
-        """Affine in time and in alpha, bilinear in both."""
+
+@declare(LinkCosts)
+class LinkCostFacts(AtomFacts):
+    """Affine in time and in alpha, bilinear in both."""
+
+    def degree(self, atom: Any, degrees: Sequence[float]) -> float:
         x, capacity, time, alpha, beta = degrees
         return np.inf if x or capacity or beta else time + alpha
 
-    def slope(self, k: int) -> Any:
-        x, capacity, time, alpha, beta = self.args
-        delay = congestion(x, capacity, beta, integrated=self.integrated)
-        if k == 2:
-            return _summed(x + cp.multiply(alpha, delay), time)
-        if k == 3:
-            return _summed(cp.multiply(time, delay), alpha)
-        return super().slope(k)
+    def adjoints(self, atom: Any) -> Adjoints:
+        x, capacity, time, alpha, beta = atom.args
+        delay = congestion(x, capacity, beta, integrated=atom.integrated)
 
-    def vanishes(self, zero: Sequence[bool]) -> bool:
-        return zero[0] or zero[2]
+        def unknown(_adjoint: Any) -> Any:
+            return AtomFacts.adjoints(self, atom)
 
-    def rebuild(self, arguments: Sequence[Any]) -> Any:
-        return link_costs(*arguments, integrated=self.integrated)
+        return [
+            unknown,
+            unknown,
+            lambda g: weighted(g, _summed(x + cp.multiply(alpha, delay), time)),
+            lambda g: weighted(g, _summed(cp.multiply(time, delay), alpha)),
+            unknown,
+        ]
+
+    def constant_part(self, atom: Any, parts: Sequence[Any | None]) -> Any | None:
+        return None if parts[0] is None or parts[2] is None else super().constant_part(atom, parts)
+
+    def rebuild(self, atom: Any, reads: Sequence[Any]) -> Any:
+        return link_costs(*reads, integrated=atom.integrated)
 
 
 def _summed(per_arc: Any, like: Any) -> Any:

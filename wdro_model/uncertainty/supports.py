@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,16 +66,6 @@ class Support(ABC):
         """The support times factor > 0; None where it is not known how."""
         return None
 
-    def is_nonnegative(self, shape: Shape) -> bool:
-        """True if the declared bounds make every entry nonnegative."""
-        box = self.bounds(shape)
-        return box is not None and bool(np.all(box[0] >= 0))
-
-    def is_nonpositive(self, shape: Shape) -> bool:
-        """True if the declared bounds make every entry nonpositive."""
-        box = self.bounds(shape)
-        return box is not None and bool(np.all(box[1] <= 0))
-
     def why_outside(self, point: Array) -> str:
         """The reason why a point (of the parameter's shape) is outside, for a message."""
         return f"it is outside {self!r}"
@@ -114,12 +105,12 @@ def numbers(given: Any, label: str) -> Array:
 class _Coordinatewise(Support):
     """A support that bounds each entry on its own."""
 
-    @abstractmethod
-    def bounds(self, shape: Shape) -> tuple[Array, Array]:
-        """Lower and upper bound of each entry, as read-only arrays of that shape."""
+    lower: Any
+    upper: Any
+    """The bounds as declared, not yet broadcast to a shape."""
 
     def contains(self, points: Array) -> Array:
-        lower, upper = (slack(side, sign) for side, sign in zip(self._sides(), (-1.0, 1.0)))
+        lower, upper = slack(self.lower, -1.0), slack(self.upper, 1.0)
         entries = tuple(range(1, np.ndim(points)))
         inside = np.ones(len(points), dtype=bool)
         if np.any(lower > -np.inf):
@@ -127,6 +118,26 @@ class _Coordinatewise(Support):
         if np.any(upper < np.inf):
             inside &= np.all(points <= upper, axis=entries)
         return inside
+
+    def bounds(self, shape: Shape) -> tuple[Array, Array]:
+        """Lower and upper bound of each entry, as read-only arrays of that shape."""
+        return _fit(self.lower, "lower", shape), _fit(self.upper, "upper", shape)
+
+    def validate(self, shape: Shape) -> None:
+        lower, upper = self.bounds(shape)
+        if np.any(lower > upper):
+            at = first_index(lower > upper)
+            where = f" at entry {list(at)}" if at else ""
+            raise ValueError(
+                f"the box is empty: its lower bound {float(lower[at])!r} exceeds its upper bound "
+                f"{float(upper[at])!r}{where}; exchange or correct the bounds."
+            )
+
+    def restrict(self, lower: Any, upper: Any) -> Support:
+        return Box(np.maximum(self.lower, lower), np.minimum(self.upper, upper))
+
+    def scaled(self, factor: float) -> Support:
+        return Box(self.lower * factor, self.upper * factor)
 
     def why_outside(self, point: Array) -> str:
         lower, upper = self.bounds(np.shape(point))
@@ -140,17 +151,16 @@ class _Coordinatewise(Support):
                 return f"{entry} is {float(point[at])!r}, {word} {float(bound[at])!r}"
         return super().why_outside(point)
 
-    def restrict(self, lower: Any, upper: Any) -> Support:
-        own_lower, own_upper = self._sides()
-        return Box(np.maximum(own_lower, lower), np.minimum(own_upper, upper))
 
-    def scaled(self, factor: float) -> Support:
-        lower, upper = self._sides()
-        return Box(lower * factor, upper * factor)
-
-    @abstractmethod
-    def _sides(self) -> tuple[Array, Array]:
-        """The bounds as declared, not yet broadcast to a shape."""
+def _fit(bound: Array, side: str, shape: Shape) -> Array:
+    """The bound as a read-only array of the parameter's shape."""
+    try:
+        return np.broadcast_to(bound.reshape(()) if bound.size == 1 else bound, shape)
+    except ValueError:
+        raise ValueError(
+            f"{side} bound of shape {bound.shape} does not fit a parameter of shape {shape}; give "
+            "a number or an array that broadcasts to it."
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -163,11 +173,7 @@ class Everywhere(_Coordinatewise):
     Everywhere()
     """
 
-    def bounds(self, shape: Shape) -> tuple[Array, Array]:
-        return np.broadcast_to(-np.inf, shape), np.broadcast_to(np.inf, shape)
-
-    def validate(self, shape: Shape) -> None:
-        """Fits every shape."""
+    lower, upper = np.array(-np.inf), np.array(np.inf)
 
     def restrict(self, lower: Any, upper: Any) -> Support:
         if np.all(np.equal(lower, 0.0)) and np.all(np.equal(upper, np.inf)):
@@ -176,9 +182,6 @@ class Everywhere(_Coordinatewise):
 
     def scaled(self, factor: float) -> Everywhere:
         return self
-
-    def _sides(self) -> tuple[Array, Array]:
-        return np.array(-np.inf), np.array(np.inf)
 
 
 @dataclass(frozen=True)
@@ -193,17 +196,10 @@ class Nonnegative(_Coordinatewise):
     True
     """
 
-    def bounds(self, shape: Shape) -> tuple[Array, Array]:
-        return np.broadcast_to(0.0, shape), np.broadcast_to(np.inf, shape)
-
-    def validate(self, shape: Shape) -> None:
-        """Fits every shape."""
+    lower, upper = np.array(0.0), np.array(np.inf)
 
     def scaled(self, factor: float) -> Nonnegative:
         return self
-
-    def _sides(self) -> tuple[Array, Array]:
-        return np.array(0.0), np.array(np.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,22 +243,6 @@ class Box(_Coordinatewise):
             reordered(self.upper, upper, labels, "upper bounds"),
         )
 
-    def bounds(self, shape: Shape) -> tuple[Array, Array]:
-        return _fit(self.lower, "lower", shape), _fit(self.upper, "upper", shape)
-
-    def validate(self, shape: Shape) -> None:
-        lower, upper = self.bounds(shape)
-        if np.any(lower > upper):
-            at = first_index(lower > upper)
-            where = f" at entry {list(at)}" if at else ""
-            raise ValueError(
-                f"the box is empty: its lower bound {float(lower[at])!r} exceeds its upper bound "
-                f"{float(upper[at])!r}{where}; exchange or correct the bounds."
-            )
-
-    def _sides(self) -> tuple[Array, Array]:
-        return self.lower, self.upper
-
     def __repr__(self) -> str:
         return f"Box(lower={_brief(self.lower)}, upper={_brief(self.upper)})"
 
@@ -276,17 +256,6 @@ def _bound(given: Any, side: str, forbidden: float) -> Array:
             f"a {side} bound."
         )
     return array
-
-
-def _fit(bound: Array, side: str, shape: Shape) -> Array:
-    """The bound as a read-only array of the parameter's shape."""
-    try:
-        return np.broadcast_to(bound.reshape(()) if bound.size == 1 else bound, shape)
-    except ValueError:
-        raise ValueError(
-            f"{side} bound of shape {bound.shape} does not fit a parameter of shape {shape}; give "
-            "a number or an array that broadcasts to it."
-        ) from None
 
 
 def _brief(array: Array) -> str:
@@ -443,7 +412,7 @@ class Where(Support):
         """Nothing is known before a point is tried."""
 
     def restrict(self, lower: Any, upper: Any) -> Where:
-        return Where(_Both(self, Box(lower, upper)))
+        return Where(partial(_in_both, self, Box(lower, upper)))
 
     def why_outside(self, point: Array) -> str:
         return f"the predicate {_name(self.predicate)} rejects it"
@@ -452,15 +421,8 @@ class Where(Support):
         return f"Where({_name(self.predicate)})"
 
 
-@dataclass(frozen=True)
-class _Both:
-    """The predicate of an intersection."""
-
-    first: Support
-    second: Support
-
-    def __call__(self, points: Array) -> Array:
-        return self.first.contains(points) & self.second.contains(points)
+def _in_both(first: Support, second: Support, points: Array) -> Array:
+    return first.contains(points) & second.contains(points)
 
 
 def _name(function: Callable[..., Any]) -> str:

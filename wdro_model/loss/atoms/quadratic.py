@@ -1,18 +1,12 @@
 """Quadratic forms x' P x for any square matrix P, and the base class of the library's own atoms.
 
-An atom of one's own counts as not polynomial in the data. One for which more is known subclasses
-`StructuredAtom` and overrides `degree_in`, `slope`, `vanishes`, `rebuild`: the facts below read
-them. An atom of CVXPY that can be read as one of ours is declared as a `View`.
-
 Uncertain matrices make up most of the memory that a loss reads: the value reads each of them once
 (P x, kept), the gradient in x once more (P' x), the gradient in the data not at all.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -27,17 +21,16 @@ from wdro_model.loss.atoms.facts import (
     Operands,
     declare,
     facts_of,
-    filled,
 )
 from wdro_model.loss.expressions import outer, weighted
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 
 class StructuredAtom(Atom):
-    """An atom of this library: CVXPY reads its curvature, the walk over a loss its structure.
+    """An atom of this library: CVXPY reads its curvature, the walk over a loss its facts.
 
-    CVXPY's solvers do not know it. Where its arguments allow it, `rebuild` returns an expression
-    of CVXPY's own atoms instead.
+    CVXPY's solvers do not know it. Its fact `rebuild` may return an expression of CVXPY's own atoms
+    where its new arguments allow it.
 
     Examples
     --------
@@ -46,63 +39,19 @@ class StructuredAtom(Atom):
     True
     """
 
-    def degree_in(self, degrees: Sequence[float]) -> float:
-        """The joint polynomial degree, from those of the arguments, of which one is not zero."""
-        return math.inf
-
-    def slope(self, k: int) -> Any:
-        """The derivative in argument k, an expression of its shape; for atoms with one entry.
-
-        Asked for only where the degree is one, so that it does not depend on the moving arguments.
-        """
-        raise NotImplementedError(f"{type(self).__name__} declares no slope in argument {k}.")
-
-    def vanishes(self, zero: Sequence[bool]) -> bool:
-        """True if the atom is zero whenever the arguments marked here are."""
-        return False
-
-    def rebuild(self, arguments: Sequence[Any]) -> Any:
-        """The same function of other arguments, in CVXPY's own atoms where they allow it."""
-        return type(self)(*arguments, *(self.get_data() or ()))
-
     def copy(self, args: Any = None, id_objects: Any = None) -> Any:
-        """CVXPY's copy, with other arguments through `rebuild`."""
+        """CVXPY's copy, with other arguments through the fact `rebuild`."""
         if id_objects is not None and id(self) in id_objects:
             return id_objects[id(self)]
-        return self.rebuild(self.args if args is None else args)
+        return facts_of(self).rebuild(self, self.args if args is None else args)
 
 
 @declare(StructuredAtom)
-class View(AtomFacts):
-    """The facts of an atom by the word of a structured atom, which it is or is read as."""
-
-    def _view(self, atom: Any) -> StructuredAtom:
-        return atom
-
-    def degree(self, atom: Any, degrees: Sequence[float]) -> float:
-        return self._view(atom).degree_in(degrees)
-
-    def adjoints(self, atom: Any) -> Adjoints:
-        """By its slopes, which are asked for where they are needed."""
-
-        def pull(g: Any, k: int) -> Any:
-            return weighted(g, self._view(atom).slope(k))
-
-        return [partial(pull, k=k) for k in range(len(atom.args))]
-
-    def constant_part(self, atom: Any, parts: Sequence[Any | None]) -> Any | None:
-        if self._view(atom).vanishes([part is None for part in parts]):
-            return None
-        return self.rebuild(atom, filled(atom, parts))
+class Structured(AtomFacts):
+    """Atoms of the library are built anew on other arguments."""
 
     def rebuild(self, atom: Any, reads: Sequence[Any]) -> Any:
-        return self._view(atom).rebuild(reads)
-
-
-def structured(expression: Any) -> StructuredAtom | None:
-    """The expression as a structured atom; None if it is none."""
-    facts = facts_of(expression)
-    return facts._view(expression) if isinstance(facts, View) else None
+        return type(atom)(*reads, *(atom.get_data() or ()))
 
 
 # ------------------------------------------------------------------ quadratic forms
@@ -217,20 +166,6 @@ class QuadraticForm(StructuredAtom):
     def is_pwl(self) -> bool:
         return False
 
-    def degree_in(self, degrees: Sequence[float]) -> float:
-        return 2 * degrees[0] + degrees[1]
-
-    def slope(self, k: int) -> Any:
-        """x x' in the matrix; the degree in x is two."""
-        return super().slope(k) if k == 0 else outer(self.args[0], self.args[0])
-
-    def vanishes(self, zero: Sequence[bool]) -> bool:
-        return any(zero)
-
-    def rebuild(self, arguments: Sequence[Any]) -> Any:
-        """CVXPY's quad_form where the matrix allows it."""
-        return quadratic_form(*arguments)
-
     def _grad(self, values: Any) -> list[Any]:
         x, P = (np.asarray(v, dtype=float) for v in values)
         in_x, in_matrix = (P + P.T) @ x, np.outer(x, x)
@@ -240,17 +175,23 @@ class QuadraticForm(StructuredAtom):
         ]
 
 
-@declare(QUAD_FORM)
-class QuadFormView(View):
-    """CVXPY's quad_form, read as ours."""
-
-    def _view(self, atom: Any) -> QuadraticForm:
-        return QuadraticForm(*atom.args)
-
-
 @declare(QuadraticForm, QUAD_FORM)
 class QuadraticFacts(AtomFacts):
-    """The value and the pullback of both."""
+    """The facts of our quadratic form and of CVXPY's."""
+
+    def degree(self, atom: Any, degrees: Sequence[float]) -> float:
+        return 2 * degrees[0] + degrees[1]
+
+    def adjoints(self, atom: Any) -> Adjoints:
+        """x x' in the matrix; the degree in x is two, so that its adjoint is never asked for."""
+        x = atom.args[0]
+        return [lambda g: AtomFacts.adjoints(self, atom), lambda g: weighted(g, outer(x, x))]
+
+    def constant_part(self, atom: Any, parts: Sequence[Any | None]) -> Any | None:
+        return None if any(part is None for part in parts) else quadratic_form(*parts)
+
+    def rebuild(self, atom: Any, reads: Sequence[Any]) -> Any:
+        return quadratic_form(*reads)
 
     def kernel(self, _atom: Any, operands: Operands) -> Kernel:
         x, P = operands
