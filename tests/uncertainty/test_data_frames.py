@@ -137,17 +137,19 @@ def test_mixed_columns_of_numbers_are_numbers():
     np.testing.assert_array_equal(returns.samples, [[1, 0.5, 1], [2, 1.5, 0]])
 
 
-def test_probabilities_must_be_in_the_order_of_the_samples():
+def test_probabilities_with_labels_are_brought_into_the_order_of_the_samples():
     p = pd.Series(np.arange(1, 9) / 36)
     weighted = wdro.UncertainParameter(samples=RETURNS, probabilities=p)
     np.testing.assert_allclose(weighted.probabilities, p)
-    with pytest.raises(ValueError, match="the index of the probabilities is not that"):
-        wdro.UncertainParameter(samples=RETURNS, probabilities=p[::-1])
+    again = wdro.UncertainParameter(samples=RETURNS, probabilities=p[::-1])
+    np.testing.assert_allclose(again.probabilities, p)
+    with pytest.raises(ValueError, match="the rows of probabilities of .* have the labels 10"):
+        wdro.UncertainParameter(samples=RETURNS, probabilities=p.set_axis(p.index + 10))
     problem = stated()
     again = problem.with_samples(RETURNS, probabilities=p)
     np.testing.assert_allclose(again._model.joint.probabilities, p)
-    with pytest.raises(ValueError, match="the index of the probabilities is not that"):
-        problem.with_samples({"returns": RETURNS}, probabilities=p[::-1])
+    again = problem.with_samples({"returns": RETURNS}, probabilities=p[::-1])
+    np.testing.assert_allclose(again._model.joint.probabilities, p)
     plain = problem.with_samples(RETURNS.to_numpy(), probabilities=p[::-1])
     np.testing.assert_allclose(plain._model.joint.probabilities, p[::-1])
 

@@ -361,8 +361,10 @@ def test_rows_are_paired_by_their_labels(seed):
     series = pd.Series(p, days)
     again = problem.with_samples(probabilities=series)
     assert again.evaluate(decision=at).mean == pytest.approx(expected)
-    with pytest.raises(ValueError, match="index of the probabilities"):
-        problem.with_samples(probabilities=series.iloc[rows])
+    again = problem.with_samples(probabilities=series.iloc[rows])
+    assert again.evaluate(decision=at).mean == pytest.approx(expected)
+    with pytest.raises(ValueError, match="the rows of probabilities of the samples, paired with"):
+        problem.with_samples(probabilities=series.set_axis(days + (days[1] - days[0])))
     part = problem.with_samples(rows=[1, 0], probabilities=pd.Series([0.5, 0.5], days[[1, 0]]))
     assert part.evaluate(decision=at).mean == pytest.approx(twin.losses(None, at)[:2].mean())
     later = d.set_axis(days + (days[1] - days[0]))

@@ -26,7 +26,7 @@ from wdro_model.solvers import MomentumFrankWolfe
 from wdro_model.solvers.driver import Stop
 from wdro_model.uncertainty.ambiguity import nonnegative
 from wdro_model.uncertainty.joint import scenario_batches
-from wdro_model.uncertainty.parameter import own_scenarios
+from wdro_model.uncertainty.samples import own_scenarios
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem

@@ -44,8 +44,7 @@ from wdro_model.solve.certify import Solution
 from wdro_model.solve.options import Options
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples, LazySamples
-from wdro_model.uncertainty.parameter import CHUNK_ENTRIES, read_only
-from wdro_model.uncertainty.samples import index_of
+from wdro_model.uncertainty.samples import CHUNK_ENTRIES, index_of, read_only
 
 if TYPE_CHECKING:
     from wdro_model.problem import Problem

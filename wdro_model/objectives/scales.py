@@ -26,8 +26,7 @@ from wdro_model.objectives.integration.tilted import Gaussian
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
-from wdro_model.uncertainty.parameter import one_if_equal
-from wdro_model.uncertainty.samples import SampleShares
+from wdro_model.uncertainty.samples import SampleShares, one_if_equal
 
 MEASURED = 200
 """At most so many samples are looked at."""

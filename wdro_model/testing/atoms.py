@@ -34,7 +34,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Tolerances:
-    """How far an atom may be from what its facts say, and where the two are compared."""
+    """Allowed distances between an atom and its facts, and where the two are compared."""
 
     value: float = 1e-6
     """Relative difference of two values; below about 1e-8 rounding fails right atoms."""
@@ -123,7 +123,7 @@ class Place:
 
 
 class AtomCheck:
-    """One atom, the data that it sees, and the comparisons of its facts with its values."""
+    """The comparisons of an atom's facts with its values, at the data that it sees."""
 
     def __init__(self, atom: Any, rng: np.random.Generator) -> None:
         self.atom, self.rng = atom, rng
@@ -177,7 +177,7 @@ class AtomCheck:
         """The atom at a decision and the rows where it has a value; None if there are none."""
         rows_with_value, operands, values = [], [], []
         for row in rows:
-            with self.held(x, row):
+            with self.holding(x, row):
                 try:
                     own = self.atom.numeric([dense_value(a) for a in self.atom.args])
                     own = np.asarray(own, dtype=float).reshape(self.atom.shape)
@@ -197,7 +197,7 @@ class AtomCheck:
         return Place(x, np.array(rows_with_value), stacked, own)
 
     @contextmanager
-    def held(self, x: Array, row: Array) -> Iterator[None]:
+    def holding(self, x: Array, row: Array) -> Iterator[None]:
         """The variables and parameters have these values inside the block."""
         with ExitStack() as stack:
             stack.enter_context(self.layout.holding(x))
@@ -211,7 +211,7 @@ class AtomCheck:
     def operands_at(self, place: Place, k: int) -> str:
         """The operands of one scenario, for a message."""
         values = (v[k] if o.batched else v for o, v in zip(self.operands, place.operands))
-        return ", ".join(map(shown, values))
+        return ", ".join(map(array_in_words, values))
 
     # -------------------------------------------------------------- the comparisons
     def check_at(self, x: Array) -> bool:
@@ -328,8 +328,8 @@ class AtomCheck:
             raise ValueError(
                 f"the atom {self.name!r} in '{brief(self.atom)}' is declared to have degree "
                 f"{degree} in the data, but its differences of order {degree + 1} are not zero: "
-                f"between {shown(start[k, 0])} and {shown(end[k, 0])} it has the values "
-                f"{shown(values[k, :: max(1, (degree + 7) // 3), entry])}. Correct the fact "
+                f"between {array_in_words(start[k, 0])} and {array_in_words(end[k, 0])} it has the values "
+                f"{array_in_words(values[k, :: max(1, (degree + 7) // 3), entry])}. Correct the fact "
                 "degree(atom, degrees); math.inf is no polynomial."
             )
 
@@ -349,7 +349,7 @@ class AtomCheck:
             raise ValueError(
                 f"the facts adjoints and constant_part of the atom {self.name!r} in "
                 f"'{brief(self.atom)}' are not its slope and the rest: they make "
-                f"{claimed[k]:.6g} of what is {own[k]:.6g} at the data {shown(place.rows[k])}; "
+                f"{claimed[k]:.6g} of what is {own[k]:.6g} at the data {array_in_words(place.rows[k])}; "
                 "correct them."
             )
 
@@ -380,7 +380,7 @@ class AtomCheck:
                         f"the pieces of the atom {self.name!r} hold '{brief(piece)}'{why}"
                     )
             for k, row in enumerate(place.rows):
-                with self.held(place.x, row):
+                with self.holding(place.x, row):
                     largest = max(float(np.reshape(piece.value, ())) for piece in pieces)
                 value = sign * float(place.values[k].ravel(order="F")[entry])
                 if differ(largest, value, abs(value)):
@@ -397,7 +397,7 @@ class AtomCheck:
         written = list(self._rewritten())
         for k, row in enumerate(place.rows):
             scenario = {p: value[0] for p, value in self.joint.split(row[None]).items()}
-            with self.held(place.x, row):
+            with self.holding(place.x, row):
                 here = [*written, ("rebuild", substitute(self.atom, scenario), 1.0)]
                 sums = [(fact, factor, float(np.sum(e.value))) for fact, e, factor in here]
             own, size = float(place.values[k].sum()), float(np.abs(place.values[k]).sum())
@@ -473,7 +473,7 @@ def check_rule(
     wrong = first_index(~np.isclose(value, expected, rtol=TOLERANCES.value, atol=1e-9))
     if wrong is not None:
         k = wrong[0] if wrong else 0
-        at = ", ".join(shown(v[k] if o.batched else v) for o, v in zip(operands, values))
+        at = ", ".join(array_in_words(v[k] if o.batched else v) for o, v in zip(operands, values))
         raise ValueError(
             f"the rule of the atom {name!r} gives {value[wrong]:.6g} where its numeric() gives "
             f"{expected[wrong]:.6g}, at the operands {at}; correct one of them."
@@ -600,7 +600,7 @@ def first_index(wrong: Any) -> tuple[int, ...] | None:
     return tuple(map(int, np.argwhere(wrong)[0])) if wrong.any() else None
 
 
-def shown(value: Any) -> str:
+def array_in_words(value: Any) -> str:
     """An array in one line, shortened to fit a message."""
     return " ".join(np.array2string(np.asarray(value), precision=4, threshold=6).split())
 

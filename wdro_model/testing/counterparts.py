@@ -108,7 +108,7 @@ def check_counterpart(
     for x in points:
         value = refuse_value(model, x, entry)
         if program is not None:
-            refuse_disagreement(model, x, _solved(program, model, x), value, entry)
+            refuse_disagreement(model, x, _solve(program, model, x), value, entry)
         if entry.has_objective(model):
             refuse_objective(model, x, entry, value, corners, rng)
         try:
@@ -131,7 +131,7 @@ def _corners(model: Model, rng: np.random.Generator) -> Array:
         return rng.standard_normal((CORNER_COUNT, dimension))
 
 
-def _solved(program: Program, model: RobustModel, x: Array) -> float:
+def _solve(program: Program, model: RobustModel, x: Array) -> float:
     """The value of the program with the decision held fixed."""
     layout = model.feasible.layout
     fixed = [v == part for v, part in layout.split(x).items()]

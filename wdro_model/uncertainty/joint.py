@@ -11,19 +11,17 @@ from typing import Any
 import numpy as np
 
 from wdro_model.checks import whole_number
-from wdro_model.uncertainty.parameter import (
-    CHUNK_ENTRIES,
-    UncertainParameter,
-    chunks,
-    read_only,
-)
+from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.samples import (
+    CHUNK_ENTRIES,
     SampleShares,
     as_probabilities,
+    chunks,
     in_row_blocks,
+    in_row_order,
     index_of,
     nearest,
-    refuse_other_index,
+    read_only,
     row_orders,
     unless_equal,
 )
@@ -127,8 +125,8 @@ class JointSamples:
 
     def reweighted(self, probabilities: Any) -> JointSamples:
         """The same samples with other probabilities, (N,)."""
-        refuse_other_index(self, probabilities)
-        given = as_probabilities(probabilities, self.size, "probabilities of the samples")
+        what = "probabilities of the samples"
+        given = as_probabilities(in_row_order(probabilities, self.index, what), self.size, what)
         twin = self._with(self._data, self._rows, self.size, replaced=self._replaced)
         twin._weigh(given)
         return twin
@@ -140,7 +138,8 @@ class JointSamples:
         """
         given = self.by_parameter(scenarios)
         for value in given.values():
-            refuse_other_index(value, probabilities)
+            what = "probabilities of the samples"
+            probabilities = in_row_order(probabilities, index_of(value), what)
         blocks = [parameter.as_samples(given[parameter]) for parameter in self.parameters]
         data = self._paired(blocks, [index_of(given[p]) for p in self.parameters])
         twin = self._with(data, None, len(data), replaced=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypedDict, Unpack
 
 import cvxpy as cp
@@ -17,16 +16,18 @@ from wdro_model.uncertainty.samples import (
     NamesCoordinates,
     as_labels,
     as_probabilities,
+    as_scenarios,
+    chunks,
     column_names,
     frame_numbers,
     in_order,
+    in_row_order,
     index_of,
     is_dask_array,
     is_frame,
-    on_disk,
-    refuse_other_index,
+    read_only,
 )
-from wdro_model.uncertainty.supports import Everywhere, Support, first_index
+from wdro_model.uncertainty.supports import Everywhere, Support
 
 KNOWN = tuple(
     name
@@ -38,8 +39,6 @@ DATA_WORDS = ("data", "observations", "scenarios", "sample", "values", "X")
 """Keywords under which others take the samples."""
 SPECTRAL_LIMIT = 200
 """Semidefiniteness of samples is checked up to this many rows."""
-CHUNK_ENTRIES = 1 << 18
-"""Checks look at about this many numbers at a time, so that they need no copy of the data."""
 
 
 class ParameterAttributes(TypedDict, total=False):
@@ -144,11 +143,15 @@ class UncertainParameter(cp.Parameter):
                 "give one for each entry of a vector."
             )
         try:
-            region = _restricted(_as_support(support).in_order(columns), given, columns)
+            region = _restricted(support, given, columns)
             region.validate(full_shape)
         except ValueError as error:
             raise ValueError(f"support of {label}: {error}") from error
-        super().__init__(full_shape, name, **_with_sign(given, region, full_shape))
+        # CVXPY reads the sign, which the support implies, once and caches it.
+        lower, upper = region.bounds(full_shape) or (-np.inf, np.inf)
+        signs = {"nonneg": np.all(lower >= 0) and not given.get("pos")}
+        signs["nonpos"] = np.all(upper <= 0) and not given.get("neg")
+        super().__init__(full_shape, name, **given | {s: True for s in signs if signs[s]})
         self._support = region
         self._samples: np.ndarray | None = None
         self.stored = samples if is_dask_array(samples) else None
@@ -161,9 +164,9 @@ class UncertainParameter(cp.Parameter):
         if probabilities is not None:
             if samples is None:
                 raise ValueError(f"{label} has probabilities but no samples; give samples= too.")
-            refuse_other_index(samples, probabilities)
             what = f"probabilities of {self.name()!r}"
-            self._probabilities = as_probabilities(probabilities, self.count, what)
+            ordered = in_row_order(probabilities, self._index, what)
+            self._probabilities = as_probabilities(ordered, self.count, what)
 
     @property
     def value(self) -> Any:
@@ -241,13 +244,14 @@ class UncertainParameter(cp.Parameter):
         ValueError: ...
         """
         label = repr(self.name())
-        array = self._as_array(given, f"samples of {label}", own=True)
-        _check_support(array, self._support, label)
-        _check_attributes(array, self.attributes, self.sparse_idx, label)
+        array = self.as_scenarios(given, f"samples of {label}", own=True)
+        _refuse_samples(array, self._support, self.attributes, self.sparse_idx, label)
         return read_only(array)
 
-    def as_scenarios(self, given: Any, what: str) -> np.ndarray:
+    def as_scenarios(self, given: Any, what: str, own: bool = False) -> np.ndarray:
         """Scenarios `(B, *shape)` of this parameter, wherever they lie; frames by their columns.
+
+        own: copy what somebody else may write into.
 
         Examples
         --------
@@ -257,12 +261,8 @@ class UncertainParameter(cp.Parameter):
         array([[1., 3.],
                [2., 4.]])
         """
-        return self._as_array(given, what)
-
-    def _as_array(self, given: Any, what: str, own: bool = False) -> np.ndarray:
         if is_frame(given):
-            numbers = frame_numbers(given, self._columns, what, self._known)
-            return as_scenarios(numbers, self.shape, what, own)
+            given = frame_numbers(given, self._columns, what, self._known)
         return as_scenarios(given, self.shape, what, own)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -288,17 +288,6 @@ def _as_shape(label: str, shape: Any) -> tuple[int, ...]:
     return tuple(whole_number(f"the shape of {label}", n, low=1, hint=hint) for n in dimensions)
 
 
-def _as_support(support: Any) -> Support:
-    if support is None:
-        return Everywhere()
-    if not isinstance(support, Support):
-        raise ValueError(
-            f"expected one of wdro_model.supports (Box, Nonnegative, Polyhedron, Where), "
-            f"got {support!r}."
-        )
-    return support
-
-
 def _refuse_attributes(label: str, name: Any, attributes: dict[str, Any]) -> None:
     if not (name is None or isinstance(name, str)):
         raise ValueError(f"name of an uncertain parameter must be a string, got {name!r}.")
@@ -317,8 +306,15 @@ def _refuse_attributes(label: str, name: Any, attributes: dict[str, Any]) -> Non
             )
 
 
-def _restricted(support: Support, attributes: dict[str, Any], labels: Any) -> Support:
+def _restricted(support: Any, attributes: dict[str, Any], labels: Any) -> Support:
     """The support within the sign and bounds that CVXPY is told about."""
+    support = Everywhere() if support is None else support
+    if not isinstance(support, Support):
+        raise ValueError(
+            f"expected one of wdro_model.supports (Box, Nonnegative, Polyhedron, Where), "
+            f"got {support!r}."
+        )
+    support = support.in_order(labels)
     if attributes.get("nonneg") or attributes.get("pos"):
         support = support.restrict(0.0, np.inf)
     if attributes.get("nonpos") or attributes.get("neg"):
@@ -333,20 +329,21 @@ def _restricted(support: Support, attributes: dict[str, Any], labels: Any) -> Su
     return support
 
 
-def _with_sign(
-    attributes: dict[str, Any], support: Support, shape: tuple[int, ...]
-) -> dict[str, Any]:
-    """The attributes, with the sign that the support implies: CVXPY reads it once and caches it."""
-    signs = {}
-    if support.is_nonnegative(shape) and not attributes.get("pos"):
-        signs["nonneg"] = True
-    if support.is_nonpositive(shape) and not attributes.get("neg"):
-        signs["nonpos"] = True
-    return attributes | signs
-
-
-def _check_support(samples: np.ndarray, support: Support, label: str) -> None:
-    if isinstance(support, Everywhere):
+def _refuse_samples(
+    samples: np.ndarray, support: Support, attributes: dict[str, Any], sparse_idx: Any, label: str
+) -> None:
+    """Refuse samples outside the support, or against what CVXPY is told about the parameter."""
+    checks = {
+        "pos": lambda rows: rows > 0,
+        "neg": lambda rows: rows < 0,
+        "symmetric": _symmetric,
+        "diag": lambda rows: (rows == 0) | np.eye(rows.shape[-1], dtype=bool),
+        "sparsity": lambda rows: (rows == 0) | _pattern(rows.shape[1:], sparse_idx),
+        "PSD": lambda rows: _symmetric(rows) & _semidefinite(rows),
+        "NSD": lambda rows: _symmetric(rows) & _semidefinite(-rows),
+    }
+    declared = [key for key, value in attributes.items() if value and key in checks]
+    if not declared and isinstance(support, Everywhere):
         return
     for start, rows in chunks(samples):
         inside = support.contains(rows)
@@ -357,23 +354,7 @@ def _check_support(samples: np.ndarray, support: Support, label: str) -> None:
                 f"{support.why_outside(rows[first])}. "
                 "Widen the support, or drop or clip the sample."
             )
-
-
-def _check_attributes(
-    samples: np.ndarray, attributes: dict[str, Any], sparse_idx: Any, label: str
-) -> None:
-    """Refuse samples that contradict what CVXPY is told about the parameter."""
-    checks = {
-        "pos": lambda rows: rows > 0,
-        "neg": lambda rows: rows < 0,
-        "symmetric": _symmetric,
-        "diag": lambda rows: (rows == 0) | np.eye(rows.shape[-1], dtype=bool),
-        "sparsity": lambda rows: (rows == 0) | _pattern(rows.shape[1:], sparse_idx),
-        "PSD": lambda rows: _symmetric(rows) & _semidefinite(rows),
-        "NSD": lambda rows: _symmetric(rows) & _semidefinite(-rows),
-    }
-    for key in checks.keys() & {key for key, value in attributes.items() if value}:
-        for start, rows in chunks(samples):
+        for key in declared:
             fine = checks[key](rows).reshape(len(rows), -1).all(axis=1)
             if not fine.all():
                 raise ValueError(
@@ -400,108 +381,3 @@ def _pattern(shape: tuple[int, ...], indices: Any) -> np.ndarray:
     mask = np.zeros(shape, dtype=bool)
     mask[tuple(map(np.asarray, indices))] = True
     return mask
-
-
-# ------------------------------------------------------------------ samples as they are taken in
-def as_scenarios(given: Any, shape: tuple[int, ...], what: str, own: bool = False) -> np.ndarray:
-    """Finite float64 C-contiguous scenarios (B, *shape), B >= 1, without a copy where possible.
-
-    For a scalar (B, 1) is read as (B,), for shape (1,) the other way round.
-    own: copy what somebody else may write into.
-    """
-    array = read = _as_numbers(given, what)
-    if array.ndim >= 1 and {array.shape[1:], shape} == {(), (1,)}:
-        array = array.reshape(len(array), *shape)
-    if array.ndim == 0 or array.shape[1:] != shape:
-        expected = f"(N, {', '.join(map(str, shape))})" if shape else "(N,)"
-        raise ValueError(
-            f"{what} must have shape {expected}, one row per scenario, got {array.shape}"
-            f"{_shape_hint(array.shape, shape)}."
-        )
-    if len(array) == 0:
-        raise ValueError(f"{what} are empty (shape {array.shape}); give at least one.")
-    array = np.require(array, dtype=np.float64, requirements=["C", "A"])
-    if own and not isinstance(given, list | tuple) and np.may_share_memory(array, read):
-        array = own_copy(array)
-    for start, rows in chunks(array):
-        finite = np.isfinite(rows)
-        if not finite.all():
-            at = first_index(~finite)
-            index = (start + at[0], *at[1:])
-            raise ValueError(
-                f"{what} must be finite, got {float(rows[at])} at index {index}; "
-                "drop or impute it first."
-            )
-    return array
-
-
-def chunks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Blocks of rows of bounded size, each with the index of its first row."""
-    step = max(1, CHUNK_ENTRIES // max(1, math.prod(array.shape[1:])))
-    return ((start, array[start : start + step]) for start in range(0, len(array), step))
-
-
-def one_if_equal(values: np.ndarray) -> float | np.ndarray:
-    """The one number that all entries are, or else the entries."""
-    return float(values[0]) if np.all(values == values[0]) else values
-
-
-def own_copy(array: np.ndarray) -> np.ndarray:
-    """A copy that nobody writes into; memory maps and arrays that are read-only as they are."""
-    owner, frozen = array, not array.flags.writeable
-    while isinstance(owner.base, np.ndarray) and not isinstance(owner, np.memmap):
-        owner = owner.base
-        frozen = frozen and not owner.flags.writeable
-    if isinstance(owner, np.memmap) or (frozen and owner.base is None):
-        return array
-    array = array.copy()
-    array.flags.writeable = False
-    return array
-
-
-def own_scenarios(given: Any) -> Any:
-    """Scenarios of a user, in any form, with copies of the arrays and frames among them."""
-    if isinstance(given, Mapping):
-        return {key: own_scenarios(value) for key, value in given.items()}
-    if isinstance(given, np.ndarray):
-        return own_copy(given)
-    return given.copy() if index_of(given) is not None else given
-
-
-def read_only(array: np.ndarray) -> np.ndarray:
-    """A view that cannot be written through; the array itself stays as it is."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def _as_numbers(given: Any, what: str) -> np.ndarray:
-    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
-        raise ValueError(f"{what} have masked entries; drop or impute them first.")
-    try:
-        array = on_disk(given) if is_dask_array(given) else np.asarray(given)
-    except ValueError as error:
-        raise ValueError(f"{what} do not form a regular array: {error}") from error
-    if array.dtype.kind in "fiub":
-        return array
-    odd = [v for v in array.flat if not isinstance(v, float | int | np.number)][:1]
-    example = f", for example {odd[0]!r}" if array.dtype.kind == "O" and odd else ""
-    way_out = "take .real" if array.dtype.kind == "c" else "convert with .astype(float)"
-    raise ValueError(
-        f"{what} must be real numbers, got a {type(given).__name__} of dtype {array.dtype}"
-        f"{example}; {way_out} first."
-    )
-
-
-def _shape_hint(given: tuple[int, ...], shape: tuple[int, ...]) -> str:
-    if shape == () and len(given) == 2:
-        return (
-            f"; for {given[1]} numbers in each scenario declare UncertainParameter({given[1]}, ...)"
-        )
-    if given == shape:
-        return "; for a single scenario write array[None]"
-    if shape and given[:-1] == shape:
-        return "; the sample axis comes first: np.moveaxis(array, -1, 0)"
-    if len(shape) > 1 and len(given) == 2 and given[1] == math.prod(shape):
-        return f"; reshape the flat rows with array.reshape(-1, {', '.join(map(str, shape))})"
-    return ""

@@ -21,7 +21,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -241,17 +241,124 @@ def listed(names: Sequence[Any]) -> str:
     return f"{shown}, ..." if len(names) > LISTED_NAMES else shown
 
 
-def refuse_other_index(samples: Any, probabilities: Any) -> None:
-    """Probabilities with an index of their own must be in the order of the samples."""
-    index: Any = getattr(samples, "index", None)
-    own: Any = getattr(probabilities, "index", None)
-    if not (hasattr(index, "equals") and hasattr(own, "equals")):
-        return
-    if len(index) == len(own) and not index.equals(own):
+def in_row_order(given: Any, index: Any, what: str) -> Any:
+    """The entries of a series in the order of rows with this index; anything else as it is."""
+    _, order = row_orders(["the samples", what], [index, index_of(given)])
+    return given if order is None else np.asarray(given)[order]
+
+
+# ------------------------------------------------------------------ arrays as they are taken in
+CHUNK_ENTRIES = 1 << 18
+"""Numbers that a check looks at in one go, so that it needs no copy of the data."""
+
+
+def as_scenarios(given: Any, shape: tuple[int, ...], what: str, own: bool = False) -> np.ndarray:
+    """Finite float64 C-contiguous scenarios (B, *shape), B >= 1, without a copy where possible.
+
+    For a scalar (B, 1) is read as (B,), for shape (1,) the other way round.
+    own: copy what somebody else may write into.
+    """
+    array = read = _as_numbers(given, what)
+    if array.ndim >= 1 and {array.shape[1:], shape} == {(), (1,)}:
+        array = array.reshape(len(array), *shape)
+    if array.ndim == 0 or array.shape[1:] != shape:
+        expected = f"(N, {', '.join(map(str, shape))})" if shape else "(N,)"
         raise ValueError(
-            "the index of the probabilities is not that of the samples; bring them into one order "
-            "first: probabilities.reindex(samples.index), or pass probabilities.to_numpy()."
+            f"{what} must have shape {expected}, one row per scenario, got {array.shape}"
+            f"{_shape_hint(array.shape, shape)}."
         )
+    if len(array) == 0:
+        raise ValueError(f"{what} are empty (shape {array.shape}); give at least one.")
+    array = np.require(array, dtype=np.float64, requirements=["C", "A"])
+    if own and not isinstance(given, list | tuple) and np.may_share_memory(array, read):
+        array = own_copy(array)
+    for start, rows in chunks(array):
+        finite = np.isfinite(rows)
+        if not finite.all():
+            at = first_index(~finite)
+            index = (start + at[0], *at[1:])
+            raise ValueError(
+                f"{what} must be finite, got {float(rows[at])} at index {index}; "
+                "drop or impute it first."
+            )
+    return array
+
+
+def chunks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Blocks of rows of bounded size, each with the index of its first row."""
+    step = max(1, CHUNK_ENTRIES // max(1, math.prod(array.shape[1:])))
+    return ((start, array[start : start + step]) for start in range(0, len(array), step))
+
+
+def one_if_equal(values: np.ndarray) -> float | np.ndarray:
+    """The one number that all entries are, or else the entries."""
+    return float(values[0]) if np.all(values == values[0]) else values
+
+
+def own_copy(array: np.ndarray) -> np.ndarray:
+    """A copy that nobody writes into; memory maps and arrays that are read-only as they are."""
+    owner, frozen = array, not array.flags.writeable
+    while isinstance(owner.base, np.ndarray) and not isinstance(owner, np.memmap):
+        owner = owner.base
+        frozen = frozen and not owner.flags.writeable
+    if isinstance(owner, np.memmap) or (frozen and owner.base is None):
+        return array
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def own_scenarios(given: Any) -> Any:
+    """Scenarios of a user, in any form, with copies of the arrays and frames among them."""
+    if isinstance(given, Mapping):
+        return {key: own_scenarios(value) for key, value in given.items()}
+    if isinstance(given, np.ndarray):
+        return own_copy(given)
+    return given.copy() if index_of(given) is not None else given
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A view that cannot be written through; the array itself stays as it is."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _as_numbers(given: Any, what: str) -> np.ndarray:
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        raise ValueError(f"{what} have masked entries; drop or impute them first.")
+    try:
+        array = on_disk(given) if is_dask_array(given) else np.asarray(given)
+    except ValueError as error:
+        raise ValueError(f"{what} do not form a regular array: {error}") from error
+    if array.dtype.kind in "fiub":
+        return array
+    odd = [v for v in array.flat if not isinstance(v, float | int | np.number)][:1]
+    example = f", for example {odd[0]!r}" if array.dtype.kind == "O" and odd else ""
+    way_out = "take .real" if array.dtype.kind == "c" else "convert with .astype(float)"
+    raise ValueError(
+        f"{what} must be real numbers, got a {type(given).__name__} of dtype {array.dtype}"
+        f"{example}; {way_out} first."
+    )
+
+
+def _shape_hint(given: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    if shape == () and len(given) == 2:
+        return (
+            f"; for {given[1]} numbers in each scenario declare UncertainParameter({given[1]}, ...)"
+        )
+    if given == shape:
+        return "; for a single scenario write array[None]"
+    if shape and given[:-1] == shape:
+        return "; the sample axis comes first: np.moveaxis(array, -1, 0)"
+    if len(shape) > 1 and len(given) == 2 and given[1] == math.prod(shape):
+        return f"; reshape the flat rows with array.reshape(-1, {', '.join(map(str, shape))})"
+    return ""
+
+
+def first_index(mask: np.ndarray) -> tuple[int, ...]:
+    """The index of the first True entry; () for a zero-dimensional mask."""
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), np.shape(mask)))
 
 
 # ------------------------------

@@ -8,7 +8,8 @@ import numpy as np
 from scipy.special import log_ndtr, ndtri_exp
 
 from wdro_model.uncertainty.joint import JointSamples
-from wdro_model.uncertainty.parameter import UncertainParameter, one_if_equal
+from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.uncertainty.samples import one_if_equal
 
 REDRAW_ROUNDS = 8
 """Rounds of redrawing entries outside a box; then the inverse cdf, ten times slower, ends it."""

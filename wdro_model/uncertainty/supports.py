@@ -19,7 +19,14 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from wdro_model.errors import blaming
-from wdro_model.uncertainty.samples import column_names, in_order, label_order, labels_of, reordered
+from wdro_model.uncertainty.samples import (
+    column_names,
+    first_index,
+    in_order,
+    label_order,
+    labels_of,
+    reordered,
+)
 
 __all__ = ["Box", "Everywhere", "Nonnegative", "Polyhedron", "Support", "Where"]
 
@@ -69,11 +76,6 @@ class Support(ABC):
     def why_outside(self, point: Array) -> str:
         """The reason why a point (of the parameter's shape) is outside, for a message."""
         return f"it is outside {self!r}"
-
-
-def first_index(mask: Array) -> tuple[int, ...]:
-    """The index of the first True entry; () for a zero-dimensional mask."""
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), np.shape(mask)))
 
 
 def slack(bound: Array, sign: float) -> Array:

@@ -22,7 +22,7 @@ import scipy.sparse as sp
 
 from wdro_model.errors import UnknownToCost, blaming
 from wdro_model.registry import refuse_signature
-from wdro_model.uncertainty.parameter import one_if_equal
+from wdro_model.uncertainty.samples import one_if_equal
 
 if TYPE_CHECKING:
     from wdro_model.uncertainty.joint import JointSamples
@@ -39,7 +39,7 @@ BISECTION_STEPS = 60
 """Halvings of a factor in [0, 1], down to its rounding."""
 PROBED_COORDINATES = 16
 """Coordinates along which a small move is priced; more seldom tell the order better."""
-CHUNK_ENTRIES = 2**20
+MOST_MOVE_ENTRIES = 2**20
 """Numbers of moves that are priced at once (8 MiB)."""
 MOST_UNIT_MOVES = 10_000
 """Coordinates up to which a unit move of each is priced, one by one."""
@@ -146,7 +146,10 @@ class BoundCost(ABC):
         """The length c(e_i)^(1/p) of a unit move of each coordinate, (d,); infinite if frozen."""
         if self.order is None or self.dimension > MOST_UNIT_MOVES:
             self._unknown("coordinate_scales")
-        lengths, step = np.empty(self.dimension), max(1, CHUNK_ENTRIES // max(1, self.dimension))
+        lengths, step = (
+            np.empty(self.dimension),
+            max(1, MOST_MOVE_ENTRIES // max(1, self.dimension)),
+        )
         for start in range(0, self.dimension, step):
             some = np.arange(start, min(start + step, self.dimension))
             moves = np.zeros((len(some), self.dimension))
@@ -268,7 +271,7 @@ class BoundCost(ABC):
             order, scale = self.small_moves(joint)
             return float((radius / (2 * scale)) ** (1 / order) / np.sqrt(max(1, free.sum())))
         lengths = np.where(free, self.coordinate_scales, 1.0)
-        count = max(100, min(DRAWN_MOVES, CHUNK_ENTRIES // max(1, self.dimension)))
+        count = max(100, min(DRAWN_MOVES, MOST_MOVE_ENTRIES // max(1, self.dimension)))
         moves = np.random.default_rng(0).standard_normal((count, self.dimension)) / lengths
         mean = float(self.of_displacements(np.where(free, moves, 0.0)).mean())
         if not 0 < mean < math.inf:

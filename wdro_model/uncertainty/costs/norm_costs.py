@@ -29,8 +29,14 @@ from wdro_model.display.tables import brief_fields
 from wdro_model.uncertainty.costs.ground_cost import Array, BoundCost, GroundCost
 from wdro_model.uncertainty.costs.weights import own_weights, resolve_weights, weighted_formula
 from wdro_model.uncertainty.joint import JointSamples
-from wdro_model.uncertainty.parameter import UncertainParameter, one_if_equal, read_only
-from wdro_model.uncertainty.samples import column_names, in_order, label_order
+from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.uncertainty.samples import (
+    column_names,
+    in_order,
+    label_order,
+    one_if_equal,
+    read_only,
+)
 
 
 class NormCost(BoundCost):
@@ -473,12 +479,12 @@ class BoundMahalanobis(NormCost):
         return self.shrinking.T @ slope
 
     def shrunk(self, slopes: Array) -> Array:
-        return self._solved(slopes, transposed=False)
+        return self._solve(slopes, transposed=False)
 
     def unstretched(self, plain: Array) -> Array:
-        return self._solved(plain, transposed=True)
+        return self._solve(plain, transposed=True)
 
-    def _solved(self, rows: Array, transposed: bool) -> Array:
+    def _solve(self, rows: Array, transposed: bool) -> Array:
         """L^-1 times each row (..., d), or L'^-1 times it."""
         flat = np.reshape(rows, (-1, self.dimension)).T
         solved = solve_triangular(self.stretching, flat, lower=True, trans=int(transposed))

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from wdro_model.uncertainty.joint import JointSamples
-from wdro_model.uncertainty.parameter import UncertainParameter, chunks, read_only
-from wdro_model.uncertainty.samples import in_order
-from wdro_model.uncertainty.supports import first_index
+from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.uncertainty.samples import chunks, first_index, in_order, read_only
 
 STANDARDIZE, OR_HOLD = "standardize", "standardize_or_hold"
 SMALLEST_VARIANCE = 1e-300
@@ -98,7 +97,7 @@ def _entries(
 
 
 def _standardized(word: str, joint: JointSamples, where: slice, power: int) -> np.ndarray:
-    """One over the standard deviation of the samples to a power; infinite for what cannot move."""
+    """Weights 1 / deviation^power of the samples, infinite for a coordinate that cannot move."""
     if word not in (STANDARDIZE, OR_HOLD):
         raise ValueError(
             f"unknown weights {word!r}; write {STANDARDIZE!r}, {OR_HOLD!r}, a number, an array or "
