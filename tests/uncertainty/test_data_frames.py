@@ -143,7 +143,7 @@ def test_probabilities_with_labels_are_brought_into_the_order_of_the_samples():
     np.testing.assert_allclose(weighted.probabilities, p)
     again = wdro.UncertainParameter(samples=RETURNS, probabilities=p[::-1])
     np.testing.assert_allclose(again.probabilities, p)
-    with pytest.raises(ValueError, match="the rows of probabilities of .* have the labels 10"):
+    with pytest.raises(ValueError, match=r"the rows of probabilities of .* have the labels 10"):
         wdro.UncertainParameter(samples=RETURNS, probabilities=p.set_axis(p.index + 10))
     problem = stated()
     again = problem.with_samples(RETURNS, probabilities=p)

@@ -211,7 +211,7 @@ class AtomCheck:
     def operands_at(self, place: Place, k: int) -> str:
         """The operands of one scenario, for a message."""
         values = (v[k] if o.batched else v for o, v in zip(self.operands, place.operands))
-        return ", ".join(map(array_in_words, values))
+        return ", ".join(map(words, values))
 
     # -------------------------------------------------------------- the comparisons
     def check_at(self, x: Array) -> bool:
@@ -328,8 +328,8 @@ class AtomCheck:
             raise ValueError(
                 f"the atom {self.name!r} in '{brief(self.atom)}' is declared to have degree "
                 f"{degree} in the data, but its differences of order {degree + 1} are not zero: "
-                f"between {array_in_words(start[k, 0])} and {array_in_words(end[k, 0])} it has the values "
-                f"{array_in_words(values[k, :: max(1, (degree + 7) // 3), entry])}. Correct the fact "
+                f"between {words(start[k, 0])} and {words(end[k, 0])} it has the values "
+                f"{words(values[k, :: max(1, (degree + 7) // 3), entry])}. Correct the fact "
                 "degree(atom, degrees); math.inf is no polynomial."
             )
 
@@ -349,7 +349,7 @@ class AtomCheck:
             raise ValueError(
                 f"the facts adjoints and constant_part of the atom {self.name!r} in "
                 f"'{brief(self.atom)}' are not its slope and the rest: they make "
-                f"{claimed[k]:.6g} of what is {own[k]:.6g} at the data {array_in_words(place.rows[k])}; "
+                f"{claimed[k]:.6g} of what is {own[k]:.6g} at the data {words(place.rows[k])}; "
                 "correct them."
             )
 
@@ -473,7 +473,7 @@ def check_rule(
     wrong = first_index(~np.isclose(value, expected, rtol=TOLERANCES.value, atol=1e-9))
     if wrong is not None:
         k = wrong[0] if wrong else 0
-        at = ", ".join(array_in_words(v[k] if o.batched else v) for o, v in zip(operands, values))
+        at = ", ".join(words(v[k] if o.batched else v) for o, v in zip(operands, values))
         raise ValueError(
             f"the rule of the atom {name!r} gives {value[wrong]:.6g} where its numeric() gives "
             f"{expected[wrong]:.6g}, at the operands {at}; correct one of them."
@@ -600,7 +600,7 @@ def first_index(wrong: Any) -> tuple[int, ...] | None:
     return tuple(map(int, np.argwhere(wrong)[0])) if wrong.any() else None
 
 
-def array_in_words(value: Any) -> str:
+def words(value: Any) -> str:
     """An array in one line, shortened to fit a message."""
     return " ".join(np.array2string(np.asarray(value), precision=4, threshold=6).split())
 
