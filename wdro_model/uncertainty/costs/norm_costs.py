@@ -71,12 +71,12 @@ class NormCost(BoundCost):
         """F (d, d), dense or sparse, with T^-T b = b F; 0 for frozen coordinates."""
 
     @abstractmethod
-    def shrunk(self, slopes: Array) -> Array:
-        """T^-T b for each row b of slopes (..., d)."""
+    def shrunk(self, rows: Array) -> Array:
+        """T^-T b for each row b (..., d), a slope."""
 
     @abstractmethod
-    def unstretched(self, plain: Array) -> Array:
-        """T^-1 y for each row y of moves (..., d) that are stretched."""
+    def unstretched(self, rows: Array) -> Array:
+        """T^-1 y for each row y (..., d), a stretched move."""
 
     # ------------------------------------------------------------------ what follows
     def dual_norm(self, slope: Any) -> Any:
@@ -190,8 +190,8 @@ class WeightedCost(NormCost):
     def shrinking(self) -> Any:
         return sp.diags_array(1.0 / self.coordinate_scales)
 
-    def shrunk(self, slopes: Array) -> Array:
-        return slopes if self.weights is None else slopes / self.coordinate_scales
+    def shrunk(self, rows: Array) -> Array:
+        return rows if self.weights is None else rows / self.coordinate_scales
 
     unstretched = shrunk
 
@@ -478,11 +478,11 @@ class BoundMahalanobis(NormCost):
     def whitened(self, slope: Any) -> Any:
         return self.shrinking.T @ slope
 
-    def shrunk(self, slopes: Array) -> Array:
-        return self._solve(slopes, transposed=False)
+    def shrunk(self, rows: Array) -> Array:
+        return self._solve(rows, transposed=False)
 
-    def unstretched(self, plain: Array) -> Array:
-        return self._solve(plain, transposed=True)
+    def unstretched(self, rows: Array) -> Array:
+        return self._solve(rows, transposed=True)
 
     def _solve(self, rows: Array, transposed: bool) -> Array:
         """L^-1 times each row (..., d), or L'^-1 times it."""
