@@ -14,7 +14,7 @@ time.
 Robust: Sioux Falls with N = 100 training scenarios of times, alpha and beta, certified to a
 relative Frank-Wolfe gap of 1e-3: the paper's radius (17, with which beta reaches the end of its
 range) and epsilon (1e-3, losses in thousand vehicle-hours); radius 1 with this epsilon and with the
-default one; radius 5 in standard deviations, which cross-validation chooses in docs/traffic.md, and
+default one; radius 5 in standard deviations, which cross-validation chooses in docs/guides/traffic.md, and
 radius 2, which recovers more than half of what ERM loses there.
 
 Rounds go through the contenders in turn, after one round to warm up; the table has the medians of

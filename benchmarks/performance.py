@@ -4,7 +4,7 @@
 
 Every measurement of `targets.py` and `growth.py` runs in a process of its own, one after the other;
 what it finds replaces its part of `benchmarks/measured.json`, from which the tables of
-`docs/performance.md` are written. `--only` takes some of them, `--write` none: it writes the page
+`docs/understand/performance.md` are written. `--only` takes some of them, `--write` none: it writes the page
 from what is known. Peers that are not installed are left out: pip install 'wdro_model[bench]'.
 """
 
@@ -19,7 +19,7 @@ from figures import HEAD, Figure, measured_apart, store, stored
 from growth import PHASES_HEAD, Growth, Phases, growth, phases
 from targets import TARGETS, WHY
 
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+PAGE = Path(__file__).parents[1] / "docs" / "understand" / "performance.md"
 REGION = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 MEASURES = {**TARGETS, "phases": phases, "growth": growth}
 

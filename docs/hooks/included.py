@@ -11,10 +11,10 @@ PLACE = re.compile(r"<!-- include (\S+) -->")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """The page with the file in place, its links as seen from docs/."""
+    """The page with the file in place, its links as seen from a folder of docs/."""
     return PLACE.sub(lambda place: text(ROOT / place[1]), markdown)
 
 
 def text(path: Path) -> str:
     """The text of a file in the root of the repository."""
-    return path.read_text().replace("](docs/", "](")
+    return path.read_text().replace("](docs/", "](../")

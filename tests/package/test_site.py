@@ -83,7 +83,7 @@ def test_nothing_is_fetched_from_the_network(site):
 
 
 def test_formulas_are_typeset(site):
-    page = (site / "methods.html").read_text()
+    page = (site / "understand" / "methods.html").read_text()
     assert page.count("<math") > 20
     assert "arithmatex" not in page
 

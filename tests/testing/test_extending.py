@@ -20,7 +20,7 @@ from scipy.optimize import linprog
 import wdro_model as wdro
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "extending.md"
+PAGE = ROOT / "docs" / "guides" / "extending.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 GROUPS = {f"wdro_model.{kind}" for kind in ("backends", "costs", "rules", "counterparts", "steps")}
 
