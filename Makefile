@@ -36,23 +36,10 @@ docs-output: $(VENV)/.installed
 	$(BIN)/python tests/package/pages.py
 
 performance: $(VENV)/.installed
-	$(BIN)/python benchmarks/performance.py
+	$(BIN)/python benchmarks performance
 
 bench: $(VENV)/.installed
-	$(BIN)/python benchmarks/batched_loss.py
-	$(BIN)/python benchmarks/linear_oracle.py
-	$(BIN)/python benchmarks/all_or_nothing.py
-	$(BIN)/python benchmarks/assignment.py
-	$(BIN)/python benchmarks/smoothed_tree.py
-	$(BIN)/python benchmarks/exact_portfolio.py
-	$(BIN)/python benchmarks/solve_again.py
-	$(BIN)/python benchmarks/norm_costs.py
-	$(BIN)/python benchmarks/smoothed_at_size.py
-	$(BIN)/python benchmarks/exact_at_size.py
-	$(BIN)/python benchmarks/oracles.py
-	$(BIN)/python benchmarks/integer.py
-	$(BIN)/python benchmarks/battery.py --models 400 --solves 100
-	$(BIN)/python benchmarks/soak.py
+	$(BIN)/python benchmarks all
 
 clean:
 	rm -rf $(VENV) site .gallery demo-output reproduction-output build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,11 +1,12 @@
 """The page on performance, written from what is measured.
 
-    python benchmarks/performance.py [--only NAME ...] [--write]
+    python benchmarks performance [--only NAME ...] [--write]
 
 Every measurement of `targets.py` and `growth.py` runs in a process of its own, one after the other;
-what it finds replaces its part of `benchmarks/measured.json`, from which the tables of
-`docs/understand/performance.md` are written. `--only` takes some of them, `--write` none: it writes the page
-from what is known. Peers that are not installed are left out: pip install 'wdro_model[bench]'.
+what it finds replaces its part of `benchmarks/measured.json`, from which the tables of the page
+`docs/understand/performance.md` are written. `--only` takes some of them, `--write` none: it writes
+the page from what is known. Peers that are not installed are left out:
+pip install 'wdro_model[bench]'.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ whose severity grows. ERM minimises the mean over the training scenarios, WDRO t
 Wasserstein ball around them; "best" are the flows that minimise the mean over the test scenarios
 themselves. What WDRO recovers is (ERM - WDRO) / (ERM - best), in mean losses.
 
-With --output the maps and curves of docs/guides/traffic.md are written there. The full run takes some
-minutes, mostly for the cross-validation of the radius; --quick has fewer scenarios and no folds.
+With --output the maps and curves of docs/guides/traffic.md are written there. The full run takes
+some minutes, mostly for the cross-validation of the radius; --quick has fewer scenarios and no
+folds.
 """
 
 from __future__ import annotations

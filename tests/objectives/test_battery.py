@@ -10,7 +10,7 @@ from tests.references.battery import RIGHT, SHORT, described, draw, solved, trut
 LONG = {0, 13, 29, 36, 40, 64, 70, 83, 85, 87, 88, 97, 100, 101, 111, 137, 142, 169, 193, 200, 208}
 LONG |= {91}
 LONG |= {214, 223, 233, 236, 242, 248, 270, 277, 293, 295, 342, 351, 356, 362, 368, 379, 388, 398}
-"""Seeds that take more than a second and are right: benchmarks/battery.py has them."""
+"""Seeds that take more than a second and are right: benchmarks/measurements/battery.py has them."""
 UNRESOLVED = {399}
 """Seeds whose reference does not resolve its own integral."""
 MODELS = [draw(seed) for seed in range(400) if seed not in LONG | UNRESOLVED]

@@ -1,6 +1,6 @@
 """Exact counterparts of losses with a few pieces, at many samples: aggregation beside the cones.
 
-    python benchmarks/exact_at_size.py [--quick] [--only NAME] [--alone]
+    python benchmarks exact_at_size [--quick] [--only NAME] [--alone]
 
 Each case runs in a process of its own: seconds by the clock and of the processor, the relative gap,
 by how much the process outgrew its data; and, where the program over all samples is not too large,

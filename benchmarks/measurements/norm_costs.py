@@ -1,6 +1,6 @@
 """Processor seconds of smoothed solves with norms as ground costs, on R^d, boxes and half lines.
 
-    python benchmarks/norm_costs.py [loss ...]
+    python benchmarks norm_costs [loss ...]
 
 Losses of one linear form (affine, CVaR, a maximum of three pieces) and of separate coordinates (a
 newsvendor), N = 50, each solved to the relative gap of 1e-4 that is the default, in d = 10 and, on

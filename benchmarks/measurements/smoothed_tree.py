@@ -1,6 +1,6 @@
 """The smoothed quadratic spanning tree, certified, against the paper's sampler.
 
-    python benchmarks/smoothed_tree.py [--quick]
+    python benchmarks smoothed_tree [--quick]
 
 Graph with 50 nodes and 331 edges, 100 samples. The sampler's time for 5000 iterations is its
 median time per iteration over a short run in the same process; ours is the whole solve, once

@@ -1,6 +1,6 @@
 """All-or-nothing assignments: the backends of TrafficFlows against each other and AequilibraE.
 
-    python benchmarks/all_or_nothing.py [--slow]
+    python benchmarks all_or_nothing [--slow]
 
 Two networks: Sioux Falls, and a city of the size of the Chicago sketch network (a street grid with
 diagonals and one connector of weight zero per zone: 933 nodes, 2950 arcs, 387 zones, 94,000 pairs).

@@ -1,6 +1,6 @@
 """User equilibria on bushes against link flows, and AequilibraE, from a network to its flows.
 
-    python benchmarks/equilibria.py [--rounds 3] [--networks sioux anaheim massachusetts braess]
+    python benchmarks equilibria [--rounds 3] [--networks sioux anaheim massachusetts braess]
                                     [--grid 26 387] [--seconds 120]
 
 Frank-Wolfe with biconjugate directions runs to a relative gap of 1e-6, compiled, as `equilibrium`

@@ -1,6 +1,6 @@
 """Exact mean-CVaR portfolios: building and solving, against a model vectorised by hand.
 
-    python benchmarks/exact_portfolio.py [--sizes 100 1000 10000] [--repeats 7] [--limit 300]
+    python benchmarks exact_portfolio [--sizes 100 1000 10000] [--repeats 7] [--limit 300]
 
 The loss is max_j a_j <x, xi> + b_j tau over the simplex, d = 10, for a 1-Wasserstein ball (l1
 ground norm) and a 2-Wasserstein ball. Times are medians of repeats taken in turn, after a warm-up;

@@ -1,6 +1,6 @@
 """The smoothed method on large data: many samples, many coordinates, time and memory.
 
-    python benchmarks/smoothed_at_size.py [--quick] [--only NAME]
+    python benchmarks smoothed_at_size [--quick] [--only NAME]
 
 Each case runs in a process of its own: seconds by the clock and of the processor, status, relative
 gap, and by how much the process outgrew the moment when its data lay in memory, declaration

@@ -1,6 +1,6 @@
 """Oracles: a call of a set's backend against the bare library call that does the work.
 
-    python benchmarks/oracles.py [--rounds 15] [--only Matching Flow]
+    python benchmarks oracles [--rounds 15] [--only Matching Flow]
 
 A bare call is what one would write oneself for the same linear minimum, with everything that does
 not depend on the weights built beforehand; it ends with the library's own answer, not with a 0/1

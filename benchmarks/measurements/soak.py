@@ -1,6 +1,6 @@
 """A long mini-batch run on many samples: memory stays flat.
 
-    python benchmarks/soak.py [--quick]
+    python benchmarks soak [--quick]
 
 Logistic loss over the simplex, N = 100,000 samples in dimension 20; the inner integral has one
 affine form and needs no draws. Prints the resident memory during the run.

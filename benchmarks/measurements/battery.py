@@ -1,6 +1,6 @@
 """Random smoothed models against independent quadrature: what is right, wrong, short or slow.
 
-    python benchmarks/battery.py [--models 2000] [--start-seed 0] [--dimension 3] [--solves 100]
+    python benchmarks battery [--models 2000] [--start-seed 0] [--dimension 3] [--solves 100]
 
 Fixed decisions in one or two uncertain coordinates; with `--dimension` in as many: sums over
 the coordinates and losses of one affine form, whose integrals fall apart. `--solves` models with a
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import wdro_model as wdro
 from tests.references.battery import (

@@ -1,6 +1,6 @@
 """A linear oracle compiled once from CVXPY constraints, against solving a DPP problem again.
 
-    python benchmarks/linear_oracle.py
+    python benchmarks linear_oracle
 
 Both minimise the same directions over the same constraints. "fresh" directions are independent of
 each other; "slow" ones drift with the steps 2/(t + 7) of Frank-Wolfe. Medians over the calls after

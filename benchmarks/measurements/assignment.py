@@ -1,6 +1,6 @@
 """Assignments: user equilibria against AequilibraE, and robust Sioux Falls against both.
 
-    python benchmarks/assignment.py [--rounds 3] [--networks sioux anaheim massachusetts]
+    python benchmarks assignment [--rounds 3] [--networks sioux anaheim massachusetts]
 
 Deterministic: from a network to its user equilibrium at a relative gap (<t, x> - <t, y>)/<t, x> of
 1e-4, t the times at the flow x and y all-or-nothing at t. Ours stop when this is reached; the time
@@ -14,8 +14,8 @@ time.
 Robust: Sioux Falls with N = 100 training scenarios of times, alpha and beta, certified to a
 relative Frank-Wolfe gap of 1e-3: the paper's radius (17, with which beta reaches the end of its
 range) and epsilon (1e-3, losses in thousand vehicle-hours); radius 1 with this epsilon and with the
-default one; radius 5 in standard deviations, which cross-validation chooses in docs/guides/traffic.md, and
-radius 2, which recovers more than half of what ERM loses there.
+default one; radius 5 in standard deviations, which cross-validation chooses in the guide
+on traffic, and radius 2, which recovers more than half of what ERM loses there.
 
 Rounds go through the contenders in turn, after one round to warm up; the table has the medians of
 processor and wall time. Anaheim and Eastern Massachusetts are read from the folder WDRO_TNTP, or
@@ -49,7 +49,7 @@ from wdro_model.traffic import Network, equilibrium, read_tntp, relative_gap
 
 GAP = 1e-4
 ROBUST_GAP = 1e-3
-FOLDER = Path(os.environ.get("WDRO_TNTP", Path(__file__).parents[2] / "shared" / "data" / "tntp"))
+FOLDER = Path(os.environ.get("WDRO_TNTP", Path(__file__).parents[3] / "shared" / "data" / "tntp"))
 FILES = {"anaheim": "Anaheim/Anaheim", "massachusetts": "Eastern-Massachusetts/EMA"}
 
 

@@ -1,6 +1,6 @@
 """Integer decisions: 200 small problems against enumeration, and the larger ones of the design.
 
-    python benchmarks/integer.py [--cases 200] [--only enumeration tree path matching ...]
+    python benchmarks integer [--cases 200] [--only enumeration tree path matching ...]
 
 - enumeration: trees, paths, assignments, subsets and knapsacks with affine, quadratic and CVaR
   losses, squared and norm costs, solved to a gap of 1e-6; a case is right if its decision is the
@@ -38,7 +38,7 @@ import numpy as np
 import wdro_model as wdro
 from wdro_model.solvers import BranchAndBound, FrankWolfe
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 GRID = 224
 

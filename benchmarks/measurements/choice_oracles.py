@@ -1,6 +1,6 @@
 """The oracles of choices and matrices with the bare call of the library behind each.
 
-`benchmarks/oracles.py` times them. None stands for an oracle without a library behind it.
+`oracles.py` times them. None stands for an oracle without a library behind it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The batched loss from a CVXPY tree against the same loss written by hand in NumPy.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/batched_loss.py
+    OPENBLAS_NUM_THREADS=1 python benchmarks batched_loss
 
 Each call computes the values of a batch and one weighted gradient in x. Times are medians in
 milliseconds, after warm-up, the two sides taking turns; BLAS runs on one thread.

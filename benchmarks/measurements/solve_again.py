@@ -1,6 +1,6 @@
 """Solving again, and exact fits: another radius, another parameter, a path of radii, many samples.
 
-    python benchmarks/solve_again.py [--quick]
+    python benchmarks solve_again [--quick]
 
 Medians after a warm-up, one BLAS thread; each line is a ratio within one run:
 
