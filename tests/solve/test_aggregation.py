@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.objectives.exact.decomposition import MaximaPart
+from wdro_model.objectives.exact.maxima import Maxima
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.solve import aggregated
 from wdro_model.solve.aggregated import Cells
@@ -255,13 +255,14 @@ def test_without_time_a_feasible_decision_comes_back():
 
 # ------------------------------------------------------------------ parts
 def some_part(rng, forms=3, lines=2):
-    return MaximaPart(
+    return Maxima(
         np.arange(5, 40),
-        np.array([0, 2]),
+        np.array([[0, 2]]),
         tuple(cp.Constant(0.0) for _ in range(forms)),
         tuple(cp.Constant(np.zeros(2)) for _ in range(lines)),
         rng.integers(lines, size=forms),
         rng.standard_normal(forms),
+        np.array([True, True]),
     )
 
 

@@ -19,7 +19,7 @@ from wdro_model.display.bars import progress_bar
 from wdro_model.loss.expressions import is_ordinary, is_scalable
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program
-from wdro_model.objectives.exact.decomposition import MaximaPart, SampleMaxima
+from wdro_model.objectives.exact.maxima import Maxima, SampleMaxima
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solve.certify import Solution, evaluations
 from wdro_model.solve.clock import Clock, best_known_solution
@@ -53,10 +53,10 @@ SINGLE_SAMPLES, SINGLE_SAMPLES_PER_NUMBER = 100, 4
 class Cells:
     """The samples of a part in cells: some alone, the others by their label."""
 
-    def __init__(self, part: MaximaPart, rows: Array) -> None:
+    def __init__(self, part: Maxima, rows: Array) -> None:
         self.part, self.rows = part, rows
-        self.alone = np.zeros(part.count(rows), dtype=bool)
-        self.labels = np.zeros(part.count(rows), dtype=np.int64)
+        self.alone = np.zeros(part.sample_count(rows), dtype=bool)
+        self.labels = np.zeros(part.sample_count(rows), dtype=np.int64)
 
     def split(self, forms: Array) -> None:
         """Split cells whose samples differ in their largest form."""
@@ -70,7 +70,7 @@ class Cells:
         """The mean of the data of each cell (c, m), and the size of each cell (c,)."""
         together = ~self.alone
         count = int(self.labels.max(initial=0)) + 1
-        sums, sizes = np.zeros((count, len(self.part.seen))), np.zeros(count)
+        sums, sizes = np.zeros((count, self.part.coordinates.size)), np.zeros(count)
         single = []
         for where, data in self.part.blocks(self.rows):
             kept, label = together[where], self.labels[where]

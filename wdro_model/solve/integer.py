@@ -25,8 +25,9 @@ from cvxpy.error import SolverError
 from wdro_model.errors import InfeasibleError
 from wdro_model.loss.polynomial import degree
 from wdro_model.model import Model, RobustModel
-from wdro_model.objectives.exact.affine import QuadraticFormLoss, linear_risk, risk_at_choices
+from wdro_model.objectives.exact.affine import linear_risk, risk_at_choices
 from wdro_model.objectives.exact.counterpart import Counterpart
+from wdro_model.objectives.exact.quadratic_form import QuadraticFormLoss
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.sets.feasible_set import FeasibleSet, checked_choice
 from wdro_model.sets.product import ProductSet

@@ -31,7 +31,7 @@ from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver
 from wdro_model.model import RobustModel
 from wdro_model.model.feasible import near_if_unbounded
 from wdro_model.objectives.empirical import Empirical, Program
-from wdro_model.objectives.exact.decomposition import MaximaPart, SampleMaxima
+from wdro_model.objectives.exact.maxima import Maxima, SampleMaxima
 from wdro_model.sets.cone_program import canonicalise
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.deadlines import check_deadline, seconds_left
@@ -228,7 +228,7 @@ def softened(forms: Array, warmth: float) -> float:
     return float(top.sum() + warmth * np.log(others).sum())
 
 
-def derivatives(part: MaximaPart, rows: Array, forms: Array, warmth: float) -> tuple[Array, Array]:
+def derivatives(part: Maxima, rows: Array, forms: Array, warmth: float) -> tuple[Array, Array]:
     """The gradient (w,) and the Hessian (w, w) of `softened` in the numbers of a part.
 
     With p the softmax, q_d = sum over the forms along d of p s, and v_d the same of p s^2,
@@ -237,7 +237,7 @@ def derivatives(part: MaximaPart, rows: Array, forms: Array, warmth: float) -> t
         H(a_j, a_i) = sum p_j [j = i] - p_j p_i,   H(a_j, b_d) = sum p_j (s_j [d(j) = d] - q_d) xi,
         H(b_d, b_e) = sum (v_d [d = e] - q_d q_e) xi xi',    each over the temperature.
     """
-    many, lines, wide = len(part.constants), len(part.directions), len(part.seen)
+    many, lines, wide = len(part.constants), len(part.directions), part.coordinates.size
     along = np.zeros((many, lines))
     along[np.arange(many), part.owners] = part.scales
     gradient, hessian = np.zeros(part.width), np.zeros((part.width, part.width))

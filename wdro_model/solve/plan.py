@@ -18,11 +18,16 @@ from wdro_model.loss.polynomial import degree
 from wdro_model.loss.structure import is_canonicalisable
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives import exact
-from wdro_model.objectives.convexity import LARGEST, hessian_of_quadratic, is_positive_semidefinite
 from wdro_model.objectives.empirical import Empirical, Program, empirical_program
 from wdro_model.objectives.exact import Counterpart
-from wdro_model.objectives.exact.decomposition import SampleMaxima, groups_of
+from wdro_model.objectives.exact.decomposition import groups_of
 from wdro_model.objectives.exact.lipschitz_loss import mean_maxima
+from wdro_model.objectives.exact.maxima import SampleMaxima
+from wdro_model.objectives.exact.quadratic_form import (
+    MOST_EIGENVALUES,
+    hessian_of_quadratic,
+    is_positive_semidefinite,
+)
 from wdro_model.objectives.least_thresholds import EmpiricalTails
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.elementary import Ball
@@ -331,7 +336,7 @@ def empirical_with_convexity(model: Model) -> Empirical | EmpiricalTails:
     objective = Empirical(model)
     quadratic = (
         objective.affine
-        and model.loss.dimension <= LARGEST
+        and model.loss.dimension <= MOST_EIGENVALUES
         and degree(model.expression, model.feasible.layout.variables) <= 2
     )
     if not objective.convex and quadratic:

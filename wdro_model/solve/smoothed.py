@@ -12,9 +12,9 @@ import numpy as np
 from cvxpy import settings
 
 from wdro_model.model import RobustModel
-from wdro_model.objectives.convexity import smoothed_form_is_convex
 from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.empirical import Empirical
+from wdro_model.objectives.exact.quadratic_form import smoothed_form_is_convex
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, ROBUST
 from wdro_model.objectives.least_thresholds import at_quantiles
 from wdro_model.objectives.smoothed_risk import Smoothed

@@ -18,7 +18,7 @@ at a fixed decision. Adding one is a file with a class, and `register_counterpar
 from __future__ import annotations
 
 from wdro_model.objectives.empirical import Program
-from wdro_model.objectives.exact.affine import AffineLoss, QuadraticFormLoss
+from wdro_model.objectives.exact.affine import AffineLoss
 from wdro_model.objectives.exact.counterpart import (
     Counterpart,
     Extremal,
@@ -39,6 +39,7 @@ from wdro_model.objectives.exact.max_affine import (
     MaxAffineOnBox,
     MaxAffineOnPolyhedron,
 )
+from wdro_model.objectives.exact.quadratic_form import QuadraticFormLoss
 
 __all__ = [
     "Counterpart",

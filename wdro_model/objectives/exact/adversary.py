@@ -1,17 +1,17 @@
 """The adversary at one decision: best replies, the price of transport, the worst distribution.
 
 At the price l every sample k moves to where sup_zeta max_j a_j + <b_j, zeta> - l c(xi_k, zeta) is
-attained: the best piece and its move. Clusters and lines have replies of their own, whose values
-and costs add up.
+attained: the best piece and its move. Values and costs of several maxima add up.
 
 l -> l radius + mean_k sup_zeta f(zeta) - l c(xi_k, zeta) is convex with slope radius - mean cost
 of the best replies. These costs jump where a sample changes its piece, mostly at the best price
 itself. The search is therefore a bisection down to rounding, not the root finding of
-`objectives.dual`, which is for costs that are continuous in l, and it keeps the replies on both
-sides of the jump: mixed so that they spend the budget, they are the worst-case distribution, in
-which a sample may split between two of its maximisers.
+`objectives.dual`, which is for costs that are continuous in l. It keeps the replies on both sides
+of the jump. Mixed so that they spend the budget, they are the worst-case distribution, in which a
+sample may split between two of its maximisers.
 
-The adversary sends a share q_kj of sample k to where piece j is evaluated, by q_kj times a move:
+On a polyhedral support the adversary sends a share q_kj of sample k to where piece j is evaluated,
+by q_kj times a move:
 
     max mean_k sum_j q_kj (a_j + <b_j, xi_k>) + <b_j, v_kj>
     s.t. sum_j q_kj = 1, q_kj >= 0, C (q_kj xi_k + v_kj) <= q_kj h,
@@ -20,8 +20,8 @@ The adversary sends a share q_kj of sample k to where piece j is evaluated, by q
 (Mohajerin Esfahani and Kuhn, 2018, theorem 4.4). With a norm cost a share may vanish while its
 move does not: then C v_kj <= 0, and a small mass goes along v_kj without end.
 
-The answer of a solver is rounded. Only the moves are read off it, and set right inside the
-support; the shares are those that spend the budget at the best price of transport.
+The answer of a solver is rounded. Only the moves are read off it, and projected into the support;
+the shares are those that spend the budget at the best price of transport.
 """
 
 from __future__ import annotations
@@ -38,11 +38,47 @@ from scipy.optimize import nnls
 from wdro_model.loss.expressions import power_of_two
 from wdro_model.model import RobustModel
 from wdro_model.objectives.exact.counterpart import Extremal, polyhedron, unmoved
-from wdro_model.objectives.exact.decomposition import Group
-from wdro_model.objectives.exact.pieces import NumericCluster, NumericLines
+from wdro_model.objectives.exact.decomposition import Group, all_maxima
+from wdro_model.objectives.exact.maxima import Maxima, NumericMaxima
 from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.samples import SampleShares
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Accuracies of the search for a worst-case distribution."""
+
+    halvings: int = 200
+    """Halvings of the bracket of the price, at most."""
+    closed: float = 4e-16
+    """Relative width of a bracket that is not halved any further: rounding."""
+    same_atom: float = 1e-9
+    """Relative distance of two atoms that are taken for one."""
+    smallest_share: float = 1e-10
+    """Shares below this are rounding errors of the solver: their moves have no digits left."""
+    longer: float = 1.0001
+    """Factor of moves that spend what rounding left of the budget."""
+    lost_gain: float = 1e-7
+    """Share of the gain of a move without end that a move which ends may lack. Smaller: longer
+    moves, whose ends have too few digits to lie in a support."""
+    shorter: tuple[float, ...] = (1.0, 1 / 8, 1 / 64, 1 / 512)
+    """Lengths that are tried, where the end of a long move is outside by rounding."""
+    turned: float = 1e-2
+    """Sine of the angle by which rounding may turn a move without end out of the support."""
+    sweeps: int = 100
+    """Projections onto single rows of the support, before moves are projected exactly."""
+    outside: float = 1e-12
+    """Distance by which a move may end outside of the support, relative to the slacks."""
+    ray_outside: float = 1e-16
+    """The same for moves without end."""
+    deepest: float = 1e6
+    """Units that a piece may be below the largest one; the unit is larger for deeper pieces."""
+    solver: tuple[float, ...] = (1e-8, 1e-7, 1e-5)
+    """Clarabel's tolerance, and those that are tried where it gets stuck."""
+
+
+TOLERANCES = Tolerances()
 
 
 @dataclass(frozen=True)
@@ -54,206 +90,135 @@ class BestReply:
     costs: Array
     """(n,)."""
     moves: Callable[[], Array]
-    """(n, d), computed when it is asked for."""
-
-
-Reply = Callable[[float], BestReply]
-"""The best reply to a price."""
+    """Computes the moves, (n, d)."""
 
 
 @dataclass(frozen=True)
 class Adversary:
-    """The replies of the samples in `index` on one cluster, or on some lines."""
+    """The best replies of some samples on some maxima."""
 
-    index: Array
-    reply: Reply
+    index: Array | slice
+    """The samples."""
+    reply: Callable[[float], BestReply]
+    """The best reply to a price."""
     rate: float
     """The largest dual norm of a slope."""
     still: float
-    """The average of the largest piece where nothing moves."""
+    """The average of the maxima where nothing moves."""
     shares: SampleShares
-    """What the samples count in averages over all of them."""
+    """Shares of the samples in averages over all of them."""
 
 
-# ------------------------------------------------------------------ the moves of coordinates
-@dataclass(frozen=True)
-class CoordinateMoves:
-    """The best moves of some coordinates of n samples on their own, the cost sum_i w_i |delta_i|^p.
-
-    p = 2: b / (2 l w), clipped to the room; p = 1: to its end where |b| > l w, else no move.
-    """
-
-    weights: Array
-    """w, (m,)."""
-    squared: bool
-    """Is p = 2, not 1?"""
-    down: Array | float
-    """The room of each sample, (n, m), not positive."""
-    up: Array | float
-    """(n, m)."""
-
-    @classmethod
-    def everywhere(cls, model: RobustModel, where: Array) -> CoordinateMoves:
-        """Squared cost on R^d, of coordinates that it does not couple with others."""
-        return cls(model.cost.coordinate_scales[where] ** 2, True, -np.inf, np.inf)
-
-    @classmethod
-    def on_box(
-        cls, model: RobustModel, where: Array, rows: Array, longest: float
-    ) -> CoordinateMoves:
-        """A separable cost on a box; the moves of a norm are at most the longest."""
-        squared, (down, up) = model.cost.is_quadratic, room(model, where, rows)
-        if not squared:
-            down, up = np.maximum(down, -longest), np.minimum(up, longest)
-        return cls(model.cost.coordinate_weights[where], squared, down, up)
-
-    def at(self, dual: float, slopes: Array) -> Array:
-        """The moves for slopes that have the coordinates as their last axis."""
-        if self.squared:
-            return np.clip(slopes / (2 * dual * self.weights), self.down, self.up)
-        away = np.abs(slopes) > dual * self.weights
-        return np.where(away, np.where(slopes > 0, self.up, self.down), 0.0)
-
-    def unweighted(self, moves: Array) -> Array:
-        """|delta_i|^p, which the weights make costs of."""
-        return np.square(moves) if self.squared else np.abs(moves)
-
-
-def room(model: RobustModel, where: Array, rows: Array) -> tuple[Array, Array]:
-    """How far down (n, m), not positive, and up the samples may move in coordinates of a box."""
-    assert model.joint.bounds is not None
-    lower, upper = (side[where] for side in model.joint.bounds)
-    data = rows[:, where]
-    return np.minimum(lower - data, 0.0), np.maximum(upper - data, 0.0)
-
-
-# ------------------------------------------------------------------ the replies
-def replies_everywhere(model: RobustModel, groups: tuple[Group, ...], x: Array) -> list[Adversary]:
-    """On R^d with a quadratic cost: the move b/(2 l) in the geometry of the cost."""
-    return _replies(
-        model,
-        groups,
-        x,
-        lambda cluster, rows: _reply_everywhere(model, cluster, rows),
-        lambda where, _rows: CoordinateMoves.everywhere(model, where),
+def make_adversary(
+    model: RobustModel,
+    maxima: Maxima,
+    numbers: NumericMaxima,
+    reply: Callable[[float], BestReply],
+) -> Adversary:
+    """The adversary on some maxima, given its replies."""
+    shares = maxima.shares(model)
+    return Adversary(
+        slice(None) if maxima.index is None else maxima.index,
+        reply,
+        float(model.cost.dual_norms(numbers.steepest_slope(model.cost))),
+        numbers.mean_of_largest(maxima.rows(model), shares),
+        shares,
     )
+
+
+def placed_moves(moves: Array, coordinates: Array, dimension: int) -> Array:
+    """Moves (m, n, q) of coordinates (m, q) as moves of all coordinates, (n, d)."""
+    full = np.zeros((moves.shape[1], dimension))
+    full[:, coordinates.ravel()] = moves.swapaxes(0, 1).reshape(len(full), -1)
+    return full
+
+
+# ------------------------------------------------------------------ replies
+def replies_everywhere(model: RobustModel, groups: tuple[Group, ...], x: Array) -> list[Adversary]:
+    """The adversaries on R^d with a quadratic cost: the move b / (2 l) in its geometry."""
+    return [_reply_everywhere(model, maxima, x) for maxima in all_maxima(groups)]
+
+
+def _reply_everywhere(model: RobustModel, maxima: Maxima, x: Array) -> Adversary:
+    numbers, rows, d = maxima.evaluate(model, x), maxima.rows(model), model.cost.dimension
+    base = numbers.values(rows)
+    full = model.cost.inverse_times(numbers.full_slopes(d))
+    # The cost does not couple two of the maxima: the moves of one are a part of those of all.
+    steepest = full[:, maxima.moving].swapaxes(0, 1)
+    squares = np.sum(steepest * numbers.moving_slopes, axis=2)
+
+    def reply(dual: float) -> BestReply:
+        gains = base + squares[:, None] / (4 * dual)
+        best = np.argmax(gains, axis=2)
+        values = np.take_along_axis(gains, best[:, :, None], axis=2)[:, :, 0]
+        costs = np.take_along_axis(squares / (4 * dual**2), best, axis=1)
+
+        def moves() -> Array:
+            chosen = np.take_along_axis(steepest / (2 * dual), best[:, :, None], axis=1)
+            return placed_moves(chosen, maxima.moving, d)
+
+        return BestReply(values.sum(axis=0), costs.sum(axis=0), moves)
+
+    return make_adversary(model, maxima, numbers, reply)
 
 
 def replies_on_box(
     model: RobustModel, groups: tuple[Group, ...], x: Array, longest: float = np.inf
 ) -> list[Adversary]:
-    """On a box with a separable cost: every coordinate on its own, by moves up to `longest`."""
-
-    def moves(where: Array, rows: Array) -> CoordinateMoves:
-        return CoordinateMoves.on_box(model, where, rows, longest)
-
-    def reply(cluster: NumericCluster, rows: Array) -> Reply:
-        return _reply_by_coordinates(moves(cluster.moving, rows), cluster, rows)
-
-    return _replies(model, groups, x, reply, moves)
+    """The adversaries on a box with a separable cost; the moves of a norm are at most `longest`."""
+    return [_reply_on_box(model, maxima, x, longest) for maxima in all_maxima(groups)]
 
 
-def _replies(
-    model: RobustModel,
-    groups: tuple[Group, ...],
-    x: Array,
-    on_cluster: Callable[[NumericCluster, Array], Reply],
-    on_coordinates: Callable[[Array, Array], CoordinateMoves],
-) -> list[Adversary]:
-    found = []
-    for group in groups:
-        rows, shares = group.rows(model), group.shares(model)
-        for cluster in group.clusters:
-            numbers = cluster.numeric(model, x)
-            rate = float(model.cost.dual_norms(numbers.moving_slopes).max())
-            still = float(shares.total(numbers.values(rows).max(axis=1)))
-            found.append(Adversary(group.index, on_cluster(numbers, rows), rate, still, shares))
-        for lines in group.lines:
-            on_lines = lines.numeric(model, x)
-            steepest = np.zeros(model.cost.dimension)
-            steepest[lines.where] = np.abs(on_lines.slopes).max(axis=0)
-            rate = float(model.cost.dual_norms(steepest))
-            still = float(shares.total(on_lines.values(rows).max(axis=0).sum(axis=1)))
-            reply = _reply_on_lines(on_coordinates(lines.where, rows), on_lines, rows)
-            found.append(Adversary(group.index, reply, rate, still, shares))
-    return found
+def _reply_on_box(model: RobustModel, maxima: Maxima, x: Array, longest: float) -> Adversary:
+    """Every coordinate moves on its own, and each sample takes its best piece.
 
-
-def _reply_everywhere(model: RobustModel, cluster: NumericCluster, rows: Array) -> Reply:
-    cost, slopes = model.cost, cluster.moving_slopes
-    base = cluster.values(rows)
-    squares, steepest = cost.dual_norms(slopes) ** 2, cost.inverse_times(slopes)
-
-    def reply(dual: float) -> BestReply:
-        gains = base + squares / (4 * dual)
-        best = np.argmax(gains, axis=1)
-        values = np.take_along_axis(gains, best[:, None], axis=1)[:, 0]
-        costs = (squares / (4 * dual**2))[best]
-        return BestReply(values, costs, lambda: steepest[best] / (2 * dual))
-
-    return reply
-
-
-def _reply_by_coordinates(moves: CoordinateMoves, cluster: NumericCluster, rows: Array) -> Reply:
-    """The coordinates of each piece move on their own; the best piece is that of the sample.
-
-    A price that does not pay for a move without end has infinite values and costs.
+    With the cost sum_i w_i |delta_i|^p: for p = 2 by b / (2 l w), clipped to the room; for p = 1 to
+    the end of the room where |b| > l w. A price that does not pay for a move without end has
+    infinite values and costs.
     """
-    base, some = cluster.values(rows), np.arange(len(rows))
-    slopes = cluster.slopes[:, cluster.moving]
+    numbers, rows, d = maxima.evaluate(model, x), maxima.rows(model), model.cost.dimension
+    base, slopes = numbers.values(rows), numbers.moving_slopes[:, None]
+    squared = model.cost.is_quadratic
+    weights = model.cost.coordinate_weights[maxima.moving][:, None, None]
+    sides = room(model, rows, maxima.moving)
+    down, up = (side.swapaxes(0, 1)[:, :, None] for side in sides)
+    if not squared:
+        down, up = np.maximum(down, -longest), np.minimum(up, longest)
+
+    def best_moves(dual: float) -> Array:
+        if squared:
+            return np.clip(slopes / (2 * dual * weights), down, up)
+        leaves = np.abs(slopes) > dual * weights
+        return np.where(leaves, np.where(slopes > 0, up, down), 0.0)
 
     def reply(dual: float) -> BestReply:
-        found = [moves.at(dual, slope) for slope in slopes]
-        costs = np.column_stack([moves.unweighted(delta) @ moves.weights for delta in found])
-        pushed = [(delta * slope).sum(axis=1) for delta, slope in zip(found, slopes)]
+        moves = best_moves(dual)
+        costs = (weights * (np.square(moves) if squared else np.abs(moves))).sum(axis=3)
         with np.errstate(invalid="ignore"):
-            gains = base + np.column_stack(pushed) - dual * costs
+            gains = base + (moves * slopes).sum(axis=3) - dual * costs
         gains[np.isinf(costs)] = np.inf
-        best = np.argmax(gains, axis=1)
+        best = np.argmax(gains, axis=2)[:, :, None]
+        values, spent = (
+            np.take_along_axis(some, best, axis=2)[:, :, 0].sum(axis=0) for some in (gains, costs)
+        )
 
-        def full() -> Array:
-            out = np.zeros_like(rows)
-            out[:, cluster.moving] = np.array(found)[best, some]
-            return out
+        def chosen() -> Array:
+            own = np.take_along_axis(moves, best[..., None], axis=2)[:, :, 0]
+            return placed_moves(own, maxima.moving, d)
 
-        return BestReply(gains[some, best], costs[some, best], full)
+        return BestReply(values, spent, chosen)
 
-    return reply
-
-
-def _reply_on_lines(moves: CoordinateMoves, lines: NumericLines, rows: Array) -> Reply:
-    """On each line the best piece is found on its own; values and costs add up over the lines."""
-    base, slopes = lines.values(rows), lines.slopes[:, None]
-
-    def reply(dual: float) -> BestReply:
-        found = moves.at(dual, slopes)
-        costs = moves.weights * moves.unweighted(found)
-        with np.errstate(invalid="ignore"):
-            gains = base + slopes * found - dual * costs
-        gains = np.where(np.isinf(costs), np.inf, gains)
-        best = np.argmax(gains, axis=0)[None]
-
-        def chosen(some: Array) -> Array:
-            return np.take_along_axis(np.broadcast_to(some, base.shape), best, axis=0)[0]
-
-        def full() -> Array:
-            out = np.zeros_like(rows)
-            out[:, lines.where] = chosen(found)
-            return out
-
-        return BestReply(chosen(gains).sum(axis=1), chosen(costs).sum(axis=1), full)
-
-    return reply
+    return make_adversary(model, maxima, numbers, reply)
 
 
-# ------------------------------
-# The price of transport at which the adversary spends the budget, and the worst distribution
+def room(model: RobustModel, rows: Array, where: Array) -> tuple[Array, Array]:
+    """The largest moves down (not positive) and up that a box leaves some coordinates, (n, ...)."""
+    assert model.joint.bounds is not None
+    lower, upper = (side[where] - rows[:, where] for side in model.joint.bounds)
+    return np.minimum(lower, 0.0), np.maximum(upper, 0.0)
 
 
-ROUNDS = 200
-CLOSED = 4e-16
-
-
+# ------------------------------------------------------------------ the price of transport
 @dataclass(frozen=True)
 class PriceSide:
     """All replies at one price."""
@@ -280,14 +245,13 @@ class BestPrice:
         return min(self.left.value, self.right.value)
 
     def extremal(self, model: RobustModel) -> Extremal:
-        """A distribution that attains it."""
+        """A distribution that attains the worst-case risk."""
         still = unmoved(model)
-        left, right = (
-            still.rows + self._moves(side, still.rows) for side in (self.left, self.right)
-        )
+        left, right = (still.rows + self._moves(side, model) for side in (self.left, self.right))
         gap = self.left.cost - self.right.cost
         share = 1.0 if gap <= 0 else min(1.0, max(0.0, (model.radius - self.right.cost) / gap))
-        close = np.all(np.abs(left - right) <= 1e-9 * (1.0 + np.abs(left)), axis=1)
+        rounding = TOLERANCES.same_atom * (1.0 + np.abs(left))
+        close = np.all(np.abs(left - right) <= rounding, axis=1)
         split = ~close & (share > 0) & (share < 1)
         first = np.where(((share > 0) | close)[:, None], left, right)
         weights = np.where(split, share, 1.0) * still.weights
@@ -298,8 +262,8 @@ class BestPrice:
             self.right.dual,
         )
 
-    def _moves(self, side: PriceSide, rows: Array) -> Array:
-        moves = np.zeros_like(rows)
+    def _moves(self, side: PriceSide, model: RobustModel) -> Array:
+        moves = np.zeros_like(model.rows)
         for adversary, reply in zip(self.adversaries, side.replies):
             moves[adversary.index] += reply.moves()
         return moves
@@ -307,22 +271,25 @@ class BestPrice:
 
 def best_price(model: RobustModel, x: Array, adversaries: list[Adversary]) -> BestPrice:
     """The price of transport at which the replies to a decision spend the budget."""
-    # What the pieces do not hold, the terms without data, is the same at every price.
+    # The terms without data are the same at every price.
     certain = float(model.shares.total(model.loss.values(x, model.rows)))
     certain -= sum(adversary.still for adversary in adversaries)
 
     def side(dual: float) -> PriceSide:
         replies = tuple(adversary.reply(dual) for adversary in adversaries)
-        cost, value = (
-            sum(float(own.shares.total(part)) for own, part in zip(adversaries, parts))
-            for parts in zip(*((reply.costs, reply.values) for reply in replies))
-        )
+        pairs = list(zip(adversaries, replies))
+        value = sum(float(a.shares.total(reply.values)) for a, reply in pairs)
+        cost = sum(float(a.shares.total(reply.costs)) for a, reply in pairs)
         return PriceSide(dual, value + dual * model.radius + certain, cost, replies)
+
+    def unspent(side: PriceSide) -> BestPrice:
+        free = replace(side, dual=0.0)
+        return BestPrice(free, free, tuple(adversaries))
 
     rate = max((adversary.rate for adversary in adversaries), default=0.0)
     if rate == 0:
         only = side(1.0)
-        return _slack(replace(only, value=only.value - model.radius), adversaries)
+        return unspent(replace(only, value=only.value - model.radius))
     start = model.cost.typical_price(rate, model.radius, model.joint)
     right = side(1.001 * start * max(1, len(adversaries)))
     while right.cost > model.radius:
@@ -331,9 +298,9 @@ def best_price(model: RobustModel, x: Array, adversaries: list[Adversary]) -> Be
     while left.cost <= model.radius and left.dual > 1e-12 * start:
         right, left = left, side(left.dual / 4)
     if left.cost <= model.radius:
-        return _slack(left, adversaries)
-    for _ in range(ROUNDS):
-        if right.dual - left.dual <= CLOSED * right.dual:
+        return unspent(left)
+    for _ in range(TOLERANCES.halvings):
+        if right.dual - left.dual <= TOLERANCES.closed * right.dual:
             break
         middle = side(0.5 * (left.dual + right.dual))
         if middle.dual in (left.dual, right.dual):
@@ -342,58 +309,30 @@ def best_price(model: RobustModel, x: Array, adversaries: list[Adversary]) -> Be
     return BestPrice(left, right, tuple(adversaries))
 
 
-def _slack(side: PriceSide, adversaries: list[Adversary]) -> BestPrice:
-    """A budget that is not spent: the price is zero."""
-    free = replace(side, dual=0.0)
-    return BestPrice(free, free, tuple(adversaries))
-
-
-# ------------------------------
-# The worst-case distribution on a polyhedral support, from the adversary's own convex program
-
-
-SMALLEST = 1e-10
-"""Shares below this are rounding: their moves have no digits left."""
-LONGER = 1.0001
-"""The factor of moves that spend what rounding left of the budget."""
-ENDLESS = 1e-7
-"""Of the gain of a move without end, the share that a move which ends may lack. Smaller: longer
-moves, whose ends have too few digits to lie in a support."""
-SHORTER = (1.0, 1 / 8, 1 / 64, 1 / 512)
-"""Lengths that are tried, where the end of a long move is outside by rounding."""
-ASIDE = 1e-2
-"""The sine of the angle by which rounding may turn a move without end out of the support."""
-SWEEPS, CLOSE, EXACT = 100, 1e-12, 1e-16
-"""Projections that set a move right; how far outside it may stay, and how far a ray."""
-TOLERANCES = ("tol_gap_abs", "tol_gap_rel", "tol_feas")
-DEEPEST = 1e6
-"""How many units a piece may be below the largest one."""
-LOOSER = (1e-8, 1e-7, 1e-5)
-"""The solver's own tolerance, and what is tried after it."""
-
-
-def size_at(model: RobustModel, groups: tuple[Group, ...], x: Array) -> float:
+# ------------------------------------------------------------------ polyhedral supports
+def typical_size(model: RobustModel, groups: tuple[Group, ...], x: Array) -> float:
     """The size of the pieces at a decision: their spread over the samples, and what moves add.
 
     Pieces that are far below the others count by so much that a solver can still hold them.
     """
-    found = 0.0
-    width = model.joint.width
-    for group in groups:
-        rows = group.rows(model)
-        for cluster in group.clusters:
-            numbers = cluster.numeric(model, x)
-            values = numbers.values(rows)
-            best = values.max(axis=1)
-            gains = model.cost.largest_gains(numbers.moving_slopes, model.radius, width)
-            depth = float((best - values.min(axis=1)).max())
-            found = max(found, float(np.ptp(best)), float(gains.max()), depth / DEEPEST)
-    return power_of_two(found)
+    size, width = 0.0, model.joint.width
+    for maxima in all_maxima(groups):
+        numbers = maxima.evaluate(model, x)
+        values, slopes = (
+            numbers.values(maxima.rows(model)),
+            numbers.full_slopes(model.cost.dimension),
+        )
+        best = values.max(axis=2)
+        gains = model.cost.largest_gains(slopes, model.radius, width)
+        depth = float((best - values.min(axis=2)).max())
+        size = max(size, float(np.ptp(best)), float(gains.max()), depth / TOLERANCES.deepest)
+    return power_of_two(size)
 
 
 def run_patiently(problem: cp.Problem) -> None:
     """Solve; where the solver gets stuck, linear programs by HiGHS, others to looser tolerances."""
-    tries = [Conic("CLARABEL", dict.fromkeys(TOLERANCES, tolerance)) for tolerance in LOOSER]
+    names = ("tol_gap_abs", "tol_gap_rel", "tol_feas")
+    tries = [Conic("CLARABEL", dict.fromkeys(names, tol)) for tol in TOLERANCES.solver]
     if problem.is_lp():
         tries.insert(1, Conic("HIGHS"))
     for conic in tries:
@@ -410,69 +349,66 @@ def run_patiently(problem: cp.Problem) -> None:
 
 def solve_adversary(model: RobustModel, groups: tuple[Group, ...], x: Array) -> Extremal:
     """Solve the adversary's program, and spend the budget on the moves that it shows."""
-    unit = size_at(model, groups, x)
+    unit = typical_size(model, groups, x)
     parts = [
-        _Transport(model, group, cluster.numeric(model, x), unit)
-        for group in groups
-        for cluster in group.clusters
-        if len(cluster.moving)
+        _Transport(model, maxima, maxima.evaluate(model, x), unit)
+        for maxima in all_maxima(groups)
+        if maxima.moves.any()
     ]
     if not parts:
         return unmoved(model)
-    budget = sum(part.cost for part in parts) / len(model.rows) <= model.radius
+    budget = sum(part.cost for part in parts) / model.size <= model.radius
     gain = sum(part.gain for part in parts)
     problem = cp.Problem(
-        cp.Maximize(gain / len(model.rows)), [budget, *(c for p in parts for c in p.constraints)]
+        cp.Maximize(gain / model.size), [budget, *(c for p in parts for c in p.constraints)]
     )
     run_patiently(problem)
-    found = best_price(model, x, [part.adversary() for part in parts]).extremal(model)
-    return replace(found, dual=unit * float(abs(budget.dual_value)) if found.dual else 0.0)
+    worst = best_price(model, x, [part.adversary() for part in parts]).extremal(model)
+    return replace(worst, dual=unit * float(abs(budget.dual_value)) if worst.dual else 0.0)
 
 
 class _Transport:
-    """The shares and moves of a group of samples for one cluster of pieces."""
+    """The shares and moves of some samples for one maximum."""
 
     def __init__(
-        self, model: RobustModel, group: Group, cluster: NumericCluster, unit: float
+        self, model: RobustModel, maxima: Maxima, numbers: NumericMaxima, unit: float
     ) -> None:
         """unit: the size of the loss, which is of order one in the program."""
         matrix, limits = polyhedron(model)
-        self.model, self.group, self.cluster = model, group, cluster
-        self.rows, self.where = group.rows(model), cluster.moving
-        count, pieces = len(self.rows), len(cluster.constants)
-        slack = np.maximum(limits - (matrix @ self.rows.T).T, 0.0)
-        numbers = cluster.over(unit)
+        self.model, self.maxima, self.numbers = model, maxima, numbers
+        self.rows, self.moving = maxima.rows(model), maxima.moving[0]
+        self.slopes, self.values = numbers.moving_slopes[0], numbers.values(self.rows)[0]
+        count, pieces = self.values.shape
+        self.slack = np.maximum(limits - (matrix @ self.rows.T).T, 0.0)
+        self.support = np.asarray(matrix[:, self.moving].todense())
+        self.price = model.cost.restricted(self.moving)
         self.shares = cp.Variable((count, pieces), nonneg=True)
-        self.moves = [cp.Variable((count, len(self.where))) for _ in range(pieces)]
+        self.moves = [cp.Variable((count, len(self.moving))) for _ in range(pieces)]
         self.constraints: list[Any] = [cp.sum(self.shares, axis=1) == 1]
-        # How many samples of probability 1/N each one stands for, N p_k.
-        times = group.shares(model).multiple(np.ones(count))
-        self.gain: Any = cp.sum(
-            cp.multiply(times[:, None] * numbers.values(self.rows), self.shares)
-        )
+        # The number of samples of probability 1/N that each one stands for, N p_k.
+        times = maxima.shares(model).multiple(np.ones(count))
+        plain = times[:, None] * self.values / unit
+        self.gain: Any = cp.sum(cp.multiply(plain, self.shares))
         self.cost: Any = 0.0
-        inside = matrix[:, self.where]
-        self.inside, self.slack = np.asarray(inside.todense()), slack
-        self.price = model.cost.restricted(self.where)
         for j, move in enumerate(self.moves):
-            self.gain += times @ (move @ numbers.slopes[j, self.where])
+            self.gain += times @ (move @ (self.slopes[j] / unit))
             share = cp.reshape(self.shares[:, j], (count, 1), order="C")
             if len(limits):
-                allowed = cp.multiply(slack, share @ np.ones((1, len(limits))))
-                self.constraints.append(move @ inside.T <= allowed)
+                allowed = cp.multiply(self.slack, share @ np.ones((1, len(limits))))
+                self.constraints.append(move @ self.support.T <= allowed)
             # q c(v / q) is homogeneous in (v, q).
-            scaled = cp.multiply(times[:, None] * np.ones((1, len(self.where))), move)
+            scaled = cp.multiply(times[:, None] * np.ones((1, len(self.moving))), move)
             spent, more = self.price.perspective(scaled, cp.multiply(times, self.shares[:, j]))
             self.cost += spent
             self.constraints += more
 
     def adversary(self) -> Adversary:
         """The best of the moves that the solution shows, at each price."""
-        moves = np.array([np.zeros((len(self.rows), len(self.where))), *self._places()])
-        values = self.cluster.values(self.rows)
-        pushed = moves @ self.cluster.slopes[:, self.where].T
-        gains = (values + pushed).max(axis=2)
-        gains[1:][~np.array([self._contains(move) for move in moves[1:]])] = -np.inf
+        still = np.zeros((len(self.rows), len(self.moving)))
+        moves = np.array([still, *self._proposed_moves()])
+        gains = (self.values + moves @ self.slopes.T).max(axis=2)
+        for gain, move in zip(gains[1:], moves[1:]):
+            gain[~self.model.joint.contains(self.rows + self._placed(move))] = -np.inf
         costs = np.array([self.price.of_displacements(move) for move in moves])
         each = np.arange(len(self.rows))
 
@@ -480,74 +416,65 @@ class _Transport:
             best = np.argmax(gains - dual * costs, axis=0)
             cost = costs[best, each]
             return BestReply(
-                gains[best, each] - dual * cost, cost, lambda: self._whole(moves[best, each])
+                gains[best, each] - dual * cost, cost, lambda: self._placed(moves[best, each])
             )
 
-        rate = float(self.model.cost.dual_norms(self.cluster.moving_slopes).max())
-        shares = self.group.shares(self.model)
-        still = float(shares.total(values.max(axis=1)))
-        return Adversary(self.group.index, reply, rate, still, shares)
+        return make_adversary(self.model, self.maxima, self.numbers, reply)
 
-    def _places(self) -> list[Array]:
-        """Where the solution moves the samples: for each piece some moves (n, m)."""
-        found = []
+    def _placed(self, moves: Array) -> Array:
+        """Moves (n, q) as moves of all coordinates, (n, d)."""
+        return placed_moves(moves[None], self.moving[None], self.rows.shape[1])
+
+    def _proposed_moves(self) -> list[Array]:
+        """The moves (n, q) that the solution shows, some for each piece."""
+        proposed = []
         for j, move in enumerate(self.moves):
             share = self.shares.value[:, j, None]
             with np.errstate(divide="ignore", invalid="ignore"):
-                delta = np.where(share > SMALLEST, move.value / share, 0.0)
-            found += [self._inside(factor * delta, self.slack) for factor in (1.0, LONGER)]
+                delta = np.where(share > TOLERANCES.smallest_share, move.value / share, 0.0)
+            for factor in (1.0, TOLERANCES.longer):
+                proposed.append(self._projected(factor * delta, self.slack))
             if self.model.cost.is_norm:
-                found += self._without_end(j, move.value)
-        return found
+                proposed += self._long_moves(j, move.value)
+        return proposed
 
-    def _without_end(self, j: int, moves: Array) -> list[Array]:
+    def _long_moves(self, j: int, moves: Array) -> list[Array]:
         """Long moves of a vanishing share along rays of the support, for piece j.
 
         A move of cost t gains rate t - depth, the depth of the piece below the largest one.
         """
         sizes = np.linalg.norm(moves, axis=1, keepdims=True)
         rays = moves / np.where(sizes > 0, sizes, 1.0)
-        rays *= np.all(rays @ self.inside.T <= ASIDE, axis=1)[:, None]
-        rays = self._inside(rays, np.zeros_like(self.slack), close=EXACT)
+        rays *= np.all(rays @ self.support.T <= TOLERANCES.turned, axis=1)[:, None]
+        rays = self._projected(rays, np.zeros_like(self.slack), TOLERANCES.ray_outside)
         costs = self.price.of_displacements(rays)
         rays /= np.where(costs > 0, costs, 1.0)[:, None]
-        rates = rays @ self.cluster.slopes[j, self.where]
-        values = self.cluster.values(self.rows)
-        depths = values.max(axis=1) - values[:, j]
+        rates = rays @ self.slopes[j]
+        depths = self.values.max(axis=1) - self.values[:, j]
         with np.errstate(divide="ignore", invalid="ignore"):
-            far = np.where(rates > 0, depths / (ENDLESS * rates), 0.0)
-        whole = self.model.radius / self.group.shares(self.model).array
-        return [np.maximum(part * far, whole)[:, None] * rays for part in SHORTER]
+            far = np.where(rates > 0, depths / (TOLERANCES.lost_gain * rates), 0.0)
+        whole = self.model.radius / self.maxima.shares(self.model).array
+        return [np.maximum(part * far, whole)[:, None] * rays for part in TOLERANCES.shorter]
 
-    def _whole(self, moves: Array) -> Array:
-        """The moves as moves of all coordinates."""
-        out = np.zeros_like(self.rows)
-        out[:, self.where] = moves
-        return out
-
-    def _contains(self, moves: Array) -> Array:
-        """Which of the samples are inside the support after these moves."""
-        return self.model.joint.contains(self.rows + self._whole(moves))
-
-    def _inside(self, moves: Array, slack: Array, close: float = CLOSE) -> Array:
-        """The moves, projected where rounding takes them out of the support by more than `close`.
+    def _projected(self, moves: Array, slack: Array, outside: float = TOLERANCES.outside) -> Array:
+        """The moves, projected where rounding takes them out of the support by more than `outside`.
 
         First row by row of the support, the worst first; moves that this does not bring inside are
         projected exactly.
         """
-        rows, moves = self.inside, moves.copy()
+        rows, moves = self.support, moves.copy()
         if not len(rows):
             return moves
         lengths = np.maximum(np.einsum("ri,ri->r", rows, rows), 1e-300)
-        close = close * (1.0 + np.abs(slack).max(initial=0.0))
-        for _ in range(SWEEPS):
+        outside = outside * (1.0 + np.abs(slack).max(initial=0.0))
+        for _ in range(TOLERANCES.sweeps):
             excess = moves @ rows.T - slack
             worst = np.argmax(excess, axis=1)
             amount = np.take_along_axis(excess, worst[:, None], axis=1)[:, 0]
-            if np.all(amount <= close):
+            if np.all(amount <= outside):
                 return moves
             moves -= (np.maximum(amount, 0.0) / lengths[worst])[:, None] * rows[worst]
-        for k in np.flatnonzero(np.any(moves @ rows.T - slack > close, axis=1)):
+        for k in np.flatnonzero(np.any(moves @ rows.T - slack > outside, axis=1)):
             moves[k] = project(moves[k], rows, slack[k])
         return moves
 

@@ -22,7 +22,7 @@ from wdro_model.loss.per_sample import vectorised
 from wdro_model.loss.polynomial import affine_forms
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program, empirical_program
-from wdro_model.objectives.exact.affine import RobustAffineNorm
+from wdro_model.objectives.exact.affine import RobustAffine, Shift
 from wdro_model.objectives.exact.counterpart import (
     Extremal,
     first_refusal,
@@ -32,16 +32,12 @@ from wdro_model.objectives.exact.counterpart import (
 )
 from wdro_model.objectives.exact.decomposition import (
     Group,
-    MaximaPart,
     PiecewiseCounterpart,
-    SampleMaxima,
+    all_maxima,
     certain_part,
     groups_of,
-    has_many_lines,
-    part_of_cluster,
-    parts_of_lines,
 )
-from wdro_model.objectives.exact.pieces import Cluster, Lines, Piece, as_piece, largest
+from wdro_model.objectives.exact.maxima import Maxima, SampleMaxima, largest, write_piece
 from wdro_model.solvers.objective import Array
 
 ATTAINED = 1e-7
@@ -66,9 +62,7 @@ class LipschitzLoss(PiecewiseCounterpart):
 
     def program(self, model: RobustModel) -> Program | None:
         mean, added = mean_loss(model, self.groups(model)), self.remainder(model)
-        if mean is None or added is None:
-            return None
-        return Program.if_convex(mean + added.expression)
+        return None if mean is None or added is None else Program.if_convex(mean + added.expression)
 
     def remainder(self, model: RobustModel) -> Program | None:
         groups = self.groups(model)
@@ -77,19 +71,18 @@ class LipschitzLoss(PiecewiseCounterpart):
         return Program.if_convex(added)
 
     def maxima(self, model: RobustModel) -> SampleMaxima | None:
-        if recession(model.expression) is not model.expression:
+        added = self.remainder(model)
+        if recession(model.expression) is not model.expression or added is None:
             return None
-        groups, added = self.groups(model), self.remainder(model)
-        if added is None:
-            return None
-        return mean_maxima(model, groups, added.expression)
+        return mean_maxima(model, self.groups(model), added.expression)
 
     def has_objective(self, model: RobustModel) -> bool:
         smooth = model.cost.has_smooth_dual_norm and model.cost.knows("steepest_move")
         return model.affine_in_data and smooth
 
-    def objective(self, model: RobustModel) -> RobustAffineNorm:
-        return RobustAffineNorm(model, model.convex_in_decision)
+    def objective(self, model: RobustModel) -> RobustAffine:
+        formula = "mean f + radius * |B(x)| (dual norm of the cost)"
+        return RobustAffine(model, model.convex_in_decision, norm_shift, formula)
 
     def value(self, model: RobustModel, x: Array) -> float:
         mean = float(model.shares.total(model.loss.values(x, model.rows)))
@@ -102,15 +95,21 @@ class LipschitzLoss(PiecewiseCounterpart):
         return escaping(model, x, model.cost.steepest_move(slope), rate, group.index)
 
     def pieces(self, model: RobustModel) -> tuple[Group, ...] | str:
-        """Those that the loss approaches far away.
+        """The pieces that the loss approaches far away.
 
-        A cost that does not put its dual norm together from parts sees all coordinates in one
-        cluster.
+        A cost that does not put its dual norm together from parts sees one maximum of all
+        coordinates.
         """
         if model.cost.knows("combined") and model.cost.knows("restricted"):
             return groups_of(model, "far", simplify=recession)
         everything = (~np.asarray(model.cost.frozen)).astype(float)[None]
         return groups_of(model, "far", couplings=everything, simplify=recession, vectors=False)
+
+
+def norm_shift(model: RobustModel, slope: Array) -> Shift:
+    """The worst shift of the samples for a norm as the cost: all move along the steepest one."""
+    move = model.radius * model.cost.steepest_move(slope)
+    return Shift(move, float(model.cost.dual_norms(slope)))
 
 
 def mean_loss(model: RobustModel, groups: tuple[Group, ...]) -> Any | None:
@@ -133,81 +132,52 @@ def mean_loss(model: RobustModel, groups: tuple[Group, ...]) -> Any | None:
 def mean_of_maxima(model: RobustModel, groups: tuple[Group, ...]) -> Any:
     """mean_k f(x, xi_k) of a loss that is the sum of its maxima."""
     total = certain_part(model, groups)
-    for group in groups:
-        rows = group.rows(model)
-        for part in group.parts:
-            total = total + part.mean_of_largest(part.values(rows), group.shares(model))
+    for maxima in all_maxima(groups):
+        total = total + maxima.mean_of_largest(
+            maxima.values(maxima.rows(model)), maxima.shares(model)
+        )
     return total
 
 
 def mean_maxima(model: RobustModel, groups: tuple[Group, ...], added: Any) -> SampleMaxima | None:
     """mean_k f(x, xi_k) of a loss that is the sum of its maxima, and something added to it."""
-    parts: list[MaximaPart] = []
-    if has_many_lines(groups):
-        return None
-    for group in groups:
-        for cluster in group.clusters:
-            nothing = [0.0] * len(cluster.pieces)
-            parts.append(part_of_cluster(model, group.index, cluster, nothing))
-        for lines in group.lines:
-            zeros = [np.zeros(len(lines.where))] * len(lines.constants)
-            parts += parts_of_lines(model, group.index, lines, zeros)
-    return SampleMaxima.if_affine(certain_part(model, groups) + added, (), parts)
+    return SampleMaxima.if_affine(certain_part(model, groups) + added, (), all_maxima(groups))
 
 
 def mean_through_forms(model: RobustModel, expression: Any, group: Group) -> Any | None:
     """sum_k p_k h(x, u_k), u scalar forms affine in the data and h made of entrywise atoms."""
-    rows = group.rows(model)
-    found = affine_forms(expression, model.joint.parameters)
-    if found is None or any(form.expression.size != 1 for form in found.forms):
+    forms = affine_forms(expression, model.joint.parameters)
+    if forms is None or any(form.expression.size != 1 for form in forms.forms):
         return None
-    vectors: dict[Any, Any] = {}
-    for form in found.forms:
-        piece, seen = as_piece(model, form.expression)
-        vectors[form.placeholder] = piece.values(seen, rows)
-    outer = vectorised(found.outer, vectors) if found.forms else found.outer
-    return None if outer is None else group.shares(model).expression(outer)
+    rows = model.rows if len(group.index) == model.size else model.rows[group.index]
+    vectors = {
+        form.placeholder: write_piece(model, form.expression).values(rows) for form in forms.forms
+    }
+    outer = vectorised(forms.outer, vectors) if vectors else forms.outer
+    return None if outer is None else model.shares.subset(group.index).expression(outer)
 
 
 def lipschitz(model: RobustModel, group: Group) -> Any | None:
-    """max |b| over the choices of a piece in every cluster, in the dual norm of the cost."""
-    rates = []
-    for cluster in group.clusters:
-        if len(cluster.moving):
-            norms = [moving_norm(model, cluster, slope) for slope in longest_slopes(cluster)]
-            rates.append(largest(norms))
-    rates += [line_rates(model, lines) for lines in group.lines]
+    """max |b| over the choices of a piece in every maximum, in the dual norm of the cost."""
+    rates = [largest_norms(model, maxima) for maxima in group.maxima if maxima.moves.any()]
     if not rates:
         return None
-    if len(rates) == 1 and rates[0].size == 1:
-        return rates[0]
-    return model.cost.combined(rates)
+    return rates[0] if len(rates) == 1 and rates[0].size == 1 else model.cost.combined(rates)
 
 
-def line_rates(model: RobustModel, lines: Lines) -> Any:
-    """max_j |b_j| on every line, (m,), where the norm of the cost is the plain one."""
-    weights = 1.0 / model.cost.coordinate_scales[lines.where]
-    if lines.fixed_slopes is not None:
-        return cp.Constant(weights * np.abs(lines.fixed_slopes).max(axis=0))
-    return cp.multiply(weights, cp.maximum(*[cp.abs(slope) for slope in lines.slopes]))
-
-
-def longest_slopes(cluster: Cluster) -> list[Any]:
-    """The longest slope along each line: no other one can be the steepest."""
-    found: dict[int, Piece] = {}
-    for piece in cluster.pieces:
-        known = found.get(id(piece.direction))
-        if known is None or abs(piece.scale) > abs(known.scale):
-            found[id(piece.direction)] = piece
-    return [abs(piece.scale) * piece.direction for piece in found.values()]
-
-
-def moving_norm(model: RobustModel, cluster: Cluster, slope: Any) -> Any:
-    """The dual norm of a slope on the coordinates that move."""
-    where = cluster.moving
-    if len(where) == model.cost.dimension or not model.cost.knows("restricted"):
-        return model.cost.dual_norm(slope)
-    return model.cost.restricted(where).dual_norm(slope[where])
+def largest_norms(model: RobustModel, maxima: Maxima) -> Any:
+    """The largest dual norm of a slope: one number, or one for each of m maxima, (m,)."""
+    if maxima.count == 1:
+        norms = []
+        for _, _, slope in maxima.longest_directions():  # the others cannot be the steepest
+            cost, moving = maxima.cost_on(model.cost, slope)
+            norms.append(cost.dual_norm(moving))
+        return largest(norms) if norms else cp.Constant(0.0)
+    weights = 1.0 / model.cost.coordinate_scales[maxima.moving[:, 0]]
+    slopes = [slope for _, _, slope in maxima.longest_directions()]
+    if not any(slope.variables() for slope in slopes):
+        return cp.Constant(weights * np.abs([slope.value for slope in slopes]).max(axis=0))
+    return cp.multiply(weights, largest([cp.abs(slope) for slope in slopes]))
 
 
 def steepest_slope(
@@ -217,13 +187,8 @@ def steepest_slope(
     best: tuple[float, Array, Group] = (-1.0, np.zeros(model.cost.dimension), groups[0])
     for group in groups:
         slope = np.zeros(model.cost.dimension)
-        for cluster in group.clusters:
-            slopes = cluster.numeric(model, x).moving_slopes
-            slope += slopes[int(np.argmax(model.cost.dual_norms(slopes)))]
-        for lines in group.lines:
-            slopes = lines.numeric(model, x).slopes
-            steepest = np.argmax(np.abs(slopes), axis=0)
-            slope[lines.where] += slopes[steepest, np.arange(len(steepest))]
+        for maxima in group.maxima:
+            slope += maxima.evaluate(model, x).steepest_slope(model.cost)
         rate = float(model.cost.dual_norms(slope))
         if rate > best[0]:
             best = (rate, slope, group)

@@ -27,7 +27,7 @@ sample, and a second-order cone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +44,8 @@ from wdro_model.objectives.exact.adversary import (
     replies_on_box,
     room,
     run_patiently,
-    size_at,
     solve_adversary,
+    typical_size,
 )
 from wdro_model.objectives.exact.counterpart import (
     Extremal,
@@ -61,20 +61,61 @@ from wdro_model.objectives.exact.counterpart import (
 )
 from wdro_model.objectives.exact.decomposition import (
     Group,
-    MaximaPart,
-    Part,
     PiecewiseCounterpart,
-    SampleMaxima,
+    all_maxima,
     certain_part,
     groups_of,
-    has_many_lines,
-    part_of_cluster,
-    parts_of_lines,
 )
-from wdro_model.objectives.exact.pieces import Cluster, Lines, along, is_flat
+from wdro_model.objectives.exact.maxima import (
+    Maxima,
+    SampleMaxima,
+    block_matrix,
+    placement,
+)
 from wdro_model.solvers.objective import Array
 
+MOST_MULTIPLIERS = 5_000_000
+"""Multipliers of the support, over all samples and pieces, that a program has at most."""
+LONG_MOVE = 1e7
+"""Moves without end are this many times as long as the radius and the spread of the data."""
 
+Values = tuple[list[Any], list[Any]]
+"""For each piece what the adversary makes of it at all samples, and constraints of its own."""
+WorstValues = Callable[[RobustModel, Maxima, Array, Any], Values]
+"""The values of some maxima, for samples (n, d) and the price l."""
+
+
+def dual_program(
+    model: RobustModel,
+    maxima: Sequence[Maxima],
+    worst_values: WorstValues,
+    certain: Any,
+) -> Program | None:
+    """min over l >= 0 of l radius + mean_k sum_c max_j v_cj(k, l), if CVXPY sees its convexity.
+
+    certain: the terms without data.
+    """
+    dual = cp.Variable(nonneg=True, name="transport_dual")
+    total = certain + model.written_radius * dual
+    constraints: list[Any] = []
+    for part in maxima:
+        values, more = worst_values(model, part, part.rows(model), dual)
+        total = total + part.mean_of_largest(values, part.shares(model))
+        constraints += more
+    return Program.if_convex(total, tuple(constraints))
+
+
+def too_many_multipliers(count: int) -> str | None:
+    """The refusal of a program with so many multipliers of the support; None if it is small."""
+    if count <= MOST_MULTIPLIERS:
+        return None
+    return (
+        f"the finite program on the support has {count} multipliers, more than the "
+        f"{MOST_MULTIPLIERS} that are written out"
+    )
+
+
+# ------------------------------------------------------------------ on R^d
 @dataclass(frozen=True)
 class MaxAffineEverywhere(PiecewiseCounterpart):
     """max_j a_j(x) + <b_j(x), xi>, or a sum of such terms; squared or Mahalanobis cost; R^d."""
@@ -90,26 +131,19 @@ class MaxAffineEverywhere(PiecewiseCounterpart):
         )
 
     def program(self, model: RobustModel) -> Program | None:
-        return dual_program(model, self.groups(model), values_everywhere)
+        groups = self.groups(model)
+        certain = certain_part(model, groups)
+        return dual_program(model, all_maxima(groups), values_everywhere, certain)
 
     def maxima(self, model: RobustModel) -> SampleMaxima | None:
-        groups = self.groups(model)
-        if has_many_lines(groups):
-            return None
-        dual = cp.Variable(nonneg=True, name="transport_dual")
-        parts: list[MaximaPart] = []
-        constraints: list[Any] = []
-        for group in groups:
-            for cluster in group.clusters:
-                bonuses, more = cluster_bonuses(model, cluster, dual)
-                parts.append(part_of_cluster(model, group.index, cluster, bonuses))
-                constraints += more
-            for lines in group.lines:
-                bonuses, more = line_bonuses(model, lines, dual)
-                parts += parts_of_lines(model, group.index, lines, bonuses)
-                constraints += more
+        groups, dual = self.groups(model), cp.Variable(nonneg=True, name="transport_dual")
+        maxima, constraints = [], []
+        for part in all_maxima(groups):
+            gains, more = move_gains(model, part, dual)
+            maxima.append(part.with_gains(gains))
+            constraints += more
         rest = certain_part(model, groups) + model.written_radius * dual
-        return SampleMaxima.if_affine(rest, tuple(constraints), parts)
+        return SampleMaxima.if_affine(rest, constraints, maxima)
 
     def value(self, model: RobustModel, x: Array) -> float:
         return self._price(model, x).value
@@ -118,114 +152,57 @@ class MaxAffineEverywhere(PiecewiseCounterpart):
         return self._price(model, x).extremal(model)
 
     def pieces(self, model: RobustModel) -> tuple[Group, ...] | str:
-        """In clusters that a quadratic cost on R^d does not couple."""
+        """The pieces, in maxima that a quadratic cost on R^d does not couple."""
         return groups_of(model, "free", couplings=model.cost.couplings)
 
     def _price(self, model: RobustModel, x: Array) -> BestPrice:
         return best_price(model, x, replies_everywhere(model, self.groups(model), x))
 
 
-Values = tuple[list[Any], list[Any]]
-"""For each piece what the adversary makes of it at all samples, and constraints of its own."""
-WorstValues = Callable[[RobustModel, Part, Array, Any], Values]
-"""The values of a cluster, or of lines, for samples (n, d) and the price l."""
-
-
-def dual_program(
-    model: RobustModel,
-    groups: tuple[Group, ...],
-    worst_values: WorstValues,
-    certain: Any | None = None,
-) -> Program | None:
-    """min over l >= 0 of l radius + mean_k sum_c max_j v_cj(k, l), if CVXPY sees its convexity.
-
-    worst_values: gives v_cj(k, l) = sup_zeta a_cj + <b_cj, zeta> - l c(xi_k, zeta) for sample k and
-        piece j of cluster c.
-    certain: in place of the terms without data.
-    """
-    dual = cp.Variable(nonneg=True, name="transport_dual")
-    total = certain_part(model, groups) if certain is None else certain
-    total = total + model.written_radius * dual
-    constraints: list[Any] = []
-    for group in groups:
-        rows = group.rows(model)
-        for part in group.parts:
-            values, more = worst_values(model, part, rows, dual)
-            total = total + part.mean_of_largest(values, group.shares(model))
-            constraints += more
-    return Program.if_convex(total, tuple(constraints))
-
-
-def values_everywhere(model: RobustModel, part: Part, rows: Array, dual: Any) -> Values:
+def values_everywhere(model: RobustModel, maxima: Maxima, rows: Array, dual: Any) -> Values:
     """a + <b, xi_k> + |b|^2 / (4 l) for each piece."""
-    if isinstance(part, Lines):
-        bonuses, constraints = line_bonuses(model, part, dual)
-        ones = np.ones((len(rows), len(part.where)))
-        return [v + along(ones, b) for v, b in zip(part.values(rows), bonuses)], constraints
-    bonuses, constraints = cluster_bonuses(model, part, dual)
-    return [value + bonus for value, bonus in zip(part.values(rows), bonuses)], constraints
+    gains, constraints = move_gains(model, maxima, dual)
+    return maxima.with_gains(gains).values(rows), constraints
 
 
-def cluster_bonuses(model: RobustModel, cluster: Cluster, dual: Any) -> tuple[list[Any], list[Any]]:
-    """|b_j|^2 / (4 l) for each piece, with constraints: one cone for all pieces along a line."""
-    cones: dict[int, tuple[Any, float]] = {}
-    bonuses, constraints = [], []
-    for piece in cluster.pieces:
-        if not len(cluster.moving) or is_flat(piece):
-            bonuses.append(0.0)
-            continue
-        key = id(piece.direction)
-        if key not in cones:
-            same = [abs(p.scale) for p in cluster.pieces if p.direction is piece.direction]
-            # The longest of the slopes is of the size of the losses, which solvers like.
-            cones[key] = cp.Variable(nonneg=True), max(same)
-            slope = moving_slope(model, cluster, max(same) * piece.direction)
-            constraints.append(cp.quad_over_lin(slope, 4.0 * dual) <= cones[key][0])
-        square, longest = cones[key]
-        bonuses.append((piece.scale / longest) ** 2 * square)
-    return bonuses, constraints
+def move_gains(model: RobustModel, maxima: Maxima, dual: Any) -> Values:
+    """|b_j|^2 / (4 l) for each piece, (m,) or one number: one cone for all pieces of a direction.
 
-
-def line_bonuses(model: RobustModel, lines: Lines, dual: Any) -> tuple[list[Any], list[Any]]:
-    """b_ji^2 / (4 l w_i) for each piece as a vector (m,), with constraints."""
-    weights, fixed = 1.0 / model.cost.coordinate_scales[lines.where], lines.fixed_slopes
-    if fixed is not None:
+    The longest of the slopes is of the size of the losses, which solvers like.
+    """
+    gains: list[Any] = [0.0] * len(maxima.scales)
+    constraints: list[Any] = []
+    if not maxima.moves.any():
+        return gains, constraints
+    if maxima.count > 1 and not any(b.variables() for b in maxima.directions):
         # Slopes that do not depend on the decision share one number, the largest of them all.
-        steepness = np.abs(fixed * weights)
-        longest = float(steepness.max()) or 1.0
+        weights = 1.0 / model.cost.coordinate_scales[maxima.moving[:, 0]]
+        steepness = [np.abs(slope.value * weights) for slope in maxima.moving_slopes()]
+        longest = float(np.max(steepness)) or 1.0
         square = cp.Variable(nonneg=True)
-        bonuses = [(row / longest) ** 2 * square for row in steepness]
-        return bonuses, [cp.quad_over_lin(longest, 4.0 * dual) <= square]
-    bonuses, constraints = [], []
-    for slope in lines.slopes:
-        bonus = cp.Variable(len(lines.where), nonneg=True)
-        constraints.append(squares_below(cp.multiply(weights, slope), dual, bonus))
-        bonuses.append(bonus)
-    return bonuses, constraints
+        shares = [(own / longest) ** 2 * square for own in steepness]
+        return shares, [cp.quad_over_lin(longest, 4.0 * dual) <= square]
+    for own, longest, slope in maxima.longest_directions():
+        gain = cp.Variable(maxima.constants[0].shape, nonneg=True)
+        if maxima.count == 1:
+            cost, moving = maxima.cost_on(model.cost, slope)
+            constraints.append(cp.quad_over_lin(cost.whitened(moving), 4.0 * dual) <= gain)
+        else:
+            weights = 1.0 / model.cost.coordinate_scales[maxima.moving[:, 0]]
+            constraints.append(squares_below(cp.multiply(weights, slope), dual, gain))
+        for j in own:
+            gains[j] = (maxima.scales[j] / longest) ** 2 * gain
+    return gains, constraints
 
 
-def squares_below(slope: Any, dual: Any, bonus: Any) -> Any:
-    """slope_i^2 <= 4 l bonus_i for every entry, as second-order cones."""
-    stretched = dual * np.ones(bonus.size)
-    return cp.SOC(stretched + bonus, cp.vstack([slope, stretched - bonus]), axis=0)
+def squares_below(slopes: Any, dual: Any, gains: Any) -> Any:
+    """|slope_i|^2 <= 4 l gain_i for rows, or entries, of slopes, as second-order cones."""
+    stretched = dual * np.ones(gains.size)
+    columns = cp.reshape(slopes, (gains.size, slopes.size // gains.size), order="C")
+    return cp.SOC(stretched + gains, cp.vstack([columns.T, stretched - gains]), axis=0)
 
 
-def moving_slope(model: RobustModel, cluster: Cluster, slope: Any) -> Any:
-    """A slope on the coordinates that move, where the cost is the plain squared distance."""
-    where = cluster.moving
-    if len(where) == model.cost.dimension or not model.cost.knows("restricted"):
-        return model.cost.whitened(slope)
-    return model.cost.restricted(where).whitened(slope[where])
-
-
-# ------------------------------
-# Maxima of affine pieces on a polyhedral support {C xi <= h}: a finite convex program
-
-
-LARGEST = 5_000_000
-"""At most so many multipliers of the support, over all samples and pieces."""
-
-
+# ------------------------------------------------------------------ on a polyhedron
 @dataclass(frozen=True)
 class MaxAffineOnPolyhedron(PiecewiseCounterpart):
     """A maximum of affine pieces, or a sum of such terms; norm or quadratic cost; polyhedron."""
@@ -246,89 +223,67 @@ class MaxAffineOnPolyhedron(PiecewiseCounterpart):
         )
 
     def program(self, model: RobustModel) -> Program | None:
-        return dual_program(model, self.groups(model), values_on_polyhedron)
+        groups = self.groups(model)
+        certain = certain_part(model, groups)
+        return dual_program(model, all_maxima(groups), values_on_polyhedron, certain)
 
     def value(self, model: RobustModel, x: Array) -> float:
-        return conic_value(model, self.groups(model), x)
+        """The same program with the decision held fixed, the loss in units of what it is there."""
+        groups = self.groups(model)
+        unit, certain = typical_size(model, groups, x), model.loss.values(x, model.rows)
+        rest, fixed = float(model.shares.total(certain)), []
+        for maxima in all_maxima(groups):
+            numbers = maxima.evaluate(model, x)
+            rest -= numbers.mean_of_largest(maxima.rows(model), maxima.shares(model))
+            fixed.append(maxima.with_numbers(numbers.divided_by(unit)))
+        program = dual_program(model, fixed, values_on_polyhedron, cp.Constant(0.0))
+        assert program is not None
+        problem = cp.Problem(cp.Minimize(program.expression), list(program.constraints))
+        run_patiently(problem)
+        return rest + unit * float(problem.value)
 
     def extremal(self, model: RobustModel, x: Array) -> Extremal:
         return solve_adversary(model, self.groups(model), x)
 
     def pieces(self, model: RobustModel) -> tuple[Group, ...] | str:
-        """In clusters that neither cost nor support couples."""
+        """The pieces, in single maxima that neither cost nor support couples."""
         couplings = polyhedron(model)[0]
         if model.cost.couplings is not None:
             couplings = sp.vstack([couplings, sp.csr_array(model.cost.couplings)], format="csr")
         return groups_of(model, "polyhedral", couplings=couplings, vectors=False)
 
     def needs_few_multipliers(self, model: RobustModel) -> str | None:
-        pieces = (
-            len(group.index) * max((len(c.pieces) for c in group.clusters), default=0)
+        pieces = sum(
+            len(group.index) * max((len(some.scales) for some in group.maxima), default=0)
             for group in self.groups(model)
         )
-        return too_many_multipliers(len(polyhedron(model)[1]) * sum(pieces))
+        return too_many_multipliers(len(polyhedron(model)[1]) * pieces)
 
 
-def too_many_multipliers(count: int) -> str | None:
-    """The refusal of a program with so many multipliers of the support; None if it is small."""
-    if count <= LARGEST:
-        return None
-    return (
-        f"the finite program on the support has {count} multipliers, more than the {LARGEST} "
-        "that are written out"
-    )
-
-
-def values_on_polyhedron(model: RobustModel, cluster: Part, rows: Array, dual: Any) -> Values:
+def values_on_polyhedron(model: RobustModel, maxima: Maxima, rows: Array, dual: Any) -> Values:
     """For each piece sup_zeta a + <b, zeta> - l c(xi_k, zeta) as an n-vector, and constraints."""
-    assert isinstance(cluster, Cluster)
     matrix, limits = polyhedron(model)
-    where, plain = cluster.moving, cluster.values(rows)
+    where, plain = maxima.moving[0], maxima.values(rows)
     if not len(where):
         return plain, []
-    own = np.asarray(abs(matrix[:, where]).sum(axis=1)).ravel() > 0
-    inside = matrix[np.flatnonzero(own)]
+    acts = np.asarray(abs(matrix[:, where]).sum(axis=1)).ravel() > 0
+    inside = matrix[np.flatnonzero(acts)]
     cost = model.cost.restricted(where)
-    slack = np.maximum(limits[own] - (inside @ rows.T).T, 0.0)
+    slack = np.maximum(limits[acts] - (inside @ rows.T).T, 0.0)
     values, constraints = [], []
-    for piece, value in zip(cluster.pieces, plain):
-        slope = cp.reshape(piece.slope[where], (1, len(where)), order="C")
-        left = np.ones((len(rows), 1)) @ slope
-        if own.any():
+    for slope, value in zip(maxima.moving_slopes(), plain):
+        left = np.ones((len(rows), 1)) @ cp.reshape(slope, (1, len(where)), order="C")
+        if acts.any():
             multipliers = cp.Variable(slack.shape, nonneg=True)
             value = value + cp.sum(cp.multiply(slack, multipliers), axis=1)
             left = left - multipliers @ inside[:, where]
-        bonus, more = cost.conjugate(left, dual)
-        values.append(value if bonus is None else value + bonus)
+        gain, more = cost.conjugate(left, dual)
+        values.append(value if gain is None else value + gain)
         constraints += more
     return values, constraints
 
 
-def conic_value(model: RobustModel, groups: tuple[Group, ...], x: Array) -> float:
-    """The same program with the decision held fixed, the loss in units of what it is there."""
-    still = 0.0
-    fixed, unit = [], size_at(model, groups, x)
-    for group in groups:
-        rows = group.rows(model)
-        numbers = [cluster.numeric(model, x) for cluster in group.clusters]
-        shares = group.shares(model)
-        still += sum(float(shares.total(c.values(rows).max(axis=1))) for c in numbers)
-        clusters = tuple(
-            n.over(unit).as_expressions(c.seen) for n, c in zip(numbers, group.clusters)
-        )
-        fixed.append(Group(group.index, clusters, (), (), group.held))
-    certain = float(model.shares.total(model.loss.values(x, model.rows))) - still
-    program = dual_program(model, tuple(fixed), values_on_polyhedron, cp.Constant(0.0))
-    assert program is not None
-    problem = cp.Problem(cp.Minimize(program.expression), list(program.constraints))
-    run_patiently(problem)
-    return certain + unit * float(problem.value)
-
-
-# ------------------------------
-# Maxima of affine pieces on a box, with a cost that adds up over the coordinates
-
-
+# ------------------------------------------------------------------ on a box
 @dataclass(frozen=True)
 class MaxAffineOnBox(PiecewiseCounterpart):
     """A maximum of affine pieces, or a sum of such terms; squared cost or Norm(1); a box."""
@@ -349,18 +304,25 @@ class MaxAffineOnBox(PiecewiseCounterpart):
         )
 
     def program(self, model: RobustModel) -> Program | None:
-        return dual_program(model, self.groups(model), values_on_box)
+        groups = self.groups(model)
+        write = linear_on_box if model.cost.is_norm else squared_on_box
+        return dual_program(model, all_maxima(groups), write, certain_part(model, groups))
 
     def value(self, model: RobustModel, x: Array) -> float:
         return best_price(model, x, replies_on_box(model, self.groups(model), x)).value
 
     def extremal(self, model: RobustModel, x: Array) -> Extremal:
         # Where the supremum asks for moves without end, long ones come close to it.
-        replies = replies_on_box(model, self.groups(model), x, longest=reach(model, 1e7))
-        return best_price(model, x, replies).extremal(model)
+        spread = float(np.ptp(model.rows, axis=0).max(initial=0.0))
+        shortest = float(model.cost.coordinate_scales.min())
+        share = float(model.shares.array.max())
+        longest = LONG_MOVE * max(1.0, spread, model.radius / (share * shortest))
+        return best_price(model, x, replies_on_box(model, self.groups(model), x, longest)).extremal(
+            model
+        )
 
     def pieces(self, model: RobustModel) -> tuple[Group, ...] | str:
-        """Neither cost nor support couples coordinates."""
+        """The pieces: neither cost nor support couples coordinates."""
         return groups_of(model, "box")
 
     def needs_few_multipliers(self, model: RobustModel) -> str | None:
@@ -372,107 +334,66 @@ class MaxAffineOnBox(PiecewiseCounterpart):
             return refused
         bounded = np.asarray(abs(polyhedron(model)[0]).sum(axis=0)).ravel()
         count = sum(
-            len(group.index) * len(pieces) * int(bounded[where].sum())
+            len(group.index) * len(maxima.scales) * int(bounded[maxima.moving].sum())
             for group in self.groups(model)
-            for pieces, where in (
-                *((cluster.pieces, cluster.moving) for cluster in group.clusters),
-                *((lines.slopes, lines.where) for lines in group.lines),
-            )
+            for maxima in group.maxima
         )
         return too_many_multipliers(count)
 
 
-def reach(model: RobustModel, factor: float) -> float:
-    """A length that is large beside the radius and the spread of the data."""
-    spread = float(np.ptp(model.rows, axis=0).max(initial=0.0))
-    shortest = float(model.cost.coordinate_scales.min())
-    share = float(model.shares.array.max())
-    return factor * max(1.0, spread, model.radius / (share * shortest))
+def bounded_sides(
+    model: RobustModel, rows: Array, where: Array
+) -> list[tuple[float, Array, Array]]:
+    """(sign, room (n, s), mask (s,) of bounded coordinates) upwards and downwards; 0 if unbounded.
+
+    where: the coordinates, (s,).
+    """
+    assert model.joint.bounds is not None
+    lower, upper = (np.isfinite(side[where]) for side in model.joint.bounds)
+    down, up = room(model, rows, where)
+    return [(1.0, np.where(upper, up, 0.0), upper), (-1.0, np.where(lower, -down, 0.0), lower)]
 
 
-def values_on_box(model: RobustModel, part: Part, rows: Array, dual: Any) -> Values:
-    """sup_zeta a + <b, zeta> - l c(xi_k, zeta) for each piece of a cluster or of lines."""
-    if model.cost.is_norm:
-        return to_the_bounds(model, part, rows, dual)
-    if isinstance(part, Lines):
-        return squared_lines(model, part, rows, dual)
-    return values_on_polyhedron(model, part, rows, dual)
-
-
-@dataclass(frozen=True)
-class Room:
-    """How far samples may move down and up in some coordinates, (n, m); 0 without a bound."""
-
-    down: Array
-    up: Array
-    below: Array
-    """Which coordinates (m,) have a lower bound."""
-    above: Array
-
-    @classmethod
-    def of(cls, model: RobustModel, where: Array, rows: Array) -> Room:
-        assert model.joint.bounds is not None
-        below, above = (np.isfinite(side[where]) for side in model.joint.bounds)
-        down, up = room(model, where, rows)
-        return cls(np.where(below, -down, 0.0), np.where(above, up, 0.0), below, above)
-
-
-def to_the_bounds(model: RobustModel, part: Part, rows: Array, dual: Any) -> Values:
+def linear_on_box(model: RobustModel, maxima: Maxima, rows: Array, dual: Any) -> Values:
     """Absolute values as costs: the excess of a slope over its price, times the room."""
-    plain = part.values(rows)
-    if isinstance(part, Lines):
-        where, slopes = part.where, list(part.slopes)
-    else:
-        where, slopes = part.moving, [piece.slope[part.moving] for piece in part.pieces]
+    plain, where = maxima.values(rows), maxima.moving.ravel()
     if not len(where):
         return plain, []
-    left, weights = Room.of(model, where, rows), model.cost.coordinate_weights[where]
-    sides = ((1.0, weights * left.up, left.above), (-1.0, weights * left.down, left.below))
+    weights = model.cost.coordinate_weights[where]
     values, constraints = [], []
-    for value, slope in zip(plain, slopes):
+    for value, slope in zip(plain, maxima.moving_slopes()):
         rate = slope if np.all(weights == 1.0) else cp.multiply(1.0 / weights, slope)
-        for sign, length, bounded in sides:
+        for sign, length, bounded in bounded_sides(model, rows, where):
             # Without a bound no excess is allowed: the price must pay for a move without end.
-            excess = _nonnegative(bounded)
-            constraints.append(sign * rate - dual <= excess)
+            excess: Any = cp.Constant(np.zeros(len(where)))
             if bounded.any():
-                value = value + (
-                    along(length, excess) if isinstance(part, Lines) else length @ excess
-                )
+                numbers = cp.Variable(int(bounded.sum()), nonneg=True)
+                entries = np.flatnonzero(bounded)
+                excess = numbers if bounded.all() else placement(entries, len(where)) @ numbers
+                value = value + block_matrix(weights * length, maxima.count) @ excess
+            constraints.append(sign * rate - dual <= excess)
         values.append(value)
     return values, constraints
 
 
-def squared_lines(model: RobustModel, lines: Lines, rows: Array, dual: Any) -> Values:
-    """Squared cost on lines: multipliers of both bounds and a cone for each sample and line."""
-    left = Room.of(model, lines.where, rows)
-    weights = 1.0 / model.cost.coordinate_scales[lines.where]
+def squared_on_box(model: RobustModel, maxima: Maxima, rows: Array, dual: Any) -> Values:
+    """Squared cost: multipliers of both bounds, and a cone for each sample and maximum."""
+    plain, where = maxima.values(rows), maxima.moving.ravel()
+    if not len(where):
+        return plain, []
+    count, size = len(rows) * maxima.count, len(rows) * len(where)
+    repeat = sp.csr_array(np.tile(np.eye(len(where)), (len(rows), 1)))
+    shrink = sp.diags_array(np.tile(1.0 / model.cost.coordinate_scales[where], len(rows)))
     values, constraints = [], []
-    for value, slope in zip(lines.values(rows), lines.slopes):
-        rest = along(np.ones_like(left.up), slope)
-        for sign, length, bounded in ((1.0, left.up, left.above), (-1.0, left.down, left.below)):
+    for value, slope in zip(plain, maxima.moving_slopes()):
+        left = repeat @ slope
+        for sign, length, bounded in bounded_sides(model, rows, where):
             if bounded.any():
                 entries = np.flatnonzero(np.tile(bounded, len(rows)))
-                multipliers = cp.Variable(len(entries), nonneg=True)
-                placed = _placement(entries, left.up.size)
-                rest = rest - sign * (placed @ multipliers)
-                value = value + (placed @ sp.diags_array(length.ravel()[entries])) @ multipliers
-        bonus = cp.Variable(left.up.size, nonneg=True)
-        scaled = sp.diags_array(np.tile(weights, len(rows))) @ rest
-        constraints.append(squares_below(scaled, dual, bonus))
-        values.append(value + bonus)
+                multipliers = placement(entries, size) @ cp.Variable(len(entries), nonneg=True)
+                left = left - sign * multipliers
+                value = value + block_matrix(length.reshape(1, -1), count) @ multipliers
+        gain = cp.Variable(count, nonneg=True)
+        constraints.append(squares_below(shrink @ left, dual, gain))
+        values.append(value + gain)
     return values, constraints
-
-
-def _nonnegative(free: Array) -> Any:
-    """A vector of nonnegative variables in the entries that are free, of zeros elsewhere."""
-    if not free.any():
-        return cp.Constant(np.zeros(len(free)))
-    numbers = cp.Variable(int(free.sum()), nonneg=True)
-    return numbers if free.all() else _placement(np.flatnonzero(free), len(free)) @ numbers
-
-
-def _placement(entries: Array, size: int) -> Any:
-    """The matrix that puts a short vector into these entries of a long one."""
-    ones, columns = np.ones(len(entries)), np.arange(len(entries))
-    return sp.csr_array((ones, (entries, columns)), shape=(size, len(entries)))
