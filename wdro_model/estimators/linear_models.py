@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from inspect import cleandoc
 from typing import Any, Literal, Self, get_args
 
@@ -43,7 +43,17 @@ COSTS: dict[str, GroundCost] = {
 """Costs of moving the features, by the names that `cost` may have."""
 CROSS_VALIDATION = "cv"
 
-SHARED_DOCUMENTATION = """fit_intercept : bool
+PARAMETERS = """Parameters
+----------
+radius : float or "cv"
+    How far the data may move, on average: a bound on the transport cost, which is the square of a
+    distance if the cost is "squared". "cv" chooses it by cross-validation.
+cost : "l1", "l2", "linf", "squared" or a ground cost
+    The cost of a move of the features: a norm of it, or the square of its length. A ground cost
+    with weights for the features, such as `costs.Norm(2, weights="standardize")`.
+"""
+"""The first parameters of all estimators, which `RobustLinearModel` adds to docstrings."""
+MORE_PARAMETERS = """fit_intercept : bool
     Without it the score at 0 is 0.
 radii : increasing numbers, optional
     The candidates with radius="cv"; by default eleven from the scale of the data, 0 the first.
@@ -77,7 +87,7 @@ feature_names_in_ : array (n_features,)
     The columns, where `fit` saw a frame with names.
 
 """
-"""Parameters and attributes of all estimators, which `RobustLinearModel` adds to docstrings."""
+"""The other parameters, and the attributes, of all estimators."""
 
 
 @dataclass(frozen=True)
@@ -142,27 +152,29 @@ class WeightedSamples:
         return (np.cumsum(self.counts) - 1)[indices[self.counts[indices]]]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RobustLinearModel(BaseEstimator):
     """A linear score whose worst-case expected loss over a Wasserstein ball is least."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         """Add the shared parameters and attributes to the docstring of an estimator."""
         super().__init_subclass__(**more)
-        own, heading, example = cleandoc(cls.__doc__ or "").partition("Examples\n")
+        summary, heading, example = cleandoc(cls.__doc__ or "").partition("Examples\n")
         if heading:
-            cls.__doc__ = f"{own.rstrip()}\n{SHARED_DOCUMENTATION}{heading}{example}"
+            summary, _, own = summary.partition("Parameters\n----------\n")
+            parameters = f"{PARAMETERS}{own.strip()}\n".replace("\n\n", "\n") + MORE_PARAMETERS
+            cls.__doc__ = f"{summary.rstrip()}\n\n{parameters}{heading}{example}"
 
-    radius: float | Literal["cv"]
-    cost: CostName | GroundCost
-    fit_intercept: bool
-    radii: Any
-    cv: Any
-    n_jobs: int | None
-    labels: Labels = "fixed"
+    radius: float | Literal["cv"] = field(default=0.1, kw_only=False)
+    cost: CostName | GroundCost = "l2"
+    fit_intercept: bool = True
+    radii: Any = None
+    cv: Any = 5
+    n_jobs: int | None = None
 
-    n_features_in_: int
-    coef_: np.ndarray
-    intercept_: Any
+    n_features_in_: int = field(init=False)
+    coef_: np.ndarray = field(init=False)
+    intercept_: Any = field(init=False)
 
     @abstractmethod
     def _loss(self, target: Any, score: Any) -> Any:
@@ -282,7 +294,8 @@ class RobustLinearModel(BaseEstimator):
         return replace(cost, weights=weights)  # type: ignore[type-var]
 
     def _holds_labels(self) -> bool:
-        return checks.choice("labels", self.labels, get_args(Labels)) == "fixed"
+        """Whether the adversary leaves the targets as they are."""
+        return True
 
     def _refuse_unknown_worst_case(self, problem: Problem) -> None:
         """Refuse a loss and a cost without an exact counterpart, at any radius."""
@@ -308,23 +321,6 @@ def one_or_all(values: list[Any]) -> Any:
 
 class RobustClassifier(ClassifierMixin, RobustLinearModel):
     """A linear score for two classes, or one against the rest for each of several."""
-
-    def __init__(
-        self,
-        radius: float | Literal["cv"] = 0.1,
-        *,
-        cost: CostName | GroundCost = "l2",
-        fit_intercept: bool = True,
-        radii: Any = None,
-        cv: Any = 5,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.radius = radius
-        self.cost = cost
-        self.fit_intercept = fit_intercept
-        self.radii = radii
-        self.cv = cv
-        self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to features (n_samples, n_features) and their classes (n_samples,).
@@ -366,16 +362,8 @@ class RobustLogisticRegression(RobustClassifier):
 
     The adversary moves the features and leaves the classes as they are. With a norm that is
     `mean log-loss + radius * |coef|` in the dual norm: "l2" is a ridge without the square, "linf"
-    the Lasso's penalty, and the constant in front of it is a distance.
-
-    Parameters
-    ----------
-    radius : float or "cv"
-        How far the features may move, on average: a bound on the transport cost. "cv" chooses it
-        by cross-validation.
-    cost : "l2", "l1", "linf" or a ground cost
-        The cost of a move of the features: a norm of it. A ground cost with weights for the
-        features, such as `costs.Norm(2, weights="standardize")`.
+    the Lasso's penalty, and the constant in front of it is a distance. With the squared cost no
+    exact worst case is known.
 
     Examples
     --------
@@ -400,7 +388,7 @@ class RobustLogisticRegression(RobustClassifier):
         return shares / shares.sum(axis=1, keepdims=True)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Their logarithms (n_samples, n_classes)."""
+        """The logarithms of the probabilities (n_samples, n_classes) of the classes."""
         return np.log(self.predict_proba(X))
 
     def _loss(self, target: Any, score: Any) -> Any:
@@ -416,15 +404,6 @@ class RobustHingeClassifier(RobustClassifier):
     The adversary moves the features and leaves the classes as they are. With a norm that is
     `mean max(0, 1 - margin) + radius * |coef|` in the dual norm, a support vector machine whose
     penalty is a norm and not its square; the constant in front of it is a distance.
-
-    Parameters
-    ----------
-    radius : float or "cv"
-        How far the features may move, on average: a bound on the transport cost, the square of a
-        distance if the cost is "squared". "cv" chooses it by cross-validation.
-    cost : "l2", "l1", "linf", "squared" or a ground cost
-        The cost of a move of the features: a norm of it, or the square of its length. A ground cost
-        with weights for the features, such as `costs.Norm(2, weights="standardize")`.
 
     Examples
     --------
@@ -452,8 +431,11 @@ LOSSES = {"squared": cp.square, "absolute": cp.abs}
 """Losses of the residual, by the names that `loss` may have."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RobustRegressor(RegressorMixin, RobustLinearModel):
     """A linear prediction of a number."""
+
+    labels: Labels = "fixed"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to features (n_samples, n_features) and targets (n_samples,).
@@ -471,7 +453,11 @@ class RobustRegressor(RegressorMixin, RobustLinearModel):
         """The predictions (n_samples,)."""
         return self._scores(X)
 
+    def _holds_labels(self) -> bool:
+        return checks.choice("labels", self.labels, get_args(Labels)) == "fixed"
 
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class RobustLinearRegression(RobustRegressor):
     """Linear regression with the least worst-case squared or absolute error over a ball.
 
@@ -481,14 +467,8 @@ class RobustLinearRegression(RobustRegressor):
 
     Parameters
     ----------
-    radius : float or "cv"
-        How far the data may move: a bound on the transport cost, the square of a distance if the
-        cost is "squared". "cv" chooses it by cross-validation.
     loss : "squared" or "absolute"
         The squared loss needs the squared cost: under a norm its worst case is infinite.
-    cost : "squared", "l1", "l2", "linf" or a ground cost
-        The cost of a move of the features: the square of its length, or a norm of it. A ground cost
-        with weights for the features, such as `costs.SquaredEuclidean(weights="standardize")`.
     labels : "fixed" or "uncertain"
         Whether the adversary moves the targets too, at the cost of a move of a feature.
 
@@ -504,26 +484,8 @@ class RobustLinearRegression(RobustRegressor):
     [ 1.08 -1.06  0.07] 1.90, 0.91
     """
 
-    def __init__(
-        self,
-        radius: float | Literal["cv"] = 0.1,
-        *,
-        loss: LossName = "squared",
-        cost: CostName | GroundCost = "squared",
-        labels: Labels = "fixed",
-        fit_intercept: bool = True,
-        radii: Any = None,
-        cv: Any = 5,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.radius = radius
-        self.loss = loss
-        self.cost = cost
-        self.labels = labels
-        self.fit_intercept = fit_intercept
-        self.radii = radii
-        self.cv = cv
-        self.n_jobs = n_jobs
+    loss: LossName = "squared"
+    cost: CostName | GroundCost = "squared"
 
     def _loss(self, target: Any, score: Any) -> Any:
         return LOSSES[checks.choice("loss", self.loss, LOSSES)](target - score)
@@ -532,6 +494,7 @@ class RobustLinearRegression(RobustRegressor):
         return ("squared",) if self.loss == "squared" else tuple(COSTS)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RobustQuantileRegressor(RobustRegressor):
     """Linear regression of a quantile with the least worst-case pinball loss over a ball.
 
@@ -540,14 +503,8 @@ class RobustQuantileRegressor(RobustRegressor):
 
     Parameters
     ----------
-    radius : float or "cv"
-        How far the data may move: a bound on the transport cost. "cv" chooses it by
-        cross-validation.
     quantile : float
         Between 0 and 1; 0.5 is the median.
-    cost : "l2", "l1", "linf", "squared" or a ground cost
-        The cost of a move of the features: a norm of it, or the square of its length. A ground cost
-        with weights for the features, such as `costs.Norm(1, weights="standardize")`.
     labels : "fixed" or "uncertain"
         Whether the adversary moves the targets too, at the cost of a move of a feature.
 
@@ -562,26 +519,7 @@ class RobustQuantileRegressor(RobustRegressor):
     0.90 of the targets lie below
     """
 
-    def __init__(
-        self,
-        radius: float | Literal["cv"] = 0.1,
-        *,
-        quantile: float = 0.5,
-        cost: CostName | GroundCost = "l2",
-        labels: Labels = "fixed",
-        fit_intercept: bool = True,
-        radii: Any = None,
-        cv: Any = 5,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.radius = radius
-        self.quantile = quantile
-        self.cost = cost
-        self.labels = labels
-        self.fit_intercept = fit_intercept
-        self.radii = radii
-        self.cv = cv
-        self.n_jobs = n_jobs
+    quantile: float = 0.5
 
     def _loss(self, target: Any, score: Any) -> Any:
         hint = "0.5 is the median"
