@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.evaluation.report import COLUMNS
 from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe
 
 
@@ -354,10 +353,11 @@ def test_an_advantage_needs_two_decisions(portfolio):
 
 def test_frame_has_a_row_for_each_method_and_set(portfolio):
     pytest.importorskip("pandas")
-    frame = wdro.compare(portfolio[0], methods=("erm", "exact")).to_frame()
+    report = wdro.compare(portfolio[0], methods=("erm", "exact"))
+    frame = report.to_frame()
     assert list(frame["method"]) == ["erm", "exact"]
     assert (frame["cvar95"] >= frame["mean"]).all()
-    assert list(frame.columns) == [column.key for column in COLUMNS]
+    assert list(frame.columns) == [column.key for column in report.columns]
 
 
 def test_the_file_has_all_digits(portfolio, tmp_path):

@@ -33,16 +33,8 @@ if TYPE_CHECKING:
 
 
 REFUSED, FAILED, NOT_RUN = "refused", "failed", "not run"
-STATUSES: dict[type[Exception], str] = {
-    SolverError: FAILED,
-    FloatingPointError: FAILED,
-    np.linalg.LinAlgError: FAILED,
-    MissingRuleError: REFUSED,
-    ValueError: REFUSED,
-}
-"""Errors that are an answer of the library, and the status of a solve that ends with one."""
-
-
+FAILURES = (SolverError, FloatingPointError, np.linalg.LinAlgError)
+REFUSALS = (MissingRuleError, ValueError)
 BAR_DELAY = 3.0
 """Seconds until a progress bar shows."""
 
@@ -60,11 +52,12 @@ def attempt(problem: Problem, arguments: Mapping[str, Any]) -> Solution | Failur
     """Solve; a refusal by the library or a failed solver is an answer, other errors are raised."""
     try:
         problem.solve(**arguments)
-    except tuple(STATUSES) as error:
-        status = next(status for kind, status in STATUSES.items() if isinstance(error, kind))
-        if status == REFUSED and not raised_here(error):
+    except FAILURES as error:
+        return Failure(FAILED, " ".join(str(error).split()), error)
+    except REFUSALS as error:
+        if not raised_here(error):
             raise
-        return Failure(status, " ".join(str(error).split()), error)
+        return Failure(REFUSED, " ".join(str(error).split()), error)
     assert problem.solution is not None
     return problem.solution
 
@@ -82,12 +75,6 @@ def solve_bar(title: str, count: int, options: Mapping[str, Any]) -> Any:
     """A bar over several solves, unless `progress=False` or `verbose=True` is among the options."""
     show = options.get("progress", True) and not options.get("verbose", False)
     return progress_bar(title, count, unit="solve", show=bool(show), delay=BAR_DELAY)
-
-
-def radius_and_gap(radius: float, answer: Solution | Failure) -> str:
-    """The text at the end of a progress bar: the radius, and the gap where there is one."""
-    gap = None if isinstance(answer, Failure) else answer.relative_gap
-    return f"radius {radius:.3g}" + ("" if gap is None else f", gap {gap:.1e}")
 
 
 def was_interrupted(solution: Solution) -> bool:
@@ -119,8 +106,8 @@ def warm_arguments(
 
 
 @contextmanager
-def decision_kept(problem: Problem) -> Iterator[None]:
-    """Give the problem back the decision it had; one that had none keeps the last."""
+def keep_decision(problem: Problem) -> Iterator[None]:
+    """Restore the decision of the problem at the end; a problem without one keeps the last."""
     layout, names = problem._model.feasible.layout, ("value", "status", "solution", "_decided")
     before = {name: getattr(problem, name) for name in names}
     if problem._decided is None and any(v.value is None for v in layout.variables):
@@ -194,8 +181,8 @@ def _by_parameter(problem: Problem, test: Mapping[str, Any]) -> bool:
     names = [parameter.name() for parameter in problem.uncertain_parameters()]
     if any(isinstance(value, Mapping) for value in test.values()):
         return False
-    every, some = (kind(key in names for key in test) for kind in (all, any))
-    return every or (some and len(names) > 1)
+    matches = [key in names for key in test]
+    return all(matches) or (any(matches) and len(names) > 1)
 
 
 # ------------------------------

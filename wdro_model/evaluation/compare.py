@@ -13,7 +13,7 @@ from wdro_model.evaluation.attempts import (
     attempt,
     check_radii,
     check_solving,
-    decision_kept,
+    keep_decision,
     named_scenarios,
     radius_labels,
     solve_bar,
@@ -35,7 +35,7 @@ Methods = str | Iterable[str] | Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Request:
-    """One solve of a comparison."""
+    """A solve of a comparison."""
 
     label: str
     problem: Problem
@@ -48,30 +48,6 @@ class Request:
     @property
     def radius(self) -> float:
         return 0.0 if self.arguments["method"] == "erm" else self.problem.radius
-
-
-@dataclass(frozen=True, eq=False)
-class Compared:
-    """The arguments that a report was computed from."""
-
-    problem: Problem
-    methods: Mapping[str, Mapping[str, Any]]
-    test: Mapping[str, Any]
-    rounded: bool
-    warm: bool
-    options: Mapping[str, Any]
-
-    def at_radii(self, radii: Iterable[float], progress: bool) -> Report:
-        """The same comparison at other radii."""
-        return compare(
-            self.problem,
-            self.methods,
-            self.test or None,
-            radii,
-            rounded=self.rounded,
-            warm=self.warm,
-            **{**self.options, "progress": progress},
-        )
 
 
 @one_thread_at_a_time
@@ -126,14 +102,14 @@ def compare(
     """
     if not hasattr(problem, "with_radius"):
         raise TypeError(f"compare needs a wdro Problem first, got {type(problem).__name__}.")
-    methods = labelled_methods(methods)
-    requests = list(requested_solves(problem, methods, radii, options))
+    labelled = arguments_by_label(methods)
+    requests = list(requested_solves(problem, labelled, radii, options))
     sets = named_scenarios(problem, test)
     if rounded:
         refuse_rounding(problem)
     entries: list[Judged | Refused] = []
     errors: list[Exception] = []
-    with decision_kept(problem), solve_bar("compare", len(requests), options) as bar:
+    with keep_decision(problem), solve_bar("compare", len(requests), options) as bar:
         waiting = iter(requests)
         try:
             last: Solution | None = None
@@ -166,8 +142,8 @@ def compare(
         for other in others:
             first.add_note(str(other))
         raise first
-    source = Compared(problem, methods, sets, rounded, warm, options)
-    return Report(tuple(entries), (TRAINING, *sets), source)
+    given = {"methods": labelled, "test": sets or None, "rounded": rounded, "warm": warm, **options}
+    return Report(tuple(entries), (TRAINING, *sets), problem, given)
 
 
 def judge(
@@ -213,20 +189,19 @@ def requested_solves(
             yield Request(f"{label}, radius {text}", twin, plan, k > 0, label)
 
 
-def labelled_methods(methods: Methods) -> dict[str, Mapping[str, Any]]:
+def arguments_by_label(methods: Methods) -> dict[str, Mapping[str, Any]]:
     """Arguments of `solve` by label."""
+    if isinstance(methods, str):
+        return {methods: {}}
     if isinstance(methods, Mapping):
-        wrong = not all(isinstance(arguments, Mapping) for arguments in methods.values())
-    else:
-        listed = isinstance(methods, Iterable) and not is_frame(methods)
-        methods = [methods] if isinstance(methods, str) else list(methods) if listed else methods
-        wrong = not listed or not all(isinstance(name, str) for name in methods)
-    if wrong:
-        shown = f"{methods!r:.60}"
-        raise ValueError(
-            f"methods must be a list of method names or a dict {{label: arguments}}, got {shown}; "
-            "write methods=('erm', 'exact'). Held-out scenarios are test={parameter: array}."
-        )
-    if isinstance(methods, Mapping):
-        return {str(label): arguments for label, arguments in methods.items()}
-    return {name: {} for name in methods}
+        if all(isinstance(arguments, Mapping) for arguments in methods.values()):
+            return {str(label): arguments for label, arguments in methods.items()}
+    elif isinstance(methods, Iterable) and not is_frame(methods):
+        methods = list(methods)
+        if all(isinstance(name, str) for name in methods):
+            return {name: {} for name in methods}
+    raise ValueError(
+        f"methods must be a list of method names or a dict {{label: arguments}}, got "
+        f"{methods!r:.60}; write methods=('erm', 'exact'). Held-out scenarios are "
+        "test={parameter: array}."
+    )

@@ -14,9 +14,8 @@ from wdro_model.evaluation.attempts import (
     Failure,
     attempt,
     check_radii,
-    decision_kept,
+    keep_decision,
     named_scenarios,
-    radius_and_gap,
     radius_labels,
     solve_bar,
     warm_arguments,
@@ -259,7 +258,7 @@ def radius_path(
     names = coordinate_names(problem)
     answers: list[tuple[float, Solution | Failure]] = []
     last: Solution | None = None
-    with decision_kept(problem), solve_bar("path", len(values), options) as bar:
+    with keep_decision(problem), solve_bar("path", len(values), options) as bar:
         current = problem
         try:
             for radius in values:
@@ -268,7 +267,9 @@ def radius_path(
                 if last is None or last.compilation != Compilation.AGAIN:
                     arguments = warm_arguments(current, {**options, "method": method}, last)
                 answer = attempt(current, arguments)
-                bar.set_postfix_str(radius_and_gap(radius, answer), refresh=False)
+                gap = None if isinstance(answer, Failure) else answer.relative_gap
+                text = f"radius {radius:.3g}" + ("" if gap is None else f", gap {gap:.1e}")
+                bar.set_postfix_str(text, refresh=False)
                 bar.update()
                 if isinstance(answer, Failure):
                     if last is None:

@@ -24,61 +24,58 @@ from wdro_model.evaluation.statistics import Advantage, Difference, LossStatisti
 from wdro_model.solve.certify import Solution
 
 if TYPE_CHECKING:
-    from wdro_model.evaluation.compare import Compared
+    from wdro_model.problem import Problem
 
 PROMISE_TOLERANCE = 1e-6
 """Relative excess, of the promise's size plus the losses' deviation, up to which it is kept."""
 
 
-COLUMNS = (
-    Column("method", "The method, or the label it was given.", word=True),
-    Column("radius", "The radius of the Wasserstein ball it was solved with; 0 for ERM."),
-    Column("scenarios", "The data that the decision is judged on.", word=True),
-    Column("promise", "The optimal value of the method: what it says the mean loss will be."),
-    Column("mean", "The mean loss."),
-    Column("standard_error", "Standard error of the mean.", "error", ".2g"),
-    Column(
-        "excess",
-        "The mean loss minus the promise: positive where the method promised too much.",
-        "mean - promise",
-        "+.3g",
-    ),
-    Column("kept", "Was the mean loss at most what was promised?", "kept?", word=True),
-    Column("deviation", "The standard deviation of the losses."),
+METHOD = Column("method", "The method, or the label it was given.", word=True)
+SCENARIOS = Column("scenarios", "The data that the decision is judged on.", word=True)
+QUANTILES = (
     Column("q05", "The quantile that 5% of the losses lie below.", "5%"),
     Column("q25", "The quantile that 25% of the losses lie below.", "25%"),
     Column("median", "Half of the losses lie below."),
     Column("q75", "The quantile that 75% of the losses lie below.", "75%"),
     Column("q95", "The quantile that 95% of the losses lie below.", "95%"),
-    Column("cvar95", "CVaR at 95%: the mean of the worst 5% of the losses."),
-    Column("worst", "The largest loss."),
-    Column(
-        "status",
-        'How the solve ended: "optimal", "stationary" (convexity not known), "user_limit" (a limit '
-        'came first), "rounded" (the discrete decision next to it), or "refused" (see below).',
-        word=True,
-    ),
-    Column("gap", "A bound on value minus optimum, where the method proves one.", form=".2g"),
-    Column("relative_gap", "The gap as a fraction of the value.", form=".2g"),
-    Column("seconds", "Time of the solve; at further radii, from the decision before.", form=".3g"),
 )
-"""The columns of a report."""
-RISK_COLUMNS = {
-    "promise": (
-        Column("promise", "The optimal value of the method: what it says the risk will be."),
-        Column("risk", "The objective on the scenarios, risk measures being those of them."),
-    ),
-    "excess": (
+RISK = Column("risk", "The objective on the scenarios, risk measures being those of them.")
+"""The column of the objective, where it is not the mean loss."""
+
+
+def report_columns(measure: str) -> tuple[Column, ...]:
+    """The columns of a report whose promises are about the "mean" loss, or about the "risk"."""
+    loss = "mean loss" if measure == "mean" else measure
+    excess = f"The {loss} minus the promise: positive where the method promised too much."
+    return (
+        METHOD,
+        Column("radius", "The radius of the Wasserstein ball it was solved with; 0 for ERM."),
+        SCENARIOS,
+        Column("promise", f"The optimal value of the method: its prediction of the {loss}."),
+        *((RISK,) if measure == "risk" else ()),
+        Column("mean", "The mean loss."),
+        Column("standard_error", "Standard error of the mean.", "error", ".2g"),
+        Column("excess", excess, f"{measure} - promise", "+.3g"),
+        Column("kept", f"Whether the {loss} was at most the promise.", "kept?", word=True),
+        Column("deviation", "The standard deviation of the losses."),
+        *QUANTILES,
+        Column("cvar95", "CVaR at 95%: the mean of the worst 5% of the losses."),
+        Column("worst", "The largest loss."),
         Column(
-            "excess",
-            "The risk minus the promise: positive where the method promised too much.",
-            "risk - promise",
-            "+.3g",
+            "status",
+            'How the solve ended: "optimal", "stationary" (convexity not known), "user_limit" (a '
+            'limit came first), "rounded" (the discrete decision next to it), or "refused" (see '
+            "below).",
+            word=True,
         ),
-    ),
-    "kept": (Column("kept", "Was the risk at most what was promised?", "kept?", word=True),),
-}
-"""Columns that replace some of these where the objective has a CVaR."""
+        Column("gap", "A bound on value minus optimum, where the method proves one.", form=".2g"),
+        Column("relative_gap", "The gap as a fraction of the value.", form=".2g"),
+        Column(
+            "seconds", "Time of the solve; at further radii, from the decision before.", form=".3g"
+        ),
+    )
+
+
 PRINTED_COLUMNS = (
     *("method", "scenarios", "promise", "risk", "mean", "standard_error", "excess", "kept"),
     *("deviation", "median", "cvar95", "worst", "status", "seconds"),
@@ -232,18 +229,18 @@ class Report(Tabular):
     """In the order of the methods."""
     scenario_sets: tuple[str, ...]
     """The names of the scenario sets, "training" first."""
-    source: Compared | None = field(default=None, compare=False)
-    """The comparison behind the report, for further radii; it is not pickled."""
+    problem: Problem | None = field(default=None, compare=False)
+    """The problem that was compared, for further radii; it is not pickled."""
+    arguments: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """The other arguments of the comparison; not pickled."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns; the risk has one only where it is not the mean."""
-        if not any(judged.has_risk for judged in self.methods):
-            return COLUMNS
-        return tuple(c for column in COLUMNS for c in RISK_COLUMNS.get(column.key, (column,)))
+        return report_columns("risk" if any(j.has_risk for j in self.methods) else "mean")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "source": None}
+        return {**self.__dict__, "problem": None, "arguments": {}}
 
     @property
     def methods(self) -> tuple[Judged, ...]:
@@ -362,14 +359,7 @@ class Report(Tabular):
         >>> "<title>Prices</title>" in page, 'type="range"' in page
         (True, True)
         """
-        along_radii = self
-        if radii is not None and self.source is None:
-            raise ValueError(
-                "this report has no problem to solve at other radii, as it was not made by compare "
-                "or was read from a file; call compare(problem, ..., radii=[...])."
-            )
-        if radii is not None and self.source is not None:
-            along_radii = self.source.at_radii(radii, progress)
+        along_radii = self if radii is None else self._at_radii(radii, progress)
         notes = [
             f"{judged.name}: {note}" for judged in self.methods for note in judged.solution.notes
         ]
@@ -389,12 +379,23 @@ class Report(Tabular):
         }
         return write_text(page(title, sections), path)
 
+    def _at_radii(self, radii: Iterable[float], progress: bool) -> Report:
+        """The same comparison at other radii."""
+        from wdro_model.evaluation.compare import compare
+
+        if self.problem is None:
+            raise ValueError(
+                "this report has no problem to solve at other radii, as it was not made by compare "
+                "or was read from a file; call compare(problem, ..., radii=[...])."
+            )
+        return compare(self.problem, radii=radii, **{**self.arguments, "progress": progress})
+
     def _explorer(self, report: Report) -> str:
         """The slider over the radii, which starts at that of `report`; empty for one radius."""
-        if self.source is None:
+        if self.problem is None:
             return ""
         start = next((judged.radius for judged in report.methods if judged.radius > 0), 0.0)
-        explorer = Explorer(self.source.problem, self.methods, self.scenario_sets, start)
+        explorer = Explorer(self.problem, self.methods, self.scenario_sets, start)
         return explorer.html() if len(explorer.radii) > 1 else ""
 
     def _paired(self) -> str:
