@@ -23,22 +23,29 @@ from numpy.typing import ArrayLike
 
 from wdro_model.display.tables import Facts, brief, counted, facts_html, facts_lines
 from wdro_model.errors import ConvexityWarning, InfeasibleError
-from wdro_model.model import Memory, Model, RobustModel
+from wdro_model.model import Memory, Model, RobustModel, compiled
 from wdro_model.model.compiled import refuse_empty_set, refuse_missing_values
 from wdro_model.model.declared import (
     ReadOnly,
     check_ambiguity,
     check_assumption,
     check_constraints,
+    compiled_loss,
 )
 from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
+from wdro_model.model.same_labels import refuse_other_labels
 from wdro_model.model.sharing import alone, locks_of, one_thread_at_a_time
-from wdro_model.model.uncertain_constraints import refuse_unpaired
+from wdro_model.model.uncertain_constraints import (
+    declared_constraint,
+    has_measures,
+    refuse_unpaired,
+    uncertain_in,
+)
 from wdro_model.objectives.least_thresholds import risk_on
 from wdro_model.sets.deadlines import deadline, seconds_left
 from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
-from wdro_model.solve.constraint_programs import declared_model, explained
+from wdro_model.solve.constraints import explain_infeasibility, written_row
 from wdro_model.solve.explain import explain, model_rows
 from wdro_model.solve.notes import refuse_undefined, refuse_wrong_loss
 from wdro_model.solve.options import (
@@ -48,13 +55,14 @@ from wdro_model.solve.options import (
     SolveOptions,
     check_solver,
     check_time_limit,
+    user_start,
     with_time_limit,
 )
-from wdro_model.solve.start import user_start
 from wdro_model.solve.true_risk import known_robust_value
 from wdro_model.solvers import Solver
 from wdro_model.solvers.features import Feature, has_features
 from wdro_model.uncertainty.ambiguity import WassersteinBall
+from wdro_model.uncertainty.costs.norm_costs import cost_on
 from wdro_model.uncertainty.joint import JointSamples, as_rows
 from wdro_model.uncertainty.parameter import UncertainParameter
 
@@ -72,7 +80,7 @@ class HasMultiplier(Protocol):
     dual_value: Any
 
 
-WRITTEN = 120
+MAX_OBJECTIVE_TEXT = 120
 """Characters of an objective that are shown."""
 
 
@@ -81,13 +89,13 @@ class Problem:
 
         min over x in X of  sup { E_Q f(x, xi) : W_c(Q, empirical distribution) <= radius }
 
-    With `cp.Maximize` the least expected value over the ball is maximised. What is reported has the
-    sign of the objective as it was written: `value`, `losses` and the rest are then of rewards.
+    With `cp.Maximize` the least expected value over the ball is maximised, and `value`, `losses`
+    and all other results are rewards: they have the sign of the objective as it was written.
 
-    What a problem is built from is read-only; `with_radius` and `with_samples` give twins, which
-    share the variables but have decisions of their own. `losses`, `evaluate`, `robust_value`,
-    `worst_case` and `round` judge the decision that the last solve (or `round`) of the problem they
-    are called on has found, whichever problem was solved since. Before its first solve, and for
+    The parts of a problem are read-only; `with_radius` and `with_samples` give twins, which share
+    the variables but have decisions of their own. `losses`, `evaluate`, `robust_value`,
+    `worst_case` and `round` judge the decision of the problem they are called on: the one of its
+    last solve or `round`, whichever problem was solved since. Before its first solve, and for
     variables whose value was set since by hand or by a CVXPY problem, it is `variable.value`.
 
     Parameters
@@ -99,7 +107,7 @@ class Problem:
     ambiguity : WassersteinBall, optional
         How far the data may move, and at what cost. Without it the problem is ERM.
     assume_convex : bool
-        Your word that the loss is convex in the decision, where CVXPY's rules cannot see it.
+        Pass True if you know that the loss is convex in the decision and CVXPY cannot see it.
 
     Examples
     --------
@@ -176,19 +184,19 @@ class Problem:
             FrankWolfe, QuasiNewton, MomentumFrankWolfe, Aggregation, Conic, Simplicial or
             BranchAndBound; or the name of a conic solver, such as "CLARABEL".
         time_limit : float, optional
-            Seconds for the whole call. What is known by then comes back with the status
-            "user_limit": the best decision so far, the start, or some feasible one.
+            Seconds for the whole call, after which the best decision so far, the start or some
+            feasible decision comes back with the status "user_limit".
         epsilon, sigma : float, optional
             Smoothing temperature and standard deviation of the reference Gaussian.
         integration : str, optional
             How the inner integral is computed: "closed_form", "separable", "low_rank", "norms",
             "cells", "conditional", "tilted" or "gaussian"; by default the first that applies.
         dual : "exact" or "vertex", optional
-            How the dual variable is found: minimised at each decision, or by the paper's steps.
+            The dual variable is minimised at each decision, or follows the paper's steps.
         seed : int
-            Random numbers depend on it alone; nothing global is touched.
+            Seed of all random numbers; nothing global is touched.
         start : dict {variable: value} or Solution, optional
-            Where a Frank-Wolfe method begins; a point of the feasible set.
+            A feasible decision at which a Frank-Wolfe method begins.
         relax : bool
             Minimise over the convex hull of the feasible points where variables are integer.
         verbose, progress : bool
@@ -214,30 +222,33 @@ class Problem:
         TypeError: unknown option 'epsilom'. Did you mean 'epsilon'? ...
         """
         if unknown:
-            Options.of(unknown)
+            Options.from_keywords(unknown)
         checked = Options(epsilon, sigma, integration, dual, seed, start, relax, verbose, progress)
         with deadline(check_time_limit(time_limit)), alone(self._locks):
             return self._solve(method, solver, checked)
 
     def _solve(self, method: Method, solver: Solver | str | None, checked: Options) -> float:
         """Solve with arguments that were checked, in the time that is left."""
-        model, method = self._current_model(), checked.method(method, self.radius)
-        model = model.empirical() if method == "erm" else model
-        # A solve that fails leaves the variables alone.
-        with model.feasible.layout.holding():
+        model, method = self._model_of(method, checked)
+        with model.feasible.layout.holding():  # a solve that fails leaves the variables alone
             model.remember("gradient of a callable loss", lambda: refuse_wrong_loss(model))
             if method != "erm":
                 refuse_undefined(model)
             chosen = plan(model, method, check_solver(solver), checked.relax)
-            if seconds_left() is not None:
-                chosen = replace(chosen, solver=with_time_limit(chosen.solver, seconds_left()))
+            run = with_time_limit(chosen.solver, seconds_left())
+            chosen = replace(chosen, solver=run)
             self.value = self.status = self.solution = self._decided = None
             try:
-                solution = STAGES[chosen.stage](model, chosen, chosen.solver, checked)
+                solution = STAGES[chosen.stage](model, chosen, run, checked)
             except InfeasibleError as error:
-                raise (explained(model, error) if model.feasible.uncertain else error) from None
-            if method == "auto" and solver is None and not checked.relax:
-                solution = self._whole(model, solution)
+                if not model.feasible.uncertain:
+                    raise error from None
+                raise explain_infeasibility(model, error) from None
+            smoothed = solution.method == "smoothed" and method == "auto" and solver is None
+            if smoothed and model.feasible.is_integer and not checked.relax:
+                from wdro_model.evaluation.discrete import rounded_solution
+
+                solution = rounded_solution(self, solution)[0]
             if method != "erm":
                 refuse_undefined(model, solution.everything)
         solution = solution.turned() if model.maximise else solution
@@ -259,7 +270,7 @@ class Problem:
         solver: Solver | str | None = None,
         **options: Unpack[SolveOptions],
     ) -> str:
-        """What would be solved, how, and why: loss, data, ball, feasible set, formula, solver.
+        """A text on the problem that would be solved: loss, data, ball, formula, solver, and why.
 
         Examples
         --------
@@ -281,9 +292,8 @@ class Problem:
         because      an exact counterpart is known
         ...
         """
-        checked = Options.of(options)
-        model, method = self._current_model(), checked.method(method, self.radius)
-        model = model.empirical() if method == "erm" else model
+        checked = Options.from_keywords(options)
+        model, method = self._model_of(method, checked)
         chosen = plan(model, method, check_solver(solver), checked.relax)
         return explain(model, chosen, checked, self.solution)
 
@@ -292,21 +302,15 @@ class Problem:
     def losses(self, scenarios: Any = None, decision: Any = None) -> np.ndarray:
         """f(x, scenario) for each scenario: {parameter or name: array}, an array, or the samples.
 
-        Of this problem's decision, of another {variable: value}, or of a solution. With
+        decision: {variable: value} or a solution, in place of this problem's own decision. With
         `cp.Maximize` these are the values of the objective, of which large ones are good. Risk
-        measures in it are replaced by what they measure: of cvar(loss) it is the loss.
+        measures are replaced by their argument: of cvar(loss) it is the loss.
 
         Examples
         --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [3.0, 1.0]])
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1])
-        >>> round(problem.solve(), 2)
-        1.33
-        >>> problem.losses().round(3)                                # on the samples
-        array([2., 1., 1.])
-        >>> problem.losses([[4.0, 5.0]], decision={x: [0.5, 0.5]})   # another, elsewhere
+        >>> problem.losses(decision={x: [0.0, 1.0]})                     # on the samples
+        array([2., 1.])
+        >>> problem.losses([[4.0, 5.0]], decision={x: [0.5, 0.5]})       # elsewhere
         array([4.5])
         """
         from wdro_model.evaluation.statistics import outcome_of
@@ -318,22 +322,15 @@ class Problem:
     def evaluate(self, scenarios: Any = None, decision: Any = None) -> LossStatistics:
         """Mean, spread and tail of the losses on scenarios, or on the samples; and the risk.
 
-        Of this problem's decision, of another {variable: value}, or of a solution. The risk is the
-        objective with its risk measures on these scenarios, the mean where it has none.
+        decision: {variable: value} or a solution, in place of this problem's own decision. The risk
+        is the objective with its risk measures on these scenarios, the mean where it has none.
 
         Examples
         --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [3.0, 1.0]])
-        >>> ball = wdro.WassersteinBall(0.5)
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
-        >>> round(problem.solve(), 2)
-        2.04
         >>> held_out = [[2.0, 3.0], [4.0, 3.0], [2.0, 2.0]]
-        >>> statistics = problem.evaluate(held_out)
+        >>> statistics = problem.evaluate(held_out, decision={x: [0.5, 0.5]})
         >>> print(f"mean {statistics.mean:.3f}, worst {statistics.worst:.3f}")
-        mean 2.667, worst 3.053
+        mean 2.667, worst 3.500
         """
         from wdro_model.evaluation.statistics import constraint_values, outcome_of
 
@@ -349,22 +346,15 @@ class Problem:
 
         Examples
         --------
-        >>> import cvxpy as cp, numpy as np, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [3.0, 1.0]])
-        >>> ball = wdro.WassersteinBall(0.25)
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
-        >>> print(f"{problem.robust_value({x: [0.5, 0.5]}):.4f}")
-        2.0202
-        >>> print(f"{5 / 3 + np.sqrt(0.25) * np.sqrt(0.5):.4f}")
-        2.0202
+        >>> print(f"{problem.robust_value({x: [0.5, 0.5]}):.4f}, {1.5 + np.sqrt(0.5):.4f}")
+        2.2071, 2.2071
         """
         model = self._current_model()
         x = self._decision(decision)
         if model.radius == 0 or not isinstance(model, RobustModel):
             return model.sign * risk_on(model, x, model.rows, model.shares.probabilities)
-        found = known_robust_value(model, x)
-        return None if found is None else model.sign * found
+        value = known_robust_value(model, x)
+        return None if value is None else model.sign * value
 
     @one_thread_at_a_time
     def worst_case(
@@ -374,33 +364,29 @@ class Problem:
     ) -> WorstCase:
         """The adversarial distribution at the decision: scenarios, weights, transport cost.
 
-        Of the objective, or of an uncertain constraint of the problem: the distribution that comes
-        closest to violating it. Its expected loss is then the left-hand side minus the right one,
-        in the entry of a vector where that is largest.
+        For an uncertain constraint it is the distribution that comes closest to violating it. Its
+        expected loss is then the left-hand side minus the right one, in the entry of a vector where
+        that is largest.
 
         Parameters
         ----------
         method
             "exact" for the extremal distribution, where an exact formula is known, "smoothed"
             for draws of the smoothed problem's adversary after solve(method="smoothed"); by default
-            the one that goes with the last solve. Or a constraint.
+            the one of the last solve. Or a constraint.
         decision
-            {variable: value} or a solution, instead of this problem's own; only "exact".
+            {variable: value} or a solution, instead of this problem's own; only for "exact".
 
         Examples
         --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
-        >>> ball = wdro.WassersteinBall(0.02)
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
-        >>> round(problem.solve(), 2)
+        >>> nearby = problem.with_radius(0.02)
+        >>> round(nearby.solve(), 2)
         1.6
-        >>> adversary = problem.worst_case()
+        >>> adversary = nearby.worst_case()
         >>> adversary.scenarios[price].round(2)              # every price 0.1 higher
         array([[1.1, 2.1],
                [2.1, 1.1]])
-        >>> print(f"{adversary.transport_cost:.3f} of {problem.radius}")
+        >>> print(f"{adversary.transport_cost:.3f} of {nearby.radius}")
         0.020 of 0.02
         """
         from wdro_model.evaluation.worst_case import constraint_worst_case, find_worst_case
@@ -408,8 +394,8 @@ class Problem:
         model, x = self._current_model(), self._decision(decision)
         if isinstance(method, HasMultiplier):
             return constraint_worst_case(model, x, method)
-        found = find_worst_case(model, x, self._solution_at(x), method)
-        return replace(found, expected_loss=model.sign * found.expected_loss)
+        worst = find_worst_case(model, x, self._solution_at(x), method)
+        return replace(worst, expected_loss=model.sign * worst.expected_loss)
 
     @one_thread_at_a_time
     def path(
@@ -430,12 +416,8 @@ class Problem:
 
         Examples
         --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [1.2, 1.4]])
-        >>> ball = wdro.WassersteinBall(1.0)
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
-        >>> path = problem.path([0.0, 1.0, 100.0])
+        >>> dearer = problem.with_samples([[1.0, 2.0], [1.2, 1.4]])
+        >>> path = dearer.path([0.0, 1.0, 100.0])
         >>> for solution in path.solutions:
         ...     print(f"{solution.value:.2f}", solution.decision[x].round(2))
         1.10 [1. 0.]
@@ -460,7 +442,6 @@ class Problem:
 
         Examples
         --------
-        >>> import cvxpy as cp, networkx as nx, numpy as np, wdro_model as wdro
         >>> tree = wdro.sets.SpanningTree(nx.complete_graph(4))
         >>> x = cp.Variable(tree.dimension)
         >>> cost = wdro.UncertainParameter(6, samples=[[1.0, 2, 2, 2, 2, 1], [1.0, 1, 3, 1, 3, 2]])
@@ -468,10 +449,10 @@ class Problem:
         >>> problem = wdro.Problem(cp.Minimize(cost @ x), [wdro.In(x, tree)], ball)
         >>> round(problem.solve(), 2)
         7.13
-        >>> found = problem.round()
+        >>> rounded = problem.round()
         >>> tree.selected(x.value)
         [(0, 1), (0, 2), (2, 3)]
-        >>> print(f"{found.fractional_value:.3f} in the hull, {found.value:.3f} for one tree")
+        >>> print(f"{rounded.fractional_value:.3f} in the hull, {rounded.value:.3f} for one tree")
         7.131 in the hull, 7.464 for one tree
         """
         from wdro_model.evaluation.discrete import round_decision
@@ -484,13 +465,8 @@ class Problem:
 
         Examples
         --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x, level = cp.Variable(2, nonneg=True, name="x"), cp.Variable(name="level")
-        >>> price = wdro.UncertainParameter(2, "price", samples=[[1.0, 2.0], [2.0, 1.0]])
-        >>> loss = cp.maximum(price @ x, level)
-        >>> problem = wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1, level >= 1])
-        >>> sorted(variable.name() for variable in problem.variables())
-        ['level', 'x']
+        >>> problem.variables() == [x]
+        True
         """
         return list(self._model.feasible.layout.user_variables)
 
@@ -499,13 +475,8 @@ class Problem:
 
         Examples
         --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, "price", samples=[[1.0, 2.0], [2.0, 1.0]])
-        >>> toll = wdro.UncertainParameter(2, "toll", samples=[[0.1, 0.2], [0.3, 0.1]])
-        >>> problem = wdro.Problem(cp.Minimize((price + toll) @ x), [cp.sum(x) == 1])
-        >>> [parameter.name() for parameter in problem.uncertain_parameters()]
-        ['price', 'toll']
+        >>> problem.uncertain_parameters() == [price]
+        True
         """
         return list(self._model.parameters)
 
@@ -521,15 +492,10 @@ class Problem:
 
         Examples
         --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
-        >>> ball = wdro.WassersteinBall(0.02)
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
-        >>> print(f"{problem.solve():.2f}, {problem.with_radius(0.5).solve():.2f}")
-        1.60, 2.00
+        >>> print(f"{problem.solve():.2f}, {problem.with_radius(0.02).solve():.2f}")
+        2.21, 1.60
         >>> problem.radius
-        0.02
+        1.0
         """
         if self.ambiguity is None:
             raise ValueError("the problem has no ambiguity set; pass ambiguity= when it is built.")
@@ -542,7 +508,7 @@ class Problem:
     ) -> Problem:
         """The same problem on other data: variables, sets and the compiled loss are shared.
 
-        What is read off the data, such as weights="standardize", is read off the new samples. The
+        Settings that depend on the data, such as weights="standardize", follow the new samples. The
         parameters keep the samples that they were declared with.
 
         Parameters
@@ -551,23 +517,18 @@ class Problem:
             `{parameter: (N, *shape)}`, or the bare array if there is one parameter; checked as
             when the parameters are declared. Names of parameters do for keys.
         rows
-            Instead of samples, which of the problem's own to use: indices, in any order and also
+            Instead of samples, the rows of the problem's own to use: indices, in any order and also
             more than once, or booleans. They are copied only if the method has to see each row.
         probabilities
-            Of these samples, (N,); alone, of the problem's own. By default new samples have equal
-            ones, and rows of the problem's own keep theirs, rescaled.
+            The probabilities of these samples, (N,); alone, of the problem's own. By default new
+            samples have equal ones, and rows of the problem's own keep theirs, rescaled.
 
         Examples
         --------
-        >>> import cvxpy as cp, wdro_model as wdro
-        >>> x = cp.Variable(2, nonneg=True)
-        >>> price = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0], [3.0, 1.0]])
-        >>> ball = wdro.WassersteinBall(0.02)
-        >>> problem = wdro.Problem(cp.Minimize(price @ x), [cp.sum(x) == 1], ball)
         >>> print(f"{problem.with_samples([[2.0, 2.0], [1.5, 3.0]]).solve():.2f}")
-        1.89
-        >>> print(f"{problem.with_samples(rows=[0, 1]).solve():.2f}")  # without the third
-        1.60
+        2.55
+        >>> print(f"{problem.with_samples(rows=[0]).solve():.2f}")       # without the second
+        2.00
         """
         model = self._model
         if samples is None and rows is None and probabilities is not None:
@@ -594,13 +555,17 @@ class Problem:
         return self._twin(model.exchanged(other), ball)
 
     def _facts(self) -> Facts:
-        """What was declared, and what the last solve found."""
-        rows = [("objective", self._objective_text()), *model_rows(self._model)]
-        found = self.solution
-        if found is None:
+        solution, text = self.solution, str(self._model.loss.loss.name)
+        if isinstance(self.objective, cp.Minimize | cp.Maximize):
+            text = " ".join(str(self.objective.args[0]).split())
+            if len(text) > MAX_OBJECTIVE_TEXT:
+                text = text[: MAX_OBJECTIVE_TEXT - 3] + "..."
+            text = f"{'maximise' if self._model.maximise else 'minimise'} {text}"
+        rows = [("objective", text), *model_rows(self._model)]
+        if solution is None:
             return [*rows, ("solution", "none yet: solve()")]
-        text = f"{found.value:.8g} by {found.method}, {found.status}, in {found.seconds:.3g} s"
-        return [*rows, ("solution", text)]
+        value = f"{solution.value:.8g} by {solution.method}, {solution.status}"
+        return [*rows, ("solution", f"{value}, in {solution.seconds:.3g} s")]
 
     _repr_html_ = facts_html
     __str__ = facts_lines
@@ -621,7 +586,7 @@ class Problem:
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without results that can be computed again; with the next id that CVXPY would give."""
+        """The state without results that can be computed again, with CVXPY's next id."""
         model = replace(self._model, memory=Memory())
         return self.__dict__ | {"_model": model, "_next_id": lin_utils.ID_COUNTER.count}
 
@@ -634,22 +599,19 @@ class Problem:
             counter.count = wanted
         self.__dict__.update(state)
 
-    def _objective_text(self) -> str:
-        """The objective as it was written, cut where it is long."""
-        if not isinstance(self.objective, cp.Minimize | cp.Maximize):
-            return str(self._model.loss.loss.name)
-        sense = "maximise" if self._model.maximise else "minimise"
-        written = " ".join(str(self.objective.args[0]).split())
-        return f"{sense} {written if len(written) <= WRITTEN else written[: WRITTEN - 3] + '...'}"
-
     # -------------------------------------------------------------- checking
     def _current_model(self) -> Model:
-        """The model, after a look at the certain parameters."""
+        """The model; an error where a certain parameter has no value."""
         refuse_missing_values(self._model)
         return self._model
 
+    def _model_of(self, method: Method, checked: Options) -> tuple[Model, Method]:
+        """The model that a method solves, and the method where it was left open."""
+        model, method = self._current_model(), checked.method(method, self.radius)
+        return (model.empirical() if method == "erm" else model), method
+
     def _decision(self, given: Any = None) -> np.ndarray:
-        """The flat decision to be judged: the one that is given, else this problem's own."""
+        """The flat decision to be judged: the given one, else this problem's own."""
         layout = self._model.feasible.layout
         if given is not None:
             return user_start(self._model, given, "decision")
@@ -672,18 +634,10 @@ class Problem:
 
     def _solution_at(self, x: np.ndarray) -> Solution | None:
         """The last solution in terms of the loss, if x is its decision."""
-        found, layout = self.solution, self._model.feasible.layout
-        if found is None or not np.array_equal(x, layout.join(found.everything)):
+        solution, layout = self.solution, self._model.feasible.layout
+        if solution is None or not np.array_equal(x, layout.join(solution.everything)):
             return None
-        return found.as_loss()
-
-    def _whole(self, model: Model, solution: Solution) -> Solution:
-        """The solution, rounded where integers were smoothed for want of anything exact."""
-        if solution.method != "smoothed" or not model.feasible.is_integer:
-            return solution
-        from wdro_model.evaluation.discrete import rounded_solution
-
-        return rounded_solution(self, solution)[0]
+        return solution.as_loss()
 
     def _warn_about_convexity(self, solution: Solution) -> None:
         if solution.convex or self._warned:
@@ -698,6 +652,34 @@ class Problem:
         )
 
 
+def declared_model(
+    objective: Any, constraints: Sequence[Any], ball: WassersteinBall | None, assume_convex: bool
+) -> Model:
+    """The model of a problem, whose uncertain constraints have a counterpart each."""
+    loss, tails = compiled_loss(objective)
+    refuse_other_labels(objective, constraints)
+    certain = [c for c in constraints if not has_measures(c)]
+    others = [c for c in constraints if has_measures(c)]
+    every = [*loss.parameters, *uncertain_in(others)]
+    shared = ball
+    if ball is not None and loss.parameters:
+        shared = replace(ball, cost=cost_on(ball.cost, loss.parameters, every))
+    in_constraints = [v for c in others for v in c.variables()]
+    maximise = isinstance(objective, cp.Maximize)
+    model = compiled(loss, certain, shared, assume_convex, maximise, tails, in_constraints)
+    if not others:
+        return model
+    uncertain = [declared_constraint(c, ball, every, written_row) for c in others]
+    model = model.bounded_by(uncertain)
+    model.feasible.check_intersections()
+    for c, constraint in zip(others, uncertain):
+        if all(
+            p.value is not None for p in c.parameters() if not isinstance(p, UncertainParameter)
+        ):
+            constraint.written_rows()
+    return model
+
+
 def solve_cvxpy_problem(
     problem: cp.Problem,
     ambiguity: WassersteinBall | None = None,
@@ -708,7 +690,7 @@ def solve_cvxpy_problem(
     **options: Unpack[SolveOptions],
 ) -> float:
     """`cp.Problem(...).solve(method="wdro", ambiguity=...)`."""
-    Options.of(options, "ambiguity", "wdro_method")
+    Options.from_keywords(options, "ambiguity", "wdro_method")
     robust = Problem(problem.objective, problem.constraints, ambiguity)
     if ambiguity is None and wdro_method != "erm" and robust.uncertain_parameters():
         raise ValueError(

@@ -20,12 +20,11 @@ from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.problem import Problem
 from wdro_model.sets import SpanningTree
-from wdro_model.solve.certify import certified
 from wdro_model.solve.options import Options
-from wdro_model.solve.smoothed import prepare
+from wdro_model.solve.scales import prepare
 from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe
 from wdro_model.solvers.driver import Stop, relative_gap
-from wdro_model.solvers.objective import Array
+from wdro_model.solvers.objective import Array, certificate
 
 CALIBRATION, REPORT = 1, 2
 """Streams of random numbers beside those of the iterations."""
@@ -107,7 +106,8 @@ class TreeModel:
         seconds = time.perf_counter() - began
         judged = objective.evaluate(outcome.x, outcome.dual)
         assert judged.diagnostics is not None
-        point, gap = certified(self._objective, self.tree, outcome.x, None)
+        point = self._objective.evaluate(outcome.x)
+        gap = certificate(self.tree, outcome.x, point.gradient).gap
         last = [record.value for record in outcome.trace.records[-OWN_ESTIMATE:]]
         return self._measured(
             Decision(

@@ -11,8 +11,7 @@ import wdro_model as wdro
 from wdro_model.objectives.exact.maxima import Maxima
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.solve import aggregated
-from wdro_model.solve.aggregated import Cells
-from wdro_model.solve.newton_path import NewtonPath, derivatives, margins, softened
+from wdro_model.solve.aggregated import Cells, NewtonPath, derivatives, margins, softened
 from wdro_model.solvers import Aggregation
 
 plan = importlib.import_module("wdro_model.solve.plan")  # beside a function of that name

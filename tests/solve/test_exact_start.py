@@ -41,13 +41,13 @@ def test_exact_decision_over_an_oracle(rng, support):
 def test_long_integrals_begin_there(rng, monkeypatch):
     monkeypatch.setattr(closed_form, "SURROGATE_ENTRIES", 1)
     begun = []
-    place = smoothed.place_to_begin
+    place = smoothed.choose_start
 
     def watched(*given):
         begun.append(place(*given))
         return begun[-1]
 
-    monkeypatch.setattr(smoothed, "place_to_begin", watched)
+    monkeypatch.setattr(smoothed, "choose_start", watched)
     problem = over_a_simplex(rng, wdro.supports.Nonnegative())
     value = problem.solve(method="smoothed")
     np.testing.assert_allclose(begun[0], by_cvxpy(problem), atol=2e-2)

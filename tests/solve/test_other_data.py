@@ -6,8 +6,7 @@ import pytest
 
 import wdro_model as wdro
 from tests.solve.test_solving_again import DATA, KINDS, problem
-from wdro_model.solve.compile import Compilation
-from wdro_model.solve.parametrize import compare_programs
+from wdro_model.solve.compile import Compilation, compare_programs
 
 RNG = np.random.default_rng(11)
 OTHERS = [RNG.normal(0.3, 1.0, size=DATA.shape) for _ in range(3)]

@@ -135,17 +135,17 @@ def test_some_of_many_samples_set_the_scale(rng):
     problem.solve(method="erm")
     everything = KAPPA * adversary_gain(problem._model, w.value) / (2 * 3)
     asked = []
-    original = scales.conic_attempt
+    original = scales.solve_program
 
     def counting(model, *rest):
         asked.append(model.size)
         return original(model, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scales, "conic_attempt", counting)
+        patch.setattr(scales, "solve_program", counting)
         problem.solve(method="smoothed")
     assert problem.solution.status == cp.OPTIMAL
-    assert max(asked) <= scales.ENOUGH
+    assert max(asked) <= scales.LIMITS.first_samples
     assert problem.solution.epsilon == pytest.approx(everything, rel=0.1)
 
 

@@ -19,9 +19,8 @@ from wdro_model.errors import MissingRuleError, unknown_name
 from wdro_model.evaluation.statistics import TRAINING
 from wdro_model.model import RobustModel
 from wdro_model.solve.certify import Solution
-from wdro_model.solve.options import Options, check_solver
+from wdro_model.solve.options import Options, check_solver, refuse_outside, user_start
 from wdro_model.solve.plan import METHODS, program_key
-from wdro_model.solve.start import refuse_outside, user_start
 from wdro_model.solvers import MomentumFrankWolfe
 from wdro_model.solvers.driver import Stop
 from wdro_model.uncertainty.ambiguity import nonnegative
@@ -125,7 +124,7 @@ def check_solving(arguments: Mapping[str, Any]) -> None:
     if arguments["method"] not in METHODS:
         raise ValueError(unknown_name("method", arguments["method"], METHODS))
     own = ("method", "solver", "time_limit")
-    Options.of({name: value for name, value in arguments.items() if name not in own})
+    Options.from_keywords({name: value for name, value in arguments.items() if name not in own})
     check_solver(arguments.get("solver"))
 
 

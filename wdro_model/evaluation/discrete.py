@@ -28,8 +28,7 @@ from wdro_model.solve.integer import chooses
 from wdro_model.solve.notes import FRACTIONAL
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import empirical_with_convexity
-from wdro_model.solve.scales import first_dual
-from wdro_model.solve.smoothed import prepare
+from wdro_model.solve.scales import first_dual, prepare
 from wdro_model.solve.true_risk import robust_value, worst_distribution
 from wdro_model.solvers import FrankWolfe
 from wdro_model.solvers.objective import Array

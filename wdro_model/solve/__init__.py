@@ -11,9 +11,8 @@ from typing import Any
 from wdro_model.solve.aggregated import run_aggregation
 from wdro_model.solve.certify import Solution
 from wdro_model.solve.conic import run_conic
-from wdro_model.solve.first_order import run_first_order, run_simplicial
+from wdro_model.solve.first_order import run_composite, run_first_order, run_simplicial
 from wdro_model.solve.integer import run_integer
-from wdro_model.solve.newton_path import run_composite
 from wdro_model.solve.options import Options
 from wdro_model.solve.plan import METHODS, Plan, plan
 from wdro_model.solve.smoothed import run_smoothed

@@ -1,9 +1,10 @@
-"""The solution that is reported: status, certificate, true risk, and a start for later solves."""
+"""The solution that is reported: status, certificate and true risk; and the clock of its solve."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -18,93 +19,75 @@ from wdro_model.objectives.ascent import climb
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.least_thresholds import at_quantiles, risk_on
 from wdro_model.sets.deadlines import OutOfTime
-from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.compile import Compilation
 from wdro_model.solve.notes import shortfall_notes
 from wdro_model.solve.plan import Plan
 from wdro_model.solve.true_risk import known_robust_value
-from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome, QuasiNewton
+from wdro_model.solvers import FrankWolfe, MomentumFrankWolfe, Outcome, QuasiNewton, Stop
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.driver import relative_gap, tolerance
-from wdro_model.solvers.objective import Array, Diagnostics, Point, certificate
+from wdro_model.solvers.objective import Array, Diagnostics, Point
 from wdro_model.solvers.trace import Trace
 from wdro_model.uncertainty.ambiguity import Assurance
 
-FARTHEST = 4.0
-"""Solves are extrapolated over at most so many times the distance between two of them."""
-MOST_CHANGE = 1.5
-"""The factor by which the steepness of the risk is expected to change at most."""
-MOST_KNOWN = 3
-"""So many of them are kept."""
-
-
-@dataclass(frozen=True)
-class Experience:
-    """What made the end of a solve fast: one with another radius begins with it."""
-
-    distance: float = 0.0
-    """That of the ball, a root of its radius: risks are nearly linear in it."""
-    steepness: float | None = None
-    """How fast the risk grows with the distance; None where it is not known."""
-    integrals: Any = None
-    """The findings of the strategy of integration."""
-    directions: Any = None
-    """Those of the directions over the feasible set."""
-    before: Experience | None = None
-    """That of the solve from which this one started."""
-
-    def going_on(self, distance: float, name: str) -> list[tuple[Any, float]]:
-        """What the last solves know by that name, and weights in what is expected now.
-
-        It is taken to be a polynomial of the distance: of first order through two of them, of
-        second through three. The last alone where the distances turn back, or the new one is too
-        far away.
-        """
-        known, last = [self], self.before
-        while last is not None and getattr(last, name) is not None and len(known) < MOST_KNOWN:
-            known, last = [*known, last], last.before
-        places = np.array([distance, *(one.distance for one in known)])
-        apart = places[:-1] - places[1:]
-        onwards = np.cumprod(apart * apart[0] > 0)[1:]
-        far = abs(apart[0]) > FARTHEST * np.abs(apart[1:])
-        count = 1 + int(np.cumprod(onwards * ~far).sum())
-        others = [np.delete(places[1 : 1 + count], i) for i in range(count)]
-        weights = [
-            float(np.prod((distance - rest) / (place - rest)))
-            for place, rest in zip(places[1:], others)
-        ]
-        return [(getattr(one, name), weight) for one, weight in zip(known, weights)]
-
-    def expected_steepness(self, distance: float) -> float | None:
-        """How fast the risk grows at another distance."""
-        if not self.steepness:
-            return None
-        expected = sum(weight * one for one, weight in self.going_on(distance, "steepness"))
-        most = MOST_CHANGE * self.steepness
-        return float(np.clip(expected, self.steepness / MOST_CHANGE, most))
-
-    def shortened(self, count: int = MOST_KNOWN - 1) -> Experience:
-        """With no more than so many solves, and no integrals: what is kept for the next one."""
-        before = self.before.shortened(count - 1) if self.before and count > 1 else None
-        return Experience(self.distance, self.steepness, None, self.directions, before)
-
-
-NONE = Experience()
-"""That of a solve which has learnt nothing, or whose start is no solution."""
-
-
-# ------------------------------
-# What is reported: the solution with its status, its certificate and its true risk
-
-
-EASY = 2**20
-"""Numbers in the data of which a solution computes its mean loss when it is asked for."""
+MAX_DEFERRED_NUMBERS = 2**20
+"""Numbers of data up to which a solution computes its mean loss only when it is asked for."""
 STATIONARY = "stationary"
 """The status of a point with a small gap where convexity in the decision is not known."""
 
 
+class Clock:
+    """The time limit of a solve, and what has stopped it: the end of the time or Ctrl-C.
+
+    limit: seconds from now; None for no limit.
+    """
+
+    def __init__(self, limit: float | None = None) -> None:
+        self.began, self.limit = time.perf_counter(), limit
+        self.error: OutOfTime | KeyboardInterrupt | None = None
+        """The error that ended the last block of `until_stopped`; None if it ran to its end."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the solve began."""
+        return time.perf_counter() - self.began
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the limit, a positive number; None without a limit."""
+        return None if self.limit is None else max(1e-9, self.limit - self.seconds)
+
+    @property
+    def is_over(self) -> bool:
+        """Has the limit passed?"""
+        return self.limit is not None and self.seconds >= self.limit
+
+    @property
+    def stop(self) -> Stop | None:
+        """Time limit or Ctrl-C, where one of them has ended the last block."""
+        if self.error is None:
+            return None
+        return Stop.TIME if isinstance(self.error, OutOfTime) else Stop.INTERRUPT
+
+    def limited(self, solver: Any, *, used: int = 0, share: float = 1.0) -> Any:
+        """The solver with a share of the time that is left, and the iterations after `used`."""
+        limits: dict[str, Any] = {"max_iterations": max(0, solver.max_iterations - used)}
+        if (left := self.seconds_left) is not None:
+            limits["time_limit"] = share * left
+        return replace(solver, **limits)
+
+    @contextmanager
+    def until_stopped(self) -> Iterator[None]:
+        """Run a block that the end of the time and Ctrl-C may end early; `stop` tells which."""
+        self.error = None
+        try:
+            yield
+        except (OutOfTime, KeyboardInterrupt) as error:
+            self.error = error
+
+
 class Later:
-    """A field that may be given as a function: it is called when its value is first asked for."""
+    """A field that may be set to a function, which is called when the field is first read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._key = f"_{name}"
@@ -197,8 +180,6 @@ class Solution:
     trace: Trace = field(default_factory=Trace, repr=False)
     active_set: ActiveSet | None = field(default=None, repr=False)
     """Vertices whose combination is the decision; a solve that starts here goes on from them."""
-    experience: Experience = field(default=NONE, repr=False, compare=False)
-    """What a solve that starts here knows from the beginning; not kept in files."""
     thresholds: Mapping[cp.Variable, np.ndarray] = field(default_factory=dict, repr=False)
     """Of CVaRs in the objective: the library's own variables, which are not in the decision."""
 
@@ -212,7 +193,7 @@ class Solution:
 
     def __getstate__(self) -> dict[str, Any]:
         known = {"_robust_value": self.robust_value, "_empirical_value": self.empirical_value}
-        return {**self.__dict__, **known, "experience": NONE}
+        return {**self.__dict__, **known}
 
     @property
     def everything(self) -> dict[cp.Variable, np.ndarray]:
@@ -294,7 +275,7 @@ class Solution:
 
     @property
     def weights(self) -> np.ndarray | None:
-        """Their weights (k,), which sum to 1; None if not kept."""
+        """The weights (k,) of the vertices, which sum to 1; None if not kept."""
         return None if self.active_set is None else self.active_set.weights
 
     @property
@@ -308,21 +289,35 @@ class Solution:
         return None if self.diagnostics is None else self.diagnostics.standard_error
 
     def _facts(self) -> Facts:
-        """What is known of the solve, for people."""
+        draws, robust = self.diagnostics, _number(self.robust_value)
+        if robust is not None and self.robust_value_is_bound:
+            robust = f"{'<=' if self.maximise else '>='} {robust}"
+        scales = None
+        if self.epsilon is not None and self.sigma is not None:
+            sigma = np.unique(np.atleast_1d(self.sigma))
+            spread = f"{sigma[0]:.4g}" if sigma.size == 1 else f"{sigma[0]:.4g} to {sigma[-1]:.4g}"
+            scales = f"{self.epsilon:.4g}, {spread}"
         return present_facts(
             {
                 "method": self.method,
                 "status": f"{self.status} ({self.stop})",
                 "value": f"{self.value:.8g}",
-                "robust value": _robust(self),
+                "robust value": robust,
                 "empirical value": _number(self.empirical_value),
-                "out of sample": _assured(self),
-                "gap": _gap(self),
+                "out of sample": None
+                if self.assurance is None
+                else self.assurance.sentence(self.bound, self.maximise),
+                "gap": None
+                if self.gap is None
+                else f"{self.gap:.3g} (relative {self.relative_gap:.3g})",
                 "dual": _number(self.dual),
                 "dual bound": _number(self.dual_bound),
-                "epsilon, sigma": _scales(self),
+                "epsilon, sigma": scales,
                 "integration": self.integration,
-                "effective draws": _draws(self.diagnostics),
+                "effective draws": None
+                if draws is None
+                else f"{draws.effective_size:.3g} of {draws.draws} "
+                f"(worst sample {draws.smallest_effective_size:.3g})",
                 "standard error": _number(self.standard_error),
                 "solver": self.solver,
                 "program": None if self.compilation == Compilation.FIRST else self.compilation,
@@ -347,51 +342,6 @@ def _number(value: float | None) -> str | None:
     return None if value is None else f"{value:.8g}"
 
 
-def _robust(solution: Solution) -> str | None:
-    value = _number(solution.robust_value)
-    if value is None or not solution.robust_value_is_bound:
-        return value
-    return f"<= {value}" if solution.maximise else f">= {value}"
-
-
-def _assured(solution: Solution) -> str | None:
-    """What is known of the expected loss, with what probability."""
-    if solution.assurance is None:
-        return None
-    return solution.assurance.sentence(solution.bound, solution.maximise)
-
-
-def _gap(solution: Solution) -> str | None:
-    if solution.gap is None:
-        return None
-    return f"{solution.gap:.3g} (relative {solution.relative_gap:.3g})"
-
-
-def _scales(solution: Solution) -> str | None:
-    if solution.epsilon is None or solution.sigma is None:
-        return None
-    sigma = np.unique(np.atleast_1d(solution.sigma))
-    spread = f"{sigma[0]:.4g}" if sigma.size == 1 else f"{sigma[0]:.4g} to {sigma[-1]:.4g}"
-    return f"{solution.epsilon:.4g}, {spread}"
-
-
-def _draws(diagnostics: Diagnostics | None) -> str | None:
-    if diagnostics is None:
-        return None
-    return (
-        f"{diagnostics.effective_size:.3g} of {diagnostics.draws} "
-        f"(worst sample {diagnostics.smallest_effective_size:.3g})"
-    )
-
-
-def certified(
-    objective: Any, oracle: FeasibleSet, x: Array, dual: float | None
-) -> tuple[Point, float]:
-    """A full evaluation at x and its Frank-Wolfe gap."""
-    point = objective.evaluate(x, dual)
-    return point, certificate(oracle, x, point.gradient).gap
-
-
 def report(
     model: Model,
     chosen: Plan,
@@ -399,33 +349,33 @@ def report(
     outcome: Outcome,
     point: Point,
     gap: float,
+    clock: Clock,
     *,
     convex: bool,
-    began: float,
-    same_objective: bool,
-    asked: int,
+    calls_before: int,
+    same_objective: bool = True,
     reliable: bool = True,
     likely: Array | None = None,
     **details: Any,
 ) -> Solution:
-    """The solution of a Frank-Wolfe run.
+    """The solution of a first-order run.
 
-    same_objective: the bounds of the run hold for the reported value, which was not re-estimated.
-    asked: the calls of the oracle before the solve.
+    calls_before: calls of the oracle before the solve.
+    same_objective: the value was not re-estimated, so that the bounds of the run hold for it.
     reliable: the Monte Carlo error of the value is within the tolerance.
-    likely: where the smoothed adversary moves the samples.
+    likely: the samples as the smoothed adversary moves them.
+    details: other fields of the solution.
     """
     value = point.value
     error = 0.0 if point.diagnostics is None else point.diagnostics.standard_error
     # F is below the worst-case risk at the dual that minimises it.
     below = value - 2 * error - (point.dual_residual if point.dual_gradient is None else gap)
     below = below if reliable else -np.inf
-    late = solver.time_limit is not None and time.perf_counter() - began >= solver.time_limit
-    known = evaluations(model, outcome.x, None, point.dual, below, likely, late)
-    robust = None if known.get("robust_value_is_bound") else known["robust_value"]
+    values = evaluations(model, outcome.x, None, point.dual, below, likely, clock.is_over)
+    robust = None if values.get("robust_value_is_bound") else values["robust_value"]
     if robust is not None and details.get("epsilon") is not None:
-        mean, seen = known["empirical_value"](), details.get("notes", ())
-        details["notes"] = (*seen, *shortfall_notes(model, value, mean, robust, seen))
+        mean, notes = values["empirical_value"](), details.get("notes", ())
+        details["notes"] = (*notes, *shortfall_notes(model, value, mean, robust, notes))
     close = gap <= tolerance(solver.gap, value, details.get("epsilon") or 0.0)
     solved = settings.OPTIMAL if convex else STATIONARY
     if not reliable:
@@ -437,18 +387,18 @@ def report(
         value=value,
         decision=model.feasible.layout.split(outcome.x),
         solver=solver.describe(model.feasible.oracle()),
-        seconds=time.perf_counter() - began,
+        seconds=clock.seconds,
         stop=outcome.stop.value,
         convex=convex,
         iterations=outcome.iterations,
-        oracle_calls=model.feasible.oracle().calls - asked,
+        oracle_calls=model.feasible.oracle().calls - calls_before,
         gap=gap,
         lower_bound=float(bound) if convex and reliable else None,
         dual=point.dual,
         trace=outcome.trace,
         active_set=outcome.active_set,
         **details,
-        **known,
+        **values,
     )
 
 
@@ -463,11 +413,11 @@ def evaluations(
 ) -> dict[str, Any]:
     """Mean loss and worst-case risk of a decision: by a formula, or a bound where there is none.
 
-    robust: the worst-case risk, where the solve was exact and gave it.
+    robust: the worst-case risk, where an exact solve gave it.
     dual: the price of transport that a smoothed solve found.
-    known: a lower bound on the worst-case risk that it gave.
-    likely: where its adversary moves the samples.
-    late: there is no time left to look for more than that.
+    known: the lower bound on the worst-case risk that it gave.
+    likely: the samples as its adversary moves them.
+    late: the time is over, and no more is computed.
     """
     mean = mean_loss(model, x)
     if not isinstance(model, RobustModel) or not model.has_ball:
@@ -481,38 +431,33 @@ def evaluations(
         return {"empirical_value": mean, "robust_value": robust}
 
     def bound() -> float | None:
-        found = None if late else climb(model, x, dual, likely)
-        reached = -np.inf
-        if found is not None:
-            reached = risk_on(model, x, found.rows, model.shares.probabilities)
-        best = max(known, reached)
+        best, ascent = known, None if late else climb(model, x, dual, likely)
+        if ascent is not None:
+            best = max(best, risk_on(model, x, ascent.rows, model.shares.probabilities))
         return float(best) if np.isfinite(best) else None
 
-    lasting = is_lasting(model) and not isinstance(model.ambiguity.radius, cp.Parameter)
-    later = bound if lasting and np.isfinite(known) else bound()
-    return {
-        "empirical_value": mean,
-        "robust_value": later,
-        "robust_value_is_bound": later is not None,
-    }
+    deferred = can_defer(model) and not isinstance(model.ambiguity.radius, cp.Parameter)
+    least = bound if deferred and np.isfinite(known) else bound()
+    known_bound = {"robust_value": least, "robust_value_is_bound": least is not None}
+    return {"empirical_value": mean, **known_bound}
 
 
 def mean_loss(model: Model, x: Array) -> Callable[[], float]:
-    """The empirical value of a decision, computed now where it may be another one later."""
+    """The empirical value of a decision as a function, computed now where it may change later."""
 
     def computed() -> float:
         return Empirical(model).value(at_quantiles(model, x))
 
-    if is_lasting(model):
+    if can_defer(model):
         return computed
     value = computed()
     return lambda: value
 
 
-def is_lasting(model: Model) -> bool:
-    """May a solution compute later what it is asked for?
+def can_defer(model: Model) -> bool:
+    """May a solution compute values of its decision later?
 
-    Certain parameters of the loss may have other values then, and much data is not to be kept.
+    Not where certain parameters of the loss may change, or much data would be kept alive.
     """
     entries = model.joint.size * model.joint.dimension if isinstance(model, RobustModel) else 0
-    return not model.loss_parameters() and entries <= EASY
+    return not model.loss_parameters() and entries <= MAX_DEFERRED_NUMBERS

@@ -21,15 +21,21 @@ from cvxpy.error import SolverError
 from wdro_model.errors import InaccurateError, InfeasibleError, UnboundedError
 from wdro_model.loss.expressions import ORDINARY, is_ordinary
 from wdro_model.model import Model, RobustModel
+from wdro_model.model.feasible import meets
 from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact import Counterpart
-from wdro_model.sets.deadlines import OutOfTime, check_deadline
-from wdro_model.solve.certify import Solution, evaluations
-from wdro_model.solve.clock import Clock, best_known_solution
-from wdro_model.solve.compile import Compilation, CompiledProgram, certain_values
-from wdro_model.solve.constraint_programs import least_excess
-from wdro_model.solve.options import Options
-from wdro_model.solve.parametrize import ParametricProgram, ProgramData, parametrize
+from wdro_model.sets.deadlines import OutOfTime, check_deadline, more_time
+from wdro_model.solve.certify import Clock, Solution, evaluations
+from wdro_model.solve.compile import (
+    Compilation,
+    CompiledProgram,
+    ParametricProgram,
+    ProgramData,
+    certain_values,
+    parametrize,
+)
+from wdro_model.solve.constraints import least_excess
+from wdro_model.solve.options import Options, refuse_outside, user_start
 from wdro_model.solve.plan import Plan
 from wdro_model.solve.rescale import (
     Duals,
@@ -45,6 +51,7 @@ from wdro_model.solve.rescale import (
     units_at,
 )
 from wdro_model.solve.true_risk import robust_value, true_objective
+from wdro_model.solvers import Stop
 from wdro_model.solvers.cone_solver import (
     ACCURATE,
     BROKEN,
@@ -581,3 +588,105 @@ def _failure_beside_a_point(error: Exception) -> Exception:
         "the solver found no decision, though some meet all the constraints: its numbers are of "
         f"too many sizes; {UNITS_ADVICE}"
     )
+
+
+# ------------------------------------------------------------------ without an answer
+PROJECTION_SECONDS = 0.3
+"""Seconds for the way into the feasible set once the time is over."""
+FEASIBILITY_TOLERANCE = 1e-6
+"""Largest violation of a constraint at a decision that is called feasible."""
+NO_GAP = "how far its value is from the optimum is not known."
+REACHED = f"the conic solver was stopped: the decision is the point that it had reached; {NO_GAP}"
+START = f"the conic solver was stopped: the decision is the start; {NO_GAP}"
+NEAREST_TO_ZERO = (
+    "the time was over before the conic solver had a point: the decision is the feasible one "
+    f"nearest to zero; {NO_GAP}"
+)
+NO_VALUE = "its value was not computed for want of time."
+
+
+def best_known_solution(
+    model: Model, chosen: Plan, solver: Any, options: Options, clock: Clock, reached: Array | None
+) -> Solution:
+    """The best feasible decision that is known; the error of the clock where there is none.
+
+    reached: the point at which a solver was stopped.
+    """
+    assert clock.error is not None
+    assert clock.stop is not None
+    decisions = feasible_decisions(model, options, reached)
+    if not decisions and clock.stop is Stop.TIME and not model.feasible.is_integer:
+        nearest = nearest_feasible(model, np.zeros(model.feasible.layout.dimension))
+        decisions = [] if nearest is None else [(nearest, NEAREST_TO_ZERO)]
+    if not decisions:
+        raise clock.error
+    valued = [(_value_in_time(model, chosen, x), x, why) for x, why in decisions]
+    value, x, why = min(valued, key=lambda one: (np.isnan(one[0]), one[0]))
+    is_robust = chosen.method == "exact" and np.isfinite(value)
+    return Solution(
+        method=chosen.method,
+        status=settings.USER_LIMIT,
+        value=value,
+        decision=model.feasible.layout.split(x),
+        solver=solver.describe(),
+        seconds=clock.seconds,
+        stop=clock.stop.value,
+        convex=True,
+        notes=(why,) if np.isfinite(value) else (why, NO_VALUE),
+        **evaluations(model, x, value if is_robust else None, late=True),
+    )
+
+
+def feasible_decisions(
+    model: Model, options: Options, reached: Array | None
+) -> list[tuple[Array, str]]:
+    """Feasible decisions that are known, each with a note on where it comes from."""
+    decisions = []
+    if reached is not None and np.isfinite(reached).all():
+        integer = model.feasible.is_integer
+        x = _rounded(model, reached) if integer else nearest_feasible(model, reached)
+        decisions += [] if x is None else [(x, REACHED)]
+    if options.start is not None:
+        start = user_start(model, options.start)
+        refuse_outside(model, start)
+        decisions.append((start, START))
+    return decisions
+
+
+def nearest_feasible(model: Model, x: Array) -> Array | None:
+    """The point of the feasible set that is nearest to x; None where it is not found in time.
+
+    Constraints with samples of their own are programs as large as the one that took too long.
+    """
+    if (rounded := _rounded(model, x)) is not None or model.feasible.uncertain:
+        return rounded
+    layout = model.feasible.layout
+    with model.feasible.holding():
+        parts = layout.split(x)
+        distance = cp.sum([cp.sum_squares(v - parts[v]) for v in layout.variables])
+        problem = cp.Problem(cp.Minimize(distance), model.feasible.conic_constraints())
+        try:
+            with more_time(PROJECTION_SECONDS):
+                answer = Conic(cp.CLARABEL).run_again(problem)
+        except (SolverError, OutOfTime):
+            return None
+        return None if answer is None else layout.join({v: v.value for v in layout.variables})
+
+
+def _rounded(model: Model, x: Array) -> Array | None:
+    """x with its integers rounded, if that meets all constraints."""
+    rounded = np.where(model.feasible.discrete, np.rint(x), x)
+    lower, upper = model.feasible.bounds()
+    slack = FEASIBILITY_TOLERANCE
+    if np.any(rounded < lower - slack) or np.any(rounded > upper + slack):
+        return None
+    with model.feasible.layout.holding(rounded):
+        return rounded if meets(model.feasible.conic_constraints(), slack) else None
+
+
+def _value_in_time(model: Model, chosen: Plan, x: Array) -> float:
+    """The objective of the method at x; NaN where that takes too long."""
+    try:
+        return true_objective(model, chosen)(x)
+    except (OutOfTime, SolverError):
+        return np.nan

@@ -5,9 +5,9 @@ from __future__ import annotations
 from wdro_model.display.tables import brief, facts_table
 from wdro_model.errors import UnknownToCost
 from wdro_model.model import Model, RobustModel
+from wdro_model.objectives import exact
 from wdro_model.objectives.scales import KAPPA, default_sigma
 from wdro_model.solve.certify import Solution
-from wdro_model.solve.constraint_programs import constraint_rows
 from wdro_model.solve.integer import choice_risk, same_choice_note
 from wdro_model.solve.options import FirstOrder, Options, choose_integration, dual_rule
 from wdro_model.solve.plan import Plan
@@ -76,6 +76,22 @@ def model_rows(model: Model) -> list[tuple[str, str]]:
     if isinstance(model, RobustModel) and model.has_ball:
         rows.append(("ball", model.ambiguity.describe()))
         rows.append(("cost", model.cost.describe()))
+    return rows
+
+
+def constraint_rows(model: Model) -> list[tuple[str, str]]:
+    """Each uncertain constraint and how it is imposed, for people."""
+    rows: list[tuple[str, str]] = []
+    for constraint in model.feasible.uncertain:
+        first = constraint.rows[0]
+        rows.append(("constraint", constraint.name))
+        if not isinstance(first, RobustModel):
+            rows.append(("", "nothing in it is uncertain"))
+        elif not constraint.robust or first.radius == 0:
+            rows.append(("", f"on the N = {first.size} samples"))
+        else:
+            rows.append(("", f"for every distribution with {first.ambiguity.describe()}"))
+            rows.append(("", f"by {exact.counterpart(first).formula}"))
     return rows
 
 

@@ -33,9 +33,8 @@ from wdro_model.sets.feasible_set import FeasibleSet, checked_choice
 from wdro_model.sets.product import ProductSet
 from wdro_model.solve.certify import Solution, evaluations
 from wdro_model.solve.first_order import ColumnModel, column_model, mean_slope
-from wdro_model.solve.options import Options
+from wdro_model.solve.options import Options, user_start
 from wdro_model.solve.plan import Plan, has_kinks
-from wdro_model.solve.start import user_start
 from wdro_model.solvers import BranchAndBound, Simplicial, Stop
 from wdro_model.solvers.branch_and_bound import NodeRelaxations, Relaxed, TreeSearch
 from wdro_model.solvers.driver import tolerance

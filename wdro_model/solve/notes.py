@@ -30,7 +30,7 @@ from wdro_model.uncertainty.sampling import GaussianSampler
 
 FEW = 0.1
 """Fewer effective draws than this share are not to be trusted."""
-HEAVY = 0.2
+MAX_HEAVY_SHARE = 0.2
 """Samples with weights of heavy tails, as a share, from which on no error is to be trusted."""
 TIMID = 0.05
 """A reference whose moves cost less than this share of the radius cannot reach its boundary."""
@@ -48,7 +48,7 @@ def is_reliable(point: Point, gap: float, radius: float, allowed: float) -> bool
     if d is None:
         return True
     many = d.effective_size >= FEW * d.draws and d.nearest_cost <= radius
-    many &= d.heavy <= HEAVY
+    many &= d.heavy <= MAX_HEAVY_SHARE
     return many and d.standard_error + max(gap, 0.0) <= allowed
 
 
@@ -102,7 +102,7 @@ def sampling_notes(d: Diagnostics, radius: float) -> list[str]:
             f"{d.draws} draws carries all the weight; let integration= choose, draw more samples, "
             "or raise epsilon."
         )
-    if d.heavy > HEAVY:
+    if d.heavy > MAX_HEAVY_SHARE:
         notes.append(
             f"for {d.heavy:.0%} of the samples a few of the {d.draws} draws have weights far above "
             "the others: the standard error may be larger than they tell; raise epsilon, or draw "

@@ -1,10 +1,9 @@
-"""The options of a solve, and the settings of a smoothed objective."""
+"""The options of a solve, checked: method, solver, limits, smoothing, and where it starts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import cvxpy as cp
@@ -15,18 +14,18 @@ from wdro_model.checks import number
 from wdro_model.errors import did_you_mean, unknown_name
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives import integration
-from wdro_model.objectives.integration import STRATEGIES, Choice, Integration, Scales, Stream
-from wdro_model.objectives.integration.over_workers import OverWorkers
-from wdro_model.objectives.least_thresholds import LeastThresholds
-from wdro_model.objectives.smoothed_risk import Moving, Smoothed
+from wdro_model.objectives.integration import STRATEGIES, Choice
 from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe, QuasiNewton, Solver
 from wdro_model.solvers.features import Feature
 from wdro_model.solvers.objective import Array
-from wdro_model.uncertainty.samples import active_client
 
 if TYPE_CHECKING:
     from wdro_model.solve.certify import Solution
 
+
+from wdro_model.model.feasible import meets
+from wdro_model.solve.certify import Solution
+from wdro_model.solvers import ActiveSet
 
 DUALS = ("exact", "vertex")
 Method = Literal["auto", "erm", "exact", "smoothed"]
@@ -72,10 +71,10 @@ class Options:
     progress: bool = True
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], *more: str) -> Options:
-        """Those that were given by name; a name that is not known is refused.
+    def from_keywords(cls, given: Mapping[str, Any], *more: str) -> Options:
+        """The options with these names; an unknown name is a TypeError.
 
-        more: what else the caller takes.
+        more: names of other arguments of the caller, for the message.
         """
         for name in given:
             if name not in cls.__dataclass_fields__:
@@ -84,7 +83,7 @@ class Options:
         return cls(**given)
 
     def method(self, asked: Method, radius: float) -> Method:
-        """The method: an option of the smoothing asks for it, where it is left open."""
+        """The method to be planned: "auto" with an option of the smoothing means "smoothed"."""
         smoothing = (self.epsilon, self.sigma, self.integration, self.dual)
         if asked == "auto" and radius > 0 and any(option is not None for option in smoothing):
             return "smoothed"
@@ -109,7 +108,7 @@ class Options:
 
 
 def check_sigma(value: Any) -> None:
-    """Refuse what is not a positive number or an array of them."""
+    """Raise a ValueError unless sigma is a positive number or an array of them."""
     try:
         array = np.asarray(value, dtype=float)
     except (TypeError, ValueError):
@@ -152,113 +151,72 @@ def check_time_limit(seconds: Any) -> float | None:
 
 
 def with_time_limit(solver: Solver, seconds: float | None) -> Solver:
-    """A solver of the library's own with a time limit, its own one if that is shorter."""
+    """The solver with a time limit, or its own if that is shorter; `Conic` has none."""
     if seconds is None or isinstance(solver, Conic):
         return solver
     own = np.inf if solver.time_limit is None else solver.time_limit
     return replace(solver, time_limit=min(own, max(seconds, 1e-9)))
 
 
-# ------------------------------
-# What a smoothed objective is made of, up to its draws
-
-
-REPORT_DRAWS = 1000
-REPORT_ENTRIES = 2**26
-"""The final value takes up to so many draws per sample, and so many numbers in all."""
-
-COARSE = 1e-6
-"""Relative error of the values of a cheaper objective, which changes its nodes as it goes."""
-
 FirstOrder = FrankWolfe | QuasiNewton | MomentumFrankWolfe
 
 
 def choose_integration(model: RobustModel, solver: FirstOrder, options: Options) -> Choice:
-    """How the inner integral is computed; the paper's algorithm keeps the paper's estimator."""
-    if options.integration is None and Feature.FULL_GRADIENTS not in solver.features:
-        return Choice("gaussian", "the paper's estimator goes with the paper's algorithm")
+    """The strategy for the inner integral; the paper's algorithm keeps the paper's estimator."""
     asked = options.integration
+    if asked is None and Feature.FULL_GRADIENTS not in solver.features:
+        return Choice("gaussian", "the paper's estimator goes with the paper's algorithm")
     return model.remember(f"integration {asked}", lambda: integration.choose(model, asked))
 
 
 def dual_rule(solver: FirstOrder, options: Options) -> str:
-    """What becomes of the dual variable: "exact" or "vertex"."""
+    """The name of the rule for the dual variable: "exact" or "vertex"."""
     sees_all_samples = Feature.FULL_GRADIENTS in solver.features
     return options.dual or ("exact" if sees_all_samples else "vertex")
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """The smoothed objective up to its draws."""
-
-    model: RobustModel
-    choice: Choice
-    epsilon: float
-    sigma: float | Array
-    seed: int
-    convex: bool
-
-    def objective(self, draws: int, stage: int) -> Smoothed:
-        """The objective with so many draws per sample, from the stream of a stage."""
-        rule = self._rule(Scales(self.epsilon, self.sigma, draws))
-        kind = Moving if rule.adapts else Smoothed
-        found = kind(
-            rule,
-            size=self.model.joint.size,
-            radius=self.model.radius,
-            epsilon=self.epsilon,
-            sigma=self.sigma,
-            convex=self.convex,
-            stream=Stream(self.seed, stage),
-            probabilities=self.model.joint.probabilities,
+# ------------------------------------------------------------------ a start that is given
+def user_start(model: Model, start: Any, name: str = "start") -> Array:
+    """A decision of the user, {variable: value} or a solution, as a flat vector."""
+    layout = model.feasible.layout
+    values = start.everything if isinstance(start, Solution) else start
+    if not hasattr(values, "items"):
+        raise ValueError(
+            f"{name} must be a dict {{variable: value}} or a solution, got {type(start).__name__}."
         )
-        return over_thresholds(found, self.model)
-
-    def _rule(self, scales: Scales) -> Integration:
-        """The strategy: on the workers of a cluster where they hold the data, else here."""
-        client = active_client() if self.model.joint.is_stored else None
-        if client is None:
-            return self.choice.build(self.model, scales)
-        few = self.choice.build(self.model.on_samples(np.arange(1)), scales)
-        if not few.exact:
-            return self.choice.build(self.model, scales)
-        return OverWorkers(self.model, partial(built, self.choice, scales), client)
-
-    def report_draws(self, least: int) -> int:
-        """Draws per sample for the reported value."""
-        entries = self.model.rows.shape[0] * max(1, self.model.rows.shape[1])
-        return max(least, min(REPORT_DRAWS, REPORT_ENTRIES // entries))
-
-
-def built(choice: Choice, scales: Scales, model: RobustModel) -> Integration:
-    """The strategy for a part of the data."""
-    return choice.build(model, scales)
+    for variable in layout.user_variables:
+        if variable not in values:
+            raise ValueError(f"{name} has no value for the variable {variable.name()!r}.")
+        value = np.asarray(values[variable], dtype=float)
+        if value.shape != variable.shape:
+            raise ValueError(
+                f"{name} for {variable.name()!r} must have shape {variable.shape}, "
+                f"got {value.shape}."
+            )
+        if not np.isfinite(value).all():
+            where = tuple(map(int, np.argwhere(~np.isfinite(value))[0]))
+            raise ValueError(
+                f"{name} for {variable.name()!r} must be finite, got {value[where]} at {where}."
+            )
+    return layout.join(values)
 
 
-def surrogate(objective: Smoothed) -> Smoothed | None:
-    """A cheaper objective of nearly the same value to begin with, where the strategy has one."""
-    easier = objective.integration.surrogate()
-    if easier is None:
-        return None
-    drawn = easier.joint.probabilities
-    if drawn is not None and len(drawn) != len(easier.rows):
-        drawn = None  # nodes that stand for the samples
-    found = Smoothed(
-        easier,
-        size=len(easier.rows),
-        radius=objective.radius,
-        epsilon=objective.epsilon,
-        sigma=objective.sigma,
-        convex=objective.convex,
-        stream=objective.stream,
-        probabilities=drawn,
-    )
-    found.noise = COARSE if objective.convex else 0.0
-    if isinstance(objective, LeastThresholds):
-        return over_thresholds(found, objective.model)
-    return found
+def refuse_outside(model: Model, x: Array, tolerance: float = 1e-5) -> None:
+    """Raise a ValueError if a start is not feasible: its certificate would be worthless."""
+    lower, upper = model.feasible.bounds()
+    outside = bool(np.any(x < lower - tolerance) or np.any(x > upper + tolerance))
+    with model.feasible.layout.holding(x):
+        outside = outside or not meets(model.feasible.constraints, tolerance)
+    outside = outside or model.feasible.exceeds(x, tolerance)
+    if outside:
+        raise ValueError(
+            "start lies outside the feasible set; give a point that meets the constraints, such as "
+            "an earlier solution."
+        )
 
 
-def over_thresholds(objective: Smoothed, model: Model) -> Any:
-    """The objective, minimised over the thresholds of the model where it has some."""
-    return objective if model.tails is None else LeastThresholds(objective, model)
+def warm_active_set(model: Model, start: Any) -> ActiveSet | None:
+    """The active set of a start, if it is a solution of this model that has one."""
+    active = start.active_set if isinstance(start, Solution) else None
+    fits = active is not None and active.dimension == model.feasible.layout.dimension
+    return active if fits else None

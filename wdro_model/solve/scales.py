@@ -1,18 +1,25 @@
-"""Scales of a smoothed problem: sigma, epsilon, first guesses and bounds of the dual variable."""
+"""The smoothed objective: its scales sigma and epsilon, first decisions and first dual variables.
+
+Both scales are derived where they are not given: sigma from the cost and the radius, epsilon from
+what the adversary gains at the ERM decision.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from cvxpy import settings
 from cvxpy.error import SolverError
 
-from wdro_model.model import RobustModel
-from wdro_model.objectives.integration import Choice, Scales, Stream
+from wdro_model.model import Model, RobustModel
+from wdro_model.objectives.exact.quadratic_form import smoothed_form_is_convex
+from wdro_model.objectives.integration import Choice, Integration, Scales, Stream
+from wdro_model.objectives.integration.over_workers import OverWorkers
 from wdro_model.objectives.integration.tilted import Gaussian
-from wdro_model.objectives.least_thresholds import at_quantiles
+from wdro_model.objectives.least_thresholds import LeastThresholds, at_quantiles
 from wdro_model.objectives.scales import (
     adversary_gain,
     calibrate_dual,
@@ -21,32 +28,139 @@ from wdro_model.objectives.scales import (
     gradient_size,
     typical_dual,
 )
+from wdro_model.objectives.smoothed_risk import Moving, Smoothed
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve.aggregated import run_aggregation
+from wdro_model.solve.certify import Clock
 from wdro_model.solve.conic import solve_program
-from wdro_model.solve.first_order import first_order_outcome
-from wdro_model.solve.options import FirstOrder, Options, Recipe
+from wdro_model.solve.first_order import minimise_objective
+from wdro_model.solve.notes import refuse_infinite
+from wdro_model.solve.options import FirstOrder, Options, choose_integration
 from wdro_model.solve.plan import Plan, plan
 from wdro_model.solve.rescale import probed_loss_unit
 from wdro_model.solvers import Aggregation, Conic, FrankWolfe, QuasiNewton, Simplicial, Stop
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.samples import active_client
 
-NOTHING = 1e-20
-"""Of the losses at ordinary decisions: what a solver leaves of zero, as at x = 0 of a quadratic."""
-LARGEST_PROGRAM = 2**17
-"""Numbers in the data up to which the exact counterpart is solved for a place to begin."""
-ROUGH, ROUGH_STEPS = 1e-4, 200
-"""Gap and iterations to which Frank-Wolfe solves the exact counterpart for a place to begin."""
-ENOUGH = 1000
-"""Samples that a first decision is made of, at most."""
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes of first guesses and of reported values, and how accurate the guesses are."""
+
+    zero_loss: float = 1e-20
+    """Share of ordinary losses that a solver leaves of zero, as at x = 0 of a quadratic."""
+    program_numbers: int = 2**17
+    """Numbers of data up to which the exact counterpart is solved for a first decision."""
+    rough_gap: float = 1e-4
+    """Relative gap to which Frank-Wolfe finds a first decision."""
+    rough_steps: int = 200
+    """Iterations of Frank-Wolfe for a first decision, at most."""
+    first_samples: int = 1000
+    """Samples for the ERM decision, at most; more change epsilon and the start little."""
+    report_draws: int = 1000
+    """Draws per sample of the reported value, at most."""
+    report_entries: int = 2**26
+    """Numbers in all the draws of the reported value, at most."""
+    cheaper_error: float = 1e-6
+    """Relative error of a cheaper objective, which changes its nodes as it goes."""
+
+
+LIMITS = Limits()
 EMPIRICAL_DECISION = "ERM decision"
 CALIBRATION_STAGE = 2**62
 """A stream of random numbers that no iteration uses."""
 
 
+@dataclass(frozen=True)
+class SmoothingConfig:
+    """The smoothed objective up to its draws."""
+
+    model: RobustModel
+    choice: Choice
+    """The strategy for the inner integral."""
+    epsilon: float
+    sigma: float | Array
+    seed: int
+    convex: bool
+
+    def objective(self, draws: int, stage: int) -> Smoothed:
+        """The objective with these draws per sample, from the random numbers of a stage."""
+        strategy = self._strategy(Scales(self.epsilon, self.sigma, draws))
+        kind = Moving if strategy.adapts else Smoothed
+        smoothed = kind(
+            strategy,
+            size=self.model.joint.size,
+            radius=self.model.radius,
+            epsilon=self.epsilon,
+            sigma=self.sigma,
+            convex=self.convex,
+            stream=Stream(self.seed, stage),
+            probabilities=self.model.joint.probabilities,
+        )
+        return over_thresholds(smoothed, self.model)
+
+    def _strategy(self, scales: Scales) -> Integration:
+        """The strategy: on the workers of a cluster where they hold the data, else here."""
+        client = active_client() if self.model.joint.is_stored else None
+        one_sample = None if client is None else self.model.on_samples(np.arange(1))
+        if one_sample is not None and self.choice.build(one_sample, scales).exact:
+            return OverWorkers(self.model, partial(build_strategy, self.choice, scales), client)
+        return self.choice.build(self.model, scales)
+
+    def report_draws(self, least: int) -> int:
+        """Draws per sample for the reported value."""
+        numbers = self.model.rows.shape[0] * max(1, self.model.rows.shape[1])
+        return max(least, min(LIMITS.report_draws, LIMITS.report_entries // numbers))
+
+
+def build_strategy(choice: Choice, scales: Scales, model: RobustModel) -> Integration:
+    """The strategy for a part of the data, on a worker."""
+    return choice.build(model, scales)
+
+
+def over_thresholds(objective: Smoothed, model: Model) -> Any:
+    """The objective, minimised over the thresholds of the model where it has some."""
+    return objective if model.tails is None else LeastThresholds(objective, model)
+
+
+def cheaper_objective(objective: Smoothed) -> Smoothed | None:
+    """A cheaper objective of nearly the same value; None where the strategy has none."""
+    strategy = objective.integration.surrogate()
+    if strategy is None:
+        return None
+    probabilities = strategy.joint.probabilities
+    if probabilities is not None and len(probabilities) != len(strategy.rows):
+        probabilities = None  # nodes that stand for the samples
+    cheaper = Smoothed(
+        strategy,
+        size=len(strategy.rows),
+        radius=objective.radius,
+        epsilon=objective.epsilon,
+        sigma=objective.sigma,
+        convex=objective.convex,
+        stream=objective.stream,
+        probabilities=probabilities,
+    )
+    cheaper.noise = LIMITS.cheaper_error if objective.convex else 0.0
+    if isinstance(objective, LeastThresholds):
+        return over_thresholds(cheaper, objective.model)
+    return cheaper
+
+
+def prepare(model: RobustModel, solver: FirstOrder, options: Options) -> SmoothingConfig:
+    """The strategy, the scales and the convexity of the smoothed objective."""
+    choice = choose_integration(model, solver, options)
+    refuse_infinite(model)
+    sigma = resolve_sigma(model, options.sigma)
+    epsilon = float(options.epsilon or derived_epsilon(model, options))
+    convex = model.convex_in_decision or smoothed_form_is_convex(model, epsilon, sigma)
+    return SmoothingConfig(model, choice, epsilon, sigma, int(options.seed), convex)
+
+
+# ------------------------------------------------------------------ sigma and epsilon
 def resolve_sigma(model: RobustModel, sigma: Any) -> float | Array:
-    """The reference's standard deviation: the user's, else the default of the calibration."""
+    """The standard deviation of the reference: the user's, else the default."""
     if sigma is None:
         return default_sigma(model.cost, model.radius, model.joint)
     array = np.asarray(sigma, dtype=float)
@@ -74,51 +188,52 @@ def derived_epsilon(model: RobustModel, options: Options) -> float:
 
 
 def typical_gain(model: RobustModel, options: Options) -> float:
-    """What the adversary gains at the ERM decision; in units of the loss where that is nothing."""
+    """The adversary's gain at the ERM decision; in units of the loss where it gains nothing."""
     x = empirical_decision(model, options)
     gain, unit = adversary_gain(model, x), probed_loss_unit(model)
-    if gain > NOTHING * unit:
+    if gain > LIMITS.zero_loss * unit:
         return gain
     order, scale = model.cost.small_moves(model.joint)
     loss = float(model.shares.total(np.abs(model.loss.values(x, model.rows))))
-    return (model.radius / scale) ** (1 / order) * (loss if loss > NOTHING * unit else unit)
+    size = loss if loss > LIMITS.zero_loss * unit else unit
+    return (model.radius / scale) ** (1 / order) * size
 
 
+# ------------------------------------------------------------------ first decisions
 def empirical_decision(model: RobustModel, options: Options) -> Array:
-    """The ERM decision, of some of the samples where they are many; computed once for a model.
+    """The ERM decision over the convex hull, computed once; of some samples where there are many.
 
-    It sets a scale and a place to begin, for which a program over all samples is too much.
+    It sets a scale and a start, for which a program over all samples would be too much.
     """
-    return model.remember(EMPIRICAL_DECISION, lambda: run_empirical(model, options))
+    return model.remember(EMPIRICAL_DECISION, lambda: _solve_empirical(model, options))
 
 
-def run_empirical(model: RobustModel, options: Options) -> Array:
-    """The ERM decision, as a flat vector; over the convex hull of integer points."""
+def _solve_empirical(model: RobustModel, options: Options) -> Array:
     still = model.without_ball()
-    if model.size > ENOUGH and not model.affine_in_data:  # else their mean is all that matters
-        still = still.on_some(ENOUGH)
-    frank_wolfe = FrankWolfe(gap=ROUGH, max_iterations=ROUGH_STEPS)
-    hull = frank_wolfe if model.feasible.is_integer else None
-    chosen = plan(still, "erm", hull)
+    if model.size > LIMITS.first_samples and not model.affine_in_data:  # else their mean is used
+        still = still.on_some(LIMITS.first_samples)
+    frank_wolfe = FrankWolfe(gap=LIMITS.rough_gap, max_iterations=LIMITS.rough_steps)
+    chosen = plan(still, "erm", frank_wolfe if model.feasible.is_integer else None)
     if isinstance(chosen.solver, Simplicial):
         chosen = replace(chosen, solver=frank_wolfe)
     try:
-        return at_quantiles(model, _decision(still, chosen, options))
-    except SolverError:
+        x = _decide(still, chosen, options)
+    except SolverError:  # numbers that a conic solver gives up on, as exponentials have
         if not isinstance(chosen.solver, Conic):
             raise
-        # Numbers that a conic solver gives up on, as exponentials have.
-        return at_quantiles(model, _decision(still, plan(still, "erm", frank_wolfe), options))
+        x = _decide(still, plan(still, "erm", frank_wolfe), options)
+    return at_quantiles(model, x)
 
 
-def _decision(model: RobustModel, chosen: Plan, options: Options) -> Array:
-    """The decision of a plan, without a judgement; variables and multipliers keep their values."""
-    quiet = replace(options, verbose=False, start=None, seed=0)
+def _decide(model: RobustModel, chosen: Plan, options: Options) -> Array:
+    """The decision of a plan alone; variables and multipliers keep their values."""
     with model.feasible.holding():
         if isinstance(chosen.solver, Conic):
             return solve_program(model, chosen, chosen.solver).decision
-        assert isinstance(chosen.solver, FrankWolfe | QuasiNewton)
-        outcome = first_order_outcome(model, chosen, chosen.solver, quiet)[1]
+        solver = chosen.solver
+        assert isinstance(solver, FrankWolfe | QuasiNewton)
+        quiet, clock = replace(options, verbose=False, start=None, seed=0), Clock(solver.time_limit)
+        outcome = minimise_objective(model, chosen, solver, quiet, clock)[1]
     if outcome.stop is Stop.INTERRUPT:
         raise KeyboardInterrupt  # half a run is no decision
     if outcome.stop is Stop.TIME:
@@ -126,63 +241,53 @@ def _decision(model: RobustModel, chosen: Plan, options: Options) -> Array:
     return outcome.x
 
 
-def good_decision(model: RobustModel, options: Options) -> Array:
-    """Where to begin: the exact robust decision where it can be had, else that of ERM."""
-    found = robust_decision(model, options)
-    return empirical_decision(model, options) if found is None else found
-
-
 def robust_decision(model: RobustModel, options: Options) -> Array | None:
     """The decision of the exact counterpart, computed once for a radius; None if out of reach."""
-    return model.remember(f"robust decision {model.radius!r}", lambda: run_exact(model, options))
+    return model.remember(f"robust decision {model.radius!r}", lambda: _solve_exact(model, options))
 
 
-def run_exact(model: RobustModel, options: Options) -> Array | None:
-    """The decision of the exact counterpart, by the solver that its plan chooses."""
+def _solve_exact(model: RobustModel, options: Options) -> Array | None:
     if model.feasible.is_integer:
         return None
     try:
         chosen = plan(model, "exact", None)
         if isinstance(chosen.solver, Aggregation):
-            return _aggregated_decision(model, chosen, chosen.solver, options)
-        if chosen.objective is None and not isinstance(chosen.solver, Conic):
+            quiet = replace(options, verbose=False, start=None)
+            with model.feasible.holding():
+                solution = run_aggregation(model, chosen, chosen.solver, quiet)
+            x, status = model.feasible.layout.join(solution.decision), solution.status
+        elif isinstance(chosen.solver, Conic) and model.rows.size <= LIMITS.program_numbers:
+            with model.feasible.holding():
+                attempt = solve_program(model, chosen, chosen.solver)
+            x, status = attempt.decision, attempt.answer.status
+        elif isinstance(chosen.solver, Conic) or chosen.objective is None:
             return None
-        if not isinstance(chosen.solver, Conic):
-            rough = FrankWolfe(gap=ROUGH, max_iterations=ROUGH_STEPS)
-            return _decision(model, replace(chosen, solver=rough), options)
-        if model.rows.size > LARGEST_PROGRAM:
-            return None
-        with model.feasible.holding():
-            best = solve_program(model, chosen, chosen.solver)
+        else:
+            rough = FrankWolfe(gap=LIMITS.rough_gap, max_iterations=LIMITS.rough_steps)
+            return _decide(model, replace(chosen, solver=rough), options)
     except (ValueError, SolverError):  # no counterpart, or none that a solver takes
         return None
-    return best.decision if best.answer.status == settings.OPTIMAL else None
+    return x if status == settings.OPTIMAL else None
 
 
-def _aggregated_decision(
-    model: RobustModel, chosen: Plan, solver: Aggregation, options: Options
-) -> Array | None:
-    with model.feasible.holding():
-        found = run_aggregation(model, chosen, solver, replace(options, verbose=False, start=None))
-    solved = found.status == settings.OPTIMAL
-    return model.feasible.layout.join(found.decision) if solved else None
-
-
+# ------------------------------------------------------------------ the dual variable
 def first_dual(model: RobustModel, x: Array) -> float:
     """The multiplier that a loss linear in the data would have."""
     size = gradient_size(model.loss, model.joint, model.cost, x)
     return typical_dual(size, model.radius, model.cost, model.joint)
 
 
-def dual_bound(recipe: Recipe, solver: FirstOrder, oracle: FeasibleSet, start: Array) -> float:
+def dual_bound(
+    config: SmoothingConfig, solver: FirstOrder, oracle: FeasibleSet, start: Array
+) -> float:
     """The user's lambda_max, else the paper's calibration."""
     given = getattr(solver, "dual_bound", None)
     if given is not None:
         return float(given)
-    scales = Scales(recipe.epsilon, recipe.sigma, max(2, solver.samples))
-    sampler = Choice("gaussian", "").build(recipe.model, scales)
+    scales = Scales(config.epsilon, config.sigma, max(2, solver.samples))
+    sampler = Choice("gaussian", "").build(config.model, scales)
     assert isinstance(sampler, Gaussian)
-    stream = Stream(recipe.seed, CALIBRATION_STAGE)
+    stream = Stream(config.seed, CALIBRATION_STAGE)
     bound = calibrate_dual(sampler, oracle.vertex, start, stream).bound
     if not bound > 0:
         raise ValueError(

@@ -205,7 +205,7 @@ def _assign(
     options: AssignmentOptions,
 ) -> Assignment:
     began = time.perf_counter()
-    checked, seconds = Options.of(options), check_time_limit(time_limit)
+    checked, seconds = Options.from_keywords(options), check_time_limit(time_limit)
     number("gap", gap, low=0)
     costs = purpose.costs(network)
     method = _chosen(method, costs, flows, solver)
