@@ -526,7 +526,7 @@ class Problem:
         Examples
         --------
         >>> print(f"{problem.with_samples([[2.0, 2.0], [1.5, 3.0]]).solve():.2f}")
-        2.55
+        2.72
         >>> print(f"{problem.with_samples(rows=[0]).solve():.2f}")       # without the second
         2.00
         """
