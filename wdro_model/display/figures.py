@@ -108,7 +108,8 @@ def finished_plot(figure: Any, path: Any, ax: Any) -> Any:
 
 
 # ------------------------------------------------------------------ colours
-def colour(k: int) -> str:
+def cycle(k: int) -> str:
+    """The colour of the k-th of some curves."""
     return COLOURS[k % len(COLOURS)]
 
 

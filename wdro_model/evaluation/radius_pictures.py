@@ -13,7 +13,7 @@ from wdro_model.display.figures import (
     ERM_COLOUR,
     METHOD_COLOURS,
     PALE,
-    colour,
+    cycle,
     finished_plot,
     inches_of,
     legend_columns,
@@ -57,86 +57,71 @@ def plot_path(
     """Values, mean losses and the coordinates of the decision over the radius."""
     if kind is not None:
         checks.choice("kind", kind, KINDS)
-    chosen = [kind] if kind else [name for name in KINDS if name != "mean loss" or is_flat(path)]
-    figure, panels = panels_for(ax, len(chosen), len(chosen) * PANEL_WIDTH, PANEL_HEIGHT)
+    unit = "objective" if path.maximise else "loss"
+    values, means = path_curves(path, unit)
+    curves = {**values, **means}
+    flat = 0 < height_of(means) < FLAT_SHARE * height_of(curves)
+    kinds = [kind] if kind else [name for name in KINDS if flat or name != "mean loss"]
+    width = len(kinds) * PANEL_WIDTH
+    figure, panels = panels_for(ax, len(kinds), width, PANEL_HEIGHT)
     places = axis_positions(path.radii)
-    for axes, name in zip(panels, chosen):
+    for axes, name in zip(panels, kinds):
         if name == "decision":
             draw_decisions(axes, path, places, max(0, labelled))
         else:
-            only = mean_labels(path) if name == "mean loss" else list(value_curves(path))
-            draw_curves(axes, path, places, only)
-            alone = f"mean {unit(path)} alone"
-            axes.set_title(alone if name == "mean loss" else f"promise and mean {unit(path)}")
+            draw_curves(axes, path, places, curves, list(means if name == "mean loss" else curves))
+            title = f"mean {unit} alone" if name == "mean loss" else f"promise and mean {unit}"
+            axes.set_title(title)
+            axes.set_ylabel(f"{unit}{' (band: two standard errors)' if len(means) > 1 else ''}")
         set_radius_axis(axes, path.radii, places)
         if path.radii[0] == 0:
             axes.axvline(places[0], color=PALE, lw=0.8, zorder=0)
     handles, labels = panels[0].get_legend_handles_labels()
-    if not handles:
-        return finished_plot(figure, file, ax)
-    if ax is None:
-        columns = legend_columns(labels, len(chosen) * PANEL_WIDTH)
+    if handles and ax is None:
+        columns = legend_columns(labels, width)
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
-    else:
-        panels[0].legend(fontsize="small", framealpha=0.7)
+    elif handles:
+        panels[0].legend(handles, labels, fontsize="small", framealpha=0.7)
     return finished_plot(figure, file, ax)
 
 
-def is_flat(path: RadiusPath) -> bool:
-    """Whether the mean losses are too close to each other to be seen beside the values."""
-    curves = value_curves(path)
-    means = height_of([curves[name] for name in mean_labels(path)])
-    return 0 < means < FLAT_SHARE * height_of(list(curves.values()))
+Curves = dict[str, np.ndarray]
 
 
-def mean_labels(path: RadiusPath) -> list[str]:
-    return [f"mean {unit(path)}, {plain(name)}" for name in path.scenario_sets]
+def path_curves(path: RadiusPath, unit: str) -> tuple[Curves, Curves]:
+    """The values of the method by label (and worst-case risks that differ), and the mean losses."""
+    values = {f"value (what is {'maximised' if path.maximise else 'minimised'})": path.values}
+    finite = ~np.isnan(path.robust_values)
+    if finite.any() and not np.allclose(path.robust_values[finite], path.values[finite], rtol=1e-5):
+        values["worst-case risk"] = path.robust_values
+    means = {f"mean {unit}, {plain(name)}": path.means(name) for name in path.scenario_sets}
+    return values, means
 
 
-def unit(path: RadiusPath) -> str:
-    """The word for the numbers: losses, or the values of an objective that is maximised."""
-    return "objective" if path.maximise else "loss"
+def height_of(curves: Curves) -> float:
+    """The distance from the lowest to the highest point of the curves."""
+    points = list(curves.values())
+    return float(np.nanmax(points) - np.nanmin(points))
 
 
-def curve_colours(path: RadiusPath) -> dict[str, str]:
-    """The values have the colour of the method, the mean losses that of their scenarios."""
+def draw_curves(
+    axes: Any, path: RadiusPath, places: np.ndarray, curves: Curves, shown: list[str]
+) -> None:
+    """The shown curves, those of held-out scenarios with a band of two standard errors.
+
+    Values have the colour of the method, mean losses that of their scenarios.
+    """
+    first = len(curves) - len(path.scenario_sets)  # the mean losses come last, the samples first
     own = METHOD_COLOURS.get(path.method, COLOURS[-1])
-    colours = dict.fromkeys(value_curves(path), own)
-    for k, label in enumerate(mean_labels(path)):
-        colours[label] = scenario_colour(k)
-    return colours
-
-
-def value_curves(path: RadiusPath) -> dict[str, np.ndarray]:
-    """The value of the method, the worst-case risk where it is another, and the mean losses."""
-    curves = {f"value (what is {'maximised' if path.maximise else 'minimised'})": path.values}
-    known = ~np.isnan(path.robust_values)
-    if known.any() and not np.allclose(path.robust_values[known], path.values[known], rtol=1e-5):
-        curves["worst-case risk"] = path.robust_values
-    for name in path.scenario_sets:
-        curves[f"mean {unit(path)}, {plain(name)}"] = path.means(name)
-    return curves
-
-
-def height_of(curves: list[np.ndarray]) -> float:
-    """From the lowest to the highest point of the curves."""
-    return float(np.nanmax(curves) - np.nanmin(curves))
-
-
-def draw_curves(axes: Any, path: RadiusPath, places: np.ndarray, chosen: list[str]) -> None:
-    """The chosen curves, those of held-out scenarios with a band of two standard errors."""
-    held_out = dict(zip(mean_labels(path)[1:], path.scenario_sets[1:]))
-    colours = curve_colours(path)
-    for k, (label, curve) in enumerate(value_curves(path).items()):
-        if label not in chosen:
+    for k, (label, curve) in enumerate(curves.items()):
+        if label not in shown:
             continue
-        own = colours[label]
-        axes.plot(places, curve, style(k), marker=".", color=own, label=label)
-        if label in held_out:
-            statistics = path.statistics(held_out[label])
+        colour = own if k < first else scenario_colour(k - first)
+        axes.plot(places, curve, style(k), marker=".", color=colour, label=label)
+        if k > first:
+            statistics = path.statistics(path.scenario_sets[k - first])
             band = 2 * np.array([np.nan if s is None else s.standard_error for s in statistics])
-            axes.fill_between(places, curve - band, curve + band, color=own, alpha=0.15, lw=0)
-    axes.set_ylabel(unit(path) + (" (band: two standard errors)" if held_out else ""))
+            axes.fill_between(places, curve - band, curve + band, color=colour, alpha=0.15, lw=0)
 
 
 def draw_decisions(axes: Any, path: RadiusPath, places: np.ndarray, labelled: int) -> None:
@@ -147,36 +132,31 @@ def draw_decisions(axes: Any, path: RadiusPath, places: np.ndarray, labelled: in
     if others.size:
         axes.plot(places, decisions[:, others], color=PALE, lw=0.7, alpha=0.7, zorder=1)
     for k, index in enumerate(chosen):
-        axes.plot(places, decisions[:, index], style(k), marker=".", color=colour(k), zorder=2)
+        axes.plot(places, decisions[:, index], style(k), marker=".", color=cycle(k), zorder=2)
     axes.margins(y=0.04)
-    count = decisions.shape[1]
-    some = f" ({chosen.size} of {count} coordinates named)" if others.size else ""
-    axes.set_title(f"decision{some}")
+    named = f" ({chosen.size} of {decisions.shape[1]} coordinates named)" if others.size else ""
+    axes.set_title(f"decision{named}")
     axes.set_ylabel("value of a coordinate")
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)
     finished = np.flatnonzero(~np.isnan(decisions).any(axis=1))
     if not chosen.size or not finished.size:
         return
-    ends = decisions[finished[-1], chosen]
-    room = LABEL_INCHES / inches_of(axes)[1] * (high - low)
-    heights = spread_apart(ends, room, low, high)
+    last = finished[-1]
+    ends = decisions[last, chosen]
+    least = LABEL_INCHES / inches_of(axes)[1] * (high - low)
+    heights = spread_apart(ends, least, low, high)
     for k, (index, end, height) in enumerate(zip(chosen, ends, heights)):
+        line = {"arrowstyle": "-", "color": cycle(k), "lw": 0.6, "alpha": 0.6, "relpos": (0.0, 0.5)}
         axes.annotate(
             plain(path.coordinates[index]),
-            xy=(places[finished[-1]], end),
+            xy=(places[last], end),
             xytext=(1.06, height),
             textcoords=axes.get_yaxis_transform(),
-            color=colour(k),
+            color=cycle(k),
             fontsize=9,
             verticalalignment="center",
-            arrowprops={
-                "arrowstyle": "-",
-                "color": colour(k),
-                "lw": 0.6,
-                "alpha": 0.6,
-                "relpos": (0.0, 0.5),
-            },
+            arrowprops=line,
             annotation_clip=False,
         )
 
@@ -203,40 +183,30 @@ def plot_radii(selection: RadiusSelection, path: Any = None, *, ax: Any = None) 
     solution = selection.solution
     robust = METHOD_COLOURS.get("exact" if solution is None else solution.method, COLOURS[1])
     robust = COLOURS[4] if robust == ERM_COLOUR else robust  # radius 0 was chosen
-    at = axis_positions(selection.radii)
+    places, mean = axis_positions(selection.radii), selection.mean
     several = selection.counts.max() > 1
     for k, fold in enumerate(selection.scores.T if several else ()):
         label = "_folds" if k else "folds"  # one of them in the legend
-        axes.plot(at, fold, color=PALE, linewidth=0.8, zorder=1, label=label)
+        axes.plot(places, fold, color=PALE, linewidth=0.8, zorder=1, label=label)
     errors = np.where(np.isfinite(selection.standard_error), selection.standard_error, 0.0)
-    axes.errorbar(
-        at,
-        selection.mean,
-        yerr=errors,
-        color=robust,
-        marker="o",
-        markersize=4,
-        capsize=3,
-        label="mean ± standard error",
-    )
+    points = {"marker": "o", "markersize": 4, "capsize": 3, "label": "mean ± standard error"}
+    axes.errorbar(places, mean, yerr=errors, color=robust, **points)
     if selection.erm is not None:
         axes.axhline(selection.erm, color=ERM_COLOUR, ls=":", label="ERM (radius 0)", zorder=1)
-    axes.plot(
-        at[selection.index],
-        selection.mean[selection.index],
-        marker="o",
-        markersize=11,
-        markerfacecolor="none",
-        markeredgewidth=2,
-        linestyle="none",
-        color=COLOURS[-1],
-        label=f"chosen: {selection.radius:.3g}",
-    )
-    set_radius_axis(axes, selection.radii, at)
-    if selection.erm is not None and at.size > 1:  # the axis is cut between 0 and the others
+    ring = {"marker": "o", "ms": 11, "mfc": "none", "mew": 2, "ls": "none", "color": COLOURS[-1]}
+    chosen = selection.index
+    axes.plot(places[chosen], mean[chosen], label=f"chosen: {selection.radius:.3g}", **ring)
+    set_radius_axis(axes, selection.radii, places)
+    if selection.erm is not None and places.size > 1:  # the axis is cut between 0 and the others
         cut = {"ha": "center", "va": "center", "clip_on": False}
-        axes.text(np.sqrt(at[0] * at[1]), 0.0, "//", transform=axes.get_xaxis_transform(), **cut)
-    axes.set_ylim(*limits(selection, errors))
+        middle = np.sqrt(places[0] * places[1])
+        axes.text(middle, 0.0, "//", transform=axes.get_xaxis_transform(), **cut)
+    # Room for the means and their errors; folds that lie far away leave the picture.
+    known = np.isfinite(mean)
+    low = float((mean - 1.6 * errors)[known].min())
+    high = float((mean + 1.6 * errors)[known].max())
+    room = 0.08 * (high - low) or 0.1 * max(1.0, abs(high))
+    axes.set_ylim(low - room, high + room)
     axes.set_ylabel(f"{plain(selection.metric)} of held-out losses")
     axes.set_title(plain(selection.headline, int(11 * inches_of(axes)[0])), fontsize=11)
     if ax is None:
@@ -244,15 +214,6 @@ def plot_radii(selection: RadiusSelection, path: Any = None, *, ax: Any = None) 
     else:
         axes.legend(fontsize="small", framealpha=0.7)
     return finished_plot(figure, path, ax)
-
-
-def limits(selection: RadiusSelection, errors: np.ndarray) -> tuple[float, float]:
-    """Room for the means and their errors; folds that lie far away leave the picture."""
-    mean = selection.mean[np.isfinite(selection.mean)]
-    errors = errors[np.isfinite(selection.mean)]
-    low, high = float((mean - 1.6 * errors).min()), float((mean + 1.6 * errors).max())
-    room = 0.08 * (high - low) or 0.1 * max(1.0, abs(high))
-    return low - room, high + room
 
 
 # ------------------------------------------------------------------ the axis of the radius
