@@ -19,11 +19,11 @@ from itertools import product
 import numpy as np
 
 from wdro_model.objectives.integration.inner_integral import Divergence
+from wdro_model.objectives.integration.proposals import LIMITS as MIXTURES
 from wdro_model.objectives.integration.proposals import (
-    MASS_WINDOW,
     Bounds,
     Component,
-    Correlated,
+    FullComponent,
     Mixture,
     component,
     correlated,
@@ -227,7 +227,7 @@ def bring_inside(target: Target, owners: Array, moves: Array) -> Array:
 # ------------------------------------------------------------------ the Gaussian at a mode
 def fit_gaussians(
     target: Target, owners: Array, moves: Array, gradients: Array, curved: Array, wanted: Array
-) -> Component | Correlated:
+) -> Component:
     """The Gaussian that osculates the targets at modes, where one is wanted.
 
     In the interior its center is the mode; where a bound stops the ascent, the center lies beyond
@@ -269,7 +269,7 @@ def fit_full_gaussians(
     gradients: Array,
     deviation: Array,
     wanted: Array,
-) -> Correlated:
+) -> FullComponent:
     """The Gaussian with the precision of h at its modes, where they are wanted.
 
     Coordinates that a bound holds are independent of the others. Along a wall the density falls
@@ -301,7 +301,7 @@ class Modes:
         self.bounds = target.bounds(owners)
         self.curved = np.zeros(len(owners), dtype=bool)
         """True for targets that are not Gaussian, (K,)."""
-        self.components: list[Component | Correlated] = []
+        self.components: list[Component] = []
         self.masses: list[Array] = []
         """log of the integral that each component stands for, (K,); -inf where there is none."""
 
@@ -357,7 +357,7 @@ class Modes:
         deviation = np.sqrt(np.broadcast_to(self.target.variance(self.owners, zero), zero.shape))
         top = np.max(self.masses, axis=0)[:, None]
         left = np.isfinite(values) & (values > self.expected(points) + LIMITS.new_mode)
-        left &= values > top - 10 * MASS_WINDOW
+        left &= values > top - 10 * MIXTURES.mass_window
         scaled, rows = points / deviation[:, None], np.arange(len(self.owners))
         starts, alive = [], []
         for _ in range(count):

@@ -1,27 +1,27 @@
-"""Proposal distributions: Gaussian mixtures, one for each sample.
+"""Gaussian mixtures, one for each sample: densities, draws, rejection, and fits to a target.
 
-A component has center c, deviations s_i, and r orthonormal directions u_j along which the deviation
-is scaled by t_j (curvature of the loss):
+A diagonal component has center c, deviations s_i, and a few orthonormal directions u_j along which
+the deviation is scaled by t_j (curvature of the loss):
 
     y = c + s * (g + sum_j (t_j - 1) <u_j, g> u_j),   g ~ N(0, 1).
 
 On a box the coordinates near a bound are truncated Gaussians drawn by their quantiles; bounds far
-away are not seen. Densities of truncated coordinates are taken relative to the point a of the
-interval nearest to c, so that nothing cancels when c lies far outside.
+away are ignored. Densities of truncated coordinates are taken relative to the point of the interval
+nearest to c, so that nothing cancels when c lies far outside.
 
-y = c + L z with L lower triangular is drawn coordinate by coordinate, each truncated to its bounds
-given the ones before (Geweke, Hajivassiliou and Keane). The density is that of the Gaussian over
-the masses of those intervals, which depend on the earlier coordinates:
+A full component y = c + L g, L lower triangular, is drawn coordinate by coordinate, each truncated
+to its bounds given the ones before (Geweke, Hajivassiliou and Keane). The density is that of the
+Gaussian over the masses of those intervals, which depend on the earlier coordinates:
 
-    log q(y) = sum_i log phi(z_i) - log L_ii - log(Phi(b_i) - Phi(a_i)).
+    log q(y) = sum_i log phi(g_i) - log L_ii - log(Phi(b_i) - Phi(a_i)).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from scipy.special import logsumexp, ndtr
@@ -37,26 +37,82 @@ from wdro_model.uncertainty.sampling import Truncation, inverse_cdf
 if TYPE_CHECKING:
     from wdro_model.objectives.integration.targets import Tilt
 
-BOUND_REACH = 6.5
-"""Bounds farther from a center than so many deviations are ignored: a mass of 4e-11."""
-LEAST_SHARE = 0.05
-"""The least share of a mode in a mixture."""
-MASS_WINDOW = 20.0
-"""Modes of a log mass so far below the best are left out of a mixture."""
-BLOCK_ENTRIES = 2**20
-"""Density terms computed at once."""
-
 Bounds = tuple[Array, Array]
 
 
-def of_owners(array: Array, owners: Array | slice) -> Array:
+@dataclass(frozen=True)
+class Tolerances:
+    """Limits of mixtures; masses are logarithms."""
+
+    bound_reach: float = 6.5
+    """Deviations beyond which a bound is ignored: the mass there is 4e-11."""
+    least_share: float = 0.05
+    """The least share of a mode in a mixture: rare modes are drawn often enough to be weighed."""
+    mass_window: float = 20.0
+    """Modes of a log mass so far below the best are left out."""
+    block_entries: int = 2**20
+    """Density terms computed at once."""
+    tries_per_draw: int = 10_000
+    """Proposals for each draw by rejection; a tenth if none succeeds."""
+    round_tries: int = 256
+    """Proposals in one round of rejection, at least."""
+    round_entries: int = 2**20
+    """Numbers in one round of rejection, at most."""
+    mass_tries: int = 4096
+    """Proposals from which the mass of the reference inside the support is estimated."""
+    pilot_draws: int = 128
+    """Draws that choose spreads and shares of the components."""
+    share_rounds: int = 20
+    """Rounds of the search for the likeliest shares."""
+    inflation: float = 1.25
+    """Factor of the variance of components that are fitted to draws, against light tails."""
+    tail_factors: tuple[float, float] = (1.5, 2.5)
+    """Deviations of wider components, in those of the fitted ones: costs of order 1 have long
+    tails."""
+    draws_per_dimension: float = 4.0
+    """Effective pilot draws for each dimension from which on they tell a covariance."""
+
+
+LIMITS = Tolerances()
+
+
+class Component:
+    """One Gaussian for each of K samples, restricted to bounds."""
+
+    center: Array
+    """(K, r), or (1, r) for all samples."""
+    anchor: Array
+    """The points nearest to the centers within the bounds that matter, (K, r)."""
+    bounds: Bounds | None
+
+    def log_density(self, moves: Array, owners: Array | slice = slice(None)) -> Array:
+        """Log density (K, S) at the moves (K, S, r) of some of the samples."""
+        raise NotImplementedError
+
+    def transport(self, owners: Array | slice, noise: Array) -> Array:
+        """Moves (M, S, r) of samples (M,) from normal noise (M, S, r), or (1, S, r) for all."""
+        raise NotImplementedError
+
+    def scaled(self, factor: float) -> Component:
+        """The Gaussians with all deviations multiplied."""
+        raise NotImplementedError
+
+    def subset(self, owners: Array | slice) -> Self:
+        """The Gaussians of some of the samples."""
+        parts = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return type(self)(*(select_samples(part, owners) for part in parts))
+
+
+def select_samples(part: Any, owners: Array | slice) -> Any:
     """The entries of some samples; an array with a leading axis of 1 serves all of them."""
-    return array if len(array) == 1 else array[owners]
+    if isinstance(part, tuple):
+        return tuple(select_samples(side, owners) for side in part)
+    return part if part is None or len(part) == 1 else part[owners]
 
 
 @dataclass(frozen=True)
-class Component:
-    """One Gaussian for each of K samples; arrays broadcast from a leading axis of 1."""
+class DiagonalComponent(Component):
+    """Gaussians with independent coordinates but for a few directions."""
 
     center: Array
     """(K, r)"""
@@ -75,7 +131,6 @@ class Component:
     """log of the density at the anchor, (K,)."""
 
     def log_density(self, moves: Array, owners: Array | slice = slice(None)) -> Array:
-        """Log density (K, S) at the moves (K, S, r) of some of the samples."""
         one = self.subset(owners)
         inverse = 1.0 / one.deviation[:, None]
         anchor, center = one.anchor[:, None], one.center[:, None]
@@ -91,7 +146,6 @@ class Component:
         return one.log_norm[:, None] - 0.5 * square
 
     def transport(self, owners: Array | slice, noise: Array) -> Array:
-        """Moves (M, S, r) from normal noise (M, S, r), or (1, S, r) for all owners (M,)."""
         one = self.subset(owners)
         center, deviation = one.center[:, None], one.deviation[:, None]
         bent = noise
@@ -112,24 +166,7 @@ class Component:
             moves[k, :, i] = inverse_cdf(law, uniform.ravel()).reshape(uniform.shape)
         return np.clip(moves, *sides)
 
-    def subset(self, owners: Array | slice) -> Component:
-        """The Gaussians of some of the samples."""
-        bounds = self.bounds
-        return Component(
-            of_owners(self.center, owners),
-            of_owners(self.deviation, owners),
-            of_owners(self.basis, owners),
-            of_owners(self.scales, owners),
-            of_owners(self.anchor, owners),
-            None if self.truncated is None else of_owners(self.truncated, owners),
-            None
-            if bounds is None
-            else (of_owners(bounds[0], owners), of_owners(bounds[1], owners)),
-            of_owners(self.log_norm, owners),
-        )
-
     def scaled(self, factor: float) -> Component:
-        """The Gaussians with all deviations multiplied."""
         return component(self.center, factor * self.deviation, self.bounds, self.basis, self.scales)
 
 
@@ -139,7 +176,7 @@ def component(
     bounds: Bounds | None,
     basis: Array | None = None,
     scales: Array | None = None,
-) -> Component:
+) -> DiagonalComponent:
     """A component from center and deviations (K, r), directions and factors."""
     r = center.shape[1]
     basis = np.zeros((1, 0, r)) if basis is None else basis
@@ -164,7 +201,7 @@ def component(
         else:
             truncated = None
     log_norm = log_norm - np.log(scales).sum(axis=1)
-    return Component(center, deviation, basis, scales, anchor, truncated, bounds, log_norm)
+    return DiagonalComponent(center, deviation, basis, scales, anchor, truncated, bounds, log_norm)
 
 
 def reference_of(frame: Frame, samples: Array) -> Component:
@@ -175,23 +212,92 @@ def reference_of(frame: Frame, samples: Array) -> Component:
 
 
 def reachable(center: Array, deviation: Array, bounds: Bounds) -> Array:
-    """Coordinates with a bound within BOUND_REACH deviations of the center."""
-    lower, upper = bounds
-    return (center - lower < BOUND_REACH * deviation) | (upper - center < BOUND_REACH * deviation)
+    """Coordinates with a bound within `bound_reach` deviations of the center."""
+    reach = LIMITS.bound_reach * deviation
+    return (center - bounds[0] < reach) | (bounds[1] - center < reach)
+
+
+@dataclass(frozen=True)
+class FullComponent(Component):
+    """Gaussians with any covariance."""
+
+    center: Array
+    """(K, r)"""
+    root: Array
+    """Lower triangular root of the covariance, (K, r, r)."""
+    bounds: Bounds | None
+
+    @property
+    def anchor(self) -> Array:  # type: ignore[override]
+        return self.center if self.bounds is None else np.clip(self.center, *self.bounds)
+
+    def log_density(self, moves: Array, owners: Array | slice = slice(None)) -> Array:
+        one = self.subset(owners)
+        scores = np.zeros(moves.shape)
+        out = np.full(moves.shape[:2], -moves.shape[2] * HALF_LOG_2PI)
+        for i in range(moves.shape[2]):
+            mean, scale, ends = one.conditional(i, scores)
+            scores[:, :, i] = (moves[:, :, i] - mean) / scale
+            out -= 0.5 * scores[:, :, i] ** 2 + np.log(scale)
+            if ends is not None:
+                low, high = ((end - mean) / scale for end in ends)
+                near = (low > -LIMITS.bound_reach) | (high < LIMITS.bound_reach)
+                out[near] -= log_mass(low[near], high[near])
+        return out
+
+    def transport(self, owners: Array | slice, noise: Array) -> Array:
+        one = self.subset(owners)
+        if one.bounds is None:
+            return one.center[:, None] + noise @ np.swapaxes(one.root, 1, 2)
+        moves, scores = np.empty(noise.shape), np.zeros(noise.shape)
+        for i in range(noise.shape[2]):
+            mean, scale, ends = one.conditional(i, scores)
+            assert ends is not None
+            moves[:, :, i] = mean + scale * noise[:, :, i]
+            law = [np.broadcast_to(part, mean.shape) for part in (mean, scale, *ends)]
+            near = reachable(mean, scale, ends)
+            if near.any():
+                moves[near, i] = inverse_cdf(
+                    Truncation(*(part[near] for part in law)), ndtr(noise[near, i])
+                )
+            moves[:, :, i] = np.clip(moves[:, :, i], *ends)
+            scores[:, :, i] = (moves[:, :, i] - mean) / scale
+        return moves
+
+    def conditional(self, i: int, scores: Array) -> tuple[Array, Array, Bounds | None]:
+        """Mean (K, S), deviation (K, 1) and bounds (K, 1) of coordinate i given those before."""
+        before = np.einsum("ksj,kj->ks", scores[:, :, :i], self.root[:, i, :i])
+        ends = (
+            None
+            if self.bounds is None
+            else (self.bounds[0][:, i, None], self.bounds[1][:, i, None])
+        )
+        return self.center[:, i, None] + before, self.root[:, i, i, None], ends
+
+    def scaled(self, factor: float) -> FullComponent:
+        return replace(self, root=factor * self.root)
+
+
+def correlated(center: Array, precision: Array, bounds: Bounds | None) -> FullComponent:
+    """From centers (K, r) and precisions (K, r, r)."""
+    # The root of the inverse, lower triangular: reverse the order, invert the root, reverse back.
+    flipped = np.linalg.cholesky(precision[:, ::-1, ::-1])
+    root = np.swapaxes(np.linalg.inv(flipped), 1, 2)[:, ::-1, ::-1]
+    return FullComponent(center, root, bounds)
 
 
 @dataclass(frozen=True)
 class Mixture:
     """Components with log weights (K, J), -inf where a sample does not use one."""
 
-    components: tuple[Component | Correlated, ...]
+    components: tuple[Component, ...]
     log_weights: Array
 
     def log_density(self, moves: Array) -> Array:
         """Log density (K, S) at the moves (K, S, r)."""
         size, count, dimension = moves.shape
         out = np.empty((size, count))
-        step = max(1, BLOCK_ENTRIES // max(1, count * dimension))
+        step = max(1, LIMITS.block_entries // max(1, count * dimension))
         for start in range(0, size, step):
             own = slice(start, start + step)
             terms = [
@@ -221,6 +327,10 @@ class Mixture:
             tuple(one.subset(owners) for one in self.components), self.log_weights[owners]
         )
 
+    def scaled(self, factor: float) -> Mixture:
+        """The mixture with all deviations multiplied."""
+        return Mixture(tuple(one.scaled(factor) for one in self.components), self.log_weights)
+
 
 def with_reference(proposals: Mixture, share: Array, reference: Component) -> Mixture:
     """The mixture with a share (K,) of the reference, which keeps the weights bounded."""
@@ -232,17 +342,17 @@ def with_reference(proposals: Mixture, share: Array, reference: Component) -> Mi
     return Mixture((*proposals.components, reference), log_weights)
 
 
-def mixture(components: Sequence[Component | Correlated], log_masses: Array) -> Mixture:
+def mixture(components: Sequence[Component], log_masses: Array) -> Mixture:
     """Weights proportional to the masses (K, J) that the components stand for.
 
-    Components more than `MASS_WINDOW` below the best in log mass are left out; the others get at
-    least `LEAST_SHARE` (or half of an equal share).
+    Components more than `mass_window` below the best in log mass are left out; the others get at
+    least `least_share` (or half of an equal share).
     """
     best = log_masses.max(axis=1, keepdims=True)
-    used = log_masses >= best - MASS_WINDOW
+    used = log_masses >= best - LIMITS.mass_window
     shares = np.where(used, np.exp(np.minimum(log_masses - best, 0.0)), 0.0)
     shares /= shares.sum(axis=1, keepdims=True)
-    smallest = np.minimum(LEAST_SHARE, 0.5 / used.sum(axis=1, keepdims=True))
+    smallest = np.minimum(LIMITS.least_share, 0.5 / used.sum(axis=1, keepdims=True))
     shares = np.where(used, np.maximum(shares, smallest), 0.0)
     shares /= shares.sum(axis=1, keepdims=True)
     kept = [int(j) for j in np.flatnonzero(used.any(axis=0))]
@@ -252,103 +362,7 @@ def mixture(components: Sequence[Component | Correlated], log_masses: Array) -> 
 
 
 # ------------------------------
-# Gaussians with a full covariance on a box, for proposals in a few dimensions
-
-
-@dataclass(frozen=True)
-class Correlated:
-    """One Gaussian for each of K samples, restricted to the bounds."""
-
-    center: Array
-    """(K, r)"""
-    root: Array
-    """Lower triangular root of the covariance, (K, r, r)."""
-    bounds: Bounds | None
-
-    @property
-    def anchor(self) -> Array:
-        """The point of the box nearest to the center, coordinate by coordinate."""
-        return self.center if self.bounds is None else np.clip(self.center, *self.bounds)
-
-    def log_density(self, moves: Array, owners: Array | slice = slice(None)) -> Array:
-        """Log density (K, S) at the moves (K, S, r) of some of the samples."""
-        one = self.subset(owners)
-        scores = np.zeros(moves.shape)
-        out = np.full(moves.shape[:2], -moves.shape[2] * HALF_LOG_2PI)
-        for i in range(moves.shape[2]):
-            mean, scale, ends = one.conditional(i, scores)
-            scores[:, :, i] = (moves[:, :, i] - mean) / scale
-            out -= 0.5 * scores[:, :, i] ** 2 + np.log(scale)
-            if ends is not None:
-                low, high = ((end - mean) / scale for end in ends)
-                near = (low > -BOUND_REACH) | (high < BOUND_REACH)
-                out[near] -= log_mass(low[near], high[near])
-        return out
-
-    def transport(self, owners: Array | slice, noise: Array) -> Array:
-        """Moves (M, S, r) from standard normal noise (M, S, r) of owners (M,)."""
-        one = self.subset(owners)
-        if one.bounds is None:
-            return one.center[:, None] + noise @ np.swapaxes(one.root, 1, 2)
-        moves, scores = np.empty(noise.shape), np.zeros(noise.shape)
-        for i in range(noise.shape[2]):
-            mean, scale, ends = one.conditional(i, scores)
-            assert ends is not None
-            moves[:, :, i] = mean + scale * noise[:, :, i]
-            law = [np.broadcast_to(part, mean.shape) for part in (mean, scale, *ends)]
-            near = (mean - ends[0] < BOUND_REACH * scale) | (ends[1] - mean < BOUND_REACH * scale)
-            if near.any():
-                moves[near, i] = inverse_cdf(
-                    Truncation(*(part[near] for part in law)), ndtr(noise[near, i])
-                )
-            moves[:, :, i] = np.clip(moves[:, :, i], *ends)
-            scores[:, :, i] = (moves[:, :, i] - mean) / scale
-        return moves
-
-    def conditional(self, i: int, scores: Array) -> tuple[Array, Array, Bounds | None]:
-        """Mean (K, S), deviation (K, 1) and bounds (K, 1) of coordinate i given those before."""
-        before = np.einsum("ksj,kj->ks", scores[:, :, :i], self.root[:, i, :i])
-        ends = (
-            None
-            if self.bounds is None
-            else (self.bounds[0][:, i, None], self.bounds[1][:, i, None])
-        )
-        return self.center[:, i, None] + before, self.root[:, i, i, None], ends
-
-    def subset(self, owners: Array | slice) -> Correlated:
-        """The Gaussians of some of the samples."""
-        bounds = self.bounds
-        return Correlated(
-            self.center[owners],
-            self.root[owners],
-            None if bounds is None else (bounds[0][owners], bounds[1][owners]),
-        )
-
-    def scaled(self, factor: float) -> Correlated:
-        """The Gaussians with all deviations multiplied."""
-        return replace(self, root=factor * self.root)
-
-
-def correlated(center: Array, precision: Array, bounds: Bounds | None) -> Correlated:
-    """From centers (K, r) and precisions (K, r, r)."""
-    # The root of the inverse, lower triangular: reverse the order, invert the root, reverse back.
-    flipped = np.linalg.cholesky(precision[:, ::-1, ::-1])
-    root = np.swapaxes(np.linalg.inv(flipped), 1, 2)[:, ::-1, ::-1]
-    return Correlated(center, root, bounds)
-
-
-# ------------------------------
 # Draws of a mixture by rejection, with a bounded number of tries, and the mass they reveal
-
-
-TRIES_PER_DRAW = 10_000
-"""Proposals for each draw; a tenth if none succeeds."""
-LEAST_PROPOSED = 256
-"""Proposals in one round, at least."""
-MASS_TRIES = 4096
-"""Proposals from which the mass of the reference is estimated."""
-ROUND_ENTRIES = 2**20
-"""Numbers in one round of proposals, at most."""
 
 
 @dataclass(frozen=True)
@@ -382,7 +396,8 @@ def accepted_draws(
     A tenth of these where none succeeds.
     """
     dimension = proposals.components[0].center.shape[1]
-    size = max(1, min(max(LEAST_PROPOSED, wanted, least // 4), ROUND_ENTRIES // max(1, dimension)))
+    most_tries = LIMITS.round_entries // max(1, dimension)
+    size = max(1, min(max(LIMITS.round_tries, wanted, least // 4), most_tries))
     moves: list[Array] = []
     tried = accepted = 0
     while tried < least or (accepted < wanted and tried < (most if accepted else most // 10)):
@@ -413,7 +428,7 @@ class Rejection:
         log_mass = np.empty(len(samples))
         for i, k in enumerate(map(int, samples)):
             inside = partial(self.allowed, k, priced=True)
-            most = max(TRIES_PER_DRAW * draws, 10 * TRIES_PER_DRAW)
+            most = max(LIMITS.tries_per_draw * draws, 10 * LIMITS.tries_per_draw)
             one, generator = proposals.subset(np.array([i])), stream.generator(k)
             drawn = accepted_draws(one, inside, generator, draws, 0, most)
             if len(drawn.moves) < draws:
@@ -422,7 +437,7 @@ class Rejection:
                     f"finite cost) where {draws} are needed; use a smaller sigma or epsilon, or a "
                     "Box, which is drawn exactly."
                 )
-            known, variance = self._reference_mass(k, max(MASS_TRIES, 4 * draws))
+            known, variance = self._reference_mass(k, max(LIMITS.mass_tries, 4 * draws))
             moves[i] = drawn.moves[:draws]
             log_mass[i] = np.log(drawn.share) - known
             self.variances[k] = drawn.log_variance + variance
@@ -447,25 +462,14 @@ class Rejection:
             reference = Mixture((reference_of(self.frame, np.array([k])),), np.zeros((1, 1)))
             inside = partial(self.allowed, k, priced=False)
             generator = PILOT_STREAM.generator(k)
-            drawn = accepted_draws(reference, inside, generator, 16, tries, 1000 * MASS_TRIES)
+            most = 1000 * LIMITS.mass_tries
+            drawn = accepted_draws(reference, inside, generator, 16, tries, most)
             self._log_masses[k, tries] = float(np.log(drawn.share)), drawn.log_variance
         return self._log_masses[k, tries]
 
 
 # ------------------------------
 # Mixtures for densities that are not Gaussian around their modes: spreads and shares that fit
-
-
-PILOT_DRAWS = 128
-"""Draws that choose spreads and shares of the components."""
-SHARE_ROUNDS = 20
-"""Rounds of the search for the likeliest shares."""
-FIT_INFLATION = 1.25
-"""Of the variance, for components that are fitted to draws."""
-TAIL_FACTORS = (1.5, 2.5)
-"""Deviations of wider components, in those of the fitted ones: costs of order 1 have long tails."""
-DRAWS_PER_DIMENSION = 4.0
-"""Effective pilot draws for each dimension from which on they tell a covariance."""
 
 
 @dataclass(frozen=True)
@@ -482,11 +486,11 @@ class PilotDraws:
         """Draws of the mixture, half of them from the reference, with their weights."""
         size, r = len(samples), target.dimension
         wide = with_reference(proposals, np.full(size, 0.5), reference)
-        noise = draw_noise(PILOT_STREAM, samples, PILOT_DRAWS, r)
+        noise = draw_noise(PILOT_STREAM, samples, LIMITS.pilot_draws, r)
         moves = wide.transport(noise.uniform, noise.normal)
-        owners = np.repeat(samples, PILOT_DRAWS)
+        owners = np.repeat(samples, LIMITS.pilot_draws)
         values = target.values(owners, moves.reshape(len(owners), r), exact=True)
-        exponent = values.reshape(size, PILOT_DRAWS) - wide.log_density(moves)
+        exponent = values.reshape(size, LIMITS.pilot_draws) - wide.log_density(moves)
         return cls(moves, softmax(exponent, axis=1))
 
     def densities(self, proposals: Mixture) -> Array:
@@ -502,34 +506,35 @@ def softmax(logs: Array, axis: int) -> Array:
 
 def fit_mixture(proposals: Mixture, target: Tilt, samples: Array, reference: Component) -> Mixture:
     """The mixture at several spreads, with the shares under which they are likeliest."""
-    if all(isinstance(one, Correlated) for one in proposals.components):
+    if all(isinstance(one, FullComponent) for one in proposals.components):
         fit = fit_covariances(proposals, PilotDraws.of(proposals, target, samples, reference))
-        wide = together([proposals, fit, *(scaled(fit, factor) for factor in TAIL_FACTORS)])
+        wider = (fit.scaled(factor) for factor in LIMITS.tail_factors)
+        wide = equal_parts([proposals, fit, *wider])
     else:
         # Away from a wall, or for a cost of order 1, densities are not Gaussian.
         factors = np.exp(np.array([-0.6, 0.0, 0.8]) / np.sqrt(max(1, target.dimension)))
-        wide = together([scaled(proposals, factor) for factor in factors])
+        wide = equal_parts([proposals.scaled(factor) for factor in factors])
     return fit_shares(wide, PilotDraws.of(wide, target, samples, reference))
 
 
 def fit_covariances(proposals: Mixture, drawn: PilotDraws) -> Mixture:
     """Full covariances around the means of the mass of the components, where that is known."""
     claims = softmax(proposals.log_weights[:, None] + drawn.densities(proposals), axis=2)
-    components: list[Component | Correlated] = []
+    components: list[Component] = []
     r = drawn.moves.shape[2]
     for j, one in enumerate(proposals.components):
-        assert isinstance(one, Correlated)
+        assert isinstance(one, FullComponent)
         mine = drawn.weights * claims[:, :, j]
         total = mine.sum(axis=1)
-        known = total**2 > DRAWS_PER_DIMENSION * r * (mine**2).sum(axis=1)
+        known = total**2 > LIMITS.draws_per_dimension * r * (mine**2).sum(axis=1)
         shares = mine / np.maximum(total, 1e-300)[:, None]
         mean = np.einsum("ks,ksr->kr", shares, drawn.moves)
         apart = drawn.moves - mean[:, None]
-        covariance = FIT_INFLATION * np.einsum("ks,ksi,ksj->kij", shares, apart, apart)
+        covariance = LIMITS.inflation * np.einsum("ks,ksi,ksj->kij", shares, apart, apart)
         old = one.root @ np.swapaxes(one.root, 1, 2)
         covariance = np.where(known[:, None, None], covariance + 0.02 * old, old)
         center = np.where(known[:, None], mean, one.center)
-        components.append(Correlated(center, np.linalg.cholesky(covariance), one.bounds))
+        components.append(FullComponent(center, np.linalg.cholesky(covariance), one.bounds))
     return Mixture(tuple(components), proposals.log_weights)
 
 
@@ -540,8 +545,8 @@ def fit_shares(proposals: Mixture, drawn: PilotDraws) -> Mixture:
     """
     densities = drawn.densities(proposals)
     log_shares, used = proposals.log_weights, np.isfinite(proposals.log_weights)
-    least = np.minimum(0.2 * LEAST_SHARE, 0.2 / used.sum(axis=1, keepdims=True))
-    for _ in range(SHARE_ROUNDS):
+    least = np.minimum(0.2 * LIMITS.least_share, 0.2 / used.sum(axis=1, keepdims=True))
+    for _ in range(LIMITS.share_rounds):
         claims = softmax(log_shares[:, None] + densities, axis=2)
         mean = np.einsum("ks,ksj->kj", drawn.weights, claims)
         mean = np.where(used, np.maximum(mean, least), 0.0)
@@ -550,12 +555,7 @@ def fit_shares(proposals: Mixture, drawn: PilotDraws) -> Mixture:
     return Mixture(proposals.components, log_shares)
 
 
-def scaled(proposals: Mixture, factor: float) -> Mixture:
-    """The mixture with all deviations multiplied."""
-    return Mixture(tuple(one.scaled(factor) for one in proposals.components), proposals.log_weights)
-
-
-def together(several: list[Mixture]) -> Mixture:
-    """One mixture of equal parts."""
+def equal_parts(several: list[Mixture]) -> Mixture:
+    """A mixture of equal parts of several."""
     weights = np.concatenate([m.log_weights for m in several], axis=1) - np.log(len(several))
     return Mixture(tuple(one for m in several for one in m.components), weights)

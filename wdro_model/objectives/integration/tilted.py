@@ -53,7 +53,6 @@ from wdro_model.objectives.integration.modes import (
 )
 from wdro_model.objectives.integration.proposals import (
     Component,
-    Correlated,
     Mixture,
     Rejection,
     fit_mixture,
@@ -376,7 +375,7 @@ def search_missed(
         np.arange(len(owners)),
     )
 
-    def draws_of(law: Component | Correlated, count: int) -> Array:
+    def draws_of(law: Component, count: int) -> Array:
         return law.transport(slice(None), generator.standard_normal((size, count, r)))
 
     def heights(moves: Array) -> Array:
