@@ -5,6 +5,11 @@ With draws zeta_s from a proposal q and r_s = log(reference density / q) at zeta
     phi_k ~ eps log mean_s exp((f(x, zeta_s) - l c_s)/eps + r_s),
 
 its derivatives in x and l being averages under the normalised weights.
+
+Draws are quasi-Monte-Carlo points in blocks. A block is a Sobol net with a random digital shift of
+its own, and the mirror image of it. Every point is uniform by itself, so that means are unbiased;
+blocks are independent, so that the differences of their means tell the error (`block_variance`).
+The first coordinate of the net chooses the component of a mixture, the others are for the moves.
 """
 
 from __future__ import annotations
@@ -29,11 +34,31 @@ CHUNK_ENTRIES = 2**24
 """Entries of drawn scenarios that exist at once (128 MiB)."""
 STORED_ENTRIES = 2**25
 """Draws of a whole stage are kept up to this size, and drawn again for each use beyond it."""
-LONE_SIZE, LONE_SHARE = 2.0, 0.05
-"""Where more than this share of the samples has a smaller effective size, no error is known."""
-LEAST_TAIL, HEAVY_RATE = 20, 0.7
-"""Largest weights that tell how fast they fall, at least, and the rate from which on their error is
-not to be trusted."""
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Blocks of draws, and draws that cannot tell their error."""
+
+    blocks: int = 8
+    """Independent blocks of draws; more tell errors better and spread draws less evenly."""
+    fewest_blocks: int = 4
+    """With fewer blocks the draws count as independent."""
+    most_gain: float = 3.0
+    """Even spread is believed to lower a standard error by this factor at most."""
+    net_dimensions: int = 40
+    """Coordinates that are spread evenly; if there are more, they are independent."""
+    lone_size: float = 2.0
+    """Effective draws of a sample below which a single draw carries its mean."""
+    lone_share: float = 0.05
+    """Where more than this share of the samples hangs on single draws, no error is known."""
+    least_tail: int = 20
+    """Largest weights that tell how fast they fall, at least."""
+    heavy_rate: float = 0.7
+    """Hill's estimate from which on an error is not to be trusted."""
+
+
+LIMITS = Tolerances()
 
 
 @dataclass(frozen=True)
@@ -171,11 +196,11 @@ def sampling_diagnostics(
     size, draws = weights.shape
     sizes = 1.0 / np.einsum("ks,ks->k", weights, weights)
     variance = block_variance(weights)
-    freedom = size * max(1, min(BLOCKS, draws) - 1)
+    freedom = size * max(1, min(LIMITS.blocks, draws) - 1)
     wider = student.ppf(0.975, freedom) / student.ppf(0.975, np.inf)
     error = wider * epsilon * shares.error(variance)
     bias = 0.5 * epsilon * float(shares.total(variance))
-    blind = float(shares.total((sizes < LONE_SIZE).astype(float))) > LONE_SHARE
+    blind = float(shares.total((sizes < LIMITS.lone_size).astype(float))) > LIMITS.lone_share
     return Diagnostics(
         draws=draws,
         effective_size=float(np.median(sizes)),
@@ -193,25 +218,18 @@ def heavy_share(weights: Array, shares: SampleShares) -> float:
     that draws tell of themselves are not to be trusted.
     """
     count = int(min(0.2 * weights.shape[1], 3 * np.sqrt(weights.shape[1])))
-    if count < LEAST_TAIL:
+    if count < LIMITS.least_tail:
         return 0.0
     largest = -np.partition(-weights, count, axis=1)[:, : count + 1]
     logs = np.log(np.maximum(largest, 1e-300))
     rate = logs[:, :-1].mean(axis=1) - logs[:, -1]
-    return float(shares.total((rate > HEAVY_RATE).astype(float)))
+    return float(shares.total((rate > LIMITS.heavy_rate).astype(float)))
 
 
 # ------------------------------
-# Quasi-Monte-Carlo noise in independent blocks, which tell the error of means over all of them
+# Quasi-Monte-Carlo noise in independent blocks, and the error of means over them
 
 
-BLOCKS = 8
-FEWEST_BLOCKS = 4
-"""Fewer blocks do not tell an error."""
-MOST_GAIN = 3.0
-"""Even spread is believed to lower a standard error by this factor at most."""
-NET_DIMENSIONS = 40
-"""Coordinates that are spread evenly; if there are more, they are independent."""
 BITS = 30
 
 
@@ -227,12 +245,16 @@ class Noise:
 
 def block_size(count: int) -> int:
     """Points of one block, an even number; the last block may have fewer."""
-    return 2 * max(1, -(-count // (2 * BLOCKS)))
+    return 2 * max(1, -(-count // (2 * LIMITS.blocks)))
 
 
 def whole_blocks(count: float) -> int:
     """The least number of draws from `count` on whose blocks are complete nets."""
-    return 2 * BLOCKS * 2 ** max(0, int(np.ceil(np.log2(max(count, 1.0) / (2 * BLOCKS)))))
+    return (
+        2
+        * LIMITS.blocks
+        * 2 ** max(0, int(np.ceil(np.log2(max(count, 1.0) / (2 * LIMITS.blocks)))))
+    )
 
 
 def draw_noise(stream: Stream, samples: Array, count: int, dimension: int) -> Noise:
@@ -244,7 +266,7 @@ def draw_noise(stream: Stream, samples: Array, count: int, dimension: int) -> No
 def _net(generator: np.random.Generator, count: int, dimension: int) -> Array:
     """A uniform number and `dimension` normal ones for each point, (S, 1 + r)."""
     size = block_size(count)
-    blocks, even = -(-count // size), dimension <= NET_DIMENSIONS
+    blocks, even = -(-count // size), dimension <= LIMITS.net_dimensions
     net = sobol(1 + (dimension if even else 0), size // 2)
     shifts = generator.integers(2**BITS, size=(blocks, 1, net.shape[1]), dtype=np.int64)
     points = ((net ^ shifts) + 0.5) / 2**BITS
@@ -275,9 +297,9 @@ def block_variance(weights: Array) -> Array:
     count = weights.shape[1]
     alone = _spread_of_sums(weights, np.arange(count))
     starts = np.arange(0, count, block_size(count))
-    if len(starts) < FEWEST_BLOCKS:
+    if len(starts) < LIMITS.fewest_blocks:
         return alone
-    return np.maximum(_spread_of_sums(weights, starts), alone / MOST_GAIN**2)
+    return np.maximum(_spread_of_sums(weights, starts), alone / LIMITS.most_gain**2)
 
 
 def _spread_of_sums(weights: Array, starts: Array) -> Array:

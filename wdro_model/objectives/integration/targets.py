@@ -29,6 +29,27 @@ from wdro_model.uncertainty.costs import BoundCost
 
 
 @dataclass(frozen=True)
+class Tolerances:
+    """Effort of the search for slopes and summits, lengths in deviations of the reference."""
+
+    differenced_dimensions: int = 64
+    """Up to this dimension a cost of the user is differentiated coordinate by coordinate."""
+    probed_entries: int = 2**21
+    """Numbers of the scenarios in one call of the loss."""
+    tangent_directions: int = 16
+    """Random directions from each sample in which tangents are looked for, beside the axes."""
+    tangent_samples: int = 4
+    """Samples from which tangents are looked for."""
+    slope_tolerance: float = 0.02
+    """Slopes that differ by less than this share lead to one mode: fewer tangents if larger."""
+    most_tangents: int = 64
+    """Tangents that are kept; each costs an evaluation of the loss for each sample and dual."""
+
+
+EFFORT = Tolerances()
+
+
+@dataclass(frozen=True)
 class PieceLines:
     """Affine pieces f_j = constant_j + <gradient_j, xi> of a loss at one decision."""
 
@@ -78,12 +99,8 @@ def piece_mixture(
 # The tilted densities
 
 
-DIFFERENCED_DIMENSIONS = 64
-"""Up to this dimension a cost of the user is differentiated coordinate by coordinate."""
 RAY_SHARES = 2.0 ** -np.arange(0.0, 41.0, 2.0)
 """Shares of the way to the mode without a transport cost, from which pieces are ascended."""
-PROBED_ENTRIES = 2**21
-"""Numbers of the scenarios in one call of the loss."""
 
 
 class Tilt(Target):
@@ -219,7 +236,7 @@ class Tilt(Target):
 
     def _probed_weights(self, owners: Array, size: Array) -> Array:
         """Weights of a cost of the user, from its values one deviation away from the samples."""
-        if self.dimension <= DIFFERENCED_DIMENSIONS:
+        if self.dimension <= EFFORT.differenced_dimensions:
             shape = (len(owners), self.dimension)
             costs = np.empty(shape)
             for i in range(self.dimension):
@@ -245,7 +262,7 @@ class Tilt(Target):
             full = np.zeros((len(moves), self.cost.dimension))
             full[:, self.frame.moving] = moves
             return self.cost.gradient(full)[:, self.frame.moving]
-        if self.dimension <= DIFFERENCED_DIMENSIONS:
+        if self.dimension <= EFFORT.differenced_dimensions:
             return differences(lambda y: self._cost(owners, y), moves, np.sqrt(self.frame.spread))
         return 2 * moves * self._probed_weights(owners, np.sqrt(self.frame.spread)[None])
 
@@ -327,7 +344,7 @@ def probe(loss: FlatLoss, x: Array, rows: Array, good: Array, slopes: bool) -> t
     return values, gradients
 
 
-def blocks(size: int, width: int, entries: int = PROBED_ENTRIES) -> list[slice]:
+def blocks(size: int, width: int, entries: int = EFFORT.probed_entries) -> list[slice]:
     """Slices of rows of bounded size."""
     step = max(1, entries // max(1, width))
     return [slice(start, start + step) for start in range(0, size, step)]
@@ -340,14 +357,6 @@ def blocks(size: int, width: int, entries: int = PROBED_ENTRIES) -> list[slice]:
 TANGENT_DISTANCES = 2.0 ** np.arange(0, 21)
 """Distances at which tangents are looked for, in deviations of the reference: a steep piece that
 begins ten thousand deviations away is seen."""
-TANGENT_DIRECTIONS = 16
-"""Random directions from each sample, beside the axes."""
-TANGENT_SAMPLES = 4
-"""Samples from which tangents are looked for."""
-SLOPE_TOLERANCE = 0.02
-"""Slopes that differ by less than this share lead to one mode: fewer tangents if larger."""
-MOST_TANGENTS = 64
-"""Tangents that are kept; each costs an evaluation of the loss for each sample and dual."""
 
 
 def tangents(loss: FlatLoss, x: Array, frame: Frame) -> PieceLines | None:
@@ -357,15 +366,15 @@ def tangents(loss: FlatLoss, x: Array, frame: Frame) -> PieceLines | None:
     random directions from a few samples, at distances that double.
     """
     r, size = frame.dimension, frame.joint.size
-    entries = TANGENT_SAMPLES * TANGENT_DIRECTIONS * len(TANGENT_DISTANCES)
-    if not r or frame.joint.dimension * entries > PROBED_ENTRIES:
+    entries = EFFORT.tangent_samples * EFFORT.tangent_directions * len(TANGENT_DISTANCES)
+    if not r or frame.joint.dimension * entries > EFFORT.probed_entries:
         return None
     generator = np.random.default_rng(5)
-    aside = generator.standard_normal((TANGENT_DIRECTIONS, r)) / np.sqrt(r)
+    aside = generator.standard_normal((EFFORT.tangent_directions, r)) / np.sqrt(r)
     axes = np.eye(r) if r <= LIMITS.full_dimensions else np.zeros((0, r))
     ways = np.concatenate([aside, axes, -axes]) * frame.deviation
     steps = (TANGENT_DISTANCES[:, None, None] * ways).reshape(-1, r)
-    few = np.unique(np.linspace(0, size - 1, TANGENT_SAMPLES).astype(int))
+    few = np.unique(np.linspace(0, size - 1, EFFORT.tangent_samples).astype(int))
     owners, moves = np.repeat(few, len(steps)), np.tile(steps, (len(few), 1))
     bounds = frame.bounds(owners)
     rows = frame.rows(owners, moves if bounds is None else np.clip(moves, *bounds))
@@ -379,7 +388,7 @@ def tangents(loss: FlatLoss, x: Array, frame: Frame) -> PieceLines | None:
 
 
 def distinct_slopes(slopes: Array) -> Array:
-    """Indices of up to `MOST_TANGENTS` slopes (B, r) that differ most in direction and in size.
+    """Indices of the `most_tangents` slopes (B, r) that differ most in direction and in size.
 
     The steepest comes first, then again and again the one farthest from those before.
     """
@@ -388,7 +397,7 @@ def distinct_slopes(slopes: Array) -> Array:
     places = slopes / np.maximum(sizes, 1e-300) * np.log1p(sizes / usual)
     kept = [int(sizes[:, 0].argmax())]
     apart = np.linalg.norm(places - places[kept[0]], axis=1)
-    while len(kept) < MOST_TANGENTS and apart.max() > SLOPE_TOLERANCE:
+    while len(kept) < EFFORT.most_tangents and apart.max() > EFFORT.slope_tolerance:
         kept.append(int(apart.argmax()))
         apart = np.minimum(apart, np.linalg.norm(places - places[kept[-1]], axis=1))
     return np.array(kept)

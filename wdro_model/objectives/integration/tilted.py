@@ -1,4 +1,4 @@
-"""Tilted importance sampling: draws around the modes of exp(f/eps - l c/eps) times the reference.
+"""Strategies that draw: around the modes of exp(f/eps - l c/eps) times the reference, or from it.
 
 For a squared cost and an affine loss the proposal N(xi_k + m_k, v), m = v grad f/eps, is the tilted
 distribution itself and all weights are equal. A maximum of affine pieces is covered by the mixture
@@ -82,14 +82,29 @@ PROPOSAL_ENTRIES = 2**24
 (with one mode for each sample)."""
 NOISE_ENTRIES = 2**22
 """Random numbers are kept up to this many."""
-REFERENCE_SHARE = 0.05
-"""Share of the reference in the mixture, where the target is not known to be Gaussian."""
-REFERENCE_DIMENSIONS = 8
-"""Dimension up to which a quadratic cost asks for that share."""
-DUAL_DRAWS, DUAL_SAMPLES = 16, 32
-"""Draws and samples that look for the dual variable before the first refresh."""
-AUDITED_SAMPLES = 16
-"""Samples at which an audit searches for modes that were missed."""
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Effort of the strategies that draw scenarios."""
+
+    reference_share: float = 0.05
+    """Share of the reference in the mixture, where the target is not known to be Gaussian."""
+    reference_dimensions: int = 8
+    """Dimension up to which a quadratic cost asks for that share."""
+    dual_draws: int = 16
+    """Draws for each sample that look for the dual variable before the first refresh."""
+    dual_samples: int = 32
+    """Samples that look for it."""
+    audited_samples: int = 16
+    """Samples at which an audit searches for modes that were missed."""
+    audit_draws: int = 64
+    """Draws around the modes of each sample at which the paper's estimator is audited."""
+    most_errors: float = 4.0
+    """Standard errors up to which two estimates of one integral may differ."""
+
+
+EFFORT = Tolerances()
 
 
 @dataclass
@@ -156,19 +171,19 @@ class Tilted(SampledIntegration):
         move along, for some of the samples. The first guess is `dual`, else G / (2 sqrt(radius)),
         optimal for an affine loss of slope G and a squared cost (G for costs of order 1).
         """
-        rows = spaced_indices(self.joint.size, DUAL_SAMPLES)
+        rows = spaced_indices(self.joint.size, EFFORT.dual_samples)
         radius = self.model.radius or typical_radius(self.frame)
 
-        def adapted(at: float) -> DualPoint:
-            self.refresh(x, at)
-            return self.slice(x, rows, PILOT_STREAM).evaluate(at)
+        def evaluate(dual: float) -> DualPoint:
+            self.refresh(x, dual)
+            return self.slice(x, rows, PILOT_STREAM).evaluate(dual)
 
         if not dual:
             guess = affine_dual(self.loss, x, rows, self.frame, self.cost, radius)
             dual = max(guess, 1e-6 * self.epsilon / radius, 1e-300)
-        draws, self.draws, self._settling = self.draws, DUAL_DRAWS, True
+        draws, self.draws, self._settling = self.draws, EFFORT.dual_draws, True
         try:
-            least = minimise_dual(adapted, radius, dual, 1e6 * dual, rounds=25, tolerance=1e-3)
+            least = minimise_dual(evaluate, radius, dual, 1e6 * dual, rounds=25, tolerance=1e-3)
         finally:
             self.draws, self._settling = draws, False
         self.refresh(x, least.dual)
@@ -202,14 +217,14 @@ class Tilted(SampledIntegration):
             variance = target.variance(samples, np.zeros((1, frame.dimension)))
             return piece_mixture(target.lines, frame, samples, variance, self.epsilon)
         modes = find_modes(target, samples, most, target.summits)
-        proposals, share = modes.mixture(), REFERENCE_SHARE * modes.curved
+        proposals, share = modes.mixture(), EFFORT.reference_share * modes.curved
         if len(samples) == self.joint.size:
             self._remember_modes(target.dual, proposals)
         reference = reference_of(frame, samples)
         if not target.quadratic or target.walled:
             proposals = fit_mixture(proposals, target, samples, reference)
-            share = np.full(len(samples), REFERENCE_SHARE)
-        elif frame.dimension > REFERENCE_DIMENSIONS:
+            share = np.full(len(samples), EFFORT.reference_share)
+        elif frame.dimension > EFFORT.reference_dimensions:
             share = np.zeros(len(samples))
         return with_reference(proposals, share, reference)
 
@@ -280,7 +295,7 @@ class Tilted(SampledIntegration):
 
         Places where some were found are remembered: the next search begins there too.
         """
-        rows = spaced_indices(self.joint.size, AUDITED_SAMPLES)
+        rows = spaced_indices(self.joint.size, EFFORT.audited_samples)
         self.refresh(x, dual)
         target = self._target()
         if self._knows_pieces(target) or not target.dimension:
@@ -433,17 +448,20 @@ def search_missed(
 
 
 # ------------------------------
-# The paper's estimator: draws from the reference Gaussian
-
-
-AUDIT_DRAWS = 64
-"""Draws around the modes of each sample that is integrated again."""
-MOST_ERRORS = 4.0
-"""Standard errors up to which two estimates of one integral may differ."""
+# The paper's estimator: S draws from the reference Gaussian for each sample, self-normalised
 
 
 class Gaussian(SampledIntegration):
-    """Plain Monte Carlo from the reference measure, S draws per sample."""
+    """Plain Monte Carlo from the reference measure, S draws per sample.
+
+    With zeta_1..zeta_S ~ N(xi_k, sigma^2) on the support and w_s = exp((f(x, zeta_s) - l c_s)/eps),
+
+        phi_k ~ eps log mean_s w_s,   grad_x phi_k ~ sum_s w_s grad f(x, zeta_s) / sum_s w_s,
+        d phi_k / dl ~ - sum_s w_s c_s / sum_s w_s.
+
+    Weights of draws that all miss the density are as even as those of draws that cover it, so that
+    they do not tell their error: some samples are integrated again by draws around the modes.
+    """
 
     name = "gaussian"
 
@@ -475,8 +493,8 @@ class Gaussian(SampledIntegration):
 
     def audit(self, diagnostics: Diagnostics, x: Array, dual: float) -> Diagnostics:
         """The diagnostics, with the distance to draws that follow the density as missed mass."""
-        rows = spaced_indices(self.joint.size, AUDITED_SAMPLES)
-        other = Tilted(self.model, replace(self.scales, draws=AUDIT_DRAWS))
+        rows = spaced_indices(self.joint.size, EFFORT.audited_samples)
+        other = Tilted(self.model, replace(self.scales, draws=EFFORT.audit_draws))
         values, errors = [], []
         try:
             for rule in (self, other):
@@ -488,4 +506,6 @@ class Gaussian(SampledIntegration):
         except (OutOfTime, NotImplementedError):  # no time, or no gradient in the data
             return diagnostics
         apart, error = abs(values[1] - values[0]), math.hypot(*errors)
-        return diagnostics if apart <= MOST_ERRORS * error else diagnostics.worse_by(0.0, apart)
+        return (
+            diagnostics if apart <= EFFORT.most_errors * error else diagnostics.worse_by(0.0, apart)
+        )
