@@ -1,4 +1,4 @@
-"""Other packages made to fit: HiGHS twice in one process, and imports at first use.
+"""Other packages made to fit: HiGHS twice, imports at first use, bounds of variables as rows.
 
 Both wheels ship a library called libhighs.so.1, in different versions (google/or-tools#5246). On
 Linux the loader knows libraries by that name: it keeps the first one, gives it to the other wheel
@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
@@ -145,3 +146,30 @@ if TYPE_CHECKING:
     import networkx
 else:
     cloudpickle, joblib, networkx = map(Deferred, ("cloudpickle", "joblib", "networkx"))
+
+
+def bounds_as_rows(problem: Any, name: str) -> Any:
+    """The solver of that name, for `problem.solve(solver=...)` and `get_problem_data`.
+
+    It is handed the bounds of variables as rows like all others. For solvers that take such bounds
+    (HiGHS, SciPy, Gurobi, SCIP...) CVXPY bounds the auxiliary variables of its atoms by interval
+    arithmetic as well. There 0 * inf is NaN, and the next product makes it 0: |2 A x| with a zero
+    in A and an unbounded x gets the bounds [0, 0], and the solver calls A x = 0 optimal.
+
+    Raises CVXPY's SolverError where the solver cannot take the problem.
+    """
+    from cvxpy.reductions.solvers.defines import SOLVER_MAP_CONIC, SOLVER_MAP_QP
+    from cvxpy.reductions.solvers.solving_chain import resolve_and_build_chain
+
+    interfaces = [m[name] for m in (SOLVER_MAP_CONIC, SOLVER_MAP_QP) if name in m]
+    if interfaces and not any(getattr(s, "BOUNDED_VARIABLES", True) for s in interfaces):
+        return name
+    solver = resolve_and_build_chain(problem, solver=name, ignore_dpp=True).solver
+    return _without_bounds(type(solver)) if solver.BOUNDED_VARIABLES else name
+
+
+@cache
+def _without_bounds(kind: Any) -> Any:
+    # CVXPY refuses its own names to other solvers, and reads names in any case.
+    changes = {"BOUNDED_VARIABLES": False, "name": lambda self: kind.name(self).lower()}
+    return type(kind.__name__, (kind,), changes)()

@@ -63,7 +63,7 @@ def test_changed_costs_sides_and_entries(few: int, solver, monkeypatch) -> None:
     stated, rng = Transport(), np.random.default_rng(0)
     stated.change(rng, "all")
     if solver == "rows":
-        solver = wdro.bounds_as_rows.bounds_as_rows(stated.problem, cp.HIGHS)
+        solver = wdro.compat.bounds_as_rows(stated.problem, cp.HIGHS)
     variables = [stated.flow, stated.most]
     warm = WarmHighs.of(stated.problem, variables, solver, {})
     assert warm is not None

@@ -1,13 +1,18 @@
 """Losses: values and gradients on many scenarios, structure in the data, atoms, risk measures."""
 
-from wdro_model.loss.affine_pieces import pieces
 from wdro_model.loss.atoms.facts import AtomFacts, NoPieces, declare, rule
 from wdro_model.loss.atoms.quadratic import StructuredAtom, quadratic_form
 from wdro_model.loss.atoms.risk import cvar, expectation, probability
 from wdro_model.loss.batched import BatchedLoss, Loss, Pullback
 from wdro_model.loss.callable import CallableLoss
 from wdro_model.loss.polynomial import AffineParts, affine_parts, degree
-from wdro_model.loss.structure import Structure, analyse, convexity_in_data, is_canonicalisable
+from wdro_model.loss.structure import (
+    Structure,
+    analyse,
+    convexity_in_data,
+    is_canonicalisable,
+    pieces,
+)
 
 register_rule = rule
 

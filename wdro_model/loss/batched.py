@@ -191,13 +191,22 @@ def lower(expression: Any, uncertain: Iterable[Any]) -> Tape:
 
     def visit(walk: Walk, e: Any) -> int:
         """The slot that holds the value; constants and certain parameters are read as a whole."""
-        _refuse_complex(e)
+        if e.is_complex():
+            raise MissingRuleError(
+                f"'{brief(e)}' in the loss is complex, and losses are computed with real numbers; "
+                "write its real and imaginary parts as real variables of their own."
+            )
         if isinstance(e, Leaf) or not varies(e):
             is_variable, batched = isinstance(e, cp.Variable), is_uncertain(e)
             nodes.append(Node(e, batched, is_variable, certain=not (is_variable or batched)))
             return len(nodes) - 1
         for parameter in filter(is_uncertain, hidden_parameters(e)):
-            raise MissingRuleError(_hidden_message(e, parameter))
+            raise MissingRuleError(
+                f"the uncertain parameter {parameter.name()!r} is an option of "
+                f"{type(e).__name__!r} in '{brief(e)}', not one of its arguments, so the loss "
+                "cannot be followed in it. Make it a certain cp.Parameter, or give the loss as a "
+                "wdro_model.loss.CallableLoss."
+            )
         expressions = facts_of(e).operands(e)
         inputs = tuple(walk(operand) for operand in expressions)
         operands = tuple(Operand(o, nodes[k].batched) for o, k in zip(expressions, inputs))
@@ -211,23 +220,6 @@ def lower(expression: Any, uncertain: Iterable[Any]) -> Tape:
     return Tape(tuple(nodes), tuple(steps), root)
 
 
-def _refuse_complex(expression: Any) -> None:
-    if expression.is_complex():
-        raise MissingRuleError(
-            f"'{brief(expression)}' in the loss is complex, and losses are computed with real "
-            "numbers; write its real and imaginary parts as real variables of their own."
-        )
-
-
-def _hidden_message(atom: Any, parameter: Any) -> str:
-    return (
-        f"the uncertain parameter {parameter.name()!r} is an option of "
-        f"{type(atom).__name__!r} in '{brief(atom)}', not one of its arguments, so the loss cannot "
-        "be followed in it. Make it a certain cp.Parameter, or give the loss as a "
-        "wdro_model.loss.CallableLoss."
-    )
-
-
 # ------------------------------------------------------------------ losses
 Array = np.ndarray
 Gradients = dict[Any, np.ndarray]
@@ -237,7 +229,8 @@ Gradients = dict[Any, np.ndarray]
 class Pullback:
     """Gradients of weights @ values, at the point and scenarios of the call that returned it.
 
-    Valid until the next call of the same loss.
+    Valid until the next call of the same loss. That of a `FlatLoss` has vectors (n,) and rows
+    (B, d) in place of dictionaries.
 
     Parameters
     ----------
@@ -257,10 +250,10 @@ class Pullback:
     (array([3., 4.]), array([[1., 2.]]))
     """
 
-    in_decision: Callable[[np.ndarray], Gradients]
-    in_data: Callable[..., Gradients]
+    in_decision: Callable[[np.ndarray], Any]
+    in_data: Callable[..., Any]
 
-    def __call__(self, weights: np.ndarray) -> Gradients:
+    def __call__(self, weights: np.ndarray) -> Any:
         return self.in_decision(weights)
 
 
@@ -348,7 +341,12 @@ class BatchedLoss:
         for parameter, slot in self._parameter_slots.items():
             shape = (size, *parameter.shape)
             leaves[slot] = entry(scenarios, parameter, shape, "uncertain parameter")
-        _require_values(self.certain)
+        for parameter in self.certain:
+            if parameter.value is None:
+                raise cp.error.ParameterError(
+                    f"the parameter {parameter.name()!r} of the loss has no value; set its .value, "
+                    "or declare it as an UncertainParameter with samples."
+                )
         self._calls += 1
         root = np.reshape(self._tape.evaluate(leaves), -1)
         if len(root) not in (1, size):
@@ -401,15 +399,6 @@ class BatchedLoss:
         if self._tape.nodes[self._tape.root].batched:
             return np.reshape(weights, (size, *shape))
         return np.full(shape, weights.sum())
-
-
-def _require_values(parameters: Sequence[Any]) -> None:
-    for parameter in parameters:
-        if parameter.value is None:
-            raise cp.error.ParameterError(
-                f"the parameter {parameter.name()!r} of the loss has no value; set its .value, or "
-                "declare it as an UncertainParameter with samples."
-            )
 
 
 def _owned(adjoints: dict[Any, tuple[Any, tuple[int, ...]]]) -> Gradients:
@@ -503,18 +492,6 @@ class Layout:
                 variable.save_value(value)
 
 
-@dataclass(frozen=True)
-class FlatPullback:
-    """Gradients of one evaluation: in x by a call, in the data by `in_data`."""
-
-    in_decision: Callable[[Array], Array]
-    in_data: Callable[..., Array]
-    """weights (B,) -> (B, d); with parameters as a second argument, their columns side by side."""
-
-    def __call__(self, weights: Array) -> Array:
-        return self.in_decision(weights)
-
-
 class FlatLoss:
     """A loss in the protocol `values, pullback = loss(x, scenarios)`, on flat vectors."""
 
@@ -527,7 +504,7 @@ class FlatLoss:
         self.calls = 0
         """Evaluations so far; a pullback is valid until the next one."""
 
-    def __call__(self, x: Array, rows: Array) -> tuple[Array, FlatPullback]:
+    def __call__(self, x: Array, rows: Array) -> tuple[Array, Pullback]:
         """Values (B,) at the scenarios in rows (B, d), and their gradients.
 
         The pullback is valid until the next call.
@@ -556,7 +533,7 @@ class FlatLoss:
             flat = [np.reshape(gradients[p], (len(rows), -1)) for p in asked]
             return flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1)
 
-        return values, FlatPullback(in_decision, in_data)
+        return values, Pullback(in_decision, in_data)
 
     def values(self, x: Array, rows: Array) -> Array:
         """f(x, xi) for each row xi."""

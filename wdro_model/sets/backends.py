@@ -24,7 +24,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wdro_model.bounds_as_rows import bounds_as_rows
+from wdro_model.compat import bounds_as_rows
 from wdro_model.errors import unknown_name
 from wdro_model.registry import loaded
 

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from cvxpy.reductions.eval_params import EvalParams
 from numpy.typing import NDArray
 
-from wdro_model.bounds_as_rows import bounds_as_rows
+from wdro_model.compat import bounds_as_rows
 from wdro_model.sets.backends import Vector
 
 

@@ -37,7 +37,7 @@ from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import CLARABEL, dims
 from cvxpy.reductions.solvers.conic_solvers.highs_conif import HIGHS
 from cvxpy.reductions.solvers.solving_chain import resolve_and_build_chain
 
-from wdro_model.bounds_as_rows import bounds_as_rows
+from wdro_model.compat import bounds_as_rows
 from wdro_model.display.bars import progress_bar
 from wdro_model.sets.deadlines import OutOfTime, seconds_left
 

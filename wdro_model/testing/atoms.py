@@ -12,7 +12,6 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.errors import MissingRuleError
-from wdro_model.loss.affine_pieces import AtomEntry, PieceSearch
 from wdro_model.loss.atoms.cvxpy_classes import Atom
 from wdro_model.loss.atoms.facts import (
     AtomFacts,
@@ -26,6 +25,7 @@ from wdro_model.loss.atoms.facts import (
 from wdro_model.loss.batched import Layout, dense_value
 from wdro_model.loss.expressions import as_scalar, constant_number, substitute, times
 from wdro_model.loss.polynomial import Degrees, SumSplit, affine_parts
+from wdro_model.loss.structure import AtomEntry, PieceSearch
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 

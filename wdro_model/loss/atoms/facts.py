@@ -150,8 +150,16 @@ class AtomFacts:
         read = self.reads(atom)
         if self.is_entrywise:
             for k, argument in enumerate(atom.args):
-                if argument.shape != atom.shape:
-                    read[k] = _entry_by_entry(atom, argument)
+                if argument.shape == atom.shape:
+                    continue
+                try:
+                    read[k] = cp.broadcast_to(argument, atom.shape)
+                except ValueError:
+                    raise ValueError(
+                        f"the atom {type(atom).__name__!r} is declared as is_entrywise, but has "
+                        f"the shape {atom.shape} and an argument of shape {argument.shape}; leave "
+                        "the fact out."
+                    ) from None
         return read
 
     def domain(self, atom: Any) -> list[tuple[Any, float]]:
@@ -183,7 +191,11 @@ class AtomFacts:
         """The atom of the constant parts, for an atom of degree one; None stands for zero."""
         if all(part is None for part in parts):
             return None
-        return atom.copy(filled(atom, parts))
+        filled = [
+            cp.Constant(np.zeros(argument.shape)) if part is None else part
+            for argument, part in zip(atom.args, parts)
+        ]
+        return atom.copy(filled)
 
     def rebuild(self, atom: Any, reads: Sequence[Any]) -> Any:
         """The same function of other expressions, one for each that the atom reads."""
@@ -234,8 +246,6 @@ class AtomFacts:
 
 _TABLE: dict[type, AtomFacts] = {cp.Expression: AtomFacts()}
 _NEAREST: dict[type, AtomFacts] = {}
-_RULED: set[type] = set()
-"""Atoms with a rule of their own."""
 
 
 def facts_of(expression: Any) -> AtomFacts:
@@ -267,14 +277,10 @@ def declare(*atoms: type) -> Callable[[Family], Family]:
         if not (isinstance(family, type) and issubclass(family, AtomFacts)):
             raise TypeError(f"declare takes a subclass of AtomFacts, got {family!r}.")
         _check_names(family)
-        foreign = not family.__module__.startswith("wdro_model.")
         for atom in atoms:
             known = _facts_of_class(atom)
             if not isinstance(known, family):
                 known = type(family.__name__, (family, type(known)), _plain_rule(family))()
-            # What the library declares has the rule of its bases, if it has none of its own.
-            if _has_rule(family) or (not foreign and _has_rule(type(known))):
-                _RULED.add(atom)
             _TABLE[atom] = known
         _NEAREST.clear()
         return family
@@ -327,7 +333,7 @@ def rule(
 
     def register(function: Function) -> Function:
         _check_signature(function, prepared)
-        taken = [atom.__name__ for atom in atoms if atom in _RULED]
+        taken = [a.__name__ for a in atoms if a in _TABLE and _has_rule(type(_TABLE[a]))]
         if taken and not replace:
             raise ValueError(
                 f"the atom {taken[0]!r} has a rule already; pass replace=True to give it another."
@@ -343,21 +349,15 @@ def rule(
 def prepare(atom: Any, operands: Operands) -> Kernel:
     """The kernel of an atom; where it has none, after a look at what other packages offer."""
     try:
-        kernel = facts_of(atom).kernel(atom, operands)
+        return facts_of(atom).kernel(atom, operands)
     except MissingRuleError:
-        if not _load_packaged(atom):
+        names = {cls.__name__ for cls in type(atom).__mro__}
+        entries = [e for e in metadata.entry_points(group="wdro_model.rules") if e.name in names]
+        if not entries:
             raise
-        kernel = facts_of(atom).kernel(atom, operands)
-    return kernel
-
-
-def _load_packaged(atom: Any) -> bool:
-    """Import the modules that offer facts of an atom of this name; True if there is one."""
-    names = {cls.__name__ for cls in type(atom).__mro__}
-    entries = [e for e in metadata.entry_points(group="wdro_model.rules") if e.name in names]
-    for entry in entries:
-        loaded(entry, "rule of")
-    return bool(entries)
+        for entry in entries:
+            loaded(entry, "rule of")
+        return facts_of(atom).kernel(atom, operands)
 
 
 def _check_classes(atoms: Sequence[Any]) -> None:
@@ -410,31 +410,12 @@ def _check_signature(function: Any, prepared: bool) -> None:
     raise TypeError(f"a rule is a function {needed}, got {name}{signature}.")
 
 
-def _entry_by_entry(atom: Any, argument: Any) -> Any:
-    """An argument of an entrywise atom, in the atom's shape."""
-    try:
-        return cp.broadcast_to(argument, atom.shape)
-    except ValueError:
-        raise ValueError(
-            f"the atom {type(atom).__name__!r} is declared as is_entrywise, but has the shape "
-            f"{atom.shape} and an argument of shape {argument.shape}; leave the fact out."
-        ) from None
-
-
 def hidden_parameters(atom: Any) -> list[Any]:
     """Parameters that are an option of the atom itself, such as the threshold of huber."""
     if type(atom).parameters is Atom.parameters:
         return []
     reached = {p.id for read in facts_of(atom).reads(atom) for p in read.parameters()}
     return [p for p in atom.parameters() if p.id not in reached]
-
-
-def filled(atom: Any, parts: Sequence[Any | None]) -> list[Any]:
-    """Parts of the arguments, zeros in place of None."""
-    return [
-        cp.Constant(np.zeros(argument.shape)) if part is None else part
-        for argument, part in zip(atom.args, parts)
-    ]
 
 
 def missing_rule(atom: Any, why: str = "") -> MissingRuleError:

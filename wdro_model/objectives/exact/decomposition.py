@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from wdro_model.loss.affine_pieces import entry_pieces, pieces
+from wdro_model.loss.structure import entry_pieces, pieces
 from wdro_model.loss.expressions import as_scalar, spread, substitute
 from wdro_model.loss.polynomial import (
     Degrees,

@@ -23,7 +23,7 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 from scipy.stats import t as student
 
-from wdro_model.loss.batched import FlatPullback
+from wdro_model.loss.batched import Pullback
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream
 from wdro_model.sets.deadlines import check_deadline
@@ -115,7 +115,7 @@ class SampledSlice(Slice):
         step = max(1, CHUNK_ENTRIES // (rule.draws * max(1, rule.joint.dimension)))
         step = len(samples) if self._whole is not None else step
         self._chunks = [samples[i : i + step] for i in range(0, len(samples), step)]
-        self._pullback: FlatPullback | None = None
+        self._pullback: Pullback | None = None
         losses, costs, ratios = [], [], []
         for chunk in self._chunks:
             check_deadline()
