@@ -33,7 +33,8 @@ class Register(Generic[Thing]):
 
     def add(self, name: str, thing: Any, *, replace: bool = False) -> Thing:
         """Keep a thing under a name; one that is taken is refused unless `replace` is true."""
-        self.check_name(name)
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"the name of a {self.kind} must be a non-empty string, got {name!r}.")
         kept = self._check(name, thing)
         known = self._things.get(name, kept)
         if known is not kept and not replace:
@@ -44,11 +45,6 @@ class Register(Generic[Thing]):
             )
         self._things[name] = kept
         return kept
-
-    def check_name(self, name: object) -> None:
-        """Refuse what cannot be a name."""
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"the name of a {self.kind} must be a non-empty string, got {name!r}.")
 
     def decorator(self, name: Any, replace: bool) -> Callable[[Any], Any]:
         """`@register("name")` above a class or a function, which stays what it is."""

@@ -116,23 +116,11 @@ class WassersteinBall:
 
     @property
     def confidence(self) -> float | None:
-        """The confidence of a radius that `radius_for` found; None for any other.
-
-        Examples
-        --------
-        >>> wdro.WassersteinBall(0.1).confidence is None
-        True
-        """
+        """The confidence of a radius that `radius_for` found; None for any other."""
         return None if self.assurance is None else self.assurance.confidence
 
     def unassured(self) -> WassersteinBall:
-        """The same ball without a guarantee, for other samples, say.
-
-        Examples
-        --------
-        >>> wdro.WassersteinBall(0.1).unassured().radius
-        0.1
-        """
+        """The same ball without a guarantee, for other samples, say."""
         return self if self.assurance is None else replace(self, assurance=None)
 
     @classmethod

@@ -232,16 +232,6 @@ class UncertainParameter(cp.Parameter):
         """Observations `(N, *shape)` of this parameter, read-only; a copy of what may change.
 
         ValueError where the shape, the support or an attribute speaks against them.
-
-        Examples
-        --------
-        >>> demand = wdro.UncertainParameter(name="demand", support=wdro.supports.Box(0, 10))
-        >>> demand.as_samples([1, 2, 3])
-        array([1., 2., 3.])
-        >>> demand.as_samples([1, 12])
-        Traceback (most recent call last):
-            ...
-        ValueError: ...
         """
         label = repr(self.name())
         array = self.as_scenarios(given, f"samples of {label}", own=True)
@@ -252,14 +242,6 @@ class UncertainParameter(cp.Parameter):
         """Scenarios `(B, *shape)` of this parameter, wherever they lie; frames by their columns.
 
         own: copy what somebody else may write into.
-
-        Examples
-        --------
-        >>> frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
-        >>> price = wdro.UncertainParameter(2, "price", samples=frame)
-        >>> price.as_scenarios(frame[["b", "a"]], "scenarios")
-        array([[1., 3.],
-               [2., 4.]])
         """
         if is_frame(given):
             given = frame_numbers(given, self._columns, what, self._known)

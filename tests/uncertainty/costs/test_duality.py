@@ -14,8 +14,9 @@ from hypothesis.extra import numpy as hnp
 import wdro_model as wdro
 from tests.uncertainty.costs.group_norm import GroupNorm
 from wdro_model.errors import UnknownToCost
+from wdro_model.testing import check_cost as check
 from wdro_model.uncertainty import JointSamples, UncertainParameter
-from wdro_model.uncertainty.costs import RescaledCost, check
+from wdro_model.uncertainty.costs import RescaledCost
 
 D = 4
 JOINT = JointSamples([UncertainParameter(D, samples=np.random.default_rng(0).normal(size=(5, D)))])

@@ -246,6 +246,8 @@ class AtomFacts:
 
 _TABLE: dict[type, AtomFacts] = {cp.Expression: AtomFacts()}
 _NEAREST: dict[type, AtomFacts] = {}
+_RULED: set[type] = set()
+"""Atoms with a rule of their own."""
 
 
 def facts_of(expression: Any) -> AtomFacts:
@@ -281,6 +283,10 @@ def declare(*atoms: type) -> Callable[[Family], Family]:
             known = _facts_of_class(atom)
             if not isinstance(known, family):
                 known = type(family.__name__, (family, type(known)), _plain_rule(family))()
+            # What the library declares has the rule of its bases, if it has none of its own.
+            own = family.__module__.startswith("wdro_model.")
+            if _has_rule(type(known) if own else family):
+                _RULED.add(atom)
             _TABLE[atom] = known
         _NEAREST.clear()
         return family
@@ -333,7 +339,7 @@ def rule(
 
     def register(function: Function) -> Function:
         _check_signature(function, prepared)
-        taken = [a.__name__ for a in atoms if a in _TABLE and _has_rule(type(_TABLE[a]))]
+        taken = [atom.__name__ for atom in atoms if atom in _RULED]
         if taken and not replace:
             raise ValueError(
                 f"the atom {taken[0]!r} has a rule already; pass replace=True to give it another."

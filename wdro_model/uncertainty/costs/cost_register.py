@@ -102,13 +102,7 @@ def register_cost(name: str, *, replace: bool = False) -> Callable[[Declared], D
     >>> wdro.WassersteinBall(0.1, "bottleneck").describe()
     'W_c <= 0.1 with c(xi, zeta) = the largest move (1-Wasserstein distance <= 0.1)'
     """
-    COSTS.check_name(name)
-
-    def register(declared: Declared) -> Declared:
-        COSTS.add(name, declared, replace=replace)
-        return declared
-
-    return register
+    return COSTS.decorator(name, replace)
 
 
 def cost_names() -> tuple[str, ...]:
@@ -189,20 +183,16 @@ def as_cost(given: Any) -> GroundCost:
             "whose bind(joint) returns it."
         )
     if isinstance(given, str):
-        return _by_name(given)
+        declared = find_cost(given)
+        try:
+            return declared()
+        except TypeError as error:
+            raise ValueError(
+                f"the cost {given!r} needs arguments ({error}); pass cost={declared.__name__}(...)."
+            ) from error
     if callable(given):
         return FunctionCost(given)
     raise ValueError(
         f"cost must be one of wdro_model.costs (SquaredEuclidean, Mahalanobis, Norm), the name of "
         f"one, or a function of (origins, points), got {given!r}."
     )
-
-
-def _by_name(name: str) -> GroundCost:
-    declared = find_cost(name)
-    try:
-        return declared()
-    except TypeError as error:
-        raise ValueError(
-            f"the cost {name!r} needs arguments ({error}); pass cost={declared.__name__}(...)."
-        ) from error
