@@ -23,7 +23,6 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from wdro_model.loss.structure import entry_pieces, pieces
 from wdro_model.loss.expressions import as_scalar, spread, substitute
 from wdro_model.loss.polynomial import (
     Degrees,
@@ -34,6 +33,7 @@ from wdro_model.loss.polynomial import (
     entry,
     selected,
 )
+from wdro_model.loss.structure import entry_pieces, pieces
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import flat_slope
 from wdro_model.objectives.exact.counterpart import Counterpart
