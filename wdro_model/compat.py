@@ -165,7 +165,8 @@ def bounds_as_rows(problem: Any, name: str) -> Any:
     if interfaces and not any(getattr(s, "BOUNDED_VARIABLES", True) for s in interfaces):
         return name
     solver = resolve_and_build_chain(problem, solver=name, ignore_dpp=True).solver
-    return _without_bounds(type(solver)) if solver.BOUNDED_VARIABLES else name
+    kind: Any = type(solver)
+    return _without_bounds(kind) if solver.BOUNDED_VARIABLES else name
 
 
 @cache
