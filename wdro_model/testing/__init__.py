@@ -19,8 +19,8 @@ from wdro_model.loss.batched import FlatLoss, Layout
 from wdro_model.loss.callable import refuse_wrong_gradient
 from wdro_model.sets import check as check_set
 from wdro_model.testing.atoms import check_atom
-from wdro_model.testing.costs import check_cost
 from wdro_model.testing.counterparts import check_counterpart
+from wdro_model.uncertainty.costs import check as check_cost
 from wdro_model.uncertainty.joint import JointSamples
 
 __all__ = ["check_atom", "check_cost", "check_counterpart", "check_loss", "check_set"]

@@ -6,9 +6,8 @@ bound cost knows its own mathematics; one's own is a `GroundCost` with its `Boun
 `register_cost`.
 """
 
-from typing import Any
-
 from wdro_model.errors import UnknownToCost
+from wdro_model.uncertainty.costs.checking import check
 from wdro_model.uncertainty.costs.cost_register import (
     Operation,
     as_cost,
@@ -55,12 +54,3 @@ __all__ = [
     "register_cost",
 ]
 __dir__ = __all__.copy  # what the tab key offers
-
-
-def __getattr__(name: str) -> Any:
-    """`check` is `wdro_model.testing.check_cost`, imported when it is asked for."""
-    if name == "check":
-        from wdro_model.testing import check_cost
-
-        return check_cost
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -38,7 +38,7 @@ PROPERTIES = ("dimension", *(n for n in dir(BoundCost) if not callable(getattr(B
 """Names of a bound cost that are values rather than methods."""
 
 
-def check_cost(cost: BoundCost | GroundCost, rows: Array | None = None, seed: int = 0) -> None:
+def check(cost: BoundCost | GroundCost, rows: Array | None = None, seed: int = 0) -> None:
     """Raise a ValueError if what a ground cost says of itself does not hold at random moves.
 
     Costs are not negative and zero at rest; with an order they grow by its power, the same in every
