@@ -67,8 +67,6 @@ LINE_CHUNK, PLANE_CHUNK = 4096, 512
 """Samples whose points exist at once, for integrals along lines and over planes."""
 MOST_TABLE_GROUPS = 4
 """Groups of samples that may have tables; more have few samples each."""
-TABLE_PAUSE = 16
-"""Decisions for which no table is tried after one did not pay."""
 SURROGATE_SIZE, SURROGATE_SHARE = 2**14, 8
 """Samples from which on a run starts on some of them, and the inverse of their share."""
 
@@ -90,7 +88,7 @@ class LowRank(Integration):
         lines = structure.quadratic or self.rank < 2
         chunk = LINE_CHUNK if lines else PLANE_CHUNK
         self.groups = Groups(model.joint, structure.keys, structure.forms.count, chunk)
-        self._may_tabulate = (
+        self.has_tables = (
             structure.forms.count == 1
             and not structure.quadratic
             and structure.pieces is None
@@ -98,7 +96,6 @@ class LowRank(Integration):
             and self.groups.number <= MOST_TABLE_GROUPS
         )
         """True if the integral of a sample depends on one number, its form."""
-        self._pause = 0
 
     def slice(
         self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
@@ -110,15 +107,6 @@ class LowRank(Integration):
         if self.joint.size < SURROGATE_SIZE:
             return None
         return LowRank(self.model.on_some(self.joint.size // SURROGATE_SHARE), self.scales)
-
-    def expects_tables(self) -> bool:
-        """True if a table is worth a try at the next decision."""
-        self._pause -= 1
-        return self._may_tabulate and self._pause < 0
-
-    def pause_tables(self) -> None:
-        """Try none for some decisions: the last one did not pay."""
-        self._pause = TABLE_PAUSE
 
     def describe(self) -> str:
         count = self.structure.forms.count
@@ -227,7 +215,7 @@ class LowRankSlice(SampleSlice):
         refuse_undefined(self._u, self._samples)
         self._last: tuple[float, list[PartIntegral]] | None = None
         self._table: FormTable | None = None
-        self._tabulates = rule.expects_tables()
+        self._tabulates = rule.has_tables
 
     @cached_property
     def _parts(self) -> list[Part]:
@@ -289,7 +277,7 @@ class LowRankSlice(SampleSlice):
 
     def _tabulated(self, dual: float) -> PartIntegral | None:
         """All samples by a table in the form; None where one does not pay."""
-        rule, part = self._rule, self._whole
+        part = self._whole
         projected = part.projection(np.array([dual]))
         self._tabulates = projected.forms.shape[-1] == 1
         if not self._tabulates:
@@ -309,7 +297,6 @@ class LowRankSlice(SampleSlice):
                 return PartIntegral(part, places, outer, at_places, law, table)
             table = self._table
         self._tabulates = False
-        rule.pause_tables()
         return None
 
     # -------------------------------------------------------------- sample by sample
