@@ -229,7 +229,11 @@ def radius_for(
     elif rule == "profile":
         radius, assurance, notes = radius_by_profile(problem, confidence, int(seed), arguments)
     else:
-        radii = default_bootstrap_radii(model) if radii is None else increasing_radii(radii)
+        if radii is None:
+            order = model.ambiguity.cost.order
+            radii = default_radii(model.joint, model.cost, order, BOOTSTRAP_RADII)
+        else:
+            radii = increasing_radii(radii)
         task = RadiusTask(
             problem=problem,
             radii=tuple(map(float, radii)),
@@ -342,6 +346,17 @@ class Resampling(Tabular):
     columns = RESAMPLING_COLUMNS
     __repr__ = brief_title
 
+    @classmethod
+    def from_trials(
+        cls, radii: tuple[float, ...], results: list[list[Trial]], confidence: float
+    ) -> Resampling:
+        """The promises of all resamples at all radii, and whether they were kept."""
+        promised = np.array([[trial.promise for trial in trials] for trials in results]).T
+        happened = np.array([[trial.score for trial in trials] for trials in results]).T
+        room = PROMISE_TOLERANCE * (np.abs(promised) + np.abs(happened))
+        kept = happened <= promised + room  # false for NaN
+        return cls(np.array(radii), promised, happened, kept, confidence)
+
     @property
     def shares(self) -> np.ndarray:
         """The share of the resamples in which each radius kept its promise, (K,)."""
@@ -355,30 +370,25 @@ class Resampling(Tabular):
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each radius."""
+        promises, means = (
+            np.ma.masked_invalid(numbers).mean(axis=1).filled(np.nan)
+            for numbers in (self.promised, self.happened)
+        )
+        columns = zip(self.radii, self.shares, promises, means)
         return [
             {
                 "radius": float(radius),
-                "share": float(self.shares[k]),
-                "promise": finite_mean(self.promised[k]),
-                "mean": finite_mean(self.happened[k]),
+                "share": float(share),
+                "promise": float(promise),
+                "mean": float(mean),
                 "chosen": k == self.index,
             }
-            for k, radius in enumerate(self.radii)
+            for k, (radius, share, promise, mean) in enumerate(columns)
         ]
 
     @property
     def title(self) -> str:
         return f"promises kept in {self.kept.shape[1]} resamples, {self.confidence:.4g} asked for"
-
-
-def finite_mean(numbers: np.ndarray) -> float:
-    """The mean of the numbers that are finite; NaN if there are none."""
-    return float(np.nanmean(numbers)) if np.isfinite(numbers).any() else np.nan
-
-
-def default_bootstrap_radii(model: RobustModel) -> np.ndarray:
-    """0 and twenty radii from the scale of the data."""
-    return default_radii(model.joint, model.cost, model.ambiguity.cost.order, BOOTSTRAP_RADII)
 
 
 def draw_resamples(size: int, count: int, seed: int) -> tuple[Fold, ...]:
@@ -409,11 +419,28 @@ def radius_by_bootstrap(
         unit="resample",
     )
     results = [collected.results[k].trials for k in sorted(collected.results)]
-    table = tabulate_promises(task.radii, results, confidence)
-    notes = notes_on_failures(results)
+    table = Resampling.from_trials(task.radii, results, confidence)
+    trials = [trial for resample in results for trial in resample]
+    messages, notes = [trial.message for trial in trials if trial.message], []
+    if len(messages) == len(trials):
+        raise RuntimeError(
+            f"no promise could be made: all {len(trials)} solves failed. {messages[0]}"
+        )
+    if messages:
+        notes.append(
+            f"{len(messages)} solves of {len(trials)} failed and kept no promise: {messages[0]}"
+        )
     if collected.interruption is not None:
         notes.append(f"{collected.interruption}: {len(results)} of {count} resamples are finished")
-    index = chosen_index(table, notes)
+    index = table.index
+    if index is None:
+        best = int(np.argmax(table.shares))
+        message = (
+            f"no radius keeps its promise in {confidence:.4g} of the resamples: the largest share "
+            f"is {table.shares[best]:.3g}, at radius {table.radii[best]:.4g}, the largest radius "
+            f"tried {table.radii[-1]:.4g}; give larger radii=[...]."
+        )
+        raise ValueError(" ".join([message, *notes]))
     if index == 0 and table.radii[0] > 0:
         notes.append("the smallest radius was chosen: a smaller one may do")
     methods = {trials[index].method for trials in results} - {FAILED}
@@ -435,43 +462,6 @@ def radius_by_bootstrap(
         cost=model.ambiguity.cost,
     )
     return float(table.radii[index]), assurance, tuple(notes), table
-
-
-def tabulate_promises(
-    radii: tuple[float, ...], results: list[list[Trial]], confidence: float
-) -> Resampling:
-    """The promises of all resamples at all radii, and whether they were kept."""
-    promised = np.array([[trial.promise for trial in trials] for trials in results]).T
-    happened = np.array([[trial.score for trial in trials] for trials in results]).T
-    room = PROMISE_TOLERANCE * (np.abs(promised) + np.abs(happened))
-    kept = happened <= promised + room  # false for NaN
-    return Resampling(np.array(radii), promised, happened, kept, confidence)
-
-
-def notes_on_failures(results: list[list[Trial]]) -> list[str]:
-    """A note on solves that failed; a RuntimeError if all did."""
-    trials = [trial for resample in results for trial in resample]
-    messages = [trial.message for trial in trials if trial.message]
-    if not messages:
-        return []
-    if len(messages) == len(trials):
-        raise RuntimeError(
-            f"no promise could be made: all {len(trials)} solves failed. {messages[0]}"
-        )
-    return [f"{len(messages)} solves of {len(trials)} failed and kept no promise: {messages[0]}"]
-
-
-def chosen_index(table: Resampling, notes: list[str]) -> int:
-    """The position of the radius; an error that gives the best share where none has enough."""
-    if table.index is not None:
-        return table.index
-    best = int(np.argmax(table.shares))
-    message = (
-        f"no radius keeps its promise in {table.confidence:.4g} of the resamples: the largest "
-        f"share is {table.shares[best]:.3g}, at radius {table.radii[best]:.4g}, the largest radius "
-        f"tried {table.radii[-1]:.4g}; give larger radii=[...]."
-    )
-    raise ValueError(" ".join([message, *notes]))
 
 
 # ------------------------------
@@ -549,18 +539,13 @@ def cost_within(cost: BoundCost, width: np.ndarray) -> float:
 
 def box_of(joint: JointSamples, support: Any) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper bounds (d,) of the data, from the supports declared or from the argument."""
-    if support is None:
-        box, whose = joint.bounds, "the support of the problem"
-    else:
-        given = (
-            support if isinstance(support, Mapping) else dict.fromkeys(joint.parameters, support)
-        )
-        box, whose = bounds_of(joint, given), "support="
+    box = joint.bounds if support is None else bounds_of(joint, support)
     if box is None or not np.all(np.isfinite(box)):
         raise ValueError(
             "rule='rate' needs a box that holds the data for certain, and "
-            f"{whose} has no bounds in some direction; declare support=wdro.supports.Box(lower, "
-            "upper) on the parameters or pass it to radius_for, or use rule='bootstrap'."
+            f"{'the support of the problem' if support is None else 'support='} has no bounds in "
+            "some direction; declare support=wdro.supports.Box(lower, upper) on the parameters or "
+            "pass it to radius_for, or use rule='bootstrap'."
         )
     lower, upper = box
     slack = 1e-9 * (1.0 + np.abs(box).max())
@@ -576,27 +561,30 @@ def box_of(joint: JointSamples, support: Any) -> tuple[np.ndarray, np.ndarray]:
     return lower, upper
 
 
-def bounds_of(joint: JointSamples, supports: Mapping[Any, Any]) -> Any:
-    """The bounds of a support for each parameter, side by side; None where one is no box."""
-    sides: list[tuple[np.ndarray, np.ndarray]] = []
+def bounds_of(joint: JointSamples, support: Any) -> Any:
+    """The bounds of {parameter: support}, or of one support for all; None where one is no box."""
+    by_parameter = isinstance(support, Mapping)
+    supports = support if by_parameter else dict.fromkeys(joint.parameters, support)
+    lower, upper = [], []
     for parameter in joint.parameters:
         if parameter not in supports:
             raise ValueError(
                 f"support= has none for {parameter.name()!r}; give {{parameter: support}} for all "
                 f"of {', '.join(repr(p.name()) for p in joint.parameters)}."
             )
-        support = supports[parameter]
-        if not hasattr(support, "bounds"):
+        own = supports[parameter]
+        if not hasattr(own, "bounds"):
             raise ValueError(
                 f"support= must be a support such as wdro.supports.Box(0, 1), or {{parameter: "
-                f"support}}, got {support!r}."
+                f"support}}, got {own!r}."
             )
-        support.validate(parameter.shape)
-        box = support.bounds(parameter.shape)
+        own.validate(parameter.shape)
+        box = own.bounds(parameter.shape)
         if box is None:
             return None
-        sides.append((np.ravel(box[0]), np.ravel(box[1])))
-    return tuple(np.concatenate(side) for side in zip(*sides))
+        lower.append(np.ravel(box[0]))
+        upper.append(np.ravel(box[1]))
+    return np.concatenate(lower), np.concatenate(upper)
 
 
 def refuse_unpriced(model: RobustModel) -> None:

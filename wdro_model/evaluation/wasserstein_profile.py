@@ -90,23 +90,25 @@ def limit_moments(
 
     directions: the z, as columns (n, m). Derivatives in x are central differences.
     """
-    rows, loss, step = model.rows, model.loss, DIFFERENCE_STEP * max(1.0, float(np.abs(x).max()))
-    slopes, moves = [], []
-    for z in directions.T:
-        ends, gradients = [], []
-        for end in (x + step * z, x - step * z):
-            values, pullback = loss(end, rows)
-            ends.append(np.array(values))
-            gradients.append(np.array(pullback.in_data(np.ones(len(rows)))))
-        slopes.append((ends[0] - ends[1]) / (2 * step))
-        moves.append((gradients[0] - gradients[1]) / (2 * step))  # D' z at each sample, (N, d)
-    bend = np.empty((len(moves), len(moves)))
-    for i, move in enumerate(moves):
-        prices = model.cost.inverse_times(move)
-        bend[i] = [np.einsum("kd,kd->", prices, other) / len(rows) for other in moves]
-    table = np.array(slopes).T.reshape(len(rows), len(moves))
-    centred = table - table.mean(axis=0)
-    return table, centred.T @ centred / max(1, len(rows) - 1), (bend + bend.T) / 2
+    rows, step = model.rows, DIFFERENCE_STEP * max(1.0, float(np.abs(x).max()))
+
+    def values_and_gradients(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, pullback = model.loss(point, rows)
+        return np.array(values), np.array(pullback.in_data(np.ones(len(rows))))
+
+    count = directions.shape[1]
+    slopes = np.empty((len(rows), count))
+    moves = np.empty((count, len(rows), model.joint.dimension))  # D' z at each sample
+    for k, z in enumerate(directions.T):
+        ends = [values_and_gradients(x + sign * step * z) for sign in (1, -1)]
+        slopes[:, k] = (ends[0][0] - ends[1][0]) / (2 * step)
+        moves[k] = (ends[0][1] - ends[1][1]) / (2 * step)
+    prices = [model.cost.inverse_times(move) for move in moves]
+    bend = np.array([[np.vdot(a, b) for b in moves] for a in prices]).reshape(count, count)
+    bend /= len(rows)
+    centred = slopes - slopes.mean(axis=0)
+    covariance = centred.T @ centred / max(1, len(rows) - 1)
+    return slopes, covariance, (bend + bend.T) / 2
 
 
 def limit_weights(
@@ -118,36 +120,30 @@ def limit_weights(
             "rule='profile' has nothing to go by: the decision of ERM is a vertex of the feasible "
             "set, which is the best for all distributions near the samples; use rule='bootstrap'."
         )
-    error = np.sqrt(np.diag(covariance) / model.size)
-    mean = np.abs(slopes.mean(axis=0))
-    size = np.abs(slopes).mean(axis=0)
-    if np.any(mean > STATIONARITY_TOLERANCE * error + 1e-6 * size):
+    error, mean = np.sqrt(np.diag(covariance) / model.size), np.abs(slopes.mean(axis=0))
+    if np.any(mean > STATIONARITY_TOLERANCE * error + 1e-6 * np.abs(slopes).mean(axis=0)):
         raise ValueError(
             "rule='profile' needs the mean gradient to vanish at the decision of ERM (along active "
             f"constraints), and it is {float(mean.max()):.3g}: the solve was not accurate enough, "
             "or a constraint is nearly active; use rule='bootstrap'."
         )
-    scale = np.sqrt(np.maximum(np.diag(bend), np.diag(covariance)))
-    seen = (
-        scale > SINGULAR_SHARE * scale.max()
-    )  # variables that the loss does not see have no slope
+    # Directions in units of their own size; the loss does not see those of size zero.
+    size = np.sqrt(np.maximum(np.diag(bend), np.diag(covariance)))
+    seen = size > SINGULAR_SHARE * size.max()
     if not seen.any():
         raise ValueError("rule='profile' has nothing to go by: the loss has no slope at all.")
-    scale = np.where(seen, scale, 1.0)
-    spread = (covariance / np.outer(scale, scale))[np.ix_(seen, seen)]
-    moved = (bend / np.outer(scale, scale))[np.ix_(seen, seen)]
-    values, vectors = np.linalg.eigh(moved)
-    dead = values <= SINGULAR_SHARE * max(values[-1], np.trace(spread))
-    if dead.any():
-        stuck = vectors[:, dead]
-        if np.trace(stuck.T @ spread @ stuck) > 1e-8 * np.trace(spread):
-            raise ValueError(
-                "rule='profile': no move of the data makes the mean gradient vanish in some "
-                "direction (a variable that no uncertain number meets, or coordinates with "
-                "infinite weights), so that no radius is large enough; use rule='bootstrap'."
-            )
-    alive = vectors[:, ~dead]
-    weights = eigh(alive.T @ spread @ alive, np.diag(values[~dead]), eigvals_only=True)
+    units = np.outer(size[seen], size[seen])
+    spread, scaled_bend = (matrix[np.ix_(seen, seen)] / units for matrix in (covariance, bend))
+    values, vectors = np.linalg.eigh(scaled_bend)
+    singular = values <= SINGULAR_SHARE * max(values[-1], np.trace(spread))
+    kernel, image = vectors[:, singular], vectors[:, ~singular]
+    if np.trace(kernel.T @ spread @ kernel) > 1e-8 * np.trace(spread):
+        raise ValueError(
+            "rule='profile': no move of the data makes the mean gradient vanish in some "
+            "direction (a variable that no uncertain number meets, or coordinates with "
+            "infinite weights), so that no radius is large enough; use rule='bootstrap'."
+        )
+    weights = eigh(image.T @ spread @ image, np.diag(values[~singular]), eigvals_only=True)
     return np.maximum(weights, 0.0)
 
 
@@ -158,11 +154,11 @@ def active_rows(model: RobustModel, x: np.ndarray) -> np.ndarray:
     for variable, where in feasible.layout.slices.items():
         asked = {k for k, v in variable.attributes.items() if v is not None and v is not False}
         if asked - BOUND_ATTRIBUTES:
-            refuse_unknown_face(
+            raise unknown_face(
                 f"the variable {variable.name()!r}, declared {', '.join(sorted(asked))}"
             )
         if feasible.is_integer and np.any(integer_entries(variable)):
-            refuse_unknown_face(f"the integer variable {variable.name()!r}")
+            raise unknown_face(f"the integer variable {variable.name()!r}")
         lower, upper = declared_bounds(variable)
         value = x[where]
         room = ACTIVE_TOLERANCE * max(1.0, float(np.abs(value).max(initial=0.0)))
@@ -180,7 +176,7 @@ def active_part(model: RobustModel, constraint: Any, x: np.ndarray) -> np.ndarra
     layout = model.feasible.layout
     foreign = [v for v in constraint.variables() if v not in layout.slices]
     if foreign:
-        refuse_unknown_face(f"the constraint {constraint}, which has auxiliary variables")
+        raise unknown_face(f"the constraint {constraint}, which has auxiliary variables")
 
     def value_at(point: np.ndarray) -> np.ndarray:
         with layout.holding(point):
@@ -188,7 +184,7 @@ def active_part(model: RobustModel, constraint: Any, x: np.ndarray) -> np.ndarra
 
     equality = isinstance(constraint, Equality | Zero)
     if not equality and not isinstance(constraint, Inequality | NonPos | NonNeg):
-        refuse_unknown_face(f"the constraint {constraint}")
+        raise unknown_face(f"the constraint {constraint}")
     sided = isinstance(constraint, Equality | Inequality)
     expression: cp.Expression = constraint.expr if sided else constraint.args[0]
     here = value_at(x)
@@ -198,7 +194,7 @@ def active_part(model: RobustModel, constraint: Any, x: np.ndarray) -> np.ndarra
     if not active.any():
         return np.empty((0, len(x)))
     if not expression.is_affine():
-        refuse_unknown_face(f"the constraint {constraint}, which is active and curved")
+        raise unknown_face(f"the constraint {constraint}, which is active and curved")
     columns = [value_at(unit)[active] - origin[active] for unit in np.eye(len(x))]
     return np.array(columns).T
 
@@ -216,9 +212,9 @@ def declared_bounds(variable: cp.Variable) -> tuple[np.ndarray, np.ndarray]:
     return lower, upper
 
 
-def refuse_unknown_face(what: str) -> None:
-    """A ValueError: the face of the decision is not known."""
-    raise ValueError(
+def unknown_face(what: str) -> ValueError:
+    """The error that the face of the decision is not known."""
+    return ValueError(
         "rule='profile' goes by the gradient along the constraints that are active at the "
         f"decision, and is not known for {what}; it takes bounds and linear constraints, and "
         "others where they are not active. Use rule='bootstrap'."
