@@ -555,8 +555,10 @@ class Problem:
         return self._twin(model.exchanged(other), ball)
 
     def _facts(self) -> Facts:
-        solution, text = self.solution, str(self._model.loss.loss.name)
-        if isinstance(self.objective, cp.Minimize | cp.Maximize):
+        solution = self.solution
+        if not isinstance(self.objective, cp.Minimize | cp.Maximize):
+            text = str(self.objective.name)
+        else:
             text = " ".join(str(self.objective.args[0]).split())
             if len(text) > MAX_OBJECTIVE_TEXT:
                 text = text[: MAX_OBJECTIVE_TEXT - 3] + "..."

@@ -1,1 +1,1 @@
-"""What is shown: tables in notebooks, short texts, figures, progress bars."""
+"""Shared means of display: tables, one-line texts, figures, progress bars."""

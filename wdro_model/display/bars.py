@@ -17,8 +17,8 @@ def progress_bar(
 ) -> Any:
     """A bar with `update`, `set_postfix_str`, `disable` and `close`, on the standard error.
 
-    Terminals get tqdm's bar, notebooks tqdm's widget (or its line of text without ipywidgets), and
-    what is neither, such as a file, a line after a minute, after two, after four.
+    Terminals get tqdm's bar, notebooks tqdm's widget (or its line of text without ipywidgets).
+    Others, such as a file, get a line after a minute, after two, after four.
     """
     if not show:
         return LogLines(title, total, unit, disable=True)
@@ -36,7 +36,7 @@ def progress_bar(
 
 
 def in_notebook() -> bool:
-    """Does this run in the kernel of a notebook?"""
+    """Whether this runs in the kernel of a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and hasattr(shell, "kernel")
 
@@ -54,7 +54,7 @@ def _tqdm() -> Any:
 
 
 class LogLines:
-    """A bar for what is no terminal: a line from time to time."""
+    """A bar for a log: a line from time to time."""
 
     def __init__(
         self, title: str, total: int | None, unit: str, disable: bool = False, every: float = 0.0
@@ -84,9 +84,9 @@ class LogLines:
         print(f"{self.title}: {done} {self.unit}s, {passed:.0f} s{more}", file=sys.stderr)
 
     def set_postfix_str(self, text: str = "", refresh: bool = True) -> None:
-        """What stands at the end of the next line."""
+        """Set the end of the next line."""
         self._postfix = text
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Stop writing."""
         self.disable = True

@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5539", "#333333")
-"""Told apart by people with any colour vision (after Okabe and Ito)."""
+"""Colours for any colour vision (after Okabe and Ito)."""
 ERM_COLOUR = COLOURS[0]
-"""Blue, of ERM wherever it is drawn beside robust decisions."""
+"""The colour of ERM beside robust decisions: blue."""
 METHOD_COLOURS = {
     "erm": ERM_COLOUR,
     "exact": COLOURS[1],
@@ -24,12 +25,12 @@ METHOD_COLOURS = {
 }
 """The colour of each method, in every picture."""
 SCENARIO_COLOURS = ("#555555", COLOURS[3], COLOURS[5], COLOURS[6])
-"""Of the samples, and of sets of test scenarios: none is that of a method."""
+"""Colours of the samples and of sets of test scenarios; no method has one of them."""
 STYLES = ("-", "--", "-.", ":")
-"""Curves that lie on top of each other differ in their dashes."""
+"""Dashes that tell curves apart which lie on top of each other."""
 PALE = "#b8b8b8"
 WIDEST_LABEL = 34
-"""Longer names are broken into lines of so many characters."""
+"""Characters in a line of a label; longer labels have several lines."""
 NOTEBOOK_DOTS = 110
 """Dots per inch of a figure in a notebook."""
 
@@ -160,7 +161,7 @@ def plain(text: str, width: int = WIDEST_LABEL) -> str:
 
 
 def legend_columns(labels: list[str], inches: float) -> int:
-    """As many columns as fit side by side under a figure of this width."""
+    """The number of columns of a legend that fit under a figure of this width."""
     widest = max(len(line) for label in labels for line in label.split("\n"))
     return max(1, min(len(labels), int(inches / (0.085 * widest + 0.65))))
 
@@ -174,22 +175,7 @@ def spread_apart(positions: np.ndarray, least: float, low: float, high: float) -
     least = min(least, (high - low) / max(1, len(positions) - 1))
     steps = least * np.arange(len(positions))
     # Positions minus their least offsets must not decrease: the nearest such sequence.
-    shifted = isotonic(positions[order] - steps)
+    shifted = isotonic_regression(positions[order] - steps).x
     out = np.empty(len(positions))
     out[order] = np.clip(shifted, low, max(low, high - steps[-1])) + steps
     return out
-
-
-def isotonic(values: np.ndarray) -> np.ndarray:
-    """The nondecreasing sequence nearest to the values, by pooling adjacent violators."""
-    means: list[float] = []
-    counts: list[int] = []
-    for value in values.tolist():
-        means.append(value)
-        counts.append(1)
-        while len(means) > 1 and means[-2] > means[-1]:
-            mean, count = means.pop(), counts.pop()
-            total = counts[-1] + count
-            means[-1] = (means[-1] * counts[-1] + mean * count) / total
-            counts[-1] = total
-    return np.repeat(means, counts)

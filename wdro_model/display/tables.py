@@ -41,13 +41,13 @@ INLINE = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: which entry of a row it shows, and how."""
+    """A column of a table: the entry of a row that it shows, and its form."""
 
     key: str
     meaning: str
-    """What the numbers are, in a sentence."""
+    """The meaning of its numbers, in a sentence."""
     heading: str = ""
-    """The key, if nothing else is said."""
+    """The heading; by default the key."""
     form: str = ".5g"
     """The format of its numbers."""
     word: bool = False
@@ -130,13 +130,13 @@ def _stripe(k: int) -> str:
 
 
 # ------------------------------
-# What is known of a thing as names and texts: a table when printed, a line as its `repr`
+# Facts: pairs of a name and a text, shown as a table; and the `repr` of a thing in one line
 
 
 LONGEST = 200
-"""No `repr` is longer."""
+"""Characters of a `repr`, at most."""
 FEW = 4
-"""Arrays of more entries are described by their shape."""
+"""Entries of an array up to which they are listed; longer arrays are described by their shape."""
 
 
 Facts = list[tuple[str, str]]
@@ -144,25 +144,21 @@ Facts = list[tuple[str, str]]
 
 
 def facts_html(thing: Any) -> str:
-    """`_repr_html_` of what has `_facts()`, and may have `notes` under the table."""
+    """`_repr_html_` of a thing with `_facts()`: a table, and its `notes` below."""
     notes = listed(getattr(thing, "notes", ()))
     return f"{facts_table(thing._facts(), type(thing).__name__)}\n{notes}"
 
 
 def facts_lines(thing: Any) -> str:
-    """`__str__` of the same."""
-    return facts_text(thing._facts())
-
-
-def facts_text(facts: Iterable[tuple[str, str]]) -> str:
-    """Facts as lines, the texts one under the other."""
-    pairs = list(facts)
-    width = max(len(name) for name, _ in pairs)
-    return "\n".join(f"{name:<{width}}  {text}".rstrip() for name, text in pairs)
+    """`__str__` of a thing with `_facts()`: lines, the texts one under the other, and its notes."""
+    facts = thing._facts()
+    width = max(len(name) for name, _ in facts)
+    lines = [f"{name:<{width}}  {text}".rstrip() for name, text in facts]
+    return "\n".join([*lines, *(f"note: {note}" for note in getattr(thing, "notes", ()))])
 
 
 def present_facts(facts: Mapping[str, str | None]) -> Facts:
-    """The facts that there are."""
+    """The facts that have a text."""
     return [(name, text) for name, text in facts.items() if text is not None]
 
 
@@ -228,7 +224,7 @@ class Tabular:
         return ""
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of the table, with all entries that are known."""
+        """The rows of the table, with all their entries."""
         raise NotImplementedError
 
     def _printed_columns(self) -> Sequence[Column]:

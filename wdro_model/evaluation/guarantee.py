@@ -30,7 +30,7 @@ from wdro_model.display.tables import (
     brief,
     brief_title,
     facts_html,
-    facts_text,
+    facts_lines,
 )
 from wdro_model.evaluation.attempts import FAILED, check_jobs, collect
 from wdro_model.evaluation.cross_validation import Fold, RadiusTask, Trial
@@ -133,9 +133,7 @@ class GuaranteedRadius:
         ]
 
     _repr_html_ = facts_html
-
-    def __str__(self) -> str:
-        return "\n".join([facts_text(self._facts()), *(f"note: {note}" for note in self.notes)])
+    __str__ = facts_lines
 
     def __repr__(self) -> str:
         return brief(self, f"{self.radius:.6g}, confidence {self.confidence:.4g} by {self.rule!r}")
