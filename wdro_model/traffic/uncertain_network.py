@@ -17,7 +17,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.traffic.bpr import congestion
+from wdro_model.traffic.beckmann import congestion
 from wdro_model.traffic.fields import NONNEGATIVE, POSITIVE, as_numbers, check_rule
 from wdro_model.traffic.network import Network, check_network
 from wdro_model.uncertainty import UncertainParameter
