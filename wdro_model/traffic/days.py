@@ -19,7 +19,7 @@ from wdro_model import checks
 from wdro_model.display.tables import Column, Tabular, brief_fields
 from wdro_model.problem import Problem
 from wdro_model.sets import In
-from wdro_model.solvers import FrankWolfe, LineSearch
+from wdro_model.traffic.assignment import biconjugate_solver
 from wdro_model.traffic.beckmann import beckmann
 from wdro_model.traffic.fields import as_numbers, check_rule
 from wdro_model.traffic.flows import TrafficFlows
@@ -28,16 +28,15 @@ from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Nonnegative
 
 Array = np.ndarray
+GAP, ITERATIONS = 1e-3, 2000
+"""The default relative gap of a re-routing, and its most Frank-Wolfe iterations."""
+TAIL_SHARE = 0.05
+"""The share of the scenarios in the column cvar95."""
 
 
 def check_seed(seed: Any) -> int | None:
-    """The seed of a generator, or None."""
+    """A seed of a random generator, or None."""
     return None if seed is None else checks.whole_number("seed", seed, low=0)
-
-
-def check_count(count: Any) -> int:
-    """The number of scenarios to draw."""
-    return checks.whole_number("count", count, low=1)
 
 
 # ------------------------------------------------------------------ days
@@ -45,13 +44,10 @@ def check_count(count: Any) -> int:
 class DayDraw:
     """N days; made by `TrafficDays.sample`.
 
-    `UncertainNetwork(network, **days.conditions())` takes them as scenarios.
-
     Examples
     --------
     >>> days = wdro.traffic.TrafficDays(network).sample(10, seed=0)
-    >>> uncertain = wdro.traffic.UncertainNetwork(network, **days.conditions())
-    >>> uncertain.count
+    >>> wdro.traffic.UncertainNetwork(network, **days.conditions()).count
     10
     """
 
@@ -79,28 +75,27 @@ class DayDraw:
 
 @dataclass(frozen=True, eq=False)
 class TrafficDays:
-    """A law of days: each has its weather, incidents on some links, and a level of demand.
+    """A distribution of days, each with its weather, incidents on links, and level of demand.
 
     Parameters
     ----------
     bad_weather
         The probability of a day with bad weather.
     weather_capacity, weather_time
-        What is left of the capacities, and what the free-flow times are multiplied by, then. By
-        default 0.85 and 1.1, the order of what heavy rain does.
+        Factors of capacities and free-flow times in bad weather; by default 0.85 and 1.1, the order
+        of the effect of heavy rain.
     incident
         The probability of an incident on a link on a day, one number or (A,).
     incident_capacity
-        What is left of the capacity of such a link.
+        The factor of the capacity of such a link.
     demand_deviation
         The standard deviation of the logarithm of the demand's level, whose median is 1.
 
     Examples
     --------
-    >>> law = wdro.traffic.TrafficDays(network, incident=0.05, incident_capacity=0.4)
-    >>> days = law.sample(100, seed=0)
-    >>> days.capacity.shape, bool((days.capacity <= network.capacity).all())
-    ((100, 76), True)
+    >>> days = wdro.traffic.TrafficDays(network, incident=0.05, incident_capacity=0.4)
+    >>> days.sample(100, seed=0).capacity.shape
+    (100, 76)
     """
 
     network: Network
@@ -128,7 +123,7 @@ class TrafficDays:
 
     def sample(self, count: int, seed: int | None = None) -> DayDraw:
         """Draw `count` independent days."""
-        check_count(count)
+        checks.whole_number("count", count, low=1)
         rng = np.random.default_rng(check_seed(seed))
         network = self.network
         weather = rng.random(count) < self.bad_weather
@@ -142,17 +137,14 @@ class TrafficDays:
         )
 
 
-# ------------------------------
-# Observed travel times as scenarios: a series in time, drawn from in blocks
-
-
+# ------------------------------------------------------------------ observed times
 class ObservedTimes:
     """A series of travel times (T, A): one row for each interval, one column for each link.
 
-    Links are slow together, and stay so for a while: a draw takes whole rows, which keeps what
-    happens on the links together, and `block` rows in a row, which keeps what follows (a moving
-    block bootstrap). Rows with a missing entry (NaN) are left out, and `missing` counts them; no
-    block reaches over one.
+    Links are slow together, and stay slow for a while. A draw therefore takes whole rows, which
+    keeps the dependence between links, and `block` consecutive rows, which keeps the dependence in
+    time (a moving block bootstrap). Rows with a missing entry (NaN) are left out, and counted by
+    `missing`; no block reaches over one.
 
     Parameters
     ----------
@@ -166,11 +158,10 @@ class ObservedTimes:
 
     Examples
     --------
-    >>> hours = np.arange(48)[:, None] % 24
-    >>> times = 5.0 + np.where(np.isin(hours, [7, 8]), 3.0, 0.0) + np.zeros((48, 2))
-    >>> mornings = wdro.traffic.ObservedTimes(times, period=24, within=[7, 8])
-    >>> mornings.times.mean(), mornings.sample(10, seed=0).shape
-    (np.float64(8.0), (10, 2))
+    >>> hours = np.arange(48.0)[:, None]
+    >>> mornings = wdro.traffic.ObservedTimes(hours, period=24, within=[7, 8], block=2)
+    >>> mornings.times.ravel(), mornings.sample(10, seed=0).shape
+    (array([ 7.,  8., 31., 32.]), (10, 1))
     """
 
     def __init__(
@@ -183,18 +174,17 @@ class ObservedTimes:
             )
         rule = ("finite and >= 0", lambda v: ~(np.isinf(v) | (v < 0)))
         check_rule("times", series, rule)
-        kept = _kept_intervals(len(series), period, within)
+        selected = _selected_intervals(len(series), period, within)
         complete = ~np.isnan(series).any(axis=1)
-        self.missing = int(np.sum(kept & ~complete))
+        self.missing = int(np.sum(selected & ~complete))
         """Rows that were left out because an entry is missing."""
-        where = np.flatnonzero(kept & complete)
-        self.times: Array = series[where]
-        """(T, A) the rows that are kept."""
+        intervals = np.flatnonzero(selected & complete)
+        self.times: Array = series[intervals]
+        """(T, A) the complete rows of the selected intervals."""
         self.block = checks.whole_number("block", block, low=1)
-        # A block starts where the next `block` rows were observed one after the other.
-        last = where[: len(where) - self.block + 1] if len(where) >= self.block else where[:0]
-        ends = where[self.block - 1 :][: len(last)]
-        self._starts = np.flatnonzero(ends - last == self.block - 1)
+        # A block starts where the next `block` rows are consecutive intervals.
+        ends = intervals[self.block - 1 :]
+        self._starts = np.flatnonzero(ends - intervals[: len(ends)] == self.block - 1)
         if not self._starts.size:
             raise ValueError(
                 f"no {self.block} intervals in a row are left of {len(series)} ({self.missing} "
@@ -203,7 +193,7 @@ class ObservedTimes:
 
     def sample(self, count: int, seed: int | None = None) -> Array:
         """`count` rows (count, A), drawn in blocks."""
-        check_count(count)
+        checks.whole_number("count", count, low=1)
         rng = np.random.default_rng(check_seed(seed))
         starts = rng.choice(self._starts, size=-(-count // self.block))
         rows = (starts[:, None] + np.arange(self.block)).ravel()[:count]
@@ -220,8 +210,8 @@ class ObservedTimes:
         return f"ObservedTimes({rows} intervals, {links} links, blocks of {self.block})"
 
 
-def _kept_intervals(count: int, period: Any, within: Any) -> Array:
-    """The intervals that are kept, as booleans (T,)."""
+def _selected_intervals(count: int, period: Any, within: Any) -> Array:
+    """The intervals t with t % period in `within`, as booleans (T,)."""
     if period is None and within is None:
         return np.ones(count, dtype=bool)
     if period is None or within is None:
@@ -233,26 +223,21 @@ def _kept_intervals(count: int, period: Any, within: Any) -> Array:
     return np.isin(np.arange(count) % period, hours)
 
 
-# ------------------------------
-# Tests in which drivers re-route: planned flows where the network turns out to be another one
-
-
-GAP, ITERATIONS, LINE_TOLERANCE = 1e-3, 2000, 0.1
-TAIL = 0.95
+# ------------------------------------------------------------------ re-routing
 COLUMNS = (
     Column("flow", "the plan", word=True),
     Column("share", "of the drivers that re-route", heading="re-routing", form=".0%"),
-    Column("mean", "what all drivers spend together, on average over the scenarios"),
+    Column("mean", "the total cost of all drivers, on average over the scenarios"),
     Column("cvar95", "the mean of the worst 5% of the scenarios"),
     Column("worst", "in the worst scenario"),
 )
 
 
 def reroute(network: Network, flow: ArrayLike, share: float = 1.0, *, gap: float = GAP) -> Array:
-    """The flow (A,) after a share of the drivers has settled anew on a network.
+    """The flow (A,) after a share of the drivers has chosen new routes on a network.
 
-    The others stay where the flow has them. The flow must route the demand of the network; where
-    demand has another level, multiply it first.
+    The others keep their routes. The flow must route the demand of the network; if the demand has
+    another level, multiply the flow first.
 
     Parameters
     ----------
@@ -278,31 +263,24 @@ def reroute(network: Network, flow: ArrayLike, share: float = 1.0, *, gap: float
     x = cp.Variable(network.n_arcs, name="rerouted")
     loss = beckmann(x + staying, network.capacity, network.free_flow_time, network.b, network.power)
     problem = Problem(cp.Minimize(loss + network.fixed_cost @ x), [In(x, feasible)])
-    solver = FrankWolfe(
-        gap=gap,
-        direction="biconjugate",
-        step=LineSearch(LINE_TOLERANCE),
-        max_iterations=ITERATIONS,
-    )
-    problem.solve(method="erm", solver=solver, progress=False)
+    problem.solve(method="erm", solver=biconjugate_solver(gap, ITERATIONS), progress=False)
     return np.maximum(x.value, 0.0) + staying
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReroutingTest(Tabular):
-    """What plans cost in scenarios when some drivers re-route; made by `rerouting_test`.
+    """The costs of plans in scenarios where some drivers re-route; made by `rerouting_test`.
 
     Examples
     --------
-    >>> uncertain = wdro.traffic.UncertainNetwork(network, capacity=[0.7, 0.9])
-    >>> flow, _ = wdro.traffic.equilibrium(network, gap=1e-2)
-    >>> test = wdro.traffic.rerouting_test(uncertain.networks(), {"plan": flow}, shares=[0, 1])
-    >>> test.costs["plan", 0.0].shape
-    (2,)
+    >>> flow = wdro.traffic.all_or_nothing(network, network.free_flow_time)
+    >>> test = wdro.traffic.rerouting_test([network], {"plan": flow}, shares=[0, 1], gap=1e-2)
+    >>> test.costs["plan", 0.0] > test.costs["plan", 1.0]
+    array([ True])
     """
 
     costs: dict[tuple[str, float], Array]
-    """(N,) what all drivers spend in each scenario, by plan and share."""
+    """(N,) the total cost of all drivers in each scenario, by plan and share."""
 
     @property
     def columns(self) -> Sequence[Column]:
@@ -314,7 +292,7 @@ class ReroutingTest(Tabular):
                 "flow": name,
                 "share": share,
                 "mean": float(costs.mean()),
-                "cvar95": _cvar(costs),
+                "cvar95": _tail_mean(costs),
                 "worst": float(costs.max()),
             }
             for (name, share), costs in self.costs.items()
@@ -337,23 +315,23 @@ def rerouting_test(
     *,
     gap: float = GAP,
 ) -> ReroutingTest:
-    """What planned flows cost in scenarios where none, some or all of the drivers re-route.
+    """The costs of planned flows in scenarios where none, some or all of the drivers re-route.
 
     Parameters
     ----------
     networks
         The network of each scenario, such as `UncertainNetwork.networks(...)`. Flows are scaled to
-        the demand that each has.
+        its demand.
     flows
         {name: (A,)}, planned for a network with the same pairs of zones.
     shares
-        Of the drivers that know the scenario and settle anew.
+        Shares of the drivers that know the scenario and choose new routes.
 
     Examples
     --------
-    >>> cases = [network.replace(capacity=c * network.capacity) for c in (0.6, 0.8)]
+    >>> uncertain = wdro.traffic.UncertainNetwork(network, capacity=[0.7, 0.9])
     >>> plans = {"empty roads": wdro.traffic.all_or_nothing(network, network.free_flow_time)}
-    >>> test = wdro.traffic.rerouting_test(cases, plans, shares=[0.0, 1.0], gap=1e-2)
+    >>> test = wdro.traffic.rerouting_test(uncertain.networks(), plans, [0.0, 1.0], gap=1e-2)
     >>> test.rows()[0]["mean"] > test.rows()[1]["mean"]
     True
     """
@@ -364,23 +342,22 @@ def rerouting_test(
     if not cases:
         raise ValueError("there must be at least one scenario, got none.")
     costs: dict[tuple[str, float], Array] = {}
-    settled: list[float] | None = None
+    equilibria: Array | None = None
     for name, flow in flows.items():
-        planned = [_at_level(case, flow) for case in cases]
+        planned = [_scaled_to_demand(case, flow) for case in cases]
         for share in parts:
-            if share == 1.0 and settled is not None:
-                found = settled  # the equilibrium, whatever the plan was
-            else:
-                found = [
-                    case.total_cost(reroute(case, x, share, gap=gap))
-                    for case, x in zip(cases, planned)
-                ]
-                settled = found if share == 1.0 else settled
-            costs[str(name), share] = np.array(found)
+            # With all drivers re-routing every plan ends in the equilibrium.
+            spent = equilibria if share == 1.0 else None
+            if spent is None:
+                after = [reroute(case, x, share, gap=gap) for case, x in zip(cases, planned)]
+                spent = np.array([case.total_cost(x) for case, x in zip(cases, after)])
+            if share == 1.0:
+                equilibria = spent
+            costs[str(name), share] = spent
     return ReroutingTest(costs)
 
 
-def _at_level(network: Network, flow: ArrayLike) -> Array:
+def _scaled_to_demand(network: Network, flow: ArrayLike) -> Array:
     """The flow scaled to the demand of a network, by what leaves its zones."""
     x = as_flow(flow, network, one=True)
     trips = TrafficFlows(network).trips
@@ -389,8 +366,7 @@ def _at_level(network: Network, flow: ArrayLike) -> Array:
     wanted = np.zeros(n)
     np.add.at(wanted, trips.origins, trips.leaving)
     np.subtract.at(wanted, trips.destinations, trips.quantities)
-    size = float(np.abs(leaving).sum())
-    if size == 0.0:
+    if not leaving.any():
         return x
     level = float(wanted @ leaving) / float(leaving @ leaving)
     if np.abs(level * leaving - wanted).max() > 1e-3 * max(1.0, float(np.abs(wanted).max())):
@@ -401,9 +377,8 @@ def _at_level(network: Network, flow: ArrayLike) -> Array:
     return level * x
 
 
-def _cvar(costs: Array) -> float:
-    """The mean of the worst 5%, the scenario at the border counted in part."""
+def _tail_mean(costs: Array) -> float:
+    """The mean of the worst 5%, with the scenario at the border counted in part."""
     ordered = np.sort(costs)[::-1]
-    left = (1.0 - TAIL) * len(ordered)
-    weights = np.clip(left - np.arange(len(ordered)), 0.0, 1.0)
-    return float(weights @ ordered / weights.sum())
+    weights = np.clip(TAIL_SHARE * len(ordered) - np.arange(len(ordered)), 0.0, 1.0)
+    return float(weights / weights.sum() @ ordered)

@@ -16,12 +16,14 @@ from wdro_model.traffic.fields import NONNEGATIVE, check_rule
 from wdro_model.traffic.files.frames import pandas
 from wdro_model.traffic.flows import TrafficFlows
 from wdro_model.traffic.flows.paths import PathFlows
-from wdro_model.traffic.flows.road_graph import LABELS_AT_ONCE, RoadGraph, Trips
+from wdro_model.traffic.flows.road_graph import RoadGraph, Trips, parent_labels
 from wdro_model.traffic.network import Network, as_flow
 
-SHOWN = 12
-"""Arcs that are printed, the most loaded first; a frame or a file has them all."""
-COLUMNS = (
+Array = np.ndarray
+PRINTED_ROWS = 12
+"""The rows that a table prints; a frame or a file has them all."""
+COST = "cost"
+LINK_COLUMNS = (
     Column("link", "the arc, as its position in the flow"),
     Column("tail", "where it begins", word=True),
     Column("head", "where it ends", word=True),
@@ -30,9 +32,15 @@ COLUMNS = (
     Column("v/c", "volume over capacity", form=".3f"),
     Column("free_flow_time", "its time when it is empty"),
     Column("time", "its time at this volume"),
-    Column("delay", "what the volume adds to the time of each trip"),
-    Column("total_delay", "what the volume adds to the times of all its trips"),
+    Column("delay", "the additional time of each trip because of the volume"),
+    Column("total_delay", "the additional time of all trips on it"),
     Column("cost", "time and fixed cost, which drivers choose by"),
+)
+PAIR_COLUMNS = (
+    Column("origin", "where the trips start", word=True),
+    Column("destination", "where they end", word=True),
+    Column("trips", "the trips that use the link"),
+    Column("share", "their share of all trips between the two zones", form=".1%"),
 )
 
 
@@ -58,7 +66,7 @@ class LinkResults(Tabular):
 
     @property
     def delay(self) -> np.ndarray:
-        """(A,) what the volume adds to the time of each trip."""
+        """(A,) the additional time of each trip because of the volume."""
         return self.time - self.network.free_flow_time
 
     @property
@@ -68,32 +76,33 @@ class LinkResults(Tabular):
 
     @property
     def columns(self) -> Sequence[Column]:
-        return COLUMNS
+        return LINK_COLUMNS
 
     @property
     def title(self) -> str:
-        return f"{self.network.name}: the {min(SHOWN, self.network.n_arcs)} most loaded links"
+        return (
+            f"{self.network.name}: the {min(PRINTED_ROWS, self.network.n_arcs)} most loaded links"
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         network, time = self.network, self.time
-        numbers = {
-            "volume": self.volume,
-            "capacity": network.capacity,
-            "v/c": self.volume_over_capacity,
-            "free_flow_time": network.free_flow_time,
-            "time": time,
-            "delay": self.delay,
-            "total_delay": self.delay * self.volume,
-            "cost": time + network.fixed_cost,
-        }
-        lists = {key: values.tolist() for key, values in numbers.items()}
-        return [
-            {"link": a, "tail": tail, "head": head, **{key: lists[key][a] for key in lists}}
-            for a, (tail, head) in enumerate(network.arcs)
-        ]
+        columns = (
+            range(network.n_arcs),
+            *zip(*network.arcs),
+            self.volume.tolist(),
+            network.capacity.tolist(),
+            self.volume_over_capacity.tolist(),
+            network.free_flow_time.tolist(),
+            time.tolist(),
+            self.delay.tolist(),
+            (self.delay * self.volume).tolist(),
+            (time + network.fixed_cost).tolist(),
+        )
+        keys = [column.key for column in LINK_COLUMNS]
+        return [dict(zip(keys, row)) for row in zip(*columns)]
 
     def _printed_rows(self) -> list[dict[str, Any]]:
-        rows = sorted(self.rows(), key=lambda row: -row["v/c"])[:SHOWN]
+        rows = sorted(self.rows(), key=lambda row: -row["v/c"])[:PRINTED_ROWS]
         return [row | {"tail": str(row["tail"]), "head": str(row["head"])} for row in rows]
 
     def _footnotes(self) -> list[str]:
@@ -128,18 +137,7 @@ def link_results(network: Network, flow: ArrayLike) -> LinkResults:
     return LinkResults(network, as_flow(flow, network, one=True))
 
 
-# ------------------------------
-# Select-link: the trips behind a link, by pair of zones and on the whole network
-
-
-SELECT_LINK_COLUMNS = (
-    Column("origin", "where the trips start", word=True),
-    Column("destination", "where they end", word=True),
-    Column("trips", "those that use the link"),
-    Column("share", "of all trips between the two", form=".1%"),
-)
-
-
+# ------------------------------------------------------------------ select-link
 @dataclass(frozen=True, eq=False, repr=False)
 class SelectedTrips(Tabular):
     """The trips that use a link, as a table of pairs of zones; made by `select_link`.
@@ -161,7 +159,7 @@ class SelectedTrips(Tabular):
 
     @property
     def total(self) -> float:
-        """How many trips use the link."""
+        """The number of trips that use the link."""
         return float(sum(path.flow for path in self.paths))
 
     @property
@@ -171,7 +169,7 @@ class SelectedTrips(Tabular):
 
     @property
     def columns(self) -> Sequence[Column]:
-        return SELECT_LINK_COLUMNS
+        return PAIR_COLUMNS
 
     @property
     def title(self) -> str:
@@ -189,13 +187,13 @@ class SelectedTrips(Tabular):
         ]
 
     def _printed_rows(self) -> list[dict[str, Any]]:
-        rows = self.rows()[:SHOWN]
+        rows = self.rows()[:PRINTED_ROWS]
         return [
             r | {"origin": str(r["origin"]), "destination": str(r["destination"])} for r in rows
         ]
 
     def _footnotes(self) -> list[str]:
-        left = len(self.rows()) - SHOWN
+        left = len(self.rows()) - PRINTED_ROWS
         return [f"and {left} more pairs of zones"] if left > 0 else []
 
     def __repr__(self) -> str:
@@ -204,14 +202,14 @@ class SelectedTrips(Tabular):
 
 
 def select_link(network: Network, flow: Any, arc: Any) -> SelectedTrips:
-    """The trips behind a link: where they come from, where they go, and which way.
+    """The trips on a link: their origins, destinations and paths.
 
     Parameters
     ----------
     flow
         Path flows (`TrafficFlows.path_flows`, `shortest_paths`), an assignment, or link flows
-        (A,), which are first taken apart: paths are not unique, and those nearest to shortest
-        paths at the flow's travel times are taken.
+        (A,), which are first decomposed into paths: these are not unique, and as near as possible
+        to shortest paths at the travel times of the flow.
     arc
         The link, as its position or as a pair of names (tail, head).
 
@@ -222,7 +220,7 @@ def select_link(network: Network, flow: Any, arc: Any) -> SelectedTrips:
     >>> bool(abs(selected.total - flow[selected.arc]) < 1.0)
     True
     """
-    chosen = _arc(network, arc)
+    chosen = _arc_position(network, arc)
     if getattr(flow, "bushes", None) is not None:
         flow = flow.path_flows()
     if isinstance(flow, PathFlows):
@@ -236,15 +234,14 @@ def select_link(network: Network, flow: Any, arc: Any) -> SelectedTrips:
         times = np.maximum(network.travel_time(link_flow), 0.0)
         paths = TrafficFlows(network).path_flows(link_flow, times)
     over = [path for path in paths if chosen in path.arcs]
-    ends = {(path.origin, path.destination) for path in over}
-    demand = dict.fromkeys(ends, 0.0)
+    demand = {(path.origin, path.destination): 0.0 for path in over}
     for path in paths:
-        if (path.origin, path.destination) in ends:
+        if (path.origin, path.destination) in demand:
             demand[path.origin, path.destination] += path.flow
     return SelectedTrips(network, chosen, PathFlows(over, np.zeros(network.n_arcs)), demand)
 
 
-def _arc(network: Network, given: Any) -> int:
+def _arc_position(network: Network, given: Any) -> int:
     """The position of a link."""
     if isinstance(given, int | np.integer) and not isinstance(given, bool):
         if 0 <= given < network.n_arcs:
@@ -254,12 +251,12 @@ def _arc(network: Network, given: Any) -> int:
         tail, head = given
     except (TypeError, ValueError):
         raise ValueError(f"a link is its position, or (tail, head), got {given!r}.") from None
-    found = [a for a, ends in enumerate(network.arcs) if ends == (tail, head)]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    positions = [a for a, ends in enumerate(network.arcs) if ends == (tail, head)]
+    if len(positions) == 1:
+        return positions[0]
+    if positions:
         raise ValueError(
-            f"the links {', '.join(map(str, found))} all lead from {tail!r} to {head!r}; give "
+            f"the links {', '.join(map(str, positions))} all lead from {tail!r} to {head!r}; give "
             "one of these positions."
         )
     named = [ends for ends in network.arcs if list(map(str, ends)) == [str(tail), str(head)]]
@@ -267,25 +264,17 @@ def _arc(network: Network, given: Any) -> int:
     raise ValueError(f"no link leads from {tail!r} to {head!r} in {network!r}{hint}.")
 
 
-# ------------------------------
-# Skims: what trips between zones meet along their cheapest paths
-
-
-Array = np.ndarray
-COST = "cost"
-
-
+# ------------------------------------------------------------------ skims and tolls
 @dataclass(frozen=True, eq=False, repr=False)
 class Skims(Mapping[str, Array]):
-    """Matrices (Z, Z) by name: what a trip from each zone to each other meets on its way.
+    """Matrices (Z, Z) by name: the cost, time, length ... of a trip between each pair of zones.
 
     0 within a zone, inf where no route leads. Made by `skim`.
 
     Examples
     --------
-    >>> skims = wdro.traffic.skim(network, network.free_flow_time)
-    >>> skims["cost"].shape, float(skims["cost"][0, 1])
-    ((24, 24), 6.0)
+    >>> wdro.traffic.skim(network, network.free_flow_time)["cost"][0, 1]
+    np.float64(6.0)
     """
 
     zones: tuple[Any, ...]
@@ -317,15 +306,15 @@ class Skims(Mapping[str, Array]):
 
 
 def skim(network: Network, cost: ArrayLike, along: Mapping[str, ArrayLike] | None = None) -> Skims:
-    """What trips between all pairs of zones meet along the paths of least cost.
+    """Sums along the paths of least cost between all pairs of zones.
 
     Parameters
     ----------
     cost
-        (A,) >= 0, what drivers choose their path by: `network.travel_time(flow)` for the times of
-        an assignment.
+        (A,) >= 0, the cost by which drivers choose their path: `network.travel_time(flow)` for the
+        times of an assignment.
     along
-        {name: (A,)}: other quantities of the links, such as lengths and tolls, to be added up
+        {name: (A,)}: other quantities of the links, such as lengths and tolls, that are added up
         along the same paths.
 
     Examples
@@ -347,39 +336,31 @@ def skim(network: Network, cost: ArrayLike, along: Mapping[str, ArrayLike] | Non
         raise ValueError(f"along={{{COST!r}: ...}} would hide the cost itself: use another name.")
     trips = Trips.from_network(network)
     graph, zones = RoadGraph(trips), trips.zones
-    arc_of = graph.cheapest(weights)
-    matrix = graph.matrix(graph.weights(weights))
-    found = {name: np.full((zones.size, zones.size), np.inf) for name in (COST, *others)}
-    step = max(1, LABELS_AT_ONCE // graph.size)
-    for start in range(0, zones.size, step):
-        part = slice(start, start + step)
-        least, before = dijkstra(
-            matrix, indices=graph.departure[zones[part]], return_predecessors=True
-        )
-        found[COST][part] = least[:, zones]
-        reached = np.isfinite(least[:, zones])
+    arc_of, matrix = graph.cheapest(weights), graph.matrix(graph.weights(weights))
+    matrices = {name: np.full((zones.size, zones.size), np.inf) for name in (COST, *others)}
+    for part in graph.chunks(zones.size):
+        sources = graph.departure[zones[part]]
+        least, before = dijkstra(matrix, indices=sources, return_predecessors=True)
+        matrices[COST][part] = least[:, zones]
         for name, values in others.items():
-            added = _along_trees(graph, before, values[arc_of])[:, zones]
-            found[name][part] = np.where(reached, added, np.inf)
-    for table in found.values():
+            sums = _sum_along_trees(graph, before, values[arc_of])[:, zones]
+            matrices[name][part] = np.where(np.isfinite(least[:, zones]), sums, np.inf)
+    for table in matrices.values():
         table[zones[:, None] == zones] = 0.0
-    return Skims(tuple(network.nodes[z] for z in zones), found)
+    return Skims(tuple(network.nodes[z] for z in zones), matrices)
 
 
-def _along_trees(graph: RoadGraph, before: Array, entries: Array) -> Array:
+def _sum_along_trees(graph: RoadGraph, before: Array, entries: Array) -> Array:
     """Sums of the values of entries (E,) along predecessor trees (rows, N), by pointer doubling."""
-    rows, size = before.shape
-    nodes = np.broadcast_to(np.arange(size), before.shape)
+    nodes = np.broadcast_to(np.arange(graph.size), before.shape)
     reached = before >= 0
-    summed = np.zeros(rows * size + 1)
-    summed[:-1].reshape(rows, size)[reached] = entries[graph.entry(before[reached], nodes[reached])]
-    parent = np.full(rows * size + 1, rows * size)
-    offsets = np.broadcast_to((np.arange(rows) * size)[:, None], before.shape)
-    parent[:-1].reshape(rows, size)[reached] = before[reached] + offsets[reached]
-    while parent.min() < rows * size:
-        summed += summed[parent]
+    last_step = np.zeros(before.shape)
+    last_step[reached] = entries[graph.entry(before[reached], nodes[reached])]
+    sums, parent = np.append(last_step.ravel(), 0.0), parent_labels(before)
+    while parent.min() < before.size:
+        sums += sums[parent]
         parent = parent[parent]
-    return summed[:-1].reshape(rows, size)
+    return sums[:-1].reshape(before.shape)
 
 
 def _per_arc(network: Network, given: Any, name: str) -> Array:
@@ -387,10 +368,10 @@ def _per_arc(network: Network, given: Any, name: str) -> Array:
 
 
 def marginal_tolls(network: Network, flow: ArrayLike) -> np.ndarray:
-    """What one more trip on each link costs the others, x t'(x), in units of time (A,).
+    """The cost x t'(x) of one more trip on each link to the other trips, in units of time (A,).
 
     Charged at the social optimum, as fixed costs, they make it an equilibrium (Pigou): drivers then
-    pay what their trip costs all. With a value of time v, the tolls in money are v times these.
+    pay the cost of their trip to all. With a value of time v, the tolls in money are v times these.
 
     Examples
     --------

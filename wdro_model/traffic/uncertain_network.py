@@ -1,4 +1,4 @@
-"""A network whose capacities, times and level of demand are known by scenarios: exact costs.
+"""A network with scenarios of capacities, times and level of demand: costs with exact worst cases.
 
 With the exponent fixed, a link of capacity c_k and free-flow time t_k that carries d_k x costs
 
@@ -12,6 +12,7 @@ which is affine in (time, delay): worst cases over a ball of these have an exact
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
@@ -24,8 +25,9 @@ from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Box, Nonnegative, Support
 
 Array = np.ndarray
-LOST = 0.01
-"""No scenario leaves less of most capacities: such numbers are factors."""
+LEAST_CAPACITY = 0.01
+"""Scenarios of capacity with a median below this part of the network's are taken for factors, and
+refused."""
 
 
 class UncertainNetwork:
@@ -82,13 +84,13 @@ class UncertainNetwork:
             "demand_level": demand_level,
         }
         self.varies = tuple(name for name, value in given.items() if value is not None)
-        """What is uncertain."""
+        """The names of the uncertain fields."""
         if not self.varies:
             raise ValueError(
                 "nothing is uncertain: give scenarios of capacity=, free_flow_time=, b= or "
                 "demand_level=."
             )
-        self._scenarios = _Conditions.of(network, given)
+        self._scenarios = _Conditions.from_arguments(network, given)
         self.count = self._scenarios.count
         """N."""
         time, delay = self._scenarios.coefficients(network)
@@ -96,9 +98,9 @@ class UncertainNetwork:
         self.delay = UncertainParameter(
             network.n_arcs, "delay", samples=delay, support=_support(delay)
         )
-        """(A,) what a link costs beyond its free-flow time, per unit of q(x)."""
+        """(A,) the cost of a link beyond its free-flow time, per unit of q(x)."""
         self.time: UncertainParameter | None = None
-        """(A,) what a link costs per unit of flow when it is empty; None where it is certain."""
+        """(A,) the cost of an empty link per unit of flow; None if it is certain."""
         if self._certain_time is None:
             self.time = UncertainParameter(
                 network.n_arcs, "time", samples=time, support=_support(time)
@@ -109,41 +111,41 @@ class UncertainNetwork:
         return self._cost(x, integrated=True)
 
     def system_cost(self, x: Any) -> Any:
-        """What all drivers spend together, affine in the uncertain parameters."""
+        """Total cost of all drivers, affine in the uncertain parameters."""
         return self._cost(x, integrated=False)
 
     def as_test(self, **scenarios: Any) -> dict[UncertainParameter, Array]:
-        """Other scenarios of what is uncertain, by parameter, as `problem.losses` takes them.
+        """Other scenarios by parameter, as `problem.losses` takes them.
 
         Parameters
         ----------
         **scenarios
-            The arguments that were given at construction, of other scenarios.
+            Other scenarios of the arguments that were given at construction.
         """
-        time, delay = self._others(scenarios).coefficients(self.network)
-        found = {self.delay: delay}
+        time, delay = self._read_scenarios(scenarios).coefficients(self.network)
+        by_parameter = {self.delay: delay}
         if self.time is not None:
-            found[self.time] = time
-        return found
+            by_parameter[self.time] = time
+        return by_parameter
 
     def networks(self, **scenarios: Any) -> Iterator[Network]:
-        """The network of each scenario, in which drivers can settle anew.
+        """The network of each scenario.
 
         Parameters
         ----------
         **scenarios
             As for `as_test`; the scenarios of construction if none are given.
         """
-        cases = self._others(scenarios) if scenarios else self._scenarios
+        cases = self._read_scenarios(scenarios) if scenarios else self._scenarios
         return cases.networks(self.network)
 
-    def _others(self, scenarios: dict[str, Any]) -> _Conditions:
+    def _read_scenarios(self, scenarios: dict[str, Any]) -> _Conditions:
         if set(scenarios) != set(self.varies):
             raise ValueError(
-                f"give scenarios of {', '.join(self.varies)}, which are what is uncertain here, "
+                f"give scenarios of {', '.join(self.varies)}, which are uncertain here, "
                 f"got {', '.join(scenarios) or 'none'}."
             )
-        return _Conditions.of(self.network, scenarios)
+        return _Conditions.from_arguments(self.network, scenarios)
 
     def _cost(self, x: Any, integrated: bool) -> Any:
         network = self.network
@@ -163,17 +165,23 @@ class UncertainNetwork:
         )
 
 
+@dataclass(frozen=True, eq=False)
 class _Conditions:
-    """N scenarios of everything, what is certain repeated."""
+    """N scenarios of all fields: capacity, time and b (N, A), level (N,)."""
 
-    def __init__(self, capacity: Array, time: Array, b: Array, level: Array) -> None:
-        self.capacity, self.time, self.b, self.level = capacity, time, b, level
-        self.count = len(level)
+    capacity: Array
+    time: Array
+    b: Array
+    level: Array
+
+    @property
+    def count(self) -> int:
+        return len(self.level)
 
     @classmethod
-    def of(cls, network: Network, given: dict[str, Any]) -> _Conditions:
+    def from_arguments(cls, network: Network, given: dict[str, Any]) -> _Conditions:
         read = {
-            name: _scenarios(network, name, value)
+            name: _read_values(network, name, value)
             for name, value in given.items()
             if value is not None
         }
@@ -182,16 +190,11 @@ class _Conditions:
             said = ", ".join(f"{count} of {name}" for name, count in counts.items())
             raise ValueError(f"scenarios must be as many of each, got {said}.")
         count = next(iter(counts.values()))
-
-        def per_link(name: str, certain: Array) -> Array:
-            return read.get(name, np.broadcast_to(certain, (count, network.n_arcs)))
-
-        return cls(
-            per_link("capacity", network.capacity),
-            per_link("free_flow_time", network.free_flow_time),
-            per_link("b", network.b),
-            read.get("demand_level", np.ones(count)),
-        )
+        certain = {
+            field: np.broadcast_to(getattr(network, field), (count, network.n_arcs))
+            for field in ("capacity", "free_flow_time", "b")
+        }
+        return cls(*(certain | {"demand_level": np.ones(count)} | read).values())
 
     def coefficients(self, network: Network) -> tuple[Array, Array]:
         """time (N, A) and delay (N, A) of the module's formula."""
@@ -226,7 +229,7 @@ class _Conditions:
             )
 
 
-def _scenarios(network: Network, name: str, given: Any) -> Array:
+def _read_values(network: Network, name: str, given: Any) -> Array:
     """Scenarios (N, A) of a field of the links, or (N,) of the level."""
     values = as_numbers(given, name)
     allowed = (1,) if name == "demand_level" else (1, 2)
@@ -253,7 +256,7 @@ def _scenarios(network: Network, name: str, given: Any) -> Array:
             f"network.{name} for the factors."
         )
     if values.ndim == 2:
-        if name == "capacity" and np.median(values / nominal) < LOST:
+        if name == "capacity" and np.median(values / nominal) < LEAST_CAPACITY:
             raise ValueError(
                 f"scenarios of capacity (N, {network.n_arcs}) are capacities, and these are a "
                 f"{np.median(values / nominal):.1g} of those of the network; multiply factors by "
@@ -264,11 +267,11 @@ def _scenarios(network: Network, name: str, given: Any) -> Array:
 
 
 def _one_row(values: Array) -> Array | None:
-    """The row that all are; None if they differ."""
+    """The row that all rows equal; None if they differ."""
     return values[0] if (values == values[0]).all() else None
 
 
 def _support(samples: Array) -> Support:
-    """Nonnegative; one point where an entry is 0 in all samples: it stays so."""
-    nothing = (samples == 0).all(axis=0)
-    return Box(0.0, np.where(nothing, 0.0, np.inf)) if nothing.any() else Nonnegative()
+    """The nonnegative numbers; 0 alone for an entry that is 0 in all samples."""
+    is_zero = (samples == 0).all(axis=0)
+    return Box(0.0, np.where(is_zero, 0.0, np.inf)) if is_zero.any() else Nonnegative()

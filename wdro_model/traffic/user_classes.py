@@ -23,7 +23,8 @@ from wdro_model.problem import Problem
 from wdro_model.sets import In
 from wdro_model.solve.certify import Solution
 from wdro_model.solve.options import SolveOptions
-from wdro_model.solvers import FrankWolfe, LineSearch, Solver
+from wdro_model.solvers import Solver
+from wdro_model.traffic.assignment import biconjugate_solver
 from wdro_model.traffic.beckmann import beckmann
 from wdro_model.traffic.fields import as_demand, as_numbers
 from wdro_model.traffic.flows import TrafficFlows
@@ -31,8 +32,7 @@ from wdro_model.traffic.network import Network
 
 Array = np.ndarray
 GAP = 1e-4
-ITERATIONS = 10_000
-LINE_TOLERANCE = 0.1
+"""The relative gap that is certified by default."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +41,9 @@ class UserClass:
 
     Examples
     --------
-    >>> cars = wdro.traffic.UserClass("cars", 0.9 * network.demand, value_of_time=20.0)
-    >>> trucks = wdro.traffic.UserClass(
-    ...     "trucks", 0.1 * network.demand, value_of_time=60.0, pce=2.5
-    ... )
-    >>> trucks.pce
-    2.5
+    >>> trucks = wdro.traffic.UserClass("trucks", 0.1 * network.demand, 60.0, pce=2.5)
+    >>> trucks.value_of_time
+    60.0
     """
 
     name: str
@@ -57,7 +54,7 @@ class UserClass:
     fixed_cost: Any = 0.0
     """Money that each link costs, (A,) or one number: tolls, fuel."""
     pce: float = 1.0
-    """Passenger car equivalents: how many cars a vehicle is worth on the road."""
+    """Passenger car equivalents: the number of cars that congest as much as a vehicle."""
 
     def __post_init__(self) -> None:
         for field in ("value_of_time", "pce"):
@@ -84,7 +81,7 @@ class ClassAssignment(Tabular):
     flows: dict[str, Array]
     """(A,) vehicles of each class."""
     gap: float
-    """What all users could save on their best paths, as a share of what they spend."""
+    """The share of their costs that users could save on their best paths."""
     solution: Solution
 
     @property
@@ -98,7 +95,7 @@ class ClassAssignment(Tabular):
         return self.network.travel_time(self.volume)
 
     def cost(self, name: str) -> Array:
-        """(A,) what a class chooses its paths by, in units of time."""
+        """(A,) the cost of each link to a class, in units of time."""
         for user in self.classes:
             if user.name == name:
                 return self.time + _charges(user, self.network)
@@ -116,21 +113,16 @@ class ClassAssignment(Tabular):
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        found = []
+        rows = []
         for user in self.classes:
-            flow, trips = self.flows[user.name], _between(user.demand)
-            charged = np.broadcast_to(np.asarray(user.fixed_cost, dtype=float), flow.shape)
+            flow, trips = self.flows[user.name], float(user.demand.sum() - user.demand.trace())
             per_trip = 1.0 / trips if trips else np.nan
-            found.append(
-                {
-                    "name": user.name,
-                    "trips": trips,
-                    "time": float(self.time @ flow) * per_trip,
-                    "paid": float(charged @ flow) * per_trip,
-                    "cost": float(self.cost(user.name) @ flow) * per_trip,
-                }
-            )
-        return found
+            charges = _charges(user, self.network)
+            times = {"time": self.time, "cost": self.time + charges}
+            averages = {key: float(values @ flow) * per_trip for key, values in times.items()}
+            paid = user.value_of_time * float(charges @ flow) * per_trip
+            rows.append({"name": user.name, "trips": trips, "paid": paid, **averages})
+        return rows
 
     def _footnotes(self) -> list[str]:
         return [f"relative gap {self.gap:.1e}"]
@@ -150,15 +142,15 @@ def class_equilibrium(
 ) -> ClassAssignment:
     """The equilibrium of several classes: no user has a path of less cost for their class.
 
-    All share the links, a vehicle counting as `pce` passenger cars; a class sees the time of a link
-    and its own charge over its value of time. The demand of the network is not used. Volumes are
-    unique, flows by class need not be (where two classes have the same costs they can swap paths).
+    All classes share the links, where a vehicle counts as `pce` passenger cars. The cost of a link
+    for a class is its time plus the charge over the value of time. The demand of the network is not
+    used. Volumes are unique; flows by class need not be: classes with equal costs can swap paths.
 
     Parameters
     ----------
     gap
-        The relative gap to certify: what all users could save on their cheapest paths, as a share
-        of what they spend, in passenger cars and units of time.
+        The relative gap to certify: the share of their costs that users could save on their
+        cheapest paths, in passenger cars and units of time.
     solver
         By default Frank-Wolfe with biconjugate directions; another one has its own tolerance.
     **options
@@ -173,62 +165,41 @@ def class_equilibrium(
     >>> bool(toll @ result.flows["rich"] > toll @ result.flows["poor"])
     True
     """
-    users = _checked(network, classes)
-    variables, sets, charged = [], [], []
-    for user in users:
-        sets.append(TrafficFlows(network.replace(demand=user.pce * user.demand)))
-        y = cp.Variable(network.n_arcs, name=user.name)
-        variables.append(y)
-        charged.append((network.fixed_cost + _charges(user, network)) @ y)
+    users = _checked_classes(network, classes)
+    variables = [cp.Variable(network.n_arcs, name=user.name) for user in users]
+    sets = [TrafficFlows(network.replace(demand=user.pce * user.demand)) for user in users]
+    charged = [
+        (network.fixed_cost + _charges(user, network)) @ y for user, y in zip(users, variables)
+    ]
     volume = sum(variables[1:], start=variables[0])
     loss = beckmann(
         volume, network.capacity, network.free_flow_time, network.b, network.power
     ) + sum(charged)
-    if solver is None:
-        solver = FrankWolfe(
-            gap=gap,
-            direction="biconjugate",
-            step=LineSearch(LINE_TOLERANCE),
-            max_iterations=ITERATIONS,
-        )
+    solver = biconjugate_solver(gap) if solver is None else solver
     problem = Problem(cp.Minimize(loss), [In(y, flows) for y, flows in zip(variables, sets)])
     problem.solve(method="erm", solver=solver, time_limit=time_limit, **options)
     assert problem.solution is not None
     cars = [np.maximum(y.value, 0.0) for y in variables]
+    times = network.travel_time(np.sum(cars, axis=0))
+    costs = [times + _charges(user, network) for user in users]
+    spent = sum(float(cost @ y) for cost, y in zip(costs, cars))
+    least = sum(float(cost @ flows.minimize(cost)) for cost, flows in zip(costs, sets))
     return ClassAssignment(
         network,
         users,
         {user.name: y / user.pce for user, y in zip(users, cars)},
-        _relative_gap(network, users, sets, cars),
+        (spent - least) / spent if spent else 0.0,
         problem.solution,
     )
 
 
-def _relative_gap(
-    network: Network, users: Sequence[UserClass], sets: Sequence[TrafficFlows], cars: list[Array]
-) -> float:
-    """(spent - spent on cheapest paths) / spent, over all classes."""
-    times = network.travel_time(np.sum(cars, axis=0))
-    spent = least = 0.0
-    for user, flows, y in zip(users, sets, cars):
-        cost = times + _charges(user, network)
-        spent += float(cost @ y)
-        least += float(cost @ flows.minimize(cost))
-    return (spent - least) / spent if spent else 0.0
-
-
 def _charges(user: UserClass, network: Network) -> Array:
-    """What the links cost a class, in units of time (A,)."""
+    """The charges of the links for a class, in units of time (A,)."""
     charged = np.broadcast_to(as_numbers(user.fixed_cost, "fixed_cost"), (network.n_arcs,))
     return charged / user.value_of_time
 
 
-def _between(demand: Any) -> float:
-    """The trips between different zones."""
-    return float(demand.sum() - demand.trace())
-
-
-def _checked(network: Network, classes: Sequence[UserClass]) -> tuple[UserClass, ...]:
+def _checked_classes(network: Network, classes: Sequence[UserClass]) -> tuple[UserClass, ...]:
     users = (classes,) if isinstance(classes, UserClass) else tuple(classes)
     if not users or not all(isinstance(user, UserClass) for user in users):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Which part of the trips between two zones takes which route: decisions that fit every demand."""
+"""Shares of the trips between two zones on each route: decisions that fit every demand."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from wdro_model.traffic.flows.paths import PathFlows
 from wdro_model.traffic.flows.traffic_flows import TrafficFlows
 from wdro_model.traffic.network import Network
 
-ROUNDS = 12
-"""Steps of successive averages whose shortest paths are the routes, if none are given."""
+AVERAGING_STEPS = 12
+"""Steps of successive averages whose shortest paths are the default routes; more steps give more
+routes."""
 
 
 class RouteShares(Partition):
     """Shares x (P,) >= 0 of the trips between each pair of zones on each of its routes, 1 in all.
 
-    Flows on links are for one demand; shares are for all of them: with the demand d between the
-    pairs the flow is uses @ (d of each route's pair * x), so that the demand can be uncertain. The
-    routes are fixed beforehand, P of them.
+    Link flows route one demand; shares route every demand: if d_p is the demand of the pair of
+    route p, the link flow is uses @ (d * x), so that the demand can be uncertain. The P routes are
+    fixed beforehand.
 
     Parameters
     ----------
     network
-        Its pairs of zones with demand are those that travel.
+        Trips travel between its pairs of zones with demand.
     routes
-        `PathFlows`, whose routes are taken, or times (K, A): the shortest paths at each row of
-        them. By default those that a dozen steps of successive averages find on the way from
-        free-flow times to an equilibrium.
+        `PathFlows` whose paths are the routes, or times (K, A), with the shortest paths at each row
+        as routes. By default the shortest paths that a dozen steps of successive averages find on
+        the way from free-flow times to an equilibrium.
 
     Examples
     --------
@@ -53,18 +54,21 @@ class RouteShares(Partition):
     """
 
     def __init__(self, network: Network, routes: PathFlows | ArrayLike | None = None) -> None:
-        found = _routes(network, routes)
-        super().__init__(
-            {pair: [(*pair, arcs) for arcs in ways] for pair, ways in found.items()}, 1, bases=True
-        )
+        routes_of = _routes_by_pair(network, routes)
+        groups = {pair: [(*pair, arcs) for arcs in ways] for pair, ways in routes_of.items()}
+        super().__init__(groups, 1, bases=True)
         self.network = network
-        self.pairs: list[tuple[Any, Any]] = list(found)
+        self.pairs: list[tuple[Any, Any]] = list(routes_of)
         """The names of the zones of each pair."""
-        self.routes: list[tuple[int, ...]] = [arcs for ways in found.values() for arcs in ways]
+        self.routes: list[tuple[int, ...]] = [arcs for ways in routes_of.values() for arcs in ways]
         """The links of each route."""
-        self.uses = _incidence(self.routes, network.n_arcs)
+        columns = np.repeat(np.arange(len(self.routes)), [len(route) for route in self.routes])
+        rows = np.array([arc for route in self.routes for arc in route], dtype=np.int64)
+        shape = (network.n_arcs, len(self.routes))
+        self.uses = sp.csr_array((np.ones(rows.size), (rows, columns)), shape=shape)
         """(A, P) sparse: 1 where a route uses a link."""
-        self.zones = _zone_pairs(network, self.pairs)
+        zone = {network.nodes[node]: z for z, node in enumerate(network.zones)}
+        self.zones = np.array([(zone[o], zone[d]) for o, d in self.pairs], dtype=np.int64)
         """(pairs, 2) the zones of each pair, as positions in the demand's matrix."""
         self.demand = self.demands(network.demand)
         """(pairs,) the trips between the zones of each pair."""
@@ -104,14 +108,11 @@ class RouteShares(Partition):
                 f"shares must have shape ({self.dimension},), one entry for each route, got "
                 f"{np.shape(shares)}."
             )
-        if not isinstance(shares, cp.Expression) and not isinstance(trips, cp.Expression):
-            of_route = np.asarray(trips, dtype=float)[self.group_of]
-            return self.uses @ (of_route * np.asarray(shares, dtype=float))
-        if isinstance(trips, cp.Expression):
-            of_route = trips[self.group_of]
-        else:
-            of_route = np.asarray(trips, dtype=float)[self.group_of]
-        return self.uses @ cp.multiply(of_route, shares)
+        is_expression = isinstance(trips, cp.Expression)
+        of_route = (trips if is_expression else np.asarray(trips, dtype=float))[self.group_of]
+        if is_expression or isinstance(shares, cp.Expression):
+            return self.uses @ cp.multiply(of_route, shares)
+        return self.uses @ (of_route * np.asarray(shares, dtype=float))
 
     def describe(self) -> str:
         return f"shares of {self.dimension} routes between {len(self.pairs)} pairs of zones"
@@ -120,54 +121,41 @@ class RouteShares(Partition):
         return f"RouteShares({self.dimension} routes, {len(self.pairs)} pairs of zones)"
 
 
-def _routes(network: Network, given: Any) -> dict[tuple[Any, Any], list[tuple[int, ...]]]:
-    """The routes of each pair, each once."""
+def _routes_by_pair(network: Network, given: Any) -> dict[tuple[Any, Any], list[tuple[int, ...]]]:
+    """The distinct routes of each pair."""
     flows = TrafficFlows(network)
     if isinstance(given, PathFlows):
         paths = list(given)
     else:
-        rows = _averaged_times(network, flows) if given is None else _times(network, given)
+        if given is None:
+            rows = _averaged_times(network, flows)
+        else:
+            rows = np.atleast_2d(as_numbers(given, "routes"))
+        if rows.ndim != 2 or rows.shape[1] != network.n_arcs:
+            raise ValueError(
+                f"routes must be path flows, or times of shape (K, {network.n_arcs}), got shape "
+                f"{rows.shape}."
+            )
         paths = [path for row in rows for path in flows.shortest_paths(row)]
-    found: dict[tuple[Any, Any], dict[tuple[int, ...], None]] = {}
+    routes: dict[tuple[Any, Any], dict[tuple[int, ...], None]] = {}
     for path in paths:
-        found.setdefault((path.origin, path.destination), {})[path.arcs] = None
-    if not found:
+        routes.setdefault((path.origin, path.destination), {})[path.arcs] = None
+    if not routes:
         raise ValueError(f"{network!r} has no demand between different zones: nothing to route.")
-    missing = len(flows.trips.quantities) - len(found)
+    missing = len(flows.trips.quantities) - len(routes)
     if missing:
         raise ValueError(
             f"{missing} pairs of zones with demand have no route among those given; give a route "
             "for each, or times."
         )
-    return {pair: list(ways) for pair, ways in found.items()}
+    return {pair: list(ways) for pair, ways in routes.items()}
 
 
-def _averaged_times(network: Network, flows: TrafficFlows) -> list[np.ndarray]:
-    """Travel times on the way from an empty network to an equilibrium."""
-    times = network.travel_time(np.zeros(network.n_arcs))
-    flow, rows = flows.minimize(times), [times]
-    for k in range(1, ROUNDS):
-        rows.append(network.travel_time(flow))
-        flow = flow + 2.0 / (k + 2.0) * (flows.minimize(rows[-1]) - flow)
-    return rows
-
-
-def _times(network: Network, given: Any) -> np.ndarray:
-    times = np.atleast_2d(as_numbers(given, "routes"))
-    if times.ndim != 2 or times.shape[1] != network.n_arcs:
-        raise ValueError(
-            f"routes must be path flows, or times of shape (K, {network.n_arcs}), got shape "
-            f"{times.shape}."
-        )
-    return times
-
-
-def _incidence(routes: list[tuple[int, ...]], arcs: int) -> sp.csr_array:
-    columns = np.repeat(np.arange(len(routes)), [len(route) for route in routes])
-    rows = np.array([arc for route in routes for arc in route], dtype=np.int64)
-    return sp.csr_array((np.ones(rows.size), (rows, columns)), shape=(arcs, len(routes)))
-
-
-def _zone_pairs(network: Network, pairs: list[tuple[Any, Any]]) -> np.ndarray:
-    zone = {network.nodes[node]: z for z, node in enumerate(network.zones)}
-    return np.array([(zone[o], zone[d]) for o, d in pairs], dtype=np.int64)
+def _averaged_times(network: Network, flows: TrafficFlows) -> np.ndarray:
+    """Travel times (K, A) on the way from an empty network to an equilibrium."""
+    times = [network.travel_time(np.zeros(network.n_arcs))]
+    flow = flows.minimize(times[0])
+    for k in range(1, AVERAGING_STEPS):
+        times.append(network.travel_time(flow))
+        flow = flow + 2.0 / (k + 2.0) * (flows.minimize(times[-1]) - flow)
+    return np.array(times)
