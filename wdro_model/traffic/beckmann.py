@@ -24,7 +24,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from wdro_model.loss.atoms import cvxpy_classes as atoms
-from wdro_model.loss.atoms.facts import Adjoints, AtomFacts, declare
+from wdro_model.loss.atoms.facts import Adjoints, AtomFacts, declare, rule
 from wdro_model.loss.atoms.quadratic import StructuredAtom
 from wdro_model.loss.expressions import weighted
 from wdro_model.traffic.fields import NONNEGATIVE, POSITIVE, check_rule
