@@ -15,11 +15,11 @@ from wdro_model.objectives.empirical import Empirical, Program
 from wdro_model.objectives.exact import Counterpart, Extremal
 from wdro_model.objectives.exact.counterpart import (
     COUNTERPARTS,
+    counterpart_instance,
     objective_by,
     program_by,
     refusal_of,
 )
-from wdro_model.objectives.exact.counterpart import check_counterpart as check_form
 from wdro_model.problem import Problem
 from wdro_model.sets.feasible_set import checked_vertex
 from wdro_model.solvers.cone_solver import Conic
@@ -88,7 +88,7 @@ def check_counterpart(
     if isinstance(counterpart, str):
         entry = COUNTERPARTS[counterpart]
     else:
-        entry = check_form(
+        entry = counterpart_instance(
             getattr(counterpart, "__name__", type(counterpart).__name__), counterpart
         )
     model = problem._current_model()

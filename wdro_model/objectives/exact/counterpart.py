@@ -27,62 +27,8 @@ from wdro_model.uncertainty.supports import Everywhere, Polyhedron
 
 Inequalities = tuple[Any, Array]
 """C (m, d) sparse and h (m,), for {C xi <= h}."""
-
-
-def inequalities(model: RobustModel) -> Inequalities | None:
-    """C and h with the support {C xi <= h}; None if it is not polyhedral.
-
-    Rows that see only coordinates held fixed are left out: the samples meet them already.
-    """
-    return model.remember("inequalities of the support", lambda: _inequalities(model))
-
-
-def polyhedron(model: RobustModel) -> Inequalities:
-    """The same for a model of which it is known that its support is polyhedral."""
-    found = inequalities(model)
-    assert found is not None
-    return found
-
-
-def _inequalities(model: RobustModel) -> Inequalities | None:
-    blocks, limits = [], []
-    for parameter in model.joint.parameters:
-        found = _of_support(parameter.support, parameter.shape)
-        if found is None:
-            if model.cost.frozen[model.joint.slices[parameter]].all():
-                found = sp.csr_array((0, parameter.size)), np.zeros(0)
-            else:
-                return None
-        blocks.append(found[0])
-        limits.append(found[1])
-    matrix = sp.csr_array(sp.block_diag(blocks, format="csr"))
-    acts = np.asarray(abs(matrix[:, np.flatnonzero(~model.cost.frozen)]).sum(axis=1)).ravel() > 0
-    return matrix[np.flatnonzero(acts)], np.concatenate(limits)[acts]
-
-
-def _of_support(support: Any, shape: tuple[int, ...]) -> Inequalities | None:
-    size = int(np.prod(shape))
-    if isinstance(support, Polyhedron):
-        rows = sp.csr_array(support.A)
-        lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
-        scale = 1.0 / np.where(lengths > 0, lengths, 1.0)  # rows of length one, in any unit
-        return sp.csr_array(sp.diags_array(scale) @ rows), scale * np.asarray(support.b)
-    box = support.bounds(shape)
-    if box is None:
-        return None
-    lower, upper = (np.ravel(side) for side in box)
-    identity = sp.eye_array(size, format="csr")
-    below, above = np.flatnonzero(np.isfinite(lower)), np.flatnonzero(np.isfinite(upper))
-    rows = sp.vstack([-identity[below], identity[above]], format="csr")
-    return rows, np.concatenate([-lower[below], upper[above]])
-
-
-# ------------------------------
-# What an exact counterpart of a model offers and asks, the register of them, and the choice
-
-
 Condition = Callable[[RobustModel], str | None]
-"""Why a counterpart does not apply to a model, in words; None if it does."""
+"""The reason why a counterpart does not apply to a model, in words; None if it does."""
 
 
 @dataclass(frozen=True)
@@ -144,22 +90,22 @@ class Counterpart(ABC):
     formula: ClassVar[str]
     """The worst-case risk, for people."""
     is_proven: ClassVar[bool] = False
-    """Is it tested against brute force? What others say is held against what must be true."""
+    """Is it tested against brute force? Programs of other counterparts are checked."""
 
     @abstractmethod
     def refusal(self, model: RobustModel) -> str | None:
-        """Why the counterpart does not apply, in words; None if it does."""
+        """The reason why the counterpart does not apply, in words; None if it does."""
 
     @abstractmethod
     def program(self, model: RobustModel) -> Program | None:
         """The worst-case risk as a convex CVXPY program; None where CVXPY sees no convexity."""
 
     def remainder(self, model: RobustModel) -> Program | None:
-        """What the ball adds to the mean loss, where that is a program without samples."""
+        """The ball's addition to the mean loss, where that is a program without samples."""
         return None
 
     def maxima(self, model: RobustModel) -> Any | None:
-        """The risk through maxima of affine forms of the samples (SampleMaxima), if it is such."""
+        """The risk as `SampleMaxima`, if it sees samples through maxima only."""
         return None
 
     def writes_samples(self, model: RobustModel) -> bool:
@@ -201,13 +147,13 @@ class Counterpart(ABC):
         )
 
 
-REQUIRED = ("formula", "refusal", "program")
-
-
-def check_counterpart(name: str, given: Any) -> Counterpart:
-    """An instance of a counterpart, or its class."""
-    unwritten = getattr(given, "__abstractmethods__", ())
-    missing = [part for part in REQUIRED if not hasattr(given, part) or part in unwritten]
+def counterpart_instance(name: str, given: Any) -> Counterpart:
+    """The counterpart that a user registers, as an instance or a class; checked."""
+    unwritten, required = (
+        getattr(given, "__abstractmethods__", ()),
+        ("formula", "refusal", "program"),
+    )
+    missing = [part for part in required if not hasattr(given, part) or part in unwritten]
     if missing:
         raise ValueError(
             f"the counterpart {name!r} lacks {', '.join(missing)}; it needs formula (a string), "
@@ -235,10 +181,10 @@ def check_counterpart(name: str, given: Any) -> Counterpart:
 
 
 COUNTERPARTS: Register[Counterpart] = Register(
-    "counterpart", "wdro_model.counterparts", check_counterpart
+    "counterpart", "wdro_model.counterparts", counterpart_instance
 )
 BUILT_IN: list[str] = []
-"""Their names, the cheapest counterparts first."""
+"""Names of the counterparts of the library, the cheapest first."""
 
 
 def register_counterpart(name: str, given: Any = None, *, replace: bool = False) -> Any:
@@ -277,14 +223,14 @@ def register_counterpart(name: str, given: Any = None, *, replace: bool = False)
 
 
 def build_in(name: str, given: Counterpart) -> None:
-    """Register one that is asked after all others so far, and after those of users."""
+    """Register a counterpart of the library: it is asked after all others so far, and users'."""
     register_counterpart(name, given)
     BUILT_IN.append(name)
 
 
 # ------------------------------------------------------------------ the choice
 def counterparts() -> tuple[Counterpart, ...]:
-    """All of them in the order in which they are asked: those added last come first."""
+    """All counterparts in the order in which they are asked: users' latest ones come first."""
     added = [name for name in COUNTERPARTS.names() if name not in BUILT_IN]
     return tuple(COUNTERPARTS[name] for name in (*reversed(added), *BUILT_IN))
 
@@ -305,12 +251,12 @@ def counterpart(model: RobustModel) -> Counterpart:
 
 
 def has_counterpart(model: RobustModel) -> bool:
-    """Does one of them apply?"""
+    """Does a counterpart apply to the model?"""
     return any(refusal_of(entry, model) is None for entry in counterparts())
 
 
 def refusal_of(entry: Counterpart, model: RobustModel) -> str | None:
-    """Why a counterpart does not apply, in words; None if it does."""
+    """The reason why a counterpart does not apply, in words; None if it does."""
     reason = entry.refusal(model)
     if reason is None or (isinstance(reason, str) and reason):
         return reason
@@ -327,67 +273,67 @@ def program_of(model: RobustModel) -> Program | None:
 
 def program_by(entry: Counterpart, model: RobustModel) -> Program | None:
     """The program of a counterpart; an error that names it where it is none that can be solved."""
-    found = entry.program(model)
-    name = f"program of the counterpart {type(entry).__name__}"
-    if found is not None and not isinstance(found, Program):
+    program = entry.program(model)
+    name = type(entry).__name__
+    if program is not None and not isinstance(program, Program):
         raise TypeError(
-            f"{name} must return Program.if_convex(...) or None, got {type(found).__name__}."
+            f"program of the counterpart {name} must return Program.if_convex(...) or None, got "
+            f"{type(program).__name__}."
         )
-    if found is not None and not entry.is_proven:
-        _refuse_program(found, name)
-    return found
+    if program is not None and not entry.is_proven:
+        _refuse_program(program, name)
+    return program
 
 
-def _refuse_program(found: Program, name: str) -> None:
-    """An error where a program is not one convex number under a list of constraints."""
-    if not isinstance(found.constraints, list | tuple):
+def _refuse_program(program: Program, name: str) -> None:
+    """Raise an error where a program is not one convex number under a list of constraints."""
+    whose = f"program of the counterpart {name}"
+    if not isinstance(program.constraints, list | tuple):
         raise TypeError(
-            f"{name} has as constraints one {type(found.constraints).__name__}; write "
+            f"{whose} has as constraints one {type(program.constraints).__name__}; write "
             "Program(expression, [constraint])."
         )
-    objective = found.expression
+    objective = program.expression
     if not isinstance(objective, cp.Expression) or objective.size != 1:
         shape = objective.shape if isinstance(objective, cp.Expression) else repr(objective)
-        raise ValueError(f"{name} must minimise one CVXPY number, got {shape}; sum or average it.")
-    held = [*objective.parameters(), *(p for c in found.constraints for p in c.parameters())]
-    data = sorted({p.name() for p in held if isinstance(p, UncertainParameter)})
-    if data:
+        raise ValueError(f"{whose} must minimise one CVXPY number, got {shape}; sum or average it.")
+    others = (p for c in program.constraints for p in c.parameters())
+    parameters = [*objective.parameters(), *others]
+    uncertain = sorted({p.name() for p in parameters if isinstance(p, UncertainParameter)})
+    if uncertain:
         raise ValueError(
-            f"{name} still has the uncertain {', '.join(data)} in it; put in numbers: "
+            f"{whose} still has the uncertain {', '.join(uncertain)} in it; put in numbers: "
             "substitute(model.expression, {parameter: sample})."
         )
-    if not objective.is_convex() or not all(c.is_dcp() for c in found.constraints):
+    if not objective.is_convex() or not all(c.is_dcp() for c in program.constraints):
         raise ValueError(
-            f"{name} is not convex by CVXPY's rules: {objective} is {objective.curvature.lower()}; "
-            "return Program.if_convex(expression, constraints), which is None there."
+            f"{whose} is not convex by CVXPY's rules: {objective} is "
+            f"{objective.curvature.lower()}; return Program.if_convex(expression, constraints), "
+            "which is None there."
         )
 
 
 def objective_by(entry: Counterpart, model: RobustModel) -> Objective:
     """The smooth objective of a counterpart; an error that names it where it is none."""
-    found = entry.objective(model)
+    objective = entry.objective(model)
     name = f"objective of the counterpart {type(entry).__name__}"
-    lacking = [part for part in ("evaluate", "convex") if not hasattr(found, part)]
+    lacking = [part for part in ("evaluate", "convex") if not hasattr(objective, part)]
     if lacking:
         raise TypeError(
             f"{name} must return an object with evaluate(x, dual=None) -> Point and convex (a "
-            f"bool); the {type(found).__name__} that it returned lacks {' and '.join(lacking)}."
+            f"bool); the {type(objective).__name__} that it returned lacks {' and '.join(lacking)}."
         )
-    refuse_signature(f"evaluate of the {name}", found.evaluate, "x", "dual")
-    return found
+    refuse_signature(f"evaluate of the {name}", objective.evaluate, "x", "dual")
+    return objective
 
 
-# ------------------------------------------------------------------ what they ask of a model
+# ------------------------------------------------------------------ conditions on a model
 def first_refusal(model: RobustModel, *conditions: Condition) -> str | None:
     """The first reason why a counterpart does not apply; None if there is none."""
-    for condition in (needs_expression, *conditions):
-        reason = condition(model)
-        if reason is not None:
-            return reason
-    return None
+    reasons = (condition(model) for condition in (needs_expression, *conditions))
+    return next((reason for reason in reasons if reason is not None), None)
 
 
-# ------------------------------------------------------------------ the loss
 def needs_expression(model: RobustModel) -> str | None:
     if model.expression is None:
         return "the loss is a callable, its dependence on the data is not known"
@@ -400,7 +346,6 @@ def needs_affine(model: RobustModel) -> str | None:
     return None
 
 
-# ------------------------------------------------------------------ the cost
 def needs_quadratic_cost(*operations: str) -> Condition:
     """A quadratic cost that knows some operations."""
     return _needs_cost("quadratic", lambda cost: cost.is_quadratic, operations)
@@ -451,15 +396,14 @@ def needs_conic_cost(model: RobustModel) -> str | None:
     return None
 
 
-# ------------------------------------------------------------------ the support
 def needs_free_moves(model: RobustModel) -> str | None:
     return None if moves_freely(model) else f"the support is not R^d ({_supports(model)})"
 
 
 def needs_box(model: RobustModel) -> str | None:
-    if model.joint.bounds is None:
-        return f"the support is not a box ({_supports(model)})"
-    return None
+    return (
+        None if model.joint.bounds is not None else f"the support is not a box ({_supports(model)})"
+    )
 
 
 def needs_polyhedron(model: RobustModel) -> str | None:
@@ -472,9 +416,56 @@ def _supports(model: RobustModel) -> str:
     return ", ".join(f"{p.name()} in {p.support!r}" for p in model.joint.parameters)
 
 
+# ------------------------------------------------------------------ the support as inequalities
 def moves_freely(model: RobustModel) -> bool:
     """Is the support R^d in all coordinates that may move?"""
     if all(isinstance(p.support, Everywhere) for p in model.joint.parameters):
         return True
-    found = inequalities(model)
-    return found is not None and len(found[1]) == 0
+    rows = inequalities(model)
+    return rows is not None and len(rows[1]) == 0
+
+
+def polyhedron(model: RobustModel) -> Inequalities:
+    """C and h of a model whose support is known to be {C xi <= h}."""
+    rows = inequalities(model)
+    assert rows is not None
+    return rows
+
+
+def inequalities(model: RobustModel) -> Inequalities | None:
+    """C and h with the support {C xi <= h}; None if it is not polyhedral.
+
+    Rows that see only coordinates held fixed are left out: the samples meet them already.
+    """
+    return model.remember("inequalities of the support", lambda: _joint_inequalities(model))
+
+
+def _joint_inequalities(model: RobustModel) -> Inequalities | None:
+    blocks, limits = [], []
+    for parameter in model.joint.parameters:
+        rows = _parameter_inequalities(parameter.support, parameter.shape)
+        if rows is None and model.cost.frozen[model.joint.slices[parameter]].all():
+            rows = sp.csr_array((0, parameter.size)), np.zeros(0)
+        if rows is None:
+            return None
+        blocks.append(rows[0])
+        limits.append(rows[1])
+    matrix = sp.csr_array(sp.block_diag(blocks, format="csr"))
+    acts = np.asarray(abs(matrix[:, np.flatnonzero(~model.cost.frozen)]).sum(axis=1)).ravel() > 0
+    return matrix[np.flatnonzero(acts)], np.concatenate(limits)[acts]
+
+
+def _parameter_inequalities(support: Any, shape: tuple[int, ...]) -> Inequalities | None:
+    if isinstance(support, Polyhedron):
+        rows = sp.csr_array(support.A)
+        lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+        scale = 1.0 / np.where(lengths > 0, lengths, 1.0)  # rows of length one, in any unit
+        return sp.csr_array(sp.diags_array(scale) @ rows), scale * np.asarray(support.b)
+    box = support.bounds(shape)
+    if box is None:
+        return None
+    lower, upper = (np.ravel(side) for side in box)
+    identity = sp.eye_array(lower.size, format="csr")
+    below, above = np.flatnonzero(np.isfinite(lower)), np.flatnonzero(np.isfinite(upper))
+    rows = sp.vstack([-identity[below], identity[above]], format="csr")
+    return rows, np.concatenate([-lower[below], upper[above]])
