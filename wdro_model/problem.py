@@ -41,7 +41,7 @@ from wdro_model.model.uncertain_constraints import (
     refuse_unpaired,
     uncertain_in,
 )
-from wdro_model.objectives.least_thresholds import risk_on
+from wdro_model.objectives.cvar_thresholds import risk_on
 from wdro_model.sets.deadlines import deadline, seconds_left
 from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY

@@ -300,7 +300,7 @@ def test_costs_of_torn_samples_are_expected(seed, epsilon, root, start):
     found = minimise_dual(phi, radius, start)
     assert phi.cost(found.dual) == pytest.approx(radius, rel=1e-7)
     assert len(phi.calls) <= 5
-    assert phi(start).expected()(root) == pytest.approx(radius, rel=1e-9)
+    assert phi(start).expected_costs()(root) == pytest.approx(radius, rel=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -333,7 +333,7 @@ def test_integrals_that_change_with_the_dual_do_not_trap_the_search(seed, start,
         calls.append(dual)
         point = phi(dual)
         now = change if len(calls) > 2 else 1.0
-        told, costs = error if len(calls) == 1 else now, point.expected()
+        told, costs = error if len(calls) == 1 else now, point.expected_costs()
         return DualPoint(
             point.value, now * point.slope, point.curvature, lambda: lambda at: told * costs(at)
         )

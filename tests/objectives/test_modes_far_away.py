@@ -216,7 +216,7 @@ def torn() -> Slice:
 def test_costs_at_other_duals_are_expected_by_the_modes(dual: float, change: float) -> None:
     """Also at 3.1, where a sample changes over to its far mode and the cost falls by a third."""
     inner = torn()
-    expected = inner.evaluate(dual).expected()
+    expected = inner.evaluate(dual).expected_costs()
     assert expected(dual) == pytest.approx(-inner.evaluate(dual).slope, rel=1e-12)
     assert expected(change * dual) == pytest.approx(-inner.evaluate(change * dual).slope, rel=5e-3)
 
@@ -225,7 +225,7 @@ def test_costs_at_other_duals_are_expected_by_the_modes(dual: float, change: flo
 def test_modes_without_nodes_are_expected_to_come_to_count(dual: float, change: float) -> None:
     """By those that have nodes alone the cost would be a third to a half less."""
     inner = torn()
-    expected = inner.evaluate(dual).expected()
+    expected = inner.evaluate(dual).expected_costs()
     assert expected(change * dual) == pytest.approx(-inner.evaluate(change * dual).slope, rel=0.06)
 
 

@@ -13,8 +13,8 @@ from scipy.special import logsumexp
 
 import wdro_model as wdro
 from tests.references.threshold_models import random_risk_model
-from wdro_model.objectives import least_thresholds
-from wdro_model.objectives.least_thresholds import minimise_thresholds
+from wdro_model.objectives import cvar_thresholds
+from wdro_model.objectives.cvar_thresholds import minimise_thresholds
 from wdro_model.solvers.objective import Point
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -152,8 +152,8 @@ def test_kinks_are_found_and_their_gradient_is_a_mean_of_both_sides():
 
 
 def test_a_search_that_is_cut_short_says_how_far_it_may_be(monkeypatch):
-    monkeypatch.setattr(least_thresholds, "EVALUATIONS", 4)
-    monkeypatch.setattr(least_thresholds, "LOOKS", 4)
+    few = cvar_thresholds.Tolerances(evaluations=4, line_evaluations=4)
+    monkeypatch.setattr(cvar_thresholds, "TOLERANCES", few)
     found = minimise_thresholds(kinked, np.array([30.0, 40.0]), np.eye(2), np.ones(2), 0.1)
     assert found.point.value > 1.0
     assert found.residual > 0.5

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
+from wdro_model.objectives.cvar_thresholds import LeastThresholds
 from wdro_model.objectives.empirical import Empirical
-from wdro_model.objectives.least_thresholds import LeastThresholds
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.solve import certify

@@ -13,12 +13,12 @@ from wdro_model.display.tables import Facts, brief, counted, facts_html, present
 from wdro_model.errors import NoReformulationError
 from wdro_model.loss.atoms.facts import brief as brief_constraint
 from wdro_model.model import Model, RobustModel
+from wdro_model.objectives.cvar_thresholds import risk_on
 from wdro_model.objectives.exact import Extremal, counterpart
 from wdro_model.objectives.exact.counterpart import unmoved
 from wdro_model.objectives.integration.inner_integral import Scales, Stream
 from wdro_model.objectives.integration.sampled import SampledSlice
 from wdro_model.objectives.integration.tilted import Gaussian, Tilted, tilted_refusal
-from wdro_model.objectives.least_thresholds import risk_on
 from wdro_model.solve.certify import Solution
 from wdro_model.solve.true_risk import robust_value, with_best_thresholds, worst_with_tails
 from wdro_model.solvers.objective import Array

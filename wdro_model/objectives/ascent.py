@@ -19,29 +19,43 @@ from wdro_model.errors import UnknownToCost
 from wdro_model.model import RobustModel
 from wdro_model.solvers.objective import Array
 
-LARGEST = 2**18
-"""At most so many numbers of data are moved."""
-STEPS = 30
-PUSHES = 8
-DOUBLINGS = 60
-MOST_DIFFERENCES = 200
-"""Coordinates in which a dual norm is differentiated for the steepest move."""
-PRICES = 12
-LITTLE, STALE = 1e-5, 3
-"""After so many prices in a row that gain less than this share of the loss, no more are tried."""
-CLOSE = 1.01
-"""Prices so near to each other are one: the budget is met by shortening moves."""
-OVERSHOOT = 1.0005
-"""Guesses of a price go this much farther than they would, so that both ends of a bracket move."""
-NO_GAIN = 1e-7
-"""Steps that gain less in the mean, relative to the value, are the last."""
+
+@dataclass(frozen=True)
+class Limits:
+    """Effort of the ascent."""
+
+    entries: int = 2**18
+    """Entries of the data that are moved, at most."""
+    prices: int = 12
+    """Prices of transport that are tried."""
+    stale: int = 3
+    """Prices in a row without a gain after which no more are tried."""
+    gain: float = 1e-5
+    """Gain that counts as none, relative to the loss."""
+    close: float = 1.01
+    """Factor between prices that are one: the budget is met by shortening moves."""
+    overshoot: float = 1.0005
+    """Factor by which guesses of a price go farther, so that both ends of a bracket move."""
+    steps: int = 30
+    """Steps of the samples at one price."""
+    step_gain: float = 1e-7
+    """Mean gain of a step, relative to the value, below which it is the last."""
+    pushes: int = 8
+    """Moves along slopes, each from where the one before led."""
+    doublings: int = 60
+    """Doublings, or halvings, of a move."""
+    differences: int = 200
+    """Coordinates in which a dual norm is differentiated for the steepest move, at most."""
+
+
+LIMITS = Limits()
 ROUNDING = 1e-9
 """The share of the radius by which rounding may put a distribution outside of the ball."""
 
 
 @dataclass(frozen=True)
 class Climbed:
-    """Where the samples ended, and what that is worth."""
+    """A distribution of the ball: where the samples ended, and its expected loss."""
 
     rows: Array
     """(N, d), inside the support."""
@@ -56,9 +70,10 @@ def climb(
     """The worst of the distributions met on the way up; None where ascent does not apply.
 
     dual: a first guess of the price.
-    likely: samples (N, d) that were moved by a smoothed adversary, who may have gone farther.
+    likely: samples (N, d) as a smoothed adversary moves them, perhaps farther than the budget.
     """
-    if not _applies(model):
+    can_climb = model.cost.knows("gradient") and model.joint.bounds is not None
+    if not can_climb or model.radius <= 0 or model.rows.size > LIMITS.entries:
         return None
     mean = model.shares.total
     try:
@@ -73,40 +88,41 @@ def climb(
     best = Climbed(rows, float(mean(model.loss.values(x, rows))), 0.0)
     best = best if likely is None else _better(model, x, best, likely)
     stale = 0
-    for _ in range(PRICES):
-        rows = _climbed(model, x, price, rows)
+    for _ in range(LIMITS.prices):
+        rows = _ascend(model, x, price, rows)
         last, best = best, _better(model, x, best, rows)
-        little = LITTLE * abs(best.expected_loss)
+        little = LIMITS.gain * abs(best.expected_loss)
         stale = 0 if best.expected_loss > last.expected_loss + little else stale + 1
-        if stale == STALE:
+        if stale == LIMITS.stale:
             break
         spent = _mean_cost(model, rows)
         low, high = (price, high) if spent > model.radius else (low, price)
-        if low > 0 and high < CLOSE * low:
+        if low > 0 and high < LIMITS.close * low:
             break
         price = _next_price(price, spent / model.radius, low, high)
     return best
 
 
 def _better(model: RobustModel, x: Array, best: Climbed, rows: Array) -> Climbed:
-    """These rows, their moves shortened to what the budget allows, if they are worse than those."""
+    """The rows, their moves shortened to what the budget allows, if worse than the best so far."""
     moved = model.cost.within_budget(model.rows, rows, model.radius, model.shares.probabilities)
     losses, cost = model.loss.values(x, moved), _mean_cost(model, moved)
-    found = float(model.shares.total(losses))
+    expected = float(model.shares.total(losses))
     in_the_ball = cost <= model.radius * (1.0 + ROUNDING)
-    if in_the_ball and np.isfinite(losses).all() and found > best.expected_loss:
-        return Climbed(moved, found, cost)
+    if in_the_ball and np.isfinite(losses).all() and expected > best.expected_loss:
+        return Climbed(moved, expected, cost)
     return best
 
 
 def _next_price(price: float, excess: float, low: float, high: float) -> float:
     """The price at which moves cost the radius, if they fall like 1 / price^2, in the bracket.
 
-    excess: what they cost at this price, over the radius.
+    excess: their cost at this price, over the radius.
     """
-    guess = price * np.sqrt(excess) * (OVERSHOOT if excess > 1 else 1 / OVERSHOOT)
+    over = LIMITS.overshoot
+    guess = price * np.sqrt(excess) * (over if excess > 1 else 1 / over)
     if np.isinf(high):
-        return float(min(max(guess, OVERSHOOT * price), 4 * price))
+        return float(min(max(guess, over * price), 4 * price))
     if low < guess < high:
         return float(guess)
     return float(np.sqrt(max(low, high / 16) * high))
@@ -123,19 +139,20 @@ def push(model: RobustModel, x: Array) -> Climbed | None:
         return None
     best: Climbed | None = None
     points, mean = model.rows, model.shares.total
-    for _ in range(PUSHES if model.rows.size <= LARGEST else 1):
+    for _ in range(LIMITS.pushes if model.rows.size <= LIMITS.entries else 1):
         try:
             with np.errstate(all="ignore"):
                 slopes = model.loss(x, points)[1].in_data(np.ones(len(points)))
-                tried = [_spent(model, moves) for moves in _first_order(model, slopes)]
+                tried = [_spend_budget(model, moves) for moves in _first_order_moves(model, slopes)]
                 losses = [float(mean(model.loss.values(x, rows))) for rows in tried]
         except (NotImplementedError, FloatingPointError):
             break
-        found = [k for k, rows in enumerate(tried) if _in_the_ball(model, rows)]
-        found = [k for k in found if np.isfinite(losses[k])]
-        if not found:
+        valid = [
+            k for k, rows in enumerate(tried) if np.isfinite(losses[k]) and _in_ball(model, rows)
+        ]
+        if not valid:
             break
-        top = max(found, key=lambda k: losses[k])
+        top = max(valid, key=lambda k: losses[k])
         if best is not None and losses[top] <= best.expected_loss:
             break
         points = tried[top]
@@ -143,8 +160,8 @@ def push(model: RobustModel, x: Array) -> Climbed | None:
     return best
 
 
-def _first_order(model: RobustModel, slopes: Array) -> list[Array]:
-    """Moves (N, d) that gain most along slopes (N, d), in some length: all, or the best one."""
+def _first_order_moves(model: RobustModel, slopes: Array) -> list[Array]:
+    """Moves (N, d) that gain most along slopes (N, d): of all samples, or of the best one."""
     slopes = np.where(np.isfinite(slopes), slopes, 0.0) * ~model.cost.frozen
     order = model.cost.order
     if model.affine_in_data:
@@ -160,7 +177,7 @@ def _steepest(model: RobustModel, slope: Array) -> Array:
     cost = model.cost
     if cost.knows("steepest_move"):
         return cost.steepest_move(slope)
-    if not cost.knows("dual_norms") or cost.dimension > MOST_DIFFERENCES or not slope.any():
+    if not cost.knows("dual_norms") or cost.dimension > LIMITS.differences or not slope.any():
         return slope
     # The gradient of the dual norm, by differences.
     steps = 1e-5 * float(np.abs(slope).max()) * np.eye(cost.dimension)
@@ -168,21 +185,21 @@ def _steepest(model: RobustModel, slope: Array) -> Array:
     return np.where(cost.frozen, 0.0, move) if np.isfinite(move).all() else slope
 
 
-def _spent(model: RobustModel, moves: Array) -> Array:
+def _spend_budget(model: RobustModel, moves: Array) -> Array:
     """The samples moved along `moves`, inside the support, as far as the budget goes."""
     top = float(np.abs(moves).max(initial=0.0))
     if not 0 < top < np.inf:
         return model.rows
     moves = moves * (_typical_length(model) / top)
     lower, upper = model.joint.bounds or (-np.inf, np.inf)
-    for _ in range(DOUBLINGS):
+    for _ in range(LIMITS.doublings):
         points = np.clip(model.rows + moves, lower, upper)
         if not _mean_cost(model, points) < model.radius:
             break
         moves = 2 * moves
     shares = model.shares.probabilities
     points = model.cost.within_budget(model.rows, points, model.radius, shares)
-    for _ in range(DOUBLINGS if model.joint.bounds is None else 0):
+    for _ in range(LIMITS.doublings if model.joint.bounds is None else 0):
         if model.joint.contains(points).all():
             break
         points = 0.5 * (points + model.rows)
@@ -190,24 +207,17 @@ def _spent(model: RobustModel, moves: Array) -> Array:
 
 
 def _mean_cost(model: RobustModel, points: Array) -> float:
-    """What it costs on average to move the samples to these points."""
+    """The mean cost of moving the samples to these points."""
     return float(model.shares.total(model.cost(model.rows, points)))
 
 
-def _in_the_ball(model: RobustModel, points: Array) -> bool:
+def _in_ball(model: RobustModel, points: Array) -> bool:
     """Is the mean cost within the radius, and every point in the support?"""
     cost = _mean_cost(model, points)
     return cost <= model.radius * (1 + ROUNDING) and bool(model.joint.contains(points).all())
 
 
-def _applies(model: RobustModel) -> bool:
-    """Is the gradient of the cost known, and the support a box, which the ascent is clipped to?"""
-    climbs = model.cost.knows("gradient")
-    bounded = model.joint.bounds is not None
-    return climbs and bounded and model.radius > 0 and model.rows.size <= LARGEST
-
-
-def _climbed(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
+def _ascend(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
     """Each sample climbs f - price c from `rows`, with a step of its own that grows and shrinks."""
     assert model.joint.bounds is not None
     lower, upper = model.joint.bounds
@@ -217,7 +227,7 @@ def _climbed(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
     steps, scale = _first_steps(model, price)
     ones = np.ones(len(rows))
     with np.errstate(all="ignore"):
-        for _ in range(STEPS):
+        for _ in range(LIMITS.steps):
             gradient = model.loss(x, rows)[1].in_data(ones)
             gradient = (gradient - price * cost.gradient(rows - origins)) * scale
             if steps is None:
@@ -231,7 +241,7 @@ def _climbed(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
             better = np.isfinite(gained) & (gained > values)
             gain = float(np.sum(gained[better] - values[better]))
             rows[better], values[better] = tried[better], gained[better]
-            little = gain <= NO_GAIN * float(np.abs(values).sum())
+            little = gain <= LIMITS.step_gain * float(np.abs(values).sum())
             if little and better.mean() > 0.5:
                 break
             steps *= np.where(better, 1.6, 0.4)

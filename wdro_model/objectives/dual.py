@@ -1,7 +1,7 @@
 """The dual variable of the transport budget, minimised exactly at one decision.
 
 For smoothed objectives, whose transport cost is continuous in the dual. That of exact ones jumps at
-the minimum, and both sides of the jump are wanted: `exact.transport_price` halves its bracket.
+the minimum, and both sides of the jump are wanted: `exact.adversary` halves its bracket.
 """
 
 from __future__ import annotations
@@ -12,23 +12,32 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-COARSE = 1e-6
-"""Relative error of the root of the transport cost that secants have to reach."""
-
-FAR_AWAY = 1e30
-"""Duals so many times the first guess (or one) are taken for infinite."""
-
-NEARBY, CLOSE = 1.5, 1.01
-"""Factors of the dual up to which expected transport costs are asked for; as good as seen."""
-LONGEST = 4
-"""Costs are no longer asked for after so many roots that were expected where there are none."""
-
-SLOW = 0.1
-"""A Newton step leaves less than this share of the residual."""
-
-
-Expected = Callable[[float], float]
+Costs = Callable[[float], float]
 """Transport costs by duals."""
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Accuracies and step lengths of the search for the dual."""
+
+    secant_error: float = 1e-6
+    """Relative error of the root of the transport cost that is enough without a curvature: the
+    value is flat at its minimum."""
+    infinite_dual: float = 1e30
+    """Duals so many times the first guess (or one) are taken for infinite."""
+    expected_range: float = 1.5
+    """Factor of the dual up to which expected transport costs are asked for."""
+    seen_range: float = 1.01
+    """Factor of the dual within which expected costs overrule an end of the bracket."""
+    most_misses: int = 4
+    """Roots that were expected where there are none, after which costs are no longer asked for."""
+    slow_newton: float = 0.1
+    """Share of the residual that a Newton step leaves at most, or its curvature is not trusted."""
+    closed: float = 1e-12
+    """Relative width at which a bracket is closed, at least."""
+
+
+TOLERANCES = Tolerances()
 
 
 @dataclass(frozen=True)
@@ -38,19 +47,19 @@ class DualPoint:
     value: float
     slope: float
     curvature: float
-    expected: Callable[[], Expected | None] = lambda: None
-    """Makes what is expected of the transport cost at duals nearby, exact at this one, when it is
-    asked for; None where the curvature tells as much."""
+    expected_costs: Callable[[], Costs | None] = lambda: None
+    """A model of the transport cost at duals nearby, exact at this one, made when it is asked for;
+    None where the curvature tells as much."""
 
 
 @dataclass(frozen=True)
 class DualMinimum:
-    """The minimiser of l -> l * radius + phi(l) over [floor, bound], and where it sits."""
+    """The minimiser of l -> l * radius + phi(l) over [floor, bound], and its place in there."""
 
     dual: float
     value: float
     residual: float = 0.0
-    """The value is at most so much above the minimum, by convexity over the bracket; infinite where
+    """Bound on the value's excess over the minimum, by convexity over the bracket; infinite where
     no end of it is known."""
     at_floor: bool = False
     """The function increases from the floor on; at 0 this says that the radius does not bind."""
@@ -73,12 +82,13 @@ def minimise_dual(
     At the minimum the transport cost C(l) = -phi'(l) equals the radius. C behaves like 1/l^2, so
     the equation is solved as 1/sqrt(C(l)) = 1/sqrt(radius), nearly linear in l: by Newton's method
     where phi gives a curvature, by secants where it does not. A step that leaves the bracket of the
-    root is replaced by the geometric mean of the bracket; an earlier minimiser as `start` saves
-    most of the work. The first step changes it by a factor `trust` at most, squared for the next.
-    Where phi says what costs it expects nearby, the next point is where these equal the radius, as
-    long as that comes true.
+    root is replaced by the geometric mean of the bracket. Where phi has a model of its costs
+    nearby, the next point is the root of the model, as long as these roots come true.
+
+    start: an earlier minimiser, which saves most of the work.
+    trust: the factor by which the first step changes the dual at most; squared for the next.
     """
-    ceiling = min(bound, FAR_AWAY * max(1.0, start or 0.0))
+    ceiling = min(bound, TOLERANCES.infinite_dual * max(1.0, start or 0.0))
     if start == 0.0 and floor == 0.0:
         point = phi(0.0)
         if -point.slope <= radius:
@@ -86,9 +96,9 @@ def minimise_dual(
     dual = start if start and np.isfinite(start) and start > 0 else 1.0
     dual = min(max(dual, floor), ceiling)
     bracket = Bracket()
-    before: tuple[float, float] | None = None
+    before: tuple[float, float] | None = None  # the last dual and its residual
     earlier = np.inf  # the residual before that
-    misses, trusted = 0, False  # of expected roots, and whether the last point was one
+    misses, modelled = 0, False  # roots of models that were wrong; was the last point one?
     finite: tuple[float, DualPoint] | None = None  # the least dual with a finite value
     for _ in range(rounds):
         point, here = phi(dual), dual
@@ -101,24 +111,23 @@ def minimise_dual(
             return DualMinimum(dual, dual * radius + point.value, at_floor=True)
         residual = np.sqrt(radius / cost) - 1.0 if cost > 0 else np.inf
         bracket = bracket.with_point(dual, residual)
-        # The value is flat at its minimum: without a curvature a coarser root is as good.
-        enough = tolerance if point.curvature > 0 else max(tolerance, COARSE)
-        if abs(residual) <= enough or bracket.is_closed(max(tolerance**2, 1e-12)):
+        enough = tolerance if point.curvature > 0 else max(tolerance, TOLERANCES.secant_error)
+        if abs(residual) <= enough or bracket.is_closed(max(tolerance**2, TOLERANCES.closed)):
             break  # where the cost jumps the value changes by the jump times the width
         lingers = before is not None and abs(residual) > 0.5 * abs(before[1])
-        misses += lingers and trusted
+        misses += lingers and modelled
         trial = None
-        costs = point.expected() if misses < LONGEST else None
+        costs = point.expected_costs() if misses < TOLERANCES.most_misses else None
         if costs is not None:
             bracket = bracket.agreeing(costs, radius, dual)
             trial = expected_root(costs, radius, dual, bracket)
-        trusted = trial is not None
+        modelled = trial is not None
         if trial is None:
             slope = 0.5 * (1.0 + residual) * point.curvature / cost if cost > 0 else np.nan
             # A Newton step that gained little had a curvature that is not the function's: draws
             # that move with the dual have one of their own.
-            slow = before is not None and SLOW * abs(before[1]) < abs(residual) < 1
-            if (slow or not slope > 0) and dual > 0:
+            least = np.inf if before is None else TOLERANCES.slow_newton * abs(before[1])
+            if (least < abs(residual) < 1 or not slope > 0) and dual > 0:
                 slope = secant_slope(dual, residual, before)
             trial = bracket.next(dual, residual, slope)
             if lingers and before is not None:
@@ -147,17 +156,18 @@ def minimise_dual(
     return DualMinimum(float(here), float(here * radius + point.value), float(excess))
 
 
-def expected_root(costs: Expected, radius: float, dual: float, bracket: Bracket) -> float | None:
-    """Where expected costs equal the radius, or as far towards it as they are asked for.
+def expected_root(costs: Costs, radius: float, dual: float, bracket: Bracket) -> float | None:
+    """The dual nearby at which expected costs equal the radius, or the one nearest to it.
 
     None where that is not inside the bracket.
     """
     rises = costs(dual) > radius  # the root is at a larger dual
-    far = min(bracket.high, NEARBY * dual) if rises else max(bracket.low, dual / NEARBY)
+    factor = TOLERANCES.expected_range
+    far = min(bracket.high, factor * dual) if rises else max(bracket.low, dual / factor)
     if (costs(far) > radius) == rises:
         return far if bracket.low < far < bracket.high else None
     ends = sorted((dual, far))
-    return float(brentq(lambda at: costs(at) - radius, *ends, xtol=1e-15 * dual, rtol=1e-15))
+    return float(brentq(lambda other: costs(other) - radius, *ends, xtol=1e-15 * dual, rtol=1e-15))
 
 
 def secant_slope(dual: float, value: float, before: tuple[float, float] | None) -> float:
@@ -186,14 +196,15 @@ class Bracket:
         zero_after = self.zero_after if np.isfinite(self.high) else 1e-2 * dual
         return Bracket(self.low, self.low_value, dual, value, zero_after)
 
-    def agreeing(self, costs: Expected, radius: float, dual: float) -> Bracket:
-        """Without an end close to the dual that the expected costs contradict.
+    def agreeing(self, costs: Costs, radius: float, dual: float) -> Bracket:
+        """The bracket without an end close to the dual that the expected costs contradict.
 
         Integrals that follow the dual were others when that end was seen.
         """
-        if dual / CLOSE < self.low < dual and costs(self.low) <= radius:
+        close = TOLERANCES.seen_range
+        if dual / close < self.low < dual and costs(self.low) <= radius:
             return Bracket(0.0, -np.inf, self.high, self.high_value, self.zero_after)
-        if dual < self.high < dual * CLOSE and costs(self.high) >= radius:
+        if dual < self.high < dual * close and costs(self.high) >= radius:
             return Bracket(self.low, self.low_value, zero_after=self.zero_after)
         return self
 
@@ -201,7 +212,7 @@ class Bracket:
         return bool(np.isfinite(self.high)) and self.high - self.low <= tolerance * self.high
 
     def middle(self) -> float:
-        """Between the ends: their geometric mean where the low one is not zero."""
+        """The geometric mean of the ends; a small part of the high one where the low one is 0."""
         return float(np.sqrt(self.low * self.high)) if self.low > 0 else self.high / 16
 
     def next(self, dual: float, value: float, slope: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,17 +11,35 @@ from wdro_model.errors import UnboundedError
 from wdro_model.objectives.dual import DualMinimum, DualPoint, minimise_dual
 from wdro_model.objectives.integration.inner_integral import Integration, Slice, Stream
 from wdro_model.sets.deadlines import check_deadline
-from wdro_model.solvers.objective import Array, Diagnostics, Point
+from wdro_model.solvers.objective import Array, Point
 from wdro_model.uncertainty.samples import SampleShares
 
-UNBOUNDED = (
-    "the sampled dual is unbounded below: every draw costs more than the radius allows; lower "
-    "sigma, draw more samples, or let integration= choose another strategy."
-)
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Accuracies at which integrals and draws are made again."""
+
+    dual_change: float = 0.1
+    """Relative change of the dual since nodes were placed that may explain an error."""
+    node_error: float = 1e-5
+    """Standard error, in units of epsilon, above which nodes are then placed again."""
+    contradiction: float = 0.02
+    """Lift of a tangent over a value, in units of epsilon, that asks for a search which recalls the
+    modes that others have seen."""
+    noise: float = 4.0
+    """Standard errors up to which such a lift may be noise."""
+    transport_cost: float = 1e-5
+    """Relative error of the transport cost at which the dual of moving draws is settled; a bracket
+    is closed at its square."""
+    rounds: int = 60
+    """Dual variables at which draws are moved along, at most."""
+
+
+TOLERANCES = Tolerances()
 
 
 def refuse_infinite(value: float, dual: float) -> None:
-    """An UnboundedError where the loss outgrows the cost."""
+    """Raise an UnboundedError where the loss outgrows the cost."""
     if np.isposinf(value):
         raise UnboundedError(
             "the smoothed objective is infinite: the loss grows faster than the cost, even at the "
@@ -31,37 +49,15 @@ def refuse_infinite(value: float, dual: float) -> None:
         )
 
 
-def in_time(inner: Slice) -> Callable[[float], DualPoint]:
-    """The function of the dual variable, which ends with the time for the solve."""
-
-    def at(dual: float) -> DualPoint:
-        check_deadline()
-        return inner.evaluate(dual)
-
-    return at
-
-
-FAR, ROUGH = 0.1, 1e-5
-"""A dual that has changed by this share, and an error of this share of epsilon."""
-
-
-def is_rough(inner: Slice, point: Point, epsilon: float) -> bool:
-    """Is the error large because the integrals were made for a dual that was far from the last?
-
-    The strategy knows the last one now, and makes them anew for it.
-    """
-    guess = inner.guess
-    if guess is None or point.dual is None or point.diagnostics is None:
-        return False
-    moved = abs(point.dual - guess) > FAR * guess
-    return moved and point.diagnostics.standard_error > ROUGH * epsilon
-
-
-SUSPICIOUS = 0.02
-"""A contradiction between values of so many epsilon asks for a search that recalls the modes which
-others have seen."""
-NOISE = 4.0
-"""Standard errors up to which a contradiction may be noise."""
+def check_minimum(minimum: DualMinimum) -> DualMinimum:
+    """The minimum over the dual; an UnboundedError where there is none."""
+    refuse_infinite(minimum.value, minimum.dual)
+    if minimum.at_bound:
+        raise UnboundedError(
+            "the sampled dual is unbounded below: every draw costs more than the radius allows; "
+            "lower sigma, draw more samples, or let integration= choose another strategy."
+        )
+    return minimum
 
 
 class Smoothed:
@@ -87,17 +83,17 @@ class Smoothed:
         self.convex = convex
         self.stream = stream or Stream(seed=0)
         self.probabilities = probabilities
-        """By which the samples of a batch are drawn; None where all are drawn alike."""
+        """Probabilities by which a batch is drawn; None for equal ones."""
         self.noise = 0.0
         """Relative error of the values, by which those of neighbours may differ."""
         self.minimum: DualMinimum | None = None
-        """Where the dual was minimised last."""
+        """The last minimum over the dual."""
         self._last: tuple[Array, Slice, float] | None = None
         """The last decision, its integrals and its dual."""
 
     @property
     def scale(self) -> float:
-        """Values that differ by less are the same to the smoothing: relative gaps end there."""
+        """The smoothing does not tell smaller differences: relative gaps end there."""
         return self.epsilon
 
     @property
@@ -111,13 +107,23 @@ class Smoothed:
         samples = np.arange(self.size)
         inner = self.integration.slice(x, samples, self.stream)
         point = self._point(inner, dual)
-        if dual is None and is_rough(inner, point, self.epsilon):
-            assert point.dual is not None
+        if dual is None and point.dual is not None and self._is_misplaced(inner, point):
             self.integration.refresh(x, point.dual)
             inner = self.integration.slice(x, samples, self.stream)
             point = self._point(inner, None)
         self._last = (x.copy(), inner, point.dual or 0.0)
         return point
+
+    def _is_misplaced(self, inner: Slice, point: Point) -> bool:
+        """Is the error large because nodes were placed for a dual that was far from this one?
+
+        The strategy knows this one now, and places them anew for it.
+        """
+        guess = inner.guess
+        if guess is None or point.dual is None or point.diagnostics is None:
+            return False
+        moved = abs(point.dual - guess) > TOLERANCES.dual_change * guess
+        return moved and point.diagnostics.standard_error > TOLERANCES.node_error * self.epsilon
 
     def fixed_adversary_gradient(self, x: Array) -> Callable[[Array], Array] | None:
         """Gradients at other decisions, the adversary held at its distribution for x.
@@ -134,7 +140,7 @@ class Smoothed:
         return None if inner is None else inner.replying_adversary_gradient(dual)
 
     def likely_scenarios(self, x: Array) -> Array | None:
-        """Where the adversary most likely moves each sample, (N, d); None where not known."""
+        """The most likely scenario of the adversary for each sample, (N, d); None as above."""
         inner, dual = self._evaluated_at(x)
         return None if inner is None else inner.likely_scenarios(dual)
 
@@ -161,15 +167,19 @@ class Smoothed:
         return self._point(self.integration.slice(x, samples, stream), None).value
 
     def _point(self, inner: Slice, dual: float | None) -> Point:
-        residual = 0.0
+        residual, slope = 0.0, None
         if dual is None:
             last = self.minimum.dual if self.minimum else None
             start = last if inner.guess is None else inner.guess
-            self.minimum = minimise_dual(in_time(inner), self.radius, start, trust=inner.trust)
-            refuse_infinite(self.minimum.value, self.minimum.dual)
-            if self.minimum.at_bound:
-                raise UnboundedError(UNBOUNDED)
-            dual, value, slope = self.minimum.dual, self.minimum.value, None
+
+            def evaluate(dual: float) -> DualPoint:
+                check_deadline()
+                return inner.evaluate(dual)
+
+            self.minimum = check_minimum(
+                minimise_dual(evaluate, self.radius, start, trust=inner.trust)
+            )
+            dual, value = self.minimum.dual, self.minimum.value
             residual = self.minimum.residual
         else:
             point = inner.evaluate(dual)
@@ -187,10 +197,10 @@ class Smoothed:
     def residual(self, x: Array, point: Point) -> float:
         """How much a value at a given dual lies above the minimum over the dual, on its draws."""
         inner = self.integration.slice(x, np.arange(self.size), self.stream)
-        found = minimise_dual(inner.evaluate, self.radius, point.dual)
-        if found.at_bound:
+        minimum = minimise_dual(inner.evaluate, self.radius, point.dual)
+        if minimum.at_bound:
             return np.inf
-        return max(0.0, point.value - found.value) + found.residual
+        return max(0.0, point.value - minimum.value) + minimum.residual
 
     def describe(self) -> str:
         return (
@@ -207,66 +217,63 @@ class Moving(Smoothed):
     the dual up to the Monte Carlo error.
     """
 
-    ROUNDS = 60
-    CLOSE = 1e-5
-    """Relative error of the transport cost at which the dual is settled; a bracket is closed at
-    its square."""
-
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         if dual is not None:
             self.integration.refresh(x, dual)
             return super().evaluate(x, dual)
-        found, lift = self.settle(x, self.minimum.dual if self.minimum else None)
-        point = replace(super().evaluate(x, found.dual), dual_gradient=None)
+        minimum, lift = self._minimise(x, self.minimum.dual if self.minimum else None)
+        point = super().evaluate(x, minimum.dual)
+        diagnostics = point.diagnostics
+        if diagnostics is not None and lift > TOLERANCES.noise * diagnostics.standard_error:
+            diagnostics = diagnostics.worse_by(0.0, lift)
         return replace(
             point,
-            dual_residual=found.residual,
-            diagnostics=doubted(point.diagnostics, lift),
+            dual_gradient=None,
+            dual_residual=minimum.residual,
+            diagnostics=diagnostics,
         )
 
-    def settle(self, x: Array, start: float | None) -> tuple[DualMinimum, float]:
-        """The dual at x over all samples, the proposals moving with it, and how far the values on
-        the way contradict convexity: draws that miss a mode at one dual and not at another do."""
-        rule = self.integration
-        samples = np.arange(self.size)
+    def _minimise(self, x: Array, start: float | None) -> tuple[DualMinimum, float]:
+        """The dual at x over all samples, the proposals moving with it, and a measure of doubt.
+
+        The measure is how far values on the way contradict convexity. Draws that miss a mode at one
+        dual and not at another do.
+        """
+        samples, rule = np.arange(self.size), self.integration
         while True:
             seen: list[tuple[float, DualPoint]] = []
 
-            def moved(dual: float, seen: list[tuple[float, DualPoint]] = seen) -> DualPoint:
-                self.integration.refresh(x, dual)
-                point = self.integration.slice(x, samples, self.stream).evaluate(dual)
+            def evaluate(dual: float, seen: list[tuple[float, DualPoint]] = seen) -> DualPoint:
+                rule.refresh(x, dual)
+                point = rule.slice(x, samples, self.stream).evaluate(dual)
                 seen.append((dual, point))
                 return point
 
-            found = minimise_dual(
-                moved, self.radius, start, rounds=self.ROUNDS, tolerance=self.CLOSE
+            self.minimum = check_minimum(
+                minimise_dual(
+                    evaluate,
+                    self.radius,
+                    start,
+                    rounds=TOLERANCES.rounds,
+                    tolerance=TOLERANCES.transport_cost,
+                )
             )
-            refuse_infinite(found.value, found.dual)
-            if found.at_bound:
-                raise UnboundedError(UNBOUNDED)
-            self.minimum, start = found, found.dual
-            lift = contradiction(seen, found.dual)
-            if rule.recalls or lift <= SUSPICIOUS * self.epsilon:
-                return found, lift
+            start = self.minimum.dual
+            lift = tangent_lift(seen, start)
+            if rule.recalls or lift <= TOLERANCES.contradiction * self.epsilon:
+                return self.minimum, lift
             rule.recalls = True
 
 
-def contradiction(seen: list[tuple[float, DualPoint]], dual: float) -> float:
+def tangent_lift(seen: list[tuple[float, DualPoint]], dual: float) -> float:
     """How far a value lies below the tangent of another, within a factor 2 of the dual."""
     near = np.array(
         [
-            (at, point.value, point.slope)
-            for at, point in seen
-            if dual / 2 <= at <= 2 * dual and np.isfinite(point.value)
+            (other, point.value, point.slope)
+            for other, point in seen
+            if dual / 2 <= other <= 2 * dual and np.isfinite(point.value)
         ]
     )
     duals, values, slopes = near.T
     tangents = values[:, None] + slopes[:, None] * (duals - duals[:, None])
     return float(np.max(tangents - values))
-
-
-def doubted(found: Diagnostics | None, lift: float) -> Diagnostics | None:
-    """The diagnostics with a contradiction that noise does not explain as a part of the error."""
-    if found is None or lift <= NOISE * found.standard_error:
-        return found
-    return found.worse_by(0.0, lift)

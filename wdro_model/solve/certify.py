@@ -16,8 +16,8 @@ from wdro_model.display.tables import Facts, brief, facts_html, present_facts
 from wdro_model.loss.atoms.risk import Threshold
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.ascent import climb
+from wdro_model.objectives.cvar_thresholds import at_quantiles, risk_on
 from wdro_model.objectives.empirical import Empirical
-from wdro_model.objectives.least_thresholds import at_quantiles, risk_on
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.solve.compile import Compilation
 from wdro_model.solve.notes import shortfall_notes

@@ -18,6 +18,7 @@ from wdro_model.loss.polynomial import degree
 from wdro_model.loss.structure import is_canonicalisable
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives import exact
+from wdro_model.objectives.cvar_thresholds import EmpiricalTails
 from wdro_model.objectives.empirical import Empirical, Program, empirical_program
 from wdro_model.objectives.exact import Counterpart
 from wdro_model.objectives.exact.decomposition import groups_of
@@ -28,7 +29,6 @@ from wdro_model.objectives.exact.quadratic_form import (
     hessian_of_quadratic,
     is_positive_semidefinite,
 )
-from wdro_model.objectives.least_thresholds import EmpiricalTails
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.elementary import Ball
 from wdro_model.sets.quadratic_program import Nearby

@@ -26,8 +26,8 @@ from wdro_model.loss.batched import BatchedLoss, FlatLoss
 from wdro_model.loss.expressions import declared, is_ordinary, is_scalable, power_of_two, times
 from wdro_model.loss.structure import analyse
 from wdro_model.model import Memory, Model, RobustModel
+from wdro_model.objectives.cvar_thresholds import at_quantiles
 from wdro_model.objectives.empirical import Program
-from wdro_model.objectives.least_thresholds import at_quantiles
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.warm_highs import WarmHighs
 from wdro_model.uncertainty.joint import JointSamples

@@ -15,11 +15,11 @@ from cvxpy import settings
 from cvxpy.error import SolverError
 
 from wdro_model.model import Model, RobustModel
+from wdro_model.objectives.cvar_thresholds import LeastThresholds, at_quantiles
 from wdro_model.objectives.exact.quadratic_form import smoothed_form_is_convex
 from wdro_model.objectives.integration import Choice, Integration, Scales, Stream
 from wdro_model.objectives.integration.over_workers import OverWorkers
 from wdro_model.objectives.integration.tilted import Gaussian
-from wdro_model.objectives.least_thresholds import LeastThresholds, at_quantiles
 from wdro_model.objectives.scales import (
     adversary_gain,
     calibrate_dual,

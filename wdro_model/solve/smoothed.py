@@ -16,10 +16,10 @@ import numpy as np
 from cvxpy import settings
 
 from wdro_model.model import RobustModel
+from wdro_model.objectives.cvar_thresholds import at_quantiles
 from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, ROBUST, Integration
 from wdro_model.objectives.integration.sampled import whole_blocks
-from wdro_model.objectives.least_thresholds import at_quantiles
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet

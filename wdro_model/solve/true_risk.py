@@ -25,9 +25,9 @@ from wdro_model.loss.structure import analyse
 from wdro_model.model import Feasible, Memory, Model, RobustModel
 from wdro_model.model.declared import Tails
 from wdro_model.objectives import exact
+from wdro_model.objectives.cvar_thresholds import at_quantiles
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.exact import Counterpart, Extremal
-from wdro_model.objectives.least_thresholds import at_quantiles
 from wdro_model.solve.plan import Plan
 from wdro_model.solve.rescale import RescaledModel, Units, rescale_model, units_at
 from wdro_model.solvers import Conic

@@ -217,7 +217,7 @@ class ConditionalSlice(Slice):
         found = self._adapted(dual)
         point = found.point
         if self._cells is None:
-            return replace(point, expected=partial(self._mode_costs, found))
+            return replace(point, expected_costs=partial(self._mode_costs, found))
         other, share = self._cells.evaluate(dual), self._own.mass
         if share == 0.0:
             return other

@@ -18,36 +18,46 @@ from wdro_model.model import Model
 from wdro_model.objectives.empirical import Empirical
 from wdro_model.solvers.objective import Array, Point
 
-SETTLED = 1e-6
-"""Gain of a Newton step in the thresholds, in units of epsilon, below which none is taken."""
-FLAT = 1e-5
-"""Share of the value by which thresholds within reach may still lower it, by the tangents."""
-STRIDE = 4.0
-"""The first step along a line stays within reach; the next are so many times as long."""
-MUCH_LESS = 0.5
-"""Share of the slope that is left at the end of a search along a line."""
-DESCENT, CLOSED = 1e-4, 0.1
-"""Share of the first slope that a step across a kink has to gain, and of FLAT that is left along a
-line at its end."""
-ROUNDING = 1e-9
-"""Relative change of a slope that says nothing about the curvature."""
-LOOKS = 40
-"""Evaluations along a line, after which the search goes on by tangents."""
-EVALUATIONS = 300
-"""Evaluations after which a search ends with what it has; the residual says how far that is."""
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Accuracies of the search for thresholds."""
+
+    gain: float = 1e-6
+    """Gain of a Newton step, in units of epsilon, below which none is taken."""
+    flat: float = 1e-5
+    """Share of the value by which thresholds within reach may still lower it, by the tangents."""
+    stride: float = 4.0
+    """The first step along a line stays within reach; the next are so many times as long."""
+    slope_left: float = 0.5
+    """Share of the slope that is left at the end of a search along a line."""
+    descent: float = 1e-4
+    """Share of the first slope that a step across a kink has to gain."""
+    gain_left: float = 0.1
+    """Share of `flat` that is left to be gained along a line at its end."""
+    rounding: float = 1e-9
+    """Relative change of a slope that says nothing about the curvature."""
+    line_evaluations: int = 40
+    """Evaluations along a line, after which the search goes on by tangents."""
+    evaluations: int = 300
+    """Evaluations after which a search ends with its best point; the residual says how far the
+    minimum may be below."""
 
 
-def at_quantiles(model: Model, x: Array, some: Array | None = None) -> Array:
+TOLERANCES = Tolerances()
+
+
+def at_quantiles(model: Model, x: Array, rows: Array | None = None) -> Array:
     """The decision with the thresholds that are best for the samples themselves.
 
-    some: rows of equal weight in the place of all samples.
+    rows: data of equal weight in place of the samples.
     """
     if model.tails is None:
         return x
     layout, joint = model.loss.layout, model.loss.joint
-    rows, shares = (model.rows, model.shares.probabilities) if some is None else (some, None)
-    losses = model.tails.losses(layout, joint, x, rows)
-    return model.tails.placed(layout, x, model.tails.quantiles(losses, shares))
+    weights = model.shares.probabilities if rows is None else None
+    losses = model.tails.losses(layout, joint, x, model.rows if rows is None else rows)
+    return model.tails.placed(layout, x, model.tails.quantiles(losses, weights))
 
 
 def risk_on(model: Model, x: Array, rows: Array, weights: Array | None = None) -> float:
@@ -56,18 +66,25 @@ def risk_on(model: Model, x: Array, rows: Array, weights: Array | None = None) -
     weights: of the rows, (B,); equal ones by default.
     """
     if model.tails is None:
-        found = model.loss.values(x, rows)
+        losses = model.loss.values(x, rows)
     else:
-        losses = model.tails.losses(model.loss.layout, model.loss.joint, x, rows)
-        found = model.tails.contributions(losses, weights)
-    return float(found.mean() if weights is None else weights @ found)
+        parts = model.tails.losses(model.loss.layout, model.loss.joint, x, rows)
+        losses = model.tails.contributions(parts, weights)
+    return float(losses.mean() if weights is None else weights @ losses)
 
 
-def threshold_places(model: Model) -> Array:
+def threshold_coordinates(model: Model) -> Array:
     """The coordinates of the thresholds in the flat decision."""
     assert model.tails is not None
     slices = model.loss.layout.slices
     return np.concatenate([np.r_[slices[t]] for t in model.tails.thresholds])
+
+
+def without_slope(point: Point, where: Array) -> Point:
+    """The point with no slope in the thresholds, over which it is a minimum."""
+    gradient = np.array(point.gradient)
+    gradient[where] = 0.0
+    return replace(point, gradient=gradient)
 
 
 class EmpiricalTails:
@@ -75,19 +92,17 @@ class EmpiricalTails:
 
     def __init__(self, model: Model) -> None:
         self.model, self.inner = model, Empirical(model)
-        self.where = threshold_places(model)
+        self.where = threshold_coordinates(model)
         self.convex, self.affine = self.inner.convex, False
 
-    def settled(self, x: Array) -> Array:
-        return at_quantiles(self.model, x)
-
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
-        return without(self.inner.evaluate(self.settled(x), dual), self.where)
+        return without_slope(self.inner.evaluate(at_quantiles(self.model, x), dual), self.where)
 
     def estimate(
         self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator
     ) -> Point:
-        return without(self.inner.estimate(self.settled(x), dual, batch, rng), self.where)
+        z = at_quantiles(self.model, x)
+        return without_slope(self.inner.estimate(z, dual, batch, rng), self.where)
 
     def describe(self) -> str:
         return f"{self.inner.describe()}, at the best thresholds"
@@ -96,14 +111,14 @@ class EmpiricalTails:
 class LeastThresholds:
     """A smoothed objective, minimised over the thresholds; all else is that of the objective.
 
-    The search begins where they were best last, moved along with the quantiles of the samples; the
-    curvature that was seen is kept from one decision to the next. How far the minimum may be below
-    is added to the residual of the dual variable, and so to the gap.
+    The search begins at the last best thresholds, moved along with the quantiles of the samples;
+    the curvature is kept from one decision to the next. The bound on how far the minimum may be
+    below is added to the residual of the dual variable, and so to the gap.
     """
 
     def __init__(self, inner: Any, model: Model) -> None:
         self.inner, self.model = inner, model
-        self.where = threshold_places(model)
+        self.where = threshold_coordinates(model)
         self._last: tuple[Array, Array, Array] | None = None
         """Best thresholds, less the quantiles of the samples; inverse curvature; and reach."""
 
@@ -115,24 +130,10 @@ class LeastThresholds:
         return self.inner.minimum
 
     @minimum.setter
-    def minimum(self, found: Any) -> None:
-        self.inner.minimum = found
+    def minimum(self, minimum: Any) -> None:
+        self.inner.minimum = minimum
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
-        return without(self._least(x, dual)[1], self.where)
-
-    def estimate(
-        self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator
-    ) -> Point:
-        z = at_quantiles(self.model, x)
-        return without(self.inner.estimate(z, dual, batch, rng), self.where)
-
-    def settled(self, x: Array, dual: float | None = None) -> Array:
-        """The decision with its best thresholds."""
-        return self._least(x, dual)[0]
-
-    def _least(self, x: Array, dual: float | None) -> tuple[Array, Point]:
-        """The best thresholds and the objective there."""
         tails, layout = self.model.tails, self.model.loss.layout
         assert tails is not None
         losses = tails.losses(layout, self.model.loss.joint, x, self.model.rows)
@@ -144,43 +145,42 @@ class LeastThresholds:
         else:
             first, inverse, reach = self._last[0] + quantiles, *self._last[1:]
 
-        def at(t: Array) -> tuple[Point, Array]:
+        def evaluate(t: Array) -> tuple[Point, Array]:
             point = self.inner.evaluate(tails.placed(layout, x, t), dual)
             return point, np.asarray(point.gradient)[self.where]
 
-        found = minimise_thresholds(at, first, inverse, reach, self.inner.epsilon)
-        self._last = (found.t - quantiles, found.inverse, found.reach)
-        residual = found.point.dual_residual + found.residual
-        return tails.placed(layout, x, found.t), replace(found.point, dual_residual=residual)
+        best = minimise_thresholds(evaluate, first, inverse, reach, self.inner.epsilon)
+        self._last = (best.t - quantiles, best.inverse, best.reach)
+        residual = best.point.dual_residual + best.residual
+        return without_slope(replace(best.point, dual_residual=residual), self.where)
+
+    def estimate(
+        self, x: Array, dual: float | None, batch: Array, rng: np.random.Generator
+    ) -> Point:
+        z = at_quantiles(self.model, x)
+        return without_slope(self.inner.estimate(z, dual, batch, rng), self.where)
 
     def describe(self) -> str:
         return f"{self.inner.describe()}, minimised over the thresholds"
 
 
-def without(point: Point, where: Array) -> Point:
-    """The point with no slope in the thresholds, over which it is a minimum."""
-    gradient = np.array(point.gradient)
-    gradient[where] = 0.0
-    return replace(point, gradient=gradient)
-
-
 @dataclass(frozen=True)
 class ThresholdMinimum:
-    """The thresholds that a search has found to be best."""
+    """The best thresholds of a search."""
 
     t: Array
     point: Point
     inverse: Array
     """The inverse curvature there, (K, K)."""
     reach: Array
-    """How far the minimum may be from thresholds that were looked at, (K,)."""
+    """Distance of the minimum from thresholds that were evaluated, at most, (K,)."""
     residual: float
-    """By how much the value may be above the minimum."""
+    """Bound on the value's excess over the minimum."""
 
 
 @dataclass(frozen=True)
 class Tangent:
-    """The objective at some thresholds, from below of which no other value is."""
+    """The objective at some thresholds; no value is below its tangent."""
 
     t: Array
     point: Point
@@ -188,7 +188,11 @@ class Tangent:
 
 
 def minimise_thresholds(
-    at: Callable[[Array], tuple[Point, Array]], t: Array, inverse: Array, reach: Array, scale: float
+    evaluate: Callable[[Array], tuple[Point, Array]],
+    t: Array,
+    inverse: Array,
+    reach: Array,
+    scale: float,
 ) -> ThresholdMinimum:
     """Minimise a convex function of a few thresholds from its slopes.
 
@@ -201,14 +205,14 @@ def minimise_thresholds(
     tangents: list[Tangent] = []
 
     def look(t: Array) -> Tangent:
-        tangents.append(Tangent(t, *at(t)))
+        tangents.append(Tangent(t, *evaluate(t)))
         return tangents[-1]
 
-    here = look(t)
+    here, at_kink = look(t), False
     while True:
-        flat = FLAT * max(abs(here.point.value), scale)
+        flat = TOLERANCES.flat * max(abs(here.point.value), scale)
         gain = float(here.slope @ inverse @ here.slope) / 2
-        if gain <= SETTLED * scale and np.abs(here.slope) @ reach <= flat:
+        if gain <= TOLERANCES.gain * scale and np.abs(here.slope) @ reach <= flat:
             return ThresholdMinimum(here.t, here.point, inverse, reach, gain)
         step = -inverse @ here.slope
         clipped = np.clip(step, -reach, reach)
@@ -216,20 +220,25 @@ def minimise_thresholds(
             step = clipped
         else:
             step *= float(np.min(reach / np.maximum(np.abs(step), 1e-300)))
-        goes_on = gain > SETTLED * scale and len(tangents) <= EVALUATIONS
-        there = search_line(look, here, step, flat) if goes_on else None
+        goes_on = gain > TOLERANCES.gain * scale and len(tangents) <= TOLERANCES.evaluations
+        # Steps from one side of a kink to the other creep: the next one goes by the tangents.
+        there = search_line(look, here, step, flat) if goes_on and not at_kink else None
         reach = np.maximum(reach, 2 * np.max([np.abs(seen.t - t) for seen in tangents], axis=0))
         if there is None:
             best = min(tangents, key=lambda seen: seen.point.value)
             lowest, bound, shares = minimise_tangents(tangents, best.t, reach)
             residual = best.point.value - bound
-            if residual <= flat or len(tangents) > EVALUATIONS:
+            if residual <= flat or len(tangents) > TOLERANCES.evaluations:
                 gradient = shares @ np.array([seen.point.gradient for seen in tangents])
                 point = replace(best.point, gradient=gradient)
                 return ThresholdMinimum(best.t, point, inverse, reach, abs(residual))
             here, there, goes_on = best, look(lowest), False
+        at_kink = goes_on and abs(there.slope @ step) > TOLERANCES.slope_left * abs(
+            here.slope @ step
+        )
         moved, change = there.t - here.t, there.slope - here.slope
-        if change @ moved > ROUNDING * np.linalg.norm(here.slope) * np.linalg.norm(moved):
+        noise = TOLERANCES.rounding * np.linalg.norm(here.slope) * np.linalg.norm(moved)
+        if change @ moved > noise:
             inverse = update_inverse(inverse, moved, change)
         lower = there.point.value <= here.point.value
         here = there if goes_on or lower else here
@@ -244,16 +253,18 @@ def search_line(
     """
     down = -float(here.slope @ step)
     low, high, share = (0.0, -down), (np.inf, np.inf), 1.0
-    for count in range(LOOKS):
+    for count in range(TOLERANCES.line_evaluations):
         there = look(here.t + share * step)
         along, fall = float(there.slope @ step), here.point.value - there.point.value
-        beyond = along > 0 and fall >= DESCENT * share * down
-        if abs(along) <= MUCH_LESS * down or beyond:
+        beyond = along > 0 and fall >= TOLERANCES.descent * share * down
+        if abs(along) <= TOLERANCES.slope_left * down or beyond:
             return there
         low, high = ((share, along), high) if along < 0 else (low, (share, along))
         if np.isinf(high[0]):
-            share *= STRIDE
-        elif (high[0] - low[0]) * low[1] * high[1] > CLOSED * flat * (low[1] - high[1]):
+            share *= TOLERANCES.stride
+        elif (high[0] - low[0]) * low[1] * high[1] > TOLERANCES.gain_left * flat * (
+            low[1] - high[1]
+        ):
             return None
         else:
             part = low[1] / (low[1] - high[1]) if count % 2 == 0 else 0.5
@@ -264,22 +275,23 @@ def search_line(
 def minimise_tangents(
     tangents: list[Tangent], centre: Array, reach: Array
 ) -> tuple[Array, float, Array]:
-    """Where the maximum of the tangents is least within reach of the centre, and its value.
+    """The minimiser of the maximum of the tangents within reach of the centre, and its value.
 
     The shares of the tangents in that minimum come last: at a kink, their mean is the gradient.
     """
     slopes = np.array([seen.slope for seen in tangents])
     heights = np.array([seen.point.value + seen.slope @ (centre - seen.t) for seen in tangents])
     top = heights.max()
-    found = linprog(
+    program = linprog(
         np.r_[np.zeros(len(centre)), 1.0],
         np.column_stack([slopes * reach, -np.ones(len(slopes))]),
         -heights + top,
         bounds=[*[(-1.0, 1.0)] * len(centre), (None, None)],
     )
-    if found.x is None:
+    if program.x is None:
         return centre, -np.inf, np.eye(len(heights))[heights.argmax()]
-    return centre + reach * found.x[:-1], float(top + found.fun), -found.ineqlin.marginals
+    shares = -program.ineqlin.marginals
+    return centre + reach * program.x[:-1], float(top + program.fun), shares
 
 
 def update_inverse(inverse: Array, step: Array, change: Array) -> Array:
