@@ -5,7 +5,7 @@ The program is vectorised where the loss allows it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,8 @@ BATCH_ENTRIES = 2**24
 """Entries of scenario data that are evaluated at once (128 MiB)."""
 LINEAR = (cp.constraints.Inequality, cp.constraints.Equality, cp.constraints.NonNeg)
 """Constraints that compare entries."""
-COPIES = 300
-"""At most so many copies of a loss are written out, one for each sample."""
+MOST_COPIES = 300
+"""Copies of a loss, one for each sample, that a program has at most."""
 
 
 class Empirical:
@@ -43,19 +43,15 @@ class Empirical:
         self.rows = model.mean_row if self.affine else model.rows
         self.shares = SampleShares.full(1) if self.affine else model.shares
         self.probabilities = model.shares.probabilities
-        """By which the samples of a batch are drawn; None where all are drawn alike."""
+        """Probabilities by which a batch is drawn; None for equal ones."""
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
         return self._mean(x, self.rows, self.shares)
 
     def value(self, x: Array) -> float:
         """The mean loss alone, without its gradient."""
-        step = max(1, BATCH_ENTRIES // max(1, self.rows.shape[1]))
-        total = 0.0
-        for k in range(0, len(self.rows), step):
-            values = self.loss.values(x, self.rows[k : k + step])
-            total += float(self.shares.subset(slice(k, k + step)).array @ values)
-        return total
+        batches = self._batches(self.rows, self.shares)
+        return sum(float(shares @ self.loss.values(x, rows)) for rows, shares in batches)
 
     def fixed_adversary_gradient(self, x: Array) -> Callable[[Array], Array]:
         """Gradients at other decisions: nobody moves the data."""
@@ -68,14 +64,18 @@ class Empirical:
 
     def _mean(self, x: Array, rows: Array, shares: SampleShares) -> Point:
         value, gradient = 0.0, np.zeros(self.loss.dimension)
-        step = max(1, BATCH_ENTRIES // max(1, rows.shape[1]))
-        for start in range(0, len(rows), step):
-            part = rows[start : start + step]
-            weights = shares.subset(slice(start, start + step)).array
+        for part, weights in self._batches(rows, shares):
             values, pullback = self.loss(x, part)
             value += float(weights @ values)
             gradient += pullback(weights)
         return Point(value, gradient)
+
+    def _batches(self, rows: Array, shares: SampleShares) -> Iterator[tuple[Array, Array]]:
+        """Rows and shares of some samples after others."""
+        step = max(1, BATCH_ENTRIES // max(1, rows.shape[1]))
+        for start in range(0, len(rows), step):
+            some = slice(start, start + step)
+            yield rows[some], shares.subset(some).array
 
     def describe(self) -> str:
         if self.affine:
@@ -107,7 +107,7 @@ class Program:
         return Program(times(self.expression, 1.0 / unit), self.constraints)
 
     def is_piecewise_linear(self, constraints: Sequence[Any]) -> bool:
-        """Is it linear but for maxima, with these constraints, so that HiGHS takes integers?"""
+        """True if all is linear but for maxima, so that HiGHS takes it with integers."""
         written = [*self.constraints, *(c for c in constraints if hasattr(c, "args"))]
         linear = all(
             isinstance(c, LINEAR) and all(argument.is_pwl() for argument in c.args) for c in written
@@ -152,7 +152,7 @@ def sum_of_losses(model: RobustModel, count: int) -> Any | None:
     scenarios = model.joint.split(model.joint.matrix)
     if (losses := vectorised(model.expression, scenarios)) is not None:
         return model.shares.expression(losses)
-    if not model.structure.convex_on_samples or count > COPIES:
+    if not model.structure.convex_on_samples or count > MOST_COPIES:
         return None
     copies = [
         substitute(model.expression, {p: rows[k] for p, rows in scenarios.items()})

@@ -28,21 +28,34 @@ from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.samples import SampleShares, one_if_equal
 
-MEASURED = 200
-"""At most so many samples are looked at."""
-ENTRIES = 2**20
-"""Numbers of moved data that exist at once."""
+KAPPA = 0.05
+"""Smoothing relative to the exact margin: 0.05 keeps about 0.94 of it in every dimension."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Effort of the measurements."""
+
+    samples: int = 200
+    """Samples that are looked at, at most."""
+    entries: int = 2**20
+    """Entries of moved data that exist at once."""
+    together: int = 2**17
+    """Entries that are moved to several distances at once, which is faster than one by one."""
+    halvings: int = 60
+    """Halvings of the bracket of the price."""
+
+
+LIMITS = Limits()
 DISTANCES = 2.0 ** (np.arange(-8, 33) / 4)
-"""How far the samples look, in distances of the ball: few may move where others stay."""
-AT_ONCE = 2**17
-"""Numbers that are moved to several distances at once, which takes less time than one by one."""
-HALVINGS = 60
+"""Lengths of moves, in distances of the ball: few samples may move far where others stay."""
 
 
 def adversary_gain(model: RobustModel, x: Array) -> float:
-    """What the budget adds to the mean loss of a decision: to first order, or more where seen."""
+    """The budget's addition to the mean loss of a decision: to first order, or more if a move is
+    seen that gains more."""
     joint, cost = model.joint, model.cost
-    count = max(1, min(MEASURED, ENTRIES // max(1, joint.dimension)))
+    count = max(1, min(LIMITS.samples, LIMITS.entries // max(1, joint.dimension)))
     # The slope of an affine loss is one for all samples, and their mean has the mean room to move.
     some = slice(None, None, -(-joint.size // count))
     rows = model.mean_row if model.affine_in_data else joint.matrix[some]
@@ -51,7 +64,7 @@ def adversary_gain(model: RobustModel, x: Array) -> float:
     slopes[:, cost.frozen] = 0.0
     order, scale = cost.small_moves(joint)
     reach = float((model.radius / scale) ** (1 / order))
-    first = reach * float(np.sqrt(mean(sizes(model, slopes) ** 2)))
+    first = reach * float(np.sqrt(mean(slope_norms(cost, slopes) ** 2)))
     if joint.bounds is not None:
         lower, upper = joint.bounds
         with np.errstate(invalid="ignore"):
@@ -59,18 +72,16 @@ def adversary_gain(model: RobustModel, x: Array) -> float:
         first = min(first, float(mean(np.where(slopes == 0, 0.0, across).sum(axis=1))))
     if model.affine_in_data:
         return first
-    moves = reach * steepest(model, x, rows, slopes, order)
-    return max(first, affordable(*looked(model, x, rows, moves), model.radius, mean))
+    moves = reach * steepest_moves(model, x, rows, slopes, order)
+    return max(first, affordable_gain(*move_gains(model, x, rows, moves), model.radius, mean))
 
 
-def sizes(model: RobustModel, slopes: Array) -> Array:
+def slope_norms(cost: BoundCost, slopes: Array) -> Array:
     """The dual norms of slopes (K, d), Euclidean for a cost without one."""
-    if model.cost.knows("dual_norms"):
-        return model.cost.dual_norms(slopes)
-    return np.linalg.norm(slopes, axis=1)
+    return cost.dual_norms(slopes) if cost.knows("dual_norms") else np.linalg.norm(slopes, axis=1)
 
 
-def steepest(model: RobustModel, x: Array, rows: Array, slopes: Array, order: float) -> Array:
+def steepest_moves(model: RobustModel, x: Array, rows: Array, slopes: Array, order: float) -> Array:
     """The moves (K, d) of length 1 along which the loss rises most; 0 where it is flat all around.
 
     A loss that is flat at a sample has slopes farther out, as a hinge does.
@@ -85,7 +96,8 @@ def steepest(model: RobustModel, x: Array, rows: Array, slopes: Array, order: fl
             flat = np.flatnonzero(~slopes.any(axis=1))
             if not len(flat):
                 break
-            seen = slopes_at(model, x, moved(model, rows[flat], sign * distance * aside[flat]))
+            there = moved_rows(model, rows[flat], sign * distance * aside[flat])
+            seen = slopes_at(model, x, there)
             if seen is not None:
                 slopes[flat] = np.where(model.cost.frozen, 0.0, seen)
     if model.cost.knows("steepest_move"):
@@ -93,17 +105,17 @@ def steepest(model: RobustModel, x: Array, rows: Array, slopes: Array, order: fl
     return slopes / np.maximum(np.linalg.norm(slopes, axis=1), 1e-300)[:, None]
 
 
-def looked(model: RobustModel, x: Array, rows: Array, moves: Array) -> tuple[Array, Array]:
+def move_gains(model: RobustModel, x: Array, rows: Array, moves: Array) -> tuple[Array, Array]:
     """Gains and costs (K, J) of moves at all distances; (0, 0) where there is nothing to gain."""
     here = model.loss.values(x, rows)
     gains, costs = np.zeros((2, len(rows), len(DISTANCES)))
-    several = max(1, AT_ONCE // rows.size)
+    several = max(1, LIMITS.together // rows.size)
     groups = [np.arange(len(DISTANCES))[j : j + several] for j in range(0, len(DISTANCES), several)]
     while groups:
         some = groups.pop(0)
         steps = DISTANCES[some][:, None, None] * moves
         origins = np.broadcast_to(rows, steps.shape).reshape(-1, rows.shape[1])
-        there = moved(model, origins, steps.reshape(origins.shape))
+        there = moved_rows(model, origins, steps.reshape(origins.shape))
         try:
             with np.errstate(all="ignore"):
                 gain = model.loss.values(x, there) - np.tile(here, len(some))
@@ -116,12 +128,14 @@ def looked(model: RobustModel, x: Array, rows: Array, moves: Array) -> tuple[Arr
         better = (gain > 0) & (cost > 0) & np.isfinite(cost)
         if model.joint.bounds is None:
             better &= model.joint.contains(there)
-        for found, values in ((gains, gain), (costs, cost)):
-            found[:, some] = np.where(better, values, 0.0).reshape(len(some), -1).T
+        for table, values in ((gains, gain), (costs, cost)):
+            table[:, some] = np.where(better, values, 0.0).reshape(len(some), -1).T
     return gains, costs
 
 
-def affordable(gains: Array, costs: Array, radius: float, mean: Callable[[Array], Any]) -> float:
+def affordable_gain(
+    gains: Array, costs: Array, radius: float, mean: Callable[[Array], Any]
+) -> float:
     """The largest mean gain at a mean cost of at most the radius, by the price of the budget."""
     low, high = 0.0, float(np.divide(gains, costs, out=np.zeros_like(gains), where=costs > 0).max())
     samples = np.arange(len(gains))
@@ -134,13 +148,13 @@ def affordable(gains: Array, costs: Array, radius: float, mean: Callable[[Array]
     profit, spent = bought(0.0)
     if spent <= radius:
         return profit
-    for _ in range(HALVINGS):
+    for _ in range(LIMITS.halvings):
         price = 0.5 * (low + high)
         low, high = (price, high) if bought(price)[1] > radius else (low, price)
     return high * radius + bought(high)[0]
 
 
-def moved(model: RobustModel, rows: Array, moves: Array) -> Array:
+def moved_rows(model: RobustModel, rows: Array, moves: Array) -> Array:
     """The rows after their moves, clipped to a support that is a box."""
     there = rows + moves
     return there if model.joint.bounds is None else np.clip(there, *model.joint.bounds)
@@ -156,16 +170,7 @@ def slopes_at(model: RobustModel, x: Array, rows: Array) -> Array | None:
     return np.where(np.isfinite(slopes), slopes, 0.0)
 
 
-# ------------------------------
-# Scales of the smoothed objective: sigma, epsilon and a bound on the dual variable
-
-
-KAPPA = 0.05
-"""Smoothing relative to the exact margin: 0.05 keeps about 0.94 of it in every dimension."""
-GRADIENT_SAMPLES = 200
-"""At most so many samples are used to measure the size of the loss's gradient in the data."""
-
-
+# ------------------------------------------------------------------ defaults
 def default_sigma(cost: BoundCost, radius: float, joint: JointSamples) -> float | Array:
     """The reference's standard deviations: E c = radius / 2, shared equally by the coordinates.
 
@@ -179,18 +184,12 @@ def default_sigma(cost: BoundCost, radius: float, joint: JointSamples) -> float 
 
 
 def gradient_size(loss: FlatLoss, joint: JointSamples, cost: BoundCost, x: Array) -> float:
-    """Root mean square over the samples of |grad_xi f(x, xi_k)|, in the dual norm of the cost.
-
-    In the Euclidean norm for costs without one, as their small moves are measured.
-    """
-    every = -(-joint.size // GRADIENT_SAMPLES)
-    size = cost.dual_norms if cost.knows("dual_norms") else np.linalg.norm
-    squares = []
-    some = slice(None, None, every)
-    for row in joint.matrix[some]:
-        slope = loss(x, row[None])[1].in_data(np.ones(1))[0]
-        squares.append(float(size(slope)) ** 2)
-    return float(np.sqrt(joint.shares_of(some).total(np.array(squares))))
+    """Root mean square over the samples of |grad_xi f(x, xi_k)|, in the dual norm of the cost."""
+    some = slice(None, None, -(-joint.size // LIMITS.samples))
+    one = np.ones(1)
+    slopes = [loss(x, row[None])[1].in_data(one)[0] for row in joint.matrix[some]]
+    squares = slope_norms(cost, np.array(slopes)) ** 2
+    return float(np.sqrt(joint.shares_of(some).total(squares)))
 
 
 def default_epsilon(margin: float, cost: BoundCost) -> float:
@@ -200,7 +199,7 @@ def default_epsilon(margin: float, cost: BoundCost) -> float:
 
 
 def typical_dual(gradient: float, radius: float, cost: BoundCost, joint: JointSamples) -> float:
-    """The multiplier that a loss linear in the data would have."""
+    """The multiplier of the budget for a loss that is linear in the data."""
     return cost.typical_price(max(gradient, 1e-12), radius, joint)
 
 
