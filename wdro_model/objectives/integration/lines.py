@@ -43,6 +43,33 @@ extended into it."""
 
 
 @dataclass(frozen=True)
+class Tolerances:
+    """Limits of line quadrature; lengths in deviations, heights of g in logarithm."""
+
+    log_cut: float = 44.0
+    """Intervals whose logarithm lies so far below the top carry no mass."""
+    hidden: float = 3.0
+    """The bound of an accepted panel lies at most so far above the values at its nodes."""
+    levels: int = 48
+    """Rounds of halving; a kink takes all of them."""
+    window_edge: float = 36.0
+    """Outside of a window of equal steps g must be so far below the top."""
+    mode_steps: int = 6
+    """Parabolic steps towards the highest mode."""
+    reach: float = 2.0**20
+    """Deviations within which functions of unknown curvature are scanned more densely."""
+    step: float = 0.36
+    """Step of a window, in standard deviations of the mode: smaller ones give no new digits."""
+    room: float = 1e-3
+    """A mode closer to an end of its interval is integrated by panels."""
+    near: float = 9.0
+    """Points of the scan within so many lengths of the mode end no panels."""
+
+
+LIMITS = Tolerances()
+
+
+@dataclass(frozen=True)
 class Located:
     """Points of several functions, (F,) or (F, m), and H there."""
 
@@ -54,7 +81,7 @@ class Located:
         """g"""
         return self.value - 0.5 * self.t**2
 
-    def of(self, rows: Array) -> Located:
+    def subset(self, rows: Array) -> Located:
         """The points of some of the functions."""
         return self if len(rows) == len(self.t) else Located(self.t[rows], self.value[rows])
 
@@ -71,7 +98,7 @@ class Exponents:
     high: Array
     curvature: str
 
-    def of(self, rows: Array) -> Exponents:
+    def subset(self, rows: Array) -> Exponents:
         """Some of the functions, in order."""
         if len(rows) == len(self.low):
             return self
@@ -81,7 +108,7 @@ class Exponents:
 
         return Exponents(exponent, self.low[rows], self.high[rows], self.curvature)
 
-    def at(self, t: Array) -> Located:
+    def evaluate(self, t: Array) -> Located:
         """H at points (F, ...) of each function in order; +inf for NaN."""
         owner = np.repeat(np.arange(len(t)), t.size // max(1, len(t)))
         values = self.exponent(owner, t.ravel()).reshape(t.shape)
@@ -92,7 +119,7 @@ class Exponents:
         return np.clip(t, self.low[:, None], self.high[:, None])
 
 
-def merged(one: Located, other: Located) -> tuple[Located, Array]:
+def merge_points(one: Located, other: Located) -> tuple[Located, Array]:
     """Points of both in order, and the order."""
     t = np.concatenate([one.t, other.t], axis=1)
     order = np.argsort(t, axis=1)
@@ -107,13 +134,15 @@ def interval_bounds(t: Array, values: Array, curvature: str) -> Array:
     low, high = t[:, :-1], t[:, 1:]
     step = high - low
     chord = np.where(step > 0, np.diff(values, axis=1) / np.where(step > 0, step, 1.0), 0.0)
-    bound = _peak(values[:, :-1], chord, low, low, high)
+    bound = _line_peaks(values[:, :-1], chord, low, low, high)
     if curvature in (CONVEX, "affine"):
         return bound
     before = np.full_like(bound, np.inf)
     after = np.full_like(bound, np.inf)
-    before[:, 1:] = _peak(values[:, 1:-1], chord[:, :-1], low[:, 1:], low[:, 1:], high[:, 1:])
-    after[:, :-1] = _peak(values[:, 1:-1], chord[:, 1:], high[:, :-1], low[:, :-1], high[:, :-1])
+    before[:, 1:] = _line_peaks(values[:, 1:-1], chord[:, :-1], low[:, 1:], low[:, 1:], high[:, 1:])
+    after[:, :-1] = _line_peaks(
+        values[:, 1:-1], chord[:, 1:], high[:, :-1], low[:, :-1], high[:, :-1]
+    )
     # A chord of length zero says nothing about its neighbours.
     before[:, 1:][step[:, :-1] == 0] = np.inf
     after[:, :-1][step[:, 1:] == 0] = np.inf
@@ -124,7 +153,7 @@ def interval_bounds(t: Array, values: Array, curvature: str) -> Array:
     return np.maximum(bound, np.where(np.isfinite(beside), beside, bound))
 
 
-def _peak(value: Array, slope: Array, origin: Array, low: Array, high: Array) -> Array:
+def _line_peaks(value: Array, slope: Array, origin: Array, low: Array, high: Array) -> Array:
     """max over [low, high] of value + slope (t - origin) - t^2/2."""
     s = np.clip(slope, low, high)
     return value + slope * (s - origin) - 0.5 * s * s
@@ -156,11 +185,6 @@ def parabola_bounds(t: Array, values: Array) -> Array:
 # Integrals of exp(g), g(t) = H(t) - t^2/2, over panels that are halved until they are resolved
 
 
-CUT = 44.0
-"""Intervals so far below the top in logarithm carry nothing."""
-HIDDEN = 3.0
-"""How far the bound of an accepted panel may lie above the values at its nodes."""
-LEVELS = 48
 DEGREE = 16
 
 
@@ -214,7 +238,7 @@ def refine(
     done = [(np.zeros(0, dtype=int), np.zeros(0), np.zeros(0))]
     settled = np.full(size, -np.inf)
     most = 4 * len(panels.owner) + 64 * size
-    for level in range(LEVELS):
+    for level in range(LIMITS.levels):
         owner = panels.owner
         if not len(owner):
             break
@@ -230,15 +254,15 @@ def refine(
         log_integral = top + np.log(half * (mass @ WEIGHTS))
         tail = top + np.log(np.abs(mass @ TAIL).max(axis=1))
         bound = interval_bounds(t, values, curvature).max(axis=1)
-        empty = bound + np.maximum(np.log(2 * half), 0.0) < best[owner] - CUT
+        empty = bound + np.maximum(np.log(2 * half), 0.0) < best[owner] - LIMITS.log_cut
         reliable = (tail + np.log(half) < log_integral + np.log(1e-3)) & ~empty
         total = np.logaddexp(settled, log_sum_exp(log_integral[reliable], owner[reliable], size))
         noise = 2e-15 * (np.abs(values).max(axis=1) + 0.5 * (t * t).max(axis=1))
         allowed = np.log(np.maximum(tolerance, noise))
         # At a kink the integral of a gradient is as good as the tail, whatever the panel's length.
         scale = np.maximum(half, 0.1 * np.exp(total - best)[owner])
-        resolved = (tail + np.log(scale) < total[owner] + allowed) & (bound < top + HIDDEN)
-        if level == LEVELS - 1 or len(owner) > most:
+        resolved = (tail + np.log(scale) < total[owner] + allowed) & (bound < top + LIMITS.hidden)
+        if level == LIMITS.levels - 1 or len(owner) > most:
             resolved[:] = True
         keep = resolved & ~empty
         if keep.any():
@@ -247,14 +271,14 @@ def refine(
             settled = np.logaddexp(settled, log_sum_exp(log_integral[keep], owner[keep], size))
         panels = panels.where(~resolved & ~empty).halved()
     owner, t, logs = (np.concatenate(part) for part in zip(*done))
-    return _law(owner, t, logs, size)
+    return _laws_from_nodes(owner, t, logs, size)
 
 
-def _law(owner: Array, t: Array, logs: Array, size: int) -> TiltedLaw:
+def _laws_from_nodes(owner: Array, t: Array, logs: Array, size: int) -> TiltedLaw:
     """The laws from nodes and the logarithms of weight times exp(g)."""
     top = np.full(size, -np.inf)
     np.maximum.at(top, owner, logs)
-    keep = logs > top[owner] - CUT
+    keep = logs > top[owner] - LIMITS.log_cut
     owner, t, logs = owner[keep], t[keep], logs[keep]
     log_mass = log_sum_exp(logs, owner, size)
     weights = np.exp(logs - log_mass[owner])
@@ -265,31 +289,21 @@ def _law(owner: Array, t: Array, logs: Array, size: int) -> TiltedLaw:
 # log E [exp(H(t)); low <= t <= high], t ~ N(0, 1), for many functions H at once
 
 
-EDGE = 36.0
-"""How far below the top g must be outside of a window that is integrated by equal steps."""
-SEARCHES = 6
 DISTANCES = 2.0 ** np.array([0, 2, 4, 6, 8, 10, 12, 17, 24, 34, 48])
 SCAN = np.concatenate([-DISTANCES[::-1], [0.0], DISTANCES])
 DENSER = np.linspace(0.0, 1.0, 66) ** 1.0471
 """Points that are added for functions of unknown curvature; uneven, to keep the ends of panels off
 round numbers, where a loss is likely to have its kinks."""
 SPARE = 8
-"""So many of them to one end of a panel: panels have points of their own."""
-REACH = 2.0**20
-"""They are added within so many deviations."""
-STEP = 0.36
+"""Points of the dense scan for one end of a panel: panels have points of their own."""
 STEPS = np.arange(-24, 25)
 """The window: 24 steps to each side, each 0.36 standard deviations of the mode long."""
 RIM = [0, 8, 40, 48]
 """Points of the window from which bounds beside it are taken."""
 SHIFTS = (0.38, 0.72)
 """Shifts of the window, in steps, that must agree for functions of unknown curvature."""
-ROOM = 1e-3
-"""A mode closer to an end of its interval is not looked at with equal steps."""
 OFFSETS = np.array([1.5, 4.0, 9.0, 20.0, 45.0])
 """Ends of panels to either side of the mode, in lengths over which the density falls by e."""
-NEAR = 9.0
-"""So near to the mode, points of the scan are no ends of panels."""
 
 
 def integrate_lines(
@@ -308,24 +322,24 @@ def integrate_lines(
     lines = Exponents(exponent, low, high, curvature)
     with np.errstate(all="ignore"):
         scan, ends = _scan(lines)
-        diverges = _diverges(lines, scan)
-        mode = _highest(lines, scan)
-        rows, law = _windows(lines, scan, mode, np.flatnonzero(~diverges), tolerance)
+        diverges = _find_divergent(lines, scan)
+        mode = _find_mode(lines, scan)
+        rows, law = _integrate_windows(lines, scan, mode, np.flatnonzero(~diverges), tolerance)
         left = ~diverges
         left[rows] = False
         rest, parts = np.flatnonzero(left), [(rows, law)]
         if diverges.any():
             parts.append((np.flatnonzero(diverges), infinite(int(diverges.sum()))))
         if len(rest):
-            some, seen = lines.of(rest), scan.of(rest)
-            panels = _panels(some, seen, ends[rest], mode.of(rest))
-            best = np.maximum(seen.height.max(axis=1), mode.of(rest).height)
+            some, seen = lines.subset(rest), scan.subset(rest)
+            panels = _first_panels(some, seen, ends[rest], mode.subset(rest))
+            best = np.maximum(seen.height.max(axis=1), mode.subset(rest).height)
             parts.append((rest, refine(some.exponent, panels, best, curvature, tolerance)))
         return united(parts, len(low))
 
 
 def whole_lines(size: int) -> tuple[Array, Array]:
-    """The ends of so many lines without ends."""
+    """The bounds of `size` lines without ends."""
     return np.full(size, -np.inf), np.full(size, np.inf)
 
 
@@ -342,13 +356,13 @@ def lines_within_lines(
         curvature=curvature,
         tolerance=tolerance,
     )
-    found = inner(lines.owner, lines.points[:, 0])
+    across = inner(lines.owner, lines.points[:, 0])
     return TiltedLaw(
         lines.log_mass,
-        lines.owner[found.owner],
-        np.column_stack([lines.points[found.owner, 0], found.points[:, 0]]),
-        lines.weights[found.owner] * found.weights,
-        found.variance,
+        lines.owner[across.owner],
+        np.column_stack([lines.points[across.owner, 0], across.points[:, 0]]),
+        lines.weights[across.owner] * across.weights,
+        across.variance,
     )
 
 
@@ -356,31 +370,33 @@ def lines_within_lines(
 def _scan(lines: Exponents) -> tuple[Located, Array]:
     """Points within the intervals, from end to end; which of them end panels."""
     size = len(lines.low)
-    scan = lines.at(lines.clip(np.tile(SCAN, (size, 1))))
+    scan = lines.evaluate(lines.clip(np.tile(SCAN, (size, 1))))
     ends = np.ones(scan.t.shape, dtype=bool)
     if lines.curvature in RIGOROUS:
         return scan, ends
     # Towards an infinite end as far as the slopes of H can reach.
     slopes = np.abs(np.diff(scan.value, axis=1) / np.diff(scan.t, axis=1))
     steepest = np.where(np.isfinite(slopes), slopes, 0.0).max(axis=1)
-    reach, start = np.clip(1.2 * steepest, 8.0, REACH), np.clip(0.0, lines.low, lines.high)
-    left = np.where(np.isinf(lines.low), start - reach, np.maximum(lines.low, start - REACH))
-    right = np.where(np.isinf(lines.high), start + reach, np.minimum(lines.high, start + REACH))
-    denser = lines.at(lines.clip(left[:, None] + (right - left)[:, None] * DENSER))
+    reach, start = np.clip(1.2 * steepest, 8.0, LIMITS.reach), np.clip(0.0, lines.low, lines.high)
+    left = np.where(np.isinf(lines.low), start - reach, np.maximum(lines.low, start - LIMITS.reach))
+    right = np.where(
+        np.isinf(lines.high), start + reach, np.minimum(lines.high, start + LIMITS.reach)
+    )
+    denser = lines.evaluate(lines.clip(left[:, None] + (right - left)[:, None] * DENSER))
     some = np.broadcast_to(np.arange(len(DENSER)) % SPARE == 0, denser.t.shape)
-    scan, order = merged(scan, denser)
+    scan, order = merge_points(scan, denser)
     return scan, np.take_along_axis(np.concatenate([ends, some], axis=1), order, axis=1)
 
 
-def _diverges(lines: Exponents, scan: Located) -> Array:
-    """Which functions outgrow t^2/2 towards an end that is infinite, or are infinite."""
+def _find_divergent(lines: Exponents, scan: Located) -> Array:
+    """A mask (F,) of functions that outgrow t^2/2 towards an infinite end, or are infinite."""
     g = scan.height
     down, up = np.isinf(lines.low), np.isinf(lines.high)
     rises = (down & (g[:, 0] > g[:, 1])) | (up & (g[:, -1] > g[:, -2]))
     return rises | np.isposinf(g).any(axis=1)
 
 
-def _highest(lines: Exponents, scan: Located) -> Located:
+def _find_mode(lines: Exponents, scan: Located) -> Located:
     """The highest mode near the points of a scan, or an end."""
     rows, last = np.arange(len(scan.t)), scan.t.shape[1] - 1
     best = scan.height.argmax(axis=1)
@@ -390,14 +406,14 @@ def _highest(lines: Exponents, scan: Located) -> Located:
     lower, mode, upper = (
         Located(scan.t[rows, i], scan.value[rows, i]) for i in (below, best, above)
     )
-    for _ in range(SEARCHES):
-        t = np.clip(_vertex(lower, mode, upper), lower.t, upper.t)
-        new = lines.at(np.where(np.isnan(t), mode.t, t))
-        lower, mode, upper = _narrowed(lower, mode, upper, new)
+    for _ in range(LIMITS.mode_steps):
+        t = np.clip(_parabola_top(lower, mode, upper), lower.t, upper.t)
+        new = lines.evaluate(np.where(np.isnan(t), mode.t, t))
+        lower, mode, upper = _narrow_bracket(lower, mode, upper, new)
     return mode
 
 
-def _vertex(low: Located, mode: Located, high: Located) -> Array:
+def _parabola_top(low: Located, mode: Located, high: Located) -> Array:
     """The top of g by a parabola for H through three points, inside the bracket."""
     left = (mode.value - low.value) / (mode.t - low.t)
     right = (high.value - mode.value) / (high.t - mode.t)
@@ -411,7 +427,7 @@ def _vertex(low: Located, mode: Located, high: Located) -> Array:
     return np.where(stuck, aside, t)
 
 
-def _narrowed(
+def _narrow_bracket(
     low: Located, mode: Located, high: Located, new: Located
 ) -> tuple[Located, Located, Located]:
     """The bracket of the highest point, with a new point inside."""
@@ -424,29 +440,29 @@ def _narrowed(
 
 
 # ------------------------------------------------------------------ equal steps
-def _windows(
+def _integrate_windows(
     lines: Exponents, scan: Located, mode: Located, rows: Array, tolerance: float
 ) -> tuple[Array, TiltedLaw]:
-    """Those of the rows that equal steps around the mode integrate well, and their laws."""
+    """The rows that equal steps around the mode integrate well, and their laws."""
     room = np.minimum(mode.t - lines.low, lines.high - mode.t)
-    rows = rows[room[rows] > ROOM]
-    width = _width(lines.of(rows), mode.of(rows), np.minimum(1.0, room[rows]))
-    fits = width * STEP * STEPS[-1] < room[rows]
+    rows = rows[room[rows] > LIMITS.room]
+    width = _mode_width(lines.subset(rows), mode.subset(rows), np.minimum(1.0, room[rows]))
+    fits = width * LIMITS.step * STEPS[-1] < room[rows]
     rows, width = rows[fits], width[fits]
-    some, top = lines.of(rows), mode.of(rows)
-    window = some.at(top.t[:, None] + width[:, None] * (STEP * STEPS))
+    some, top = lines.subset(rows), mode.subset(rows)
+    window = some.evaluate(top.t[:, None] + width[:, None] * (LIMITS.step * STEPS))
     g = window.height
     best = np.maximum(g.max(axis=1), top.height)
     mass = np.exp(g - best[:, None])
     total = mass.sum(axis=1)
     noise = 1e-15 * (np.abs(window.value).max(axis=1) + np.abs(best))
-    good = _resolved(mass, total, np.maximum(tolerance, noise), tolerance)
-    good &= _empty_outside(scan.of(rows), window, best, lines.curvature)
+    good = _is_resolved(mass, total, np.maximum(tolerance, noise), tolerance)
+    good &= _is_empty_outside(scan.subset(rows), window, best, lines.curvature)
     if lines.curvature not in RIGOROUS:
         so_far, allowed = np.flatnonzero(good), np.maximum(10 * tolerance, noise) * total
-        sums = _shifted_sums(some.of(so_far), window.t[so_far], best[so_far])
+        sums = _shifted_sums(some.subset(so_far), window.t[so_far], best[so_far])
         good[so_far] = (np.abs(sums - total[so_far]) <= allowed[so_far]).all(axis=0)
-    log_mass = best + np.log(STEP * width * total) - HALF_LOG_2PI
+    log_mass = best + np.log(LIMITS.step * width * total) - HALF_LOG_2PI
     diverges = np.isposinf(window.value).any(axis=1)
     log_mass[diverges] = np.inf
     good |= diverges
@@ -455,15 +471,15 @@ def _windows(
     return rows[good], TiltedLaw(log_mass[good], owner, window.t[good].reshape(-1, 1), weights)
 
 
-def _width(lines: Exponents, mode: Located, apart: Array) -> Array:
+def _mode_width(lines: Exponents, mode: Located, apart: Array) -> Array:
     """The standard deviation of exp(g) at the mode, from differences so far apart."""
-    beside = lines.at(mode.t[:, None] + apart[:, None] * np.array([-1.0, 1.0])).value
+    beside = lines.evaluate(mode.t[:, None] + apart[:, None] * np.array([-1.0, 1.0])).value
     bend = (beside[:, 0] - 2 * mode.value + beside[:, 1]) / apart**2
     return 1.0 / np.sqrt(np.clip(np.nan_to_num(1.0 - bend, nan=1.0), 1e-12, 1e12))
 
 
-def _resolved(mass: Array, total: Array, allowed: Array, tolerance: float) -> Array:
-    """Which windows are integrated well by their equal steps.
+def _is_resolved(mass: Array, total: Array, allowed: Array, tolerance: float) -> Array:
+    """A mask (F,) of windows that are integrated well by their equal steps.
 
     With steps 4, 2 and 1 the errors of a smooth function fall like e, e^2, e^4; at a kink they
     fall like e, e/4, e/16.
@@ -475,58 +491,62 @@ def _resolved(mass: Array, total: Array, allowed: Array, tolerance: float) -> Ar
     return (error <= allowed) | ((error < 10 * tolerance) & (error < quarter**1.5))
 
 
-def _empty_outside(scan: Located, window: Located, best: Array, curvature: str) -> Array:
-    """For which functions do bounds leave no mass outside of the window?"""
+def _is_empty_outside(scan: Located, window: Located, best: Array, curvature: str) -> Array:
+    """A mask (F,) of functions for which bounds leave no mass outside of the window."""
     first, last = window.t[:, :1], window.t[:, -1:]
     inside = (scan.t >= first) & (scan.t <= last)
     # The farthest point is repeated in their place: beside the window its rim tells the slope.
     far = Located(scan.t[:, -1:], scan.value[:, -1:])
-    around, _ = merged(far.where(inside, scan), Located(window.t[:, RIM], window.value[:, RIM]))
+    around, _ = merge_points(
+        far.where(inside, scan), Located(window.t[:, RIM], window.value[:, RIM])
+    )
     inside = (around.t[:, :-1] >= first) & (around.t[:, 1:] <= last)
     bound = np.where(inside, -np.inf, interval_bounds(around.t, around.value, curvature))
-    open_ = np.flatnonzero(bound.max(axis=1) >= best - EDGE)
+    open_ = np.flatnonzero(bound.max(axis=1) >= best - LIMITS.window_edge)
     if len(open_):
         bound[open_] = np.minimum(
             bound[open_], parabola_bounds(around.t[open_], around.value[open_])
         )
-    return bound.max(axis=1) < best - EDGE
+    return bound.max(axis=1) < best - LIMITS.window_edge
 
 
 def _shifted_sums(lines: Exponents, t: Array, best: Array) -> Array:
     """Sums over windows that are shifted, (shifts, F): only they see a notch between two points."""
     step = t[:, 1:2] - t[:, :1]
-    shifted = (lines.at(lines.clip(t + shift * step)).height for shift in SHIFTS)
+    shifted = (lines.evaluate(lines.clip(t + shift * step)).height for shift in SHIFTS)
     return np.stack([np.exp(height - best[:, None]).sum(axis=1) for height in shifted])
 
 
 # ------------------------------------------------------------------ panels
-def _panels(lines: Exponents, scan: Located, ends: Array, mode: Located) -> Panels:
-    """Where functions may have mass: between ends among the scan and points beside the mode."""
-    length = _length(lines, mode)[:, None]
+def _first_panels(lines: Exponents, scan: Located, ends: Array, mode: Located) -> Panels:
+    """Panels that may hold mass: between ends among the scan and points beside the mode."""
+    length = _decay_length(lines, mode)[:, None]
     middle = mode.t[:, None]
-    beside = lines.at(lines.clip(middle + length * np.r_[-OFFSETS[::-1], 0.0, OFFSETS]))
-    ends = ends & (np.abs(scan.t - middle) >= NEAR * length)
+    beside = lines.evaluate(lines.clip(middle + length * np.r_[-OFFSETS[::-1], 0.0, OFFSETS]))
+    ends = ends & (np.abs(scan.t - middle) >= LIMITS.near * length)
     ends = np.concatenate([ends, np.ones(beside.t.shape, dtype=bool)], axis=1)
-    points, order = merged(scan, beside)
+    points, order = merge_points(scan, beside)
     ends, height = np.take_along_axis(ends, order, axis=1), points.height
     ends[:, 1:-1] |= (height[:, 1:-1] > height[:, :-2]) & (height[:, 1:-1] > height[:, 2:])
     ends[:, [0, -1]] = True
     bound = interval_bounds(points.t, points.value, lines.curvature)
-    keep = bound > height.max(axis=1)[:, None] - CUT
+    keep = bound > height.max(axis=1)[:, None] - LIMITS.log_cut
     # The intervals between two ends make one panel, kept if one of them is.
     row, column = np.nonzero(ends)
     inner = row[:-1] == row[1:]
     row, first, last = row[:-1][inner], column[:-1][inner], column[1:][inner]
     count = np.concatenate([np.zeros((len(keep), 1), dtype=int), keep.cumsum(axis=1)], axis=1)
-    found = Panels(row, points.t[row, first], points.t[row, last])
-    return found.where((count[row, last] > count[row, first]) & (found.high > found.low))
+    panels = Panels(row, points.t[row, first], points.t[row, last])
+    return panels.where((count[row, last] > count[row, first]) & (panels.high > panels.low))
 
 
-def _length(lines: Exponents, mode: Located) -> Array:
+def _decay_length(lines: Exponents, mode: Located) -> Array:
     """The length over which the density falls by about e beside its mode: 1 or less."""
     length = np.ones(len(mode.t))
     for _ in range(3):
-        sides = lines.at(lines.clip(mode.t[:, None] + length[:, None] * np.array([-1.0, 1.0])))
+        sides = lines.evaluate(
+            lines.clip(mode.t[:, None] + length[:, None] * np.array([-1.0, 1.0]))
+        )
         fall = mode.height[:, None] - sides.height
         away = np.abs(sides.t - mode.t[:, None])
         # Slope and curvature of a fall a s + b s^2 are not told apart: the steeper guess is taken.
