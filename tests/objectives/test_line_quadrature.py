@@ -6,7 +6,7 @@ from scipy.special import logsumexp
 
 from wdro_model.objectives.integration.lines import integrate_lines, lines_within_lines, whole_lines
 from wdro_model.objectives.integration.low_rank.laws import gaussian_law, quadratic_law
-from wdro_model.objectives.integration.normal import TiltedLaw, integrate_pieces, united
+from wdro_model.objectives.integration.normal import TiltedLaw, integrate_pieces, join_laws
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(24)
 FUNCTIONS = {
@@ -111,7 +111,7 @@ def test_parts_of_one_function_add_up(rng):
     cut, every = rng.normal(size=5), np.arange(5)
     left = integrate_lines(H, np.full(5, -np.inf), cut, curvature="convex")
     right = integrate_lines(H, cut, np.full(5, np.inf), curvature="convex")
-    found = united([(every, left), (every, right)], 5)
+    found = join_laws([(every, left), (every, right)], 5)
     np.testing.assert_allclose(found.log_mass, whole.log_mass, atol=1e-9)
     np.testing.assert_allclose(
         found.mean(found.points[:, 0]), whole.mean(whole.points[:, 0]), atol=1e-7
@@ -121,6 +121,6 @@ def test_parts_of_one_function_add_up(rng):
 def test_a_part_without_variance_counts_as_points():
     one = TiltedLaw(np.zeros(1), np.zeros(1, int), np.ones((1, 1)), np.ones(1), np.array([2.0]))
     other = TiltedLaw(np.zeros(1), np.zeros(1, int), np.zeros((1, 1)), np.ones(1))
-    both = united([(np.array([1]), one), (np.array([0]), other)], 2)
+    both = join_laws([(np.array([1]), one), (np.array([0]), other)], 2)
     assert both.variance is not None
     np.testing.assert_array_equal(both.mean(both.variance), [0.0, 2.0])

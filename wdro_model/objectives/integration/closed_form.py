@@ -207,14 +207,14 @@ class BoxSlice(FreeSlice):
     _last: tuple[float, BoxIntegral] | None = None
 
     def evaluate(self, dual: float) -> DualPoint:
-        integral, tilt = self._at(dual), self._rule.tilt(self._slope, dual)
+        integral, tilt = self._integrals(dual), self._rule.tilt(self._slope, dual)
         log_mass = integral.log_mass - self._rule.reference_log_mass(self._samples)
         average = self._shares.total
         value = self._value + self._rule.epsilon * (tilt.log_mass + float(average(log_mass)))
         return DualPoint(value, -float(average(integral.cost)), np.nan)
 
     def gradient(self, dual: float) -> Array:
-        return self._gradient_at(self._mean, self._at(dual).move)
+        return self._gradient_at(self._mean, self._integrals(dual).move)
 
     def by_sample(self, duals: Array) -> tuple[Array, Array]:
         """phi_k and the mean cost of each sample, (J, K) twice."""
@@ -223,7 +223,7 @@ class BoxSlice(FreeSlice):
         still = still - rule.epsilon * rule.reference_log_mass(self._samples)
         values, costs = [], []
         for dual in duals:
-            integral, tilt = self._at(float(dual)), rule.tilt(self._slope, float(dual))
+            integral, tilt = self._integrals(float(dual)), rule.tilt(self._slope, float(dual))
             values.append(still + rule.epsilon * (tilt.log_mass + integral.log_mass))
             costs.append(integral.cost)
         return np.stack(values), np.stack(costs)
@@ -234,16 +234,16 @@ class BoxSlice(FreeSlice):
         The loss is affine in the data: so is its gradient, whose mean takes the mean scenario.
         """
         mean = shares.sum(axis=0) @ self._rule.rows[self._samples]
-        moves = [self._integrated(float(dual), share).move for dual, share in zip(duals, shares)]
+        moves = [self._integrate(float(dual), share).move for dual, share in zip(duals, shares)]
         return self._gradient_at(mean, np.sum(moves, axis=0))
 
-    def _at(self, dual: float) -> BoxIntegral:
+    def _integrals(self, dual: float) -> BoxIntegral:
         """The integrals at a dual variable, kept for the next call."""
         if self._last is None or self._last[0] != dual:
-            self._last = (dual, self._integrated(dual, self._shares.array))
+            self._last = (dual, self._integrate(dual, self._shares.array))
         return self._last[1]
 
-    def _integrated(self, dual: float, shares: Array) -> BoxIntegral:
+    def _integrate(self, dual: float, shares: Array) -> BoxIntegral:
         """The integrals, and the mean move of samples with these shares."""
         rule, size = self._rule, len(self._samples)
         frame, tilt = rule.frame, rule.tilt(self._slope, dual)

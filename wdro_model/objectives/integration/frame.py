@@ -183,7 +183,7 @@ class Frame:
     def wall_contacts(
         self, owners: Array, moves: Array, slopes: Array, deviation: Array
     ) -> tuple[Array, Array]:
-        """How densities with these slopes (B, r) fall from the walls that hold them.
+        """The falls of densities with these slopes (B, r) from the walls that hold them.
 
         A slope is a sum of multiples p_i >= 0 of the normals n_i of walls that touch the move: the
         density falls like exp(-sum_i p_i s_i) with the distances s_i. Returned are the matrices
@@ -207,8 +207,8 @@ class Frame:
                 steps[b] = -np.linalg.pinv(walls) @ np.ones(len(walls))
         return matrices, steps
 
-    def inside(self, rows: Array) -> Array:
-        """Which scenarios lie in the supports without coordinate structure."""
+    def is_inside(self, rows: Array) -> Array:
+        """A mask (B,) of scenarios that lie in the supports without coordinate structure."""
         accepted = np.ones(len(rows), dtype=bool)
         for parameter, where in self.coupled:
             block = rows[:, where].reshape(len(rows), *parameter.shape)

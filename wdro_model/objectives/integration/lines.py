@@ -26,9 +26,9 @@ import numpy as np
 from wdro_model.objectives.integration.normal import (
     HALF_LOG_2PI,
     TiltedLaw,
-    infinite,
+    infinite_laws,
+    join_laws,
     log_sum_exp,
-    united,
 )
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array
@@ -329,13 +329,13 @@ def integrate_lines(
         left[rows] = False
         rest, parts = np.flatnonzero(left), [(rows, law)]
         if diverges.any():
-            parts.append((np.flatnonzero(diverges), infinite(int(diverges.sum()))))
+            parts.append((np.flatnonzero(diverges), infinite_laws(int(diverges.sum()))))
         if len(rest):
             some, seen = lines.subset(rest), scan.subset(rest)
             panels = _first_panels(some, seen, ends[rest], mode.subset(rest))
             best = np.maximum(seen.height.max(axis=1), mode.subset(rest).height)
             parts.append((rest, refine(some.exponent, panels, best, curvature, tolerance)))
-        return united(parts, len(low))
+        return join_laws(parts, len(low))
 
 
 def whole_lines(size: int) -> tuple[Array, Array]:

@@ -119,7 +119,7 @@ def log_mass(a: Array, b: Array) -> Array:
 
 @dataclass(frozen=True)
 class NormalInterval:
-    """log mass, mean and variance of N(center, 1) on intervals, entry by entry."""
+    """Log mass, mean and variance of N(center, 1) on intervals, entry by entry."""
 
     log_mass: Array
     mean: Array
@@ -127,7 +127,7 @@ class NormalInterval:
 
 
 def normal_interval(low: Array, high: Array, center: Array | float = 0.0) -> NormalInterval:
-    """On [low, high], both ends of which may be infinite.
+    """Moments on [low, high], both ends of which may be infinite.
 
     The mean is counted from an end of the interval: a center far outside of it would cancel.
     """
@@ -232,7 +232,7 @@ class TiltedLaw:
         return sums.reshape(size, *values.shape[1:])
 
 
-def united(parts: Sequence[tuple[Array, TiltedLaw]], size: int) -> TiltedLaw:
+def join_laws(parts: Sequence[tuple[Array, TiltedLaw]], size: int) -> TiltedLaw:
     """The laws of `size` functions from parts of them, each with the functions its laws are of.
 
     Where several are of one function, on intervals of their own, their masses add up.
@@ -260,7 +260,7 @@ def united(parts: Sequence[tuple[Array, TiltedLaw]], size: int) -> TiltedLaw:
     )
 
 
-def infinite(size: int, rank: int = 1) -> TiltedLaw:
+def infinite_laws(size: int, rank: int = 1) -> TiltedLaw:
     """Laws that have no mass to normalise by."""
     nothing = np.zeros(0)
     return TiltedLaw(np.full(size, np.inf), nothing.astype(int), np.zeros((0, rank)), nothing)
@@ -305,7 +305,7 @@ def integrate_segments(
 
 
 def _carries_mass(top: Array, low: Array, high: Array, whole: Array) -> Array:
-    """Which intervals [low, high] matter to the sum of exp(top) P(t in it) over a whole, (K, P).
+    """A mask (K, P) of intervals that matter to the sum of exp(top) P(t in it) over a whole.
 
     With u the distance of the interval from 0 and h its length, its probability lies between
     exp(-u^2/2 - 2.5) min(h, 1/(1 + u)) and exp(-u^2/2).

@@ -99,7 +99,7 @@ class EuclideanMixture(Integration):
 
 
 @dataclass(frozen=True)
-class Mixed:
+class NodeWeights:
     """The mixture at one dual variable."""
 
     rate: float
@@ -150,16 +150,16 @@ class EuclideanSlice(Slice):
     def __init__(self, rule: EuclideanMixture, inner: SampleSlice, shares: SampleShares) -> None:
         self._rule, self._inner, self._shares = rule, inner, shares
         self._panels: dict[tuple[int, int], Panel] = {}
-        self._last: tuple[float, Mixed | None] | None = None
+        self._last: tuple[float, NodeWeights | None] | None = None
 
     def evaluate(self, dual: float) -> DualPoint:
-        mixed, eps = self._mixed(dual), self._rule.epsilon
-        if mixed is None:
+        mix, eps = self._weights_at(dual), self._rule.epsilon
+        if mix is None:
             return INFINITE
-        length = (mixed.shares * (2.0 * mixed.nodes[:, None] / mixed.rate) * mixed.costs).sum(0)
-        square = (mixed.shares * mixed.costs).sum(axis=0)
+        length = (mix.shares * (2.0 * mix.nodes[:, None] / mix.rate) * mix.costs).sum(0)
+        square = (mix.shares * mix.costs).sum(axis=0)
         spread = np.maximum(square - length**2, 0.0)
-        log_mass, cost, bend = map(self._average, (mixed.log_mass, length, spread))
+        log_mass, cost, bend = map(self._average, (mix.log_mass, length, spread))
         return DualPoint(eps * log_mass, -cost, bend / eps)
 
     def _average(self, values: Array) -> float:
@@ -167,25 +167,25 @@ class EuclideanSlice(Slice):
         return float(values[0] if len(values) == 1 else self._shares.total(values))
 
     def gradient(self, dual: float) -> Array:
-        mixed = self._mixed(dual)
-        if mixed is None:
+        mix = self._weights_at(dual)
+        if mix is None:
             raise infinite_gradient()
-        used = mixed.shares.max(axis=1) > LIMITS.least_share
-        shares = mixed.shares[used]
+        used = mix.shares.max(axis=1) > LIMITS.least_share
+        shares = mix.shares[used]
         if shares.shape[1] > 1:
             shares = self._shares.multiple(shares.T).T
-        duals = self._rule.epsilon * mixed.nodes[used]
+        duals = self._rule.epsilon * mix.nodes[used]
         return self._inner.mixed_gradient(duals, shares / shares.sum())
 
     # -------------------------------------------------------------- the sum over the nodes
-    def _mixed(self, dual: float) -> Mixed | None:
+    def _weights_at(self, dual: float) -> NodeWeights | None:
         """The mixture at a dual variable; None where the loss outgrows the cost."""
         if self._last is None or self._last[0] != dual:
             rate = max(dual / self._rule.epsilon, LIMITS.least_cost / self._rule.unit)
-            self._last = (dual, self._summed(rate))
+            self._last = (dual, self._sum_panels(rate))
         return self._last[1]
 
-    def _summed(self, rate: float) -> Mixed | None:
+    def _sum_panels(self, rate: float) -> NodeWeights | None:
         """The sum over panels that are halved until every sample is resolved."""
         panels = self._scan(rate)
         while True:
@@ -205,11 +205,11 @@ class EuclideanSlice(Slice):
                 shares = (WEIGHTS[:, None] * density / total).reshape(-1, len(total))
                 nodes = np.exp(np.concatenate([panel.nodes for panel in panels]))
                 costs = np.concatenate([panel.costs for panel in panels])
-                return Mixed(rate, nodes, costs, shares, top + np.log(total))
+                return NodeWeights(rate, nodes, costs, shares, top + np.log(total))
             # A panel that has no mass and no neighbour with mass is left out from here on.
             keep = (logs.max(axis=1) > top - 2 * LIMITS.log_cut).any(axis=1) | rough
             split = [
-                [self._panel(*half) for half in panel.halves] if halved else [panel]
+                [self._integrate_panel(*half) for half in panel.halves] if halved else [panel]
                 for panel, halved, kept in zip(panels, rough, keep)
                 if kept
             ]
@@ -219,7 +219,7 @@ class EuclideanSlice(Slice):
         """Panels of log u from where all samples have little mass to where they have little."""
         ends = (2 * np.log(rate) - np.log(6.0), -2 * np.log(self._rule.unit))
         low, high = (int(np.floor(end / LIMITS.widest)) for end in (min(ends), max(ends)))
-        panels = [self._panel(0, i) for i in range(low, high + 1)]
+        panels = [self._integrate_panel(0, i) for i in range(low, high + 1)]
         for _ in range(LIMITS.most_panels):
             tops = [panel.exponents(rate).max(axis=0) for panel in panels]
             best = np.max(tops, axis=0)
@@ -227,12 +227,12 @@ class EuclideanSlice(Slice):
             if not (left or right) or np.isposinf(best).any():
                 break
             if left:
-                panels.insert(0, self._panel(0, panels[0].index - 1))
+                panels.insert(0, self._integrate_panel(0, panels[0].index - 1))
             if right:
-                panels.append(self._panel(0, panels[-1].index + 1))
+                panels.append(self._integrate_panel(0, panels[-1].index + 1))
         return panels
 
-    def _panel(self, level: int, index: int) -> Panel:
+    def _integrate_panel(self, level: int, index: int) -> Panel:
         """A panel of width widest/2^level, computed once."""
         key = (level, index)
         if key not in self._panels:
@@ -245,7 +245,7 @@ class EuclideanSlice(Slice):
 
 
 def rough_panels(error: Array, mass: Array, width: Array) -> Array:
-    """Which panels are to be halved: unresolved ones, and wide ones beside narrow ones with mass.
+    """A mask of panels to be halved: unresolved ones, and wide ones beside narrow ones with mass.
 
     A peak at the end of a panel may lie in the next one, whose nodes are too far off to see it.
     """

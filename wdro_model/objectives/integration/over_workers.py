@@ -25,9 +25,9 @@ from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.samples import SampleShares
 
 Build = Callable[[RobustModel], Integration]
-MOST_KEPT = 32
+MOST_BLOCKS = 32
 """Blocks whose integrals a worker keeps ready."""
-READY: OrderedDict[tuple[str, int], Ready] = OrderedDict()
+BLOCKS: OrderedDict[tuple[str, int], BlockIntegral] = OrderedDict()
 """On a worker: the integrals of its blocks, those used last at the end."""
 
 
@@ -38,135 +38,128 @@ class OverWorkers(Integration):
         self._here = build(model.on_samples(np.arange(min(model.size, 2))))
         self.name, self.start = self._here.name, self._here.start
         self._client = client
-        self._blocks, which = model.joint.on_workers(client)
-        self._sizes = np.array([len(samples) for samples in which])
+        self._blocks, samples = model.joint.on_workers(client)
+        self._sizes = np.array([len(one) for one in samples])
         self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
-        self._place = np.argsort(np.concatenate(which))
-        """Where each sample is, counted through the blocks."""
+        self._place = np.argsort(np.concatenate(samples))
+        """The place of each sample, counted through the blocks."""
         p = model.joint.probabilities
-        self._weights: list[Any] = [None] * len(which)
+        self._weights: list[Any] = [None] * len(samples)
         """The probabilities of the samples of each block, on its worker."""
         if p is not None:
-            self._weights = [client.submit(np.array, p[one], pure=False) for one in which]
+            self._weights = [client.submit(np.array, p[one], pure=False) for one in samples]
         recipe = dumped((without_data(model), build), model)
         self._recipe = client.submit(bytes, recipe, pure=False)
 
     def slice(
         self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
     ) -> Slice:
-        """Over all samples, or over those of a batch, which are looked up in their blocks."""
+        """The slice over all samples, or over a batch, which is looked up in the blocks."""
         if shares is None and len(samples) == self._starts[-1]:
-            return SliceOverWorkers(self, x, [Asked() for _ in self._sizes])
-        places, chosen = self._place[samples], []
+            return SliceOverWorkers(self, x, [BlockSamples() for _ in self._sizes])
+        places, parts = self._place[samples], []
         owner = np.searchsorted(self._starts, places, side="right") - 1
         for b, start in enumerate(self._starts[:-1]):
             mine = np.flatnonzero(owner == b)
             own = None if shares is None else shares.subset(mine)
-            chosen.append(Asked(places[mine] - start, own))
-        return SliceOverWorkers(self, x, chosen)
+            parts.append(BlockSamples(places[mine] - start, own))
+        return SliceOverWorkers(self, x, parts)
 
-    def ask(self, what: str, x: Array, chosen: list[Asked], dual: float) -> list[Any]:
-        """The answers of all blocks that have samples, each with what its samples count."""
-        blocks = zip(self._blocks, self._weights, chosen)
+    def mean(self, quantity: str, x: Array, parts: list[BlockSamples], dual: float) -> Array:
+        """The mean over the samples of all blocks of a quantity, "point" or "gradient"."""
+        blocks = zip(self._blocks, self._weights, parts)
         futures = [
             self._client.submit(
-                answer, what, self._recipe, block, weights, b, x, asked, dual, pure=False
+                block_mean, quantity, self._recipe, block, weights, b, x, part, dual, pure=False
             )
-            for b, (block, weights, asked) in enumerate(blocks)
-            if asked.rows is None or len(asked.rows)
+            for b, (block, weights, part) in enumerate(blocks)
+            if part.rows is None or len(part.rows)
         ]
-        return list(self._client.gather(futures))
+        means = self._client.gather(futures)
+        total = sum(mass for mass, _ in means)
+        return np.asarray(sum(mass * np.asarray(value) for mass, value in means) / total)
 
     def describe(self) -> str:
         return f"{self._here.describe()}, in {len(self._sizes)} blocks on the workers of a cluster"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Which samples of a block a slice is over."""
+class BlockSamples:
+    """The samples of a block that a slice is over."""
 
     rows: Array | None = None
-    """None for all."""
+    """Indices in the block; None for all."""
     shares: SampleShares | None = None
-    """What they count in the mean; as their probabilities are for None."""
+    """Their weights in the mean; None for their probabilities."""
 
 
 class SliceOverWorkers(Slice):
     """l -> mean_k phi_k(x, l), summed up over the blocks in their order."""
 
-    def __init__(self, rule: OverWorkers, x: Array, chosen: list[Asked]) -> None:
-        self._rule, self._x, self._chosen = rule, np.array(x), chosen
+    def __init__(self, rule: OverWorkers, x: Array, parts: list[BlockSamples]) -> None:
+        self._rule, self._x, self._parts = rule, np.array(x), parts
 
     def evaluate(self, dual: float) -> DualPoint:
-        value, slope, curvature = map(float, self._mean("at", dual))
-        return DualPoint(value, slope, curvature)
+        value, slope, curvature = self._rule.mean("point", self._x, self._parts, dual)
+        return DualPoint(float(value), float(slope), float(curvature))
 
     def gradient(self, dual: float) -> Array:
-        return self._mean("gradient", dual)
-
-    def _mean(self, what: str, dual: float) -> Array:
-        answers = self._rule.ask(what, self._x, self._chosen, dual)
-        total = sum(count for count, _ in answers)
-        return np.asarray(sum(count * np.asarray(found) for count, found in answers) / total)
+        return self._rule.mean("gradient", self._x, self._parts, dual)
 
 
-class Ready:
-    """The integrals over one block, and the slice that was asked for last."""
+# ------------------------------------------------------------------ on a worker
+class BlockIntegral:
+    """The integrals over one block, and the last slice of it."""
 
     def __init__(self, rule: Integration, size: int, weights: Array | None) -> None:
         self.rule, self.size, self.weights = rule, size, weights
         self._key: tuple[bytes, bytes] | None = None
         self._slice: Slice | None = None
 
-    def slice(self, x: Array, asked: Asked) -> Slice:
-        key = (x.tobytes(), b"" if asked.rows is None else asked.rows.tobytes())
-        if self._slice is None or key != self._key or asked.shares is not None:
-            samples = np.arange(self.size) if asked.rows is None else asked.rows
-            shares = None if asked.shares is None else asked.shares.normalized()
+    def slice(self, x: Array, part: BlockSamples) -> Slice:
+        """The slice over some samples; the last one serves again at the same decision."""
+        key = (x.tobytes(), b"" if part.rows is None else part.rows.tobytes())
+        if self._slice is None or key != self._key or part.shares is not None:
+            samples = np.arange(self.size) if part.rows is None else part.rows
+            shares = None if part.shares is None else part.shares.normalized()
             self._slice, self._key = self.rule.slice(x, samples, Stream(seed=0), shares), key
         return self._slice
 
-    def count(self, asked: Asked) -> float:
-        """What the samples count beside those of other blocks: their number, or probability."""
-        if asked.shares is not None:
-            return asked.shares.mass
+    def mass(self, part: BlockSamples) -> float:
+        """The weight of some samples beside those of other blocks: number or probability."""
+        if part.shares is not None:
+            return part.shares.mass
         if self.weights is not None:
-            return float((self.weights if asked.rows is None else self.weights[asked.rows]).sum())
-        return self.size if asked.rows is None else len(asked.rows)
+            return float((self.weights if part.rows is None else self.weights[part.rows]).sum())
+        return self.size if part.rows is None else len(part.rows)
 
 
-def answer(
-    what: str,
+def block_mean(
+    quantity: str,
     recipe: bytes,
     block: Array,
     weights: Array | None,
     number: int,
     x: Array,
-    asked: Asked,
+    part: BlockSamples,
     dual: float,
 ) -> tuple[float, Any]:
-    """On a worker: what the samples count, and what is asked of their mean."""
-    ready = _ready(recipe, block, weights, number)
-    found, count = ready.slice(x, asked), ready.count(asked)
-    if what == "gradient":
-        return count, found.gradient(dual)
-    point = found.evaluate(dual)
-    return count, (point.value, point.slope, point.curvature)
-
-
-def _ready(recipe: bytes, block: Array, weights: Array | None, number: int) -> Ready:
+    """The mass of some samples of a block, and the mean of a quantity over them."""
     key = (str(hash(recipe)), number)
-    found = READY.pop(key, None)
-    if found is None:
+    integral = BLOCKS.pop(key, None)
+    if integral is None:
         model, build = _Unpickler(io.BytesIO(recipe)).load()
         own = None if weights is None else weights / weights.sum()
-        found = Ready(
-            build(with_data(model, np.ascontiguousarray(block), own)), len(block), weights
-        )
-    READY[key] = found
-    while len(READY) > MOST_KEPT:
-        READY.popitem(last=False)
-    return found
+        rule = build(with_data(model, np.ascontiguousarray(block), own))
+        integral = BlockIntegral(rule, len(block), weights)
+    BLOCKS[key] = integral
+    while len(BLOCKS) > MOST_BLOCKS:
+        BLOCKS.popitem(last=False)
+    inner, mass = integral.slice(x, part), integral.mass(part)
+    if quantity == "gradient":
+        return mass, inner.gradient(dual)
+    point = inner.evaluate(dual)
+    return mass, (point.value, point.slope, point.curvature)
 
 
 # ------------------------------------------------------------------ models that travel

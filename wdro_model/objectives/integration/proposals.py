@@ -447,7 +447,7 @@ class Rejection:
         """Moves of sample k into the support; with `priced`, at a finite cost."""
         owners = np.full(len(moves), k)
         rows = self.frame.rows(owners, moves)
-        good = self.frame.inside(rows)
+        good = self.frame.is_inside(rows)
         if priced and self.may_forbid:
             origins = self.frame.joint.matrix[owners[good]]
             good[good] = np.isfinite(self.cost(origins, rows[good]))

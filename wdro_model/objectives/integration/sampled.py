@@ -88,7 +88,7 @@ class SampledIntegration(Integration, ABC):
     ) -> Slice:
         return SampledSlice(self, x, samples, stream, shares or self.joint.shares_of(samples))
 
-    def stored(self, stream: Stream) -> Draws | None:
+    def stored_draws(self, stream: Stream) -> Draws | None:
         """All draws of a stage, kept between calls; None when they are too large to keep."""
         if self.joint.size * self.draws * self.joint.dimension > STORED_ENTRIES:
             return None
@@ -111,7 +111,7 @@ class SampledSlice(Slice):
     ) -> None:
         self._rule, self._x, self._shares = rule, x, shares
         self._samples, self._stream = samples, stream
-        self._whole = rule.stored(stream) if len(samples) == rule.joint.size else None
+        self._whole = rule.stored_draws(stream) if len(samples) == rule.joint.size else None
         step = max(1, CHUNK_ENTRIES // (rule.draws * max(1, rule.joint.dimension)))
         step = len(samples) if self._whole is not None else step
         self._chunks = [samples[i : i + step] for i in range(0, len(samples), step)]
@@ -295,14 +295,14 @@ def block_variance(weights: Array) -> Array:
     by chance: no more is believed to be gained over independent draws than a factor.
     """
     count = weights.shape[1]
-    alone = _spread_of_sums(weights, np.arange(count))
+    alone = _variance_of_sums(weights, np.arange(count))
     starts = np.arange(0, count, block_size(count))
     if len(starts) < LIMITS.fewest_blocks:
         return alone
-    return np.maximum(_spread_of_sums(weights, starts), alone / LIMITS.most_gain**2)
+    return np.maximum(_variance_of_sums(weights, starts), alone / LIMITS.most_gain**2)
 
 
-def _spread_of_sums(weights: Array, starts: Array) -> Array:
+def _variance_of_sums(weights: Array, starts: Array) -> Array:
     """sum_r (W_r - n_r/S)^2 R/(R - 1) for the blocks that begin at `starts`, (K,)."""
     sums = np.add.reduceat(weights, starts, axis=1)
     expected = np.diff(np.append(starts, weights.shape[1])) / weights.shape[1]

@@ -59,7 +59,7 @@ class PieceLines:
     gradients: Array
     """In the data, (J, d)."""
 
-    def at(self, rows: Array) -> Array:
+    def values(self, rows: Array) -> Array:
         """f_j at the rows (B, d): (B, J)."""
         return self.constants + rows @ self.gradients.T
 
@@ -83,7 +83,7 @@ def piece_mixture(
     bounds = frame.bounds(samples)
     shape = (1 if bounds is None else len(samples), frame.dimension)
     deviation = np.broadcast_to(np.sqrt(variance), shape)
-    at_samples = lines.at(frame.joint.matrix[samples])
+    at_samples = lines.values(frame.joint.matrix[samples])
     components, masses = [], []
     for j, slope in enumerate(lines.slopes):
         center = np.broadcast_to(variance * slope / epsilon, shape)
@@ -152,7 +152,7 @@ class Tilt(Target):
         self, owners: Array, moves: Array, slopes: bool = True, exact: bool = False
     ) -> tuple[Array, Array]:
         rows = self.frame.rows(owners, moves)
-        good = self.frame.inside(rows)
+        good = self.frame.is_inside(rows)
         values, raw = probe(self.loss, self.x, rows, good, slopes)
         base, fall = self._without_loss(owners, moves, rows, slopes, exact)
         values = values / self.epsilon + base
@@ -378,7 +378,7 @@ def tangents(loss: FlatLoss, x: Array, frame: Frame) -> PieceLines | None:
     owners, moves = np.repeat(few, len(steps)), np.tile(steps, (len(few), 1))
     bounds = frame.bounds(owners)
     rows = frame.rows(owners, moves if bounds is None else np.clip(moves, *bounds))
-    values, raw = probe(loss, x, rows, frame.inside(rows), slopes=True)
+    values, raw = probe(loss, x, rows, frame.is_inside(rows), slopes=True)
     good = np.isfinite(values)
     values, raw, rows = values[good], raw[good], rows[good]
     slopes = frame.pulled(raw)

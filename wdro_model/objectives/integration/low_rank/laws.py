@@ -29,9 +29,9 @@ from wdro_model.objectives.integration.normal import (
     HALF_LOG_2PI,
     TiltedLaw,
     integrate_pieces,
+    join_laws,
     log_sum_exp,
     normal_interval,
-    united,
 )
 from wdro_model.solvers.objective import Array
 
@@ -96,7 +96,7 @@ def quadratic_law(c: Array, b: Array, bend: Array, low: Array, high: Array) -> T
         return c[who] + t * (b[who] + 0.5 * bend[who] * t)
 
     found = integrate_lines(exponent, low[rest], high[rest], curvature="convex")
-    return united([(rows, law), (rest, found)], len(c))
+    return join_laws([(rows, law), (rest, found)], len(c))
 
 
 def sigma_points(rank: int) -> tuple[Array, Array]:
@@ -205,7 +205,7 @@ def plane_law(outer: Outer, u: Array, L: Array) -> TiltedLaw:
     if left.any():
         rest = np.flatnonzero(left)
         parts.append((rest, lines_law(outer, u, target.L, rest)))
-    return united(parts, size)
+    return join_laws(parts, size)
 
 
 def lines_law(outer: Outer, u: Array, L: Array, samples: Array) -> TiltedLaw:
@@ -222,7 +222,7 @@ def lines_law(outer: Outer, u: Array, L: Array, samples: Array) -> TiltedLaw:
                 line, *whole_lines(len(who)), curvature=curvature, tolerance=INNER
             )
             parts.append((start + np.arange(len(who)), law))
-        return united(parts, len(owner))
+        return join_laws(parts, len(owner))
 
     return lines_within_lines(inner, len(samples), curvature, PLANE)
 
@@ -328,4 +328,4 @@ def piece_plane_law(a: Array, b: Array) -> TiltedLaw:
             return integrate_pieces(a[owner] + b[owner, :, 0] * s[:, None], b[owner, :, 1])
 
         parts.append((several, lines_within_lines(inner, len(a), CONVEX, PLANE)))
-    return united(parts, size)
+    return join_laws(parts, size)

@@ -49,7 +49,7 @@ from wdro_model.objectives.integration.low_rank.table import (
     compact,
     projection,
 )
-from wdro_model.objectives.integration.normal import TiltedLaw, united
+from wdro_model.objectives.integration.normal import TiltedLaw, join_laws
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.samples import SampleShares
 
@@ -361,4 +361,4 @@ def law_at_places(outer: Outer, places: Array, L: Array) -> TiltedLaw:
         block = np.arange(start, min(start + PLACE_BLOCK, len(places)))
         moved = L[block] if len(L) > 1 else L
         parts.append((block, tilted_law(outer, places[block], moved)))
-    return united(parts, len(places))
+    return join_laws(parts, len(places))

@@ -38,8 +38,8 @@ from wdro_model.objectives.integration.low_rank.slice import LowRank
 from wdro_model.objectives.integration.normal import (
     TiltedLaw,
     integrate_segments,
+    join_laws,
     log_mass,
-    united,
 )
 from wdro_model.objectives.integration.separable.terms import (
     PIECEWISE,
@@ -281,7 +281,7 @@ class SeparableSlice(SampleSlice):
         sides = along.sides(None if rule.squared else rule.rates(lines, dual))
         law = law_of(along, sides)
         side = None if sides.side is None else sides.side[law.owner]
-        return TiltedTerms(along, united([(sides.rows, law)], along.low.size), side)
+        return TiltedTerms(along, join_laws([(sides.rows, law)], along.low.size), side)
 
     def _segment_law(self, along: Along, sides: Sides) -> TiltedLaw:
         """Piecewise affine lines, in closed form between their kinks."""
