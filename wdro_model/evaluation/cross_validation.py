@@ -20,6 +20,7 @@ from wdro_model.errors import blaming, unknown_name
 from wdro_model.evaluation.attempts import FAILED, warm_arguments, was_interrupted
 from wdro_model.evaluation.statistics import (
     TAIL,
+    Outcome,
     conditional_value_at_risk,
     mean_of,
     outcome_of,
@@ -266,20 +267,29 @@ class RadiusTask:
             fitted.solve(**arguments)
             solution = fitted.solution
             assert solution is not None
-            losses = self._losses(solution, fold)
-        except Exception as error:
-            return _failure(error)
+            outcome = self._outcome(solution, fold)
+        except Exception as cause:
+            return _failure(cause)
         if was_interrupted(solution):
             raise KeyboardInterrupt
-        given = self._probabilities(fold)
-        score = _score(self.metric, losses, given)
+        # Small is good: the values of an objective that is maximised are turned.
+        costs = fitted._model.sign * (outcome.scores if self.metric == "risk" else outcome.losses)
+        score = _score(self.metric, costs, outcome.probabilities)
         if not np.isfinite(score):
             return Trial(solution.status, f"the metric {metric_name(self.metric)} is {score}")
-        spread = np.nan
+        error = np.nan
         if isinstance(self.metric, str):
-            spread = ERRORS[self.metric](losses, probabilities=given)
+            error = ERRORS[self.metric](costs, probabilities=outcome.probabilities)
         promise = fitted._model.sign * solution.value
-        return Trial(solution.status, "", score, spread, promise, solution.method)
+        return Trial(solution.status, "", score, error, promise, solution.method)
+
+    def _outcome(self, solution: Solution, fold: Fold | None) -> Outcome:
+        """The losses of a decision on the samples held out, or on the user's scenarios."""
+        model, scenarios = self.problem._model, self.scenarios
+        x = model.feasible.layout.join(solution.everything)
+        if fold is not None and isinstance(model, RobustModel):
+            model, scenarios = replace(model, joint=model.joint.take(fold.test)), None
+        return outcome_of(model, x, scenarios)
 
     def fold_probabilities(self) -> np.ndarray | None:
         """The probability of each fold's held-out samples; None where all count the same."""
@@ -287,26 +297,6 @@ class RadiusTask:
         if known is None or any(fold is None for fold in self.folds):
             return None
         return np.array([known[fold.test].sum() for fold in self.folds if fold is not None])
-
-    def _probabilities(self, fold: Fold | None) -> np.ndarray | None:
-        """Probabilities of the samples of a fold that judge; None where they are equal."""
-        model = self.problem._model
-        if fold is None or not isinstance(model, RobustModel):
-            return None
-        return model.joint.take(fold.test).probabilities
-
-    def _losses(self, solution: Solution, fold: Fold | None) -> np.ndarray:
-        """The losses of a decision on what was held out, or on the user's scenarios.
-
-        Small is good: they are minus the values of an objective that is maximised. For the risk,
-        the contribution of each scenario.
-        """
-        model, scenarios = self.problem._model, self.scenarios
-        x = model.feasible.layout.join(solution.everything)
-        if fold is not None and isinstance(model, RobustModel):
-            model, scenarios = replace(model, joint=model.joint.take(fold.test)), None
-        outcome = outcome_of(model, x, scenarios)
-        return model.sign * (outcome.scores if self.metric == "risk" else outcome.losses)
 
 
 def _failure(error: Exception) -> Trial:

@@ -19,7 +19,7 @@ import numpy as np
 from wdro_model.display.figures import colours_of_methods, embedded_png, scenario_colour
 from wdro_model.display.tables import Column, html_table
 from wdro_model.evaluation.radius_pictures import most_changing
-from wdro_model.evaluation.statistics import outcome_of, quantiles
+from wdro_model.evaluation.statistics import METHOD, SCENARIOS, outcome_of, quantiles
 from wdro_model.evaluation.worst_case import find_worst_case
 from wdro_model.model import RobustModel
 from wdro_model.sets.graphs import EdgeSet
@@ -330,8 +330,8 @@ def embedded(data: Mapping[str, Any]) -> str:
 
 
 NOW = (
-    Column("method", "The method, or the label it was given.", word=True),
-    Column("scenarios", "The data that the decision is judged on.", word=True),
+    METHOD,
+    SCENARIOS,
     Column("promise", "The optimal value of the method at this radius."),
     Column("mean", "The mean loss."),
     Column("error", "Standard error of the mean."),

@@ -156,7 +156,7 @@ def radius_for(
     """A radius for a problem with a stated guarantee.
 
     The radius of the problem's own ball is not used, its cost is kept. Nothing is solved at the
-    radius that is found: `found.problem.solve()` does. Variables keep their values.
+    radius: `result.problem.solve()` does. Variables keep their values.
 
     Parameters
     ----------
@@ -196,11 +196,11 @@ def radius_for(
     >>> ball = wdro.WassersteinBall(0.01)
     >>> problem = wdro.Problem(cp.Minimize(-returns @ x), [cp.sum(x) == 1], ball)
     >>> grid = [0.0, 0.001, 0.01, 0.1, 1.0]
-    >>> found = wdro.radius_for(problem, 0.9, radii=grid, resamples=20, progress=False)
-    >>> found.radius in grid, found.problem.ambiguity.confidence
+    >>> radius = wdro.radius_for(problem, 0.9, radii=grid, resamples=20, progress=False)
+    >>> float(radius) in grid, radius.problem.ambiguity.confidence
     (True, 0.9)
-    >>> value = found.problem.solve()
-    >>> found.problem.solution.bound == value                # holds with about that probability
+    >>> value = radius.problem.solve()
+    >>> radius.problem.solution.bound == value               # holds with about that probability
     True
     """
     began = time.perf_counter()

@@ -196,32 +196,23 @@ class RadiusSelection(Tabular):
         return ", ".join(f"{count} {status}" for status, count in counts.most_common())
 
 
-# ------------------------------------------------------------------ rules
-def smallest_mean(mean: np.ndarray, standard_error: np.ndarray) -> int:
-    """The radius with the smallest mean score; the smaller one of two that are equal."""
-    return int(np.nanargmin(mean))
-
-
-def one_standard_error(mean: np.ndarray, standard_error: np.ndarray) -> int:
-    """The largest radius whose mean score is within one standard error of the smallest."""
-    best = int(np.nanargmin(mean))
-    margin = standard_error[best] if np.isfinite(standard_error[best]) else 0.0
-    return int(np.flatnonzero(mean <= mean[best] + margin)[-1])
-
-
-RULES: dict[str, Callable[[np.ndarray, np.ndarray], int]] = {
-    "min": smallest_mean,
-    "one_standard_error": one_standard_error,
-}
+RULES = ("min", "one_standard_error")
 
 
 def choose(rule: str, mean: np.ndarray, standard_error: np.ndarray, counts: np.ndarray) -> int:
-    """The chosen radius, among those that have a score on the most folds.
+    """The position of the radius that a rule chooses among those with a score on the most folds.
 
     Folds differ in difficulty: a mean over fewer of them is no match for a mean over all.
+
+    min                 the smallest mean score; of equal ones the smaller radius
+    one_standard_error  the largest radius within one standard error of the smallest mean score
     """
-    eligible = counts == counts.max()
-    return RULES[rule](np.where(eligible, mean, np.nan), standard_error)
+    eligible = np.where(counts == counts.max(), mean, np.nan)
+    best = int(np.nanargmin(eligible))
+    if rule == "min":
+        return best
+    margin = standard_error[best] if np.isfinite(standard_error[best]) else 0.0
+    return int(np.flatnonzero(eligible <= eligible[best] + margin)[-1])
 
 
 # ------------------------------
@@ -301,8 +292,8 @@ def select_radius(
     >>> returns = wdro.UncertainParameter(5, samples=rng.normal(0.05, 0.3, size=(20, 5)))
     >>> ball = wdro.WassersteinBall(0.01)
     >>> problem = wdro.Problem(cp.Minimize(-returns @ x), [cp.sum(x) == 1], ball)
-    >>> found = wdro.select_radius(problem, radii=[0.0, 0.01, 0.1], folds=4, progress=False)
-    >>> found.radius in (0.0, 0.01, 0.1), found.problem.status
+    >>> selection = wdro.select_radius(problem, [0.0, 0.01, 0.1], folds=4, progress=False)
+    >>> selection.radius in (0.0, 0.01, 0.1), selection.problem.status
     (True, 'optimal')
     """
     began = time.perf_counter()
@@ -525,15 +516,14 @@ def transport_scale(joint: JointSamples, cost: BoundCost) -> float:
 def increasing_radii(given: Any) -> np.ndarray:
     """Radii of the user: finite, at least 0, increasing."""
     listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
-    ordered = check_radii(listed)
-    values = tuple(float(radius) for radius in listed)
-    if len(ordered) < len(values):
-        twice = next(radius for radius in ordered if values.count(radius) > 1)
-        raise ValueError(f"the radius {twice:g} is listed twice; list each radius once.")
-    if ordered != values:
-        before, after = next((a, b) for a, b in pairwise(values) if a > b)
-        raise ValueError(
-            f"radii must increase, got {after:g} after {before:g}: scores keep their order, and "
-            "each solve starts from the one before; write sorted(radii)."
-        )
-    return np.array(ordered)
+    check_radii(listed)
+    values = [float(radius) for radius in listed]
+    for before, after in pairwise(values):
+        if before == after:
+            raise ValueError(f"the radius {after:g} is listed twice; list each radius once.")
+        if before > after:
+            raise ValueError(
+                f"radii must increase, got {after:g} after {before:g}: scores keep their order, "
+                "and each solve starts from the one before; write sorted(radii)."
+            )
+    return np.array(values)

@@ -20,7 +20,14 @@ from wdro_model.display.tables import (
     write_text,
 )
 from wdro_model.evaluation.explorer import Explorer, image, meanings, page, sorting
-from wdro_model.evaluation.statistics import Advantage, Difference, LossStatistics, Outcome
+from wdro_model.evaluation.statistics import (
+    METHOD,
+    SCENARIOS,
+    Advantage,
+    Difference,
+    LossStatistics,
+    Outcome,
+)
 from wdro_model.solve.certify import Solution
 
 if TYPE_CHECKING:
@@ -30,8 +37,6 @@ PROMISE_TOLERANCE = 1e-6
 """Relative excess, of the promise's size plus the losses' deviation, up to which it is kept."""
 
 
-METHOD = Column("method", "The method, or the label it was given.", word=True)
-SCENARIOS = Column("scenarios", "The data that the decision is judged on.", word=True)
 QUANTILES = (
     Column("q05", "The quantile that 5% of the losses lie below.", "5%"),
     Column("q25", "The quantile that 25% of the losses lie below.", "25%"),

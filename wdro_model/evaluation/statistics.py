@@ -15,6 +15,8 @@ from wdro_model.model import Model, RobustModel
 from wdro_model.uncertainty.joint import scenario_batches
 from wdro_model.uncertainty.samples import SampleShares
 
+METHOD = Column("method", "The method, or the label it was given.", word=True)
+SCENARIOS = Column("scenarios", "The data that decisions are judged on.", word=True)
 TRAINING = "training"
 """The name of the samples of the problem among the sets of scenarios."""
 BATCH_ENTRIES = 2**24
@@ -351,8 +353,8 @@ def excesses(losses: np.ndarray, level: float, probabilities: np.ndarray | None 
 
 # ------------------------------------------------------------------ one against another
 ADVANTAGE_COLUMNS = (
-    Column("method", "The method, or the label it was given.", word=True),
-    Column("scenarios", "The data that the decisions are judged on.", word=True),
+    METHOD,
+    SCENARIOS,
     Column("difference", "The mean of the baseline's loss minus its own.", "mean advantage"),
     Column("standard_error", "Standard error of the mean difference.", "error", ".2g"),
     Column("cvar95", "The CVaR at 95% of the baseline minus its own.", "cvar95 advantage"),
