@@ -92,37 +92,21 @@ def story_page(
     """The HTML document of the stories, under the sentences of the summary."""
     sections = "\n".join(section(story, number) for number, story in enumerate(stories, start=1))
     gained = "\n".join(f"<p>{stress_start(text)}</p>" for text in summary)
-    css = (files("wdro_model.demo") / "page.css").read_text(encoding="utf-8")
     size = " Small instances (--quick): the numbers are noisy." if quick else ""
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Three robust decisions</title>
-<style>
-:root {{ --erm: {ERM_COLOUR}; --robust: {ROBUST_COLOUR}; }}
-{css}</style>
-</head>
-<body>
-<main>
-<h1>Three decisions, taken twice: what robustness gained, and what it cost</h1>
-<div class="summary">
-{gained}
-</div>
-<p class="key"><span class="erm">ERM</span> takes the decision with the least mean cost on the data.
-The <span class="robust">robust</span> decision has the least worst-case mean cost over all
-distributions in a Wasserstein ball around the data. Errors are standard errors over instances;
-the seeds were not selected.{size}</p>
-{sections}
-<footer>Computed live in {seconds:.0f} seconds. A gain is the share of ERM&#8217;s cost that is
-saved; it is coloured where it is more than two standard errors from 0. The worst 5% is the mean
-cost of the worst twentieth of the test scenarios (CVaR). A promise is the optimal value of a
-method; it is kept where the mean cost on the test is not above it.</footer>
-</main>
-</body>
-</html>
-"""
+    return read_file("page.html").format(
+        erm=ERM_COLOUR,
+        robust=ROBUST_COLOUR,
+        css=read_file("page.css"),
+        gained=gained,
+        size=size,
+        sections=sections,
+        seconds=seconds,
+    )
+
+
+def read_file(name: str) -> str:
+    """The text of a file in this folder."""
+    return (files("wdro_model.demo") / name).read_text(encoding="utf-8")
 
 
 def stress_start(text: str) -> str:

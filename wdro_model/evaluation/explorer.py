@@ -1,6 +1,7 @@
 """Standalone HTML pages: sections with tables and pictures, and a slider over the radius.
 
-The contents of the slider's section are computed here and embedded as JSON; `page.js` draws them.
+The contents of the slider's section are computed here and embedded as JSON into `slider.html`;
+`page.js` draws them.
 """
 
 from __future__ import annotations
@@ -190,17 +191,21 @@ class Explorer:
             for name, columns in (("now", NOW), ("moved", MOVED))
         )
         shown = len(data["coordinates"])
-        return TEMPLATE.format(
-            last=len(data["radii"]) - 1,
-            start=data["start"],
-            choices=choices,
-            one="" if len(self.tracks) > 1 else " hidden",
-            some=f", {shown} of {count} coordinates" if shown < count else "",
-            erm="; the lines are ERM's" if self.has_erm else "",
-            percent=f"{self.percent}%",
-            now=now,
-            moved=moved,
-            json=embedded(data),
+        return (
+            text_of_file("slider.html")
+            .rstrip()
+            .format(
+                last=len(data["radii"]) - 1,
+                start=data["start"],
+                choices=choices,
+                one="" if len(self.tracks) > 1 else " hidden",
+                some=f", {shown} of {count} coordinates" if shown < count else "",
+                erm="; the lines are ERM's" if self.has_erm else "",
+                percent=f"{self.percent}%",
+                now=now,
+                moved=moved,
+                json=embedded(data),
+            )
         )
 
     def _decision(self, judged: Judged) -> np.ndarray:
@@ -347,31 +352,3 @@ MOVED = (
     Column("after", "The mean loss where it is moved to.", "loss after"),
     Column("cost", "The mean transport cost of the move."),
 )
-TEMPLATE = """<div id="explorer">
-<noscript><p>The slider needs JavaScript; the tables below do not.</p></noscript>
-<div class="controls">
-<div class="slider"><label for="radius">radius</label>
-<input type="range" id="radius" min="0" max="{last}" step="1" value="{start}">
-<output id="radius-value" for="radius"></output></div>
-<fieldset class="choice"{one}><legend>decision of</legend>{choices}</fieldset>
-</div>
-<div class="cards">
-<figure><figcaption>Promise and mean loss</figcaption>
-<svg id="curves" role="img"></svg><p class="key" id="curves-key"></p></figure>
-<figure><figcaption>Losses</figcaption><svg id="strips" role="img"></svg>
-<p class="key">a dot for each {percent} of the scenarios, circle: mean, triangle: CVaR 95%, bar:
-promise</p></figure>
-<figure><figcaption>Decision</figcaption><svg id="decision" role="img"></svg>
-<p class="key">value of each coordinate{erm}{some}</p></figure>
-<figure id="worst-case"><figcaption>Worst case</figcaption><svg id="worst" role="img"></svg>
-<p class="key">how far the adversary moves the mean of the data, in standard deviations;
-<span id="worst-note"></span></p></figure>
-</div>
-<h3>At this radius</h3>
-{now}
-<div id="moved-case">
-<h3>Samples whose moves cost the decision most</h3>
-{moved}
-</div>
-<script type="application/json" id="explored">{json}</script>
-</div>"""

@@ -64,10 +64,10 @@ function ticks(low, high, count) {
   const rough = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map(m => m * power).find(s => s >= rough);
-  const found = [];
+  const marks = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k++)
-    found.push(Number((k * step).toPrecision(12)));
-  return found;
+    marks.push(Number((k * step).toPrecision(12)));
+  return marks;
 }
 
 function extent(values) {
