@@ -11,7 +11,7 @@ import wdro_model as wdro
 from wdro_model.objectives.exact.maxima import Maxima
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.solve import aggregated
-from wdro_model.solve.aggregated import Cells, NewtonPath, derivatives, margins, softened
+from wdro_model.solve.aggregated import Cells, NewtonPath, derivatives, margins, softmax_sum
 from wdro_model.solvers import Aggregation
 
 plan = importlib.import_module("wdro_model.solve.plan")  # beside a function of that name
@@ -84,8 +84,8 @@ def problem_of(loss, cost, seed, radius=0.05):
 @pytest.fixture(autouse=True)
 def few_alone(monkeypatch):
     """Cells as large as they would be among many samples."""
-    monkeypatch.setattr(aggregated, "SINGLE_SAMPLES", 2)
-    monkeypatch.setattr(aggregated, "SINGLE_SAMPLES_PER_NUMBER", 1)
+    few = replace(aggregated.TOLERANCES, single_samples=2, singles_per_number=1)
+    monkeypatch.setattr(aggregated, "TOLERANCES", few)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -116,7 +116,7 @@ def test_the_mean_loss_too(loss):
 @pytest.mark.parametrize("cost", ["norm 2", "squared"])
 def test_without_its_path_it_is_exact_all_the_same(loss, cost, monkeypatch):
     """Cells are split until they agree, wherever the first decision is."""
-    monkeypatch.setattr(NewtonPath, "run", lambda self: None)
+    monkeypatch.setattr(NewtonPath, "run", lambda self: False)
     problem = problem_of(loss, COSTS[cost], 3)
     value = problem.solve(method="exact", solver=Aggregation())
     rounds = problem.solution.trace.records
@@ -203,7 +203,7 @@ def test_limits_that_are_none_are_refused(wrong):
 
 # ------------------------------------------------------------------ limits
 def test_an_iteration_limit_leaves_a_gap_that_holds(monkeypatch):
-    monkeypatch.setattr(NewtonPath, "run", lambda self: None)
+    monkeypatch.setattr(NewtonPath, "run", lambda self: False)
     problem = problem_of(absolute, COSTS["norm 2"], 3)
     value = problem.solve(method="exact", solver=Aggregation(max_iterations=1))
     assert problem.status == "user_limit"
@@ -215,9 +215,9 @@ def test_an_iteration_limit_leaves_a_gap_that_holds(monkeypatch):
 
 
 def test_a_program_that_was_not_quite_solved_is_said_to_be_so(monkeypatch):
-    original = aggregated._Search._solve_cells
+    original = aggregated.CellSearch._solve_cells
     monkeypatch.setattr(
-        aggregated._Search, "_solve_cells", lambda self: replace(original(self), is_sure=False)
+        aggregated.CellSearch, "_solve_cells", lambda self: replace(original(self), accurate=False)
     )
     problem = problem_of(absolute, COSTS["norm 2"], 3)
     problem.solve(method="exact", solver=Aggregation())
@@ -226,7 +226,7 @@ def test_a_program_that_was_not_quite_solved_is_said_to_be_so(monkeypatch):
 
 @pytest.mark.parametrize("error", [OutOfTime, KeyboardInterrupt])
 def test_what_was_reached_comes_back(error, monkeypatch):
-    original, calls = aggregated._Search._solve_cells, []
+    original, calls = aggregated.CellSearch._solve_cells, []
 
     def solved(self):
         calls.append(1)
@@ -234,8 +234,8 @@ def test_what_was_reached_comes_back(error, monkeypatch):
             raise error
         return original(self)
 
-    monkeypatch.setattr(NewtonPath, "run", lambda self: None)
-    monkeypatch.setattr(aggregated._Search, "_solve_cells", solved)
+    monkeypatch.setattr(NewtonPath, "run", lambda self: False)
+    monkeypatch.setattr(aggregated.CellSearch, "_solve_cells", solved)
     problem = problem_of(absolute, COSTS["norm 2"], 3)
     value = problem.solve(method="exact", solver=Aggregation())
     assert problem.status == "user_limit"
@@ -272,7 +272,7 @@ def test_derivatives_are_those_of_differences(forms, lines):
     numbers, step = rng.standard_normal(part.width), 1e-5
 
     def value(w):
-        return softened(part.forms(w, rows), 0.7)
+        return softmax_sum(part.forms(w, rows), 0.7)
 
     def gradient(w):
         return derivatives(part, rows, part.forms(w, rows), 0.7)[0]

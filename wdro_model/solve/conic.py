@@ -1,8 +1,8 @@
 """Convex programs by conic solvers: rescale, parametrize, compile, solve, and check the answer.
 
 Most problems are of order one, and are solved once, as they were written. An answer whose numbers
-are not of order one tells better units, in which the program is solved again. Of several answers
-the best decision is returned; an answer in the first units is kept for the next solve.
+are not of order one tells better units, in which the program is solved again. The best decision of
+all answers is returned; an answer in the first units is kept for the next solve.
 """
 
 from __future__ import annotations
@@ -65,22 +65,17 @@ from wdro_model.solvers.objective import Array
 
 FAILURES = (SolverError, InfeasibleError, UnboundedError)
 SOLVED = (settings.OPTIMAL, settings.OPTIMAL_INACCURATE)
-
-
-@dataclass(frozen=True)
-class Tolerances:
-    """Limits of the search for good units, and of what an answer may be off by."""
-
-    max_resolves: int = 3
-    """Solves in other units after the first answer; more have not helped any model."""
-    zero: float = 1e-7
-    """Share of a unit below which a number is what a solver leaves of zero."""
-    value_error: float = 1e-5
-    """Difference between the value of a solver and that of its decision, relative to both, above
-    which the answer is called inaccurate."""
-
-
-TOLERANCES = Tolerances()
+MAX_RESOLVES = 3
+"""Solves in other units after the first answer; more have not helped any model."""
+ZERO_SHARE = 1e-7
+"""Share of a unit below which a number is what a solver leaves of zero."""
+VALUE_ERROR = 1e-5
+"""Relative difference between the values of a solver and of its decision above which an answer is
+called inaccurate."""
+PROJECTION_SECONDS = 0.3
+"""Seconds for the way into the feasible set once the time is over."""
+FEASIBILITY_TOLERANCE = 1e-6
+"""Largest violation of a constraint at a decision that is called feasible."""
 UNITS_ADVICE = (
     "measure the data, the loss and the decision in units in which they are of order one, or use "
     "another solver."
@@ -89,6 +84,14 @@ NO_ANSWER = (
     "no solve ended with a decision that meets the constraints, and none proved that there is no "
     f"such decision; {UNITS_ADVICE}"
 )
+NO_GAP = "how far its value is from the optimum is not known."
+REACHED = f"the conic solver was stopped: the decision is the point that it had reached; {NO_GAP}"
+START = f"the conic solver was stopped: the decision is the start; {NO_GAP}"
+NEAREST_TO_ZERO = (
+    "the time was over before the conic solver had a point: the decision is the feasible one "
+    f"nearest to zero; {NO_GAP}"
+)
+NO_VALUE = "its value was not computed for want of time."
 
 
 @dataclass(frozen=True)
@@ -106,8 +109,6 @@ class Attempt:
     solver ended before it had an answer."""
     unsure: bool = False
     """Are numbers far from order one, or not known?"""
-    may_be_kept: bool = False
-    """Were its units right at once?"""
     compilation: Compilation | None = None
     """Whether the program was compiled for it, where that is known."""
     data: ProgramData | None = None
@@ -119,14 +120,11 @@ class Attempt:
 
     def with_value(self, value: float) -> Attempt:
         """The attempt with the true value of its decision; inaccurate if the solver's differs."""
-        answer, size = self.answer, max(abs(value), self.units.loss)
+        answer, unit = self.answer, self.units.loss
         difference = abs(value - answer.value)
-        slack = max(
-            TOLERANCES.value_error * (abs(value) + abs(answer.value)),
-            TOLERANCES.zero * self.units.loss,
-        )
+        slack = max(VALUE_ERROR * (abs(value) + abs(answer.value)), ZERO_SHARE * unit)
         status = answer.status if difference <= slack else settings.OPTIMAL_INACCURATE
-        gap = difference if difference > TOLERANCES.zero * size else None
+        gap = difference if difference > ZERO_SHARE * max(abs(value), unit) else None
         return replace(self, answer=replace(answer, value=value, status=status), gap=gap)
 
 
@@ -139,7 +137,7 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
     if clock.stop is not None:
         last = reached[-1] if reached else None
         return best_known_solution(model, chosen, solver, options, clock, last)
-    attempt = _evaluated(model, chosen, attempt)
+    attempt = _evaluate(model, chosen, attempt)
     answer, x = attempt.answer, attempt.decision
     return Solution(
         method=chosen.method,
@@ -158,7 +156,7 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
     )
 
 
-def _evaluated(model: Model, chosen: Plan, attempt: Attempt) -> Attempt:
+def _evaluate(model: Model, chosen: Plan, attempt: Attempt) -> Attempt:
     """The attempt with the worst-case risk of its decision as its value.
 
     If that is a program of its own, it is solved only where numbers are not all of order one: then
@@ -201,12 +199,6 @@ def solve_program(
     return attempt
 
 
-def hull_call(chosen: Plan) -> str:
-    """The call that solves a mixed-integer model by Frank-Wolfe."""
-    method = chosen.method if chosen.objective is not None else "smoothed"
-    return f"solve(method={method!r}, solver=wdro_model.solvers.FrankWolfe())"
-
-
 @dataclass(frozen=True)
 class ConicRun:
     """A model, its plan and a solver: the search for an answer in good units."""
@@ -240,9 +232,9 @@ class ConicRun:
             if compiled.data is not None:
                 compiled.data.load()
             if compiled.warm_solver is not None:
-                attempt = self._from_last_basis(compiled)
+                attempt = self._solve_from_last_basis(compiled)
             else:
-                attempt = self._recompute(compiled.program, compiled.units)
+                attempt = self._solve_again(compiled.program, compiled.units)
         except (OutOfTime, KeyboardInterrupt):  # a call that was left behind may still use it
             self.model.memory.programs.drop(self.plan.key)
             self.model.memory.forms.drop(self.form_key)
@@ -250,29 +242,22 @@ class ConicRun:
         if attempt is None:
             return None
         sizes = self._sizes(attempt.decision).values()
-        good = all(is_ordinary(size) or size <= TOLERANCES.zero for size in sizes)
+        good = all(is_ordinary(size) or size <= ZERO_SHARE for size in sizes)
         return attempt if good or self.better_units(attempt, by_loss=False) is None else None
 
-    def _from_last_basis(self, compiled: CompiledProgram) -> Attempt | None:
+    def _solve_from_last_basis(self, compiled: CompiledProgram) -> Attempt | None:
         """The kept linear program by the simplex method; its solver has checked its rows."""
-        warm = compiled.warm_solver
+        warm, program, unit = compiled.warm_solver, compiled.program, compiled.units.loss
         assert warm is not None
         vertex = warm.run()
         if vertex is None:
             return None
-        unit, rows = compiled.units.loss, compiled.program.rows
-        values = [[warm.places.multiplier(row.solved, vertex.multipliers)] for row in rows]
+        values = [[warm.places.multiplier(r.solved, vertex.multipliers)] for r in program.rows]
         answer = ConicAnswer(unit * vertex.value, settings.OPTIMAL, cp.HIGHS, vertex.iterations)
-        return Attempt(
-            compiled.units,
-            answer,
-            warm.places.decision(vertex.x),
-            compiled.program.duals(unit, values),
-            compiled.program,
-            compilation=Compilation.AGAIN,
-        )
+        duals, x = program.duals(unit, values), warm.places.decision(vertex.x)
+        return Attempt(compiled.units, answer, x, duals, program, compilation=Compilation.AGAIN)
 
-    def _recompute(self, program: RescaledProgram, units: Units) -> Attempt | None:
+    def _solve_again(self, program: RescaledProgram, units: Units) -> Attempt | None:
         """A compiled program with its parameters as they are; None if it fails."""
         answer = None
         with suppress(*FAILURES):
@@ -285,29 +270,33 @@ class ConicRun:
     # -------------------------------------------------------------- compiled now
     def solve_anew(self) -> Attempt:
         """The best answer in several units, kept for the next solve if its units were right."""
-        planned = self.plan.compilation
-        if planned is Compilation.FIRST:
-            planned = self._first_compilation()
+        forms, reason = self.model.memory.forms, self.plan.compilation
+        is_first = reason is Compilation.FIRST
+        if is_first and self.form_key in forms:
+            reason = Compilation.OTHER_FORM
+        elif is_first and any(key[:-1] == self.plan.key for key in forms):
+            reason = Compilation.OTHER_SIZE
         try:
-            best = self.best_attempt()
+            best = self.best_attempt(keep=True)
         except SolverError as error:
             if self.model.feasible.is_integer:
                 raise ValueError(_no_mixed_integer_solver(self.plan)) from error
-            best = self._by_other_solvers(error)
-        if best.may_be_kept:
-            self._keep(best)
-        if self.plan.compilation is Compilation.FIRST and best.compilation is not None:
-            planned = best.compilation
+            best = self._solve_by_others(error)
+        if is_first and best.compilation is not None:
+            reason = best.compilation
         elif best.compilation is Compilation.ON_OTHER_DATA:
-            planned = Compilation.AGAIN  # with other values of parameters beside the data
+            reason = Compilation.AGAIN  # with other values of parameters beside the data
         elif self.plan.compiled is not None:
-            planned = Compilation.OTHER_UNITS
-        return replace(best, compilation=planned)
+            reason = Compilation.OTHER_UNITS
+        return replace(best, compilation=reason)
 
-    def best_attempt(self) -> Attempt:
-        """Solve, and again in better units while the answer asks for them."""
+    def best_attempt(self, keep: bool = False) -> Attempt:
+        """Solve, and again in better units while the answer asks for them.
+
+        keep: keep the program for the next solve if its first units were right.
+        """
         attempts = [self.first_attempt()]
-        for k in range(TOLERANCES.max_resolves):
+        for k in range(MAX_RESOLVES):
             units = self.better_units(attempts[-1], by_loss=k == 0)
             if units is None:
                 break
@@ -322,9 +311,11 @@ class ConicRun:
         answers = [attempt for attempt in attempts if attempt.violation <= BROKEN]
         if not answers:
             raise InaccurateError(NO_ANSWER)
-        if len(attempts) == 1 and not attempts[0].unsure:
-            return replace(answers[0], may_be_kept=True)
-        return self._best_of(answers)
+        if len(attempts) > 1 or attempts[0].unsure:
+            return self._best_of(answers)
+        if keep:
+            self._keep(attempts[0])
+        return attempts[0]
 
     def first_attempt(self) -> Attempt:
         """The first answer: in units that are guessed, as written, or in those of some point."""
@@ -338,13 +329,16 @@ class ConicRun:
             units, is_integer = None, self.model.feasible.is_integer
             if not is_integer or isinstance(error, InfeasibleError):
                 units = self._units_at_some_point()
-            failure = error if units is None else _failure_beside_a_point(error)
-            if units is None or is_integer or not units.decision:
-                raise failure from None
-            try:
-                return self.attempt(units)
-            except FAILURES:
-                raise failure from None
+            failure = error
+            if units is not None and isinstance(error, InfeasibleError):
+                failure = SolverError(
+                    "the solver found no decision, though some meet all the constraints: its "
+                    f"numbers are of too many sizes; {UNITS_ADVICE}"
+                )
+            if units is not None and units.decision and not is_integer:
+                with suppress(*FAILURES):
+                    return self.attempt(units)
+            raise failure from None
 
     def attempt(self, units: Units) -> Attempt:
         """Solve in some units of the decision and the loss."""
@@ -353,9 +347,10 @@ class ConicRun:
         program = rescale_program(written, constraints, units.decision)
         unsure = bool(units.decision) or not is_ordinary(units.loss)
         unsure = unsure or (isinstance(self.model, RobustModel) and not probes(self.model))
-        known = None if unsure or self.shown["verbose"] else self._on_other_data(program, units)
-        if known is not None:
-            return known
+        if not unsure and not self.shown["verbose"]:
+            attempt = self._solve_on_other_data(program, units)
+            if attempt is not None:
+                return attempt
         check_deadline()
         try:
             self.solver.run(program.problem, **self.shown)
@@ -385,8 +380,7 @@ class ConicRun:
         else:
             # A factor that goes past a parameter ends inside norms and cones: there, numbers.
             unit = loss_unit(self.model)
-            model = self.model.parametric() if unit == 1.0 else self.model
-            program = self.plan.program(model)
+            program = self.plan.program(self.model.parametric() if unit == 1.0 else self.model)
             program = None if program is None else program.over(unit)
         if program is None:
             raise SolverError(
@@ -411,7 +405,7 @@ class ConicRun:
         here = units_at(self.model, self._decision())
         return Units(uncommon_units(here.decision), here.loss)
 
-    def _by_other_solvers(self, failure: SolverError) -> Attempt:
+    def _solve_by_others(self, failure: SolverError) -> Attempt:
         """The answer of another installed solver, where the usual one has none.
 
         An InfeasibleError where a program of its own shows that no decision meets the constraints.
@@ -430,7 +424,7 @@ class ConicRun:
                 best = replace(self, solver=other).best_attempt()
                 name = best.answer.solver
                 note = f"CLARABEL gave no answer, and the program was solved by {name}."
-                return replace(best, may_be_kept=False, notes=(note,))
+                return replace(best, notes=(note,))
         if isinstance(failure, InaccurateError) or not usual:
             raise failure
         raise SolverError(f"{NO_ANSWER} ({failure})") from None
@@ -438,18 +432,10 @@ class ConicRun:
     # -------------------------------------------------------------- programs of other data
     @property
     def form_key(self) -> tuple[Any, ...]:
-        """Programs for the same request, and as many samples, may have one form."""
+        """The key of programs of one form: the same request, and as many samples."""
         return (*self.plan.key, self.model.size)
 
-    def _first_compilation(self) -> Compilation:
-        """Why a program is compiled that is the first of this model."""
-        forms = self.model.memory.forms
-        if self.form_key in forms:
-            return Compilation.OTHER_FORM
-        same_request = any(key[:-1] == self.plan.key for key in forms)
-        return Compilation.OTHER_SIZE if same_request else Compilation.FIRST
-
-    def _on_other_data(self, program: RescaledProgram, units: Units) -> Attempt | None:
+    def _solve_on_other_data(self, program: RescaledProgram, units: Units) -> Attempt | None:
         """The answer of a program that was compiled for other data; None if there is none."""
         form = self.model.memory.forms.find(self.form_key)
         if form is None:
@@ -463,7 +449,7 @@ class ConicRun:
         if data is None:
             return None
         data.load()
-        attempt = self._recompute(data.program, units)
+        attempt = self._solve_again(data.program, units)
         return None if attempt is None else replace(attempt, compilation=compilation, data=data)
 
     def _keep(self, best: Attempt) -> None:
@@ -471,8 +457,7 @@ class ConicRun:
         model, data = self.user_model, best.data
         if not self.plan.key or not (data is not None or best.program.problem.is_dpp()):
             return
-        form = best.program if data is None else data.parametric
-        model.memory.forms.keep(self.form_key, form)
+        model.memory.forms.keep(self.form_key, best.program if data is None else data.parametric)
         held = {p.id for p in best.program.problem.parameters()}
         held |= {twin.id for _, twin in (() if data is None else data.twins)}
         compiled = CompiledProgram(
@@ -537,20 +522,19 @@ class ConicRun:
 
     def _best_of(self, attempts: list[Attempt]) -> Attempt:
         """The attempt with the best decision, its value checked against that of the decision."""
-        values = [self._value(attempt) for attempt in attempts]
+
+        def value(attempt: Attempt) -> float:
+            try:
+                return self.objective(attempt.decision)
+            except SolverError:  # the value cannot be computed: that of the solver
+                return attempt.answer.value
+
         least = max(1e-6, 10 * min(attempt.violation for attempt in attempts))
-        ranks = [(a.violation > least, value) for a, value in zip(attempts, values)]
+        ranks = [(a.violation > least, value(a)) for a in attempts]
         first = min(range(len(attempts)), key=ranks.__getitem__)
-        checked = attempts[first].with_value(values[first])
+        checked = attempts[first].with_value(ranks[first][1])
         same = checked.answer.status == attempts[first].answer.status
         return attempts[first] if same else checked
-
-    def _value(self, attempt: Attempt) -> float:
-        """The true objective of an attempt; the solver's value where it cannot be computed."""
-        try:
-            return self.objective(attempt.decision)
-        except SolverError:
-            return attempt.answer.value
 
     def _decision(self) -> Array:
         layout = self.model.feasible.layout
@@ -571,40 +555,18 @@ class ConicRun:
 
 def _no_mixed_integer_solver(chosen: Plan) -> str:
     """The message where no installed solver takes a mixed-integer program."""
+    method = chosen.method if chosen.objective is not None else "smoothed"
+    hull_call = f"solve(method={method!r}, solver=wdro_model.solvers.FrankWolfe())"
     return (
         "no installed solver takes this mixed-integer program (installed: "
-        f"{', '.join(cp.installed_solvers())}); {hull_call(chosen)} minimises over "
+        f"{', '.join(cp.installed_solvers())}); {hull_call} minimises over "
         "the convex hull of the integer points, and round() then finds an integer decision; "
         "without solver= there is branch and bound. Or install a solver for mixed-integer "
         "cones (pip install pyscipopt), or keep the program linear (a cost such as Norm(1))."
     )
 
 
-def _failure_beside_a_point(error: Exception) -> Exception:
-    """The failure of a solve where the constraints alone have been met."""
-    if not isinstance(error, InfeasibleError):
-        return error
-    return SolverError(
-        "the solver found no decision, though some meet all the constraints: its numbers are of "
-        f"too many sizes; {UNITS_ADVICE}"
-    )
-
-
 # ------------------------------------------------------------------ without an answer
-PROJECTION_SECONDS = 0.3
-"""Seconds for the way into the feasible set once the time is over."""
-FEASIBILITY_TOLERANCE = 1e-6
-"""Largest violation of a constraint at a decision that is called feasible."""
-NO_GAP = "how far its value is from the optimum is not known."
-REACHED = f"the conic solver was stopped: the decision is the point that it had reached; {NO_GAP}"
-START = f"the conic solver was stopped: the decision is the start; {NO_GAP}"
-NEAREST_TO_ZERO = (
-    "the time was over before the conic solver had a point: the decision is the feasible one "
-    f"nearest to zero; {NO_GAP}"
-)
-NO_VALUE = "its value was not computed for want of time."
-
-
 def best_known_solution(
     model: Model, chosen: Plan, solver: Any, options: Options, clock: Clock, reached: Array | None
 ) -> Solution:

@@ -1,10 +1,10 @@
-"""Notes on a smoothed result: what it can promise, and whether F and the worst case are finite.
+"""Notes on results, and errors before them: is a value reliable, is the worst case finite?
 
-A loss that grows faster than the cost has an infinite worst case over every ball, and F averages
-exp((f - l c)/eps) over a reference that reaches every point of the support: it is infinite for
-every multiplier l, or would be without the thin tails of the reference, which are no property of
-the ball. A loss that is not defined somewhere is refused too. Both are seen along rays from the
-samples, before anything is optimised.
+A loss that grows faster than the cost has an infinite worst case over every ball. The smoothed
+objective F averages exp((f - l c)/eps) over a reference that reaches every point of the support: it
+is infinite for every multiplier l, or would be without the thin tails of the reference, which are
+no property of the ball. A loss that is not defined somewhere is refused too. Both are seen along
+rays from the samples, before anything is optimised.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -24,38 +25,68 @@ from wdro_model.loss.callable import refuse_wrong_gradient
 from wdro_model.loss.domains import refuse_outside_domain
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.scales import default_sigma
-from wdro_model.sets.feasible_set import checked_vertex
+from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
 from wdro_model.solvers.objective import Array, Diagnostics, Point
 from wdro_model.uncertainty.sampling import GaussianSampler
 
-FEW = 0.1
-"""Fewer effective draws than this share are not to be trusted."""
-MAX_HEAVY_SHARE = 0.2
-"""Samples with weights of heavy tails, as a share, from which on no error is to be trusted."""
-TIMID = 0.05
-"""A reference whose moves cost less than this share of the radius cannot reach its boundary."""
-FAR_BELOW = 0.1
-"""A value with less than this share of what the ball adds to the mean loss is explained."""
-FRACTION = 1e-6
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Shares and counts from which on a result is doubted, or a loss is called unbounded."""
+
+    effective_draws: float = 0.1
+    """Share of the draws that must be effective for an estimate to be trusted."""
+    heavy_samples: float = 0.2
+    """Share of samples with heavy-tailed weights from which on no error is trusted."""
+    short_reference: float = 0.05
+    """Cost of the reference's moves, as a share of the radius, below which it is too narrow."""
+    explained_shortfall: float = 0.1
+    """Share of what the ball adds to the mean loss below which a value is explained."""
+    fraction: float = 1e-6
+    """Distance from an integer from which on a value is called fractional."""
+    measured_draws: int = 200
+    """Draws that measure the cost of the reference's moves."""
+    samples: int = 3
+    """Samples from which rays are followed."""
+    directions: int = 12
+    """Random rays from each of them."""
+    vertices: int = 3
+    """Vertices, and their opposites, whose mean is the middle of the feasible set."""
+    aside: float = 0.3
+    """Distance of generic decisions from the middle, as a share of the way to a vertex."""
+    faster: float = 1.005
+    """Growth of f/c over a doubling of the distance that counts as faster than the cost."""
+    lasting: float = 0.7
+    """Share of its gain that f/c keeps over a further doubling, where it grows without end. It
+    would be half for a kink that lies far behind, and 29/30 for a logarithm."""
+    entries: int = 2**17
+    """Numbers of moved data that exist at once."""
+
+
+TOLERANCES = Tolerances()
 FRACTIONAL = "have fractional values"
-MEASURED = 200
-"""Draws that measure the cost of the reference's moves."""
+STRIDES = 2.0 ** np.arange(-4, 31)
+"""Distances along a ray, in units of the data."""
+GROWTH, DOMAIN = "growth", "domain"
+"""Findings along a ray: the loss outgrows the cost, or is not defined."""
+BOX = "for instance support=wdro.supports.Box(lower, upper)"
 
 
+# ------------------------------------------------------------------ notes on smoothed values
 def is_reliable(point: Point, gap: float, radius: float, allowed: float) -> bool:
     """Are gap and standard error together within what is allowed, as far as the draws can tell?"""
     d = point.diagnostics
     if d is None:
         return True
-    many = d.effective_size >= FEW * d.draws and d.nearest_cost <= radius
-    many &= d.heavy <= MAX_HEAVY_SHARE
-    return many and d.standard_error + max(gap, 0.0) <= allowed
+    enough = d.effective_size >= TOLERANCES.effective_draws * d.draws and d.nearest_cost <= radius
+    light = d.heavy <= TOLERANCES.heavy_samples
+    return enough and light and d.standard_error + max(gap, 0.0) <= allowed
 
 
 def smoothing_notes(
     model: RobustModel, point: Point, bound: float | None, sigma: float | Array, x: Array
 ) -> tuple[str, ...]:
-    """What the result cannot promise; each note is a warning too."""
+    """Reasons to doubt a smoothed result; each note is a warning too."""
     notes = [] if point.diagnostics is None else sampling_notes(point.diagnostics, model.radius)
     if np.isnan(point.value):
         notes.append(
@@ -64,7 +95,7 @@ def smoothing_notes(
             "run on."
         )
     if point.dual == 0:
-        notes.append(idle_note(model, sigma))
+        notes.append(zero_dual_note(model, sigma))
     if overreaches(model, point, sigma, x):
         notes.append(
             f"moves of the reference cost {reference_cost(model, sigma):.3g} on average, more than "
@@ -88,9 +119,9 @@ def overreaches(model: RobustModel, point: Point, sigma: float | Array, x: Array
 
 
 def sampling_notes(d: Diagnostics, radius: float) -> list[str]:
-    """What the draws behind a value say about it."""
+    """Reasons to doubt the estimate of a value."""
     notes = []
-    if d.effective_size < FEW * d.draws:
+    if d.effective_size < TOLERANCES.effective_draws * d.draws:
         notes.append(
             f"the effective sample size is {d.effective_size:.3g} of {d.draws} draws: the estimate "
             "rests on a few of them; let integration= choose (closed_form, separable, low_rank, "
@@ -102,7 +133,7 @@ def sampling_notes(d: Diagnostics, radius: float) -> list[str]:
             f"{d.draws} draws carries all the weight; let integration= choose, draw more samples, "
             "or raise epsilon."
         )
-    if d.heavy > MAX_HEAVY_SHARE:
+    if d.heavy > TOLERANCES.heavy_samples:
         notes.append(
             f"for {d.heavy:.0%} of the samples a few of the {d.draws} draws have weights far above "
             "the others: the standard error may be larger than they tell; raise epsilon, or draw "
@@ -122,15 +153,15 @@ def sampling_notes(d: Diagnostics, radius: float) -> list[str]:
     return notes
 
 
-def idle_note(model: RobustModel, sigma: float | Array) -> str:
-    """Why the dual variable is 0: the reference does not get to the radius, or the loss does not
-    ask for it."""
+def zero_dual_note(model: RobustModel, sigma: float | Array) -> str:
+    """Why the dual variable is 0: the reference is too narrow, or the radius does not bind."""
     reached = reference_cost(model, sigma)
     default = default_sigma(model.cost, model.radius, model.joint)
-    if reached >= TIMID * min(model.radius, reference_cost(model, default)):
+    usual = min(model.radius, reference_cost(model, default))
+    if reached >= TOLERANCES.short_reference * usual:
         return "the dual variable is 0: the radius does not bind."
-    usual = np.unique(np.round(default, 12))
-    shown = f"{usual[0]:.3g}" if usual.size == 1 else f"{usual[0]:.3g} to {usual[-1]:.3g}"
+    sizes = np.unique(np.round(default, 12))
+    shown = f"{sizes[0]:.3g}" if sizes.size == 1 else f"{sizes[0]:.3g} to {sizes[-1]:.3g}"
     return (
         f"the dual variable is 0 because sigma is too small for the radius: moves of the reference "
         f"cost {reached:.3g} on average and the radius allows {model.radius:.3g}, so that the "
@@ -139,18 +170,18 @@ def idle_note(model: RobustModel, sigma: float | Array) -> str:
 
 
 def shortfall_notes(
-    model: Model, value: float, mean: float, robust: float, seen: tuple[str, ...]
+    model: Model, value: float, mean: float, robust: float, notes: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Why a smoothed value is far from the known worst case; nothing where it is not.
 
-    seen: notes that were made before.
+    notes: those that were made before.
     """
-    if not isinstance(model, RobustModel) or not mean <= value:
+    if not isinstance(model, RobustModel) or model.radius == 0 or not mean <= value:
         return ()
     added = robust - mean
-    if not (np.isfinite(added) and value - mean < FAR_BELOW * added and model.radius > 0):
+    if not (np.isfinite(added) and value - mean < TOLERANCES.explained_shortfall * added):
         return ()
-    if added <= 1e-6 * (abs(mean) + abs(robust)) or any("sigma is too small" in s for s in seen):
+    if added <= 1e-6 * (abs(mean) + abs(robust)) or any("sigma is too small" in n for n in notes):
         return ()
     note = (
         "the value is far from the worst case of this decision (robust_value): it has "
@@ -165,11 +196,10 @@ def shortfall_notes(
 def reference_cost(model: RobustModel, sigma: float | Array) -> float:
     """E c(xi, zeta) for zeta from the reference around a sample, from draws."""
     sampler = GaussianSampler(model.joint, model.cost.frozen)
-    count = max(1, min(MEASURED, 2**22 // max(1, model.joint.dimension)))
+    count = max(1, min(TOLERANCES.measured_draws, 2**22 // max(1, model.joint.dimension)))
     some = np.linspace(0, model.joint.size - 1, count).astype(int)
     origins = model.joint.matrix[some]
-    points = sampler.draw(origins, sigma, np.random.default_rng(0))
-    costs = model.cost(origins, points)
+    costs = model.cost(origins, sampler.draw(origins, sigma, np.random.default_rng(0)))
     finite = np.isfinite(costs)
     if not finite.any():
         return np.inf
@@ -177,11 +207,11 @@ def reference_cost(model: RobustModel, sigma: float | Array) -> float:
 
 
 def hull_notes(model: Model, x: Array) -> list[str]:
-    """Frank-Wolfe, and what relaxes, works on the convex hull of integer points."""
+    """A note on integer variables with fractional values: the decision is one of the hull."""
     names = []
     for variable, value in model.feasible.layout.split(x).items():
         integer = variable.attributes["integer"] or variable.attributes["boolean"]
-        if integer and np.abs(value - np.round(value)).max(initial=0.0) > FRACTION:
+        if integer and np.abs(value - np.round(value)).max(initial=0.0) > TOLERANCES.fraction:
             names.append(repr(variable.name()))
     if not names:
         return []
@@ -193,40 +223,13 @@ def hull_notes(model: Model, x: Array) -> list[str]:
     ]
 
 
-# ------------------------------
-# Are F and the worst case finite? The loss along rays, against the cost of going there
-
-
-SAMPLES, DIRECTIONS, VERTICES = 3, 12, 3
-"""Samples and random directions that are looked at, and vertices whose mean is the decision."""
-LASTING = 0.7
-"""Share of its gain that f/c keeps over a further doubling, where it grows without end. It would be
-half for a kink that lies far behind, and 29/30 for a logarithm."""
-ASIDE = 0.3
-"""How far generic decisions are from the middle, as a share of the way to a vertex."""
-STRIDES = 2.0 ** np.arange(-4, 31)
-"""Distances along a ray, in units of the data."""
-FASTER = 1.005
-"""Growth of f/c over a doubling of the distance that counts as faster than the cost."""
-AT_ONCE = 2**17
-"""Numbers of moved data that exist at once."""
-GROWTH, DOMAIN = "growth", "domain"
-BOX = "for instance support=wdro.supports.Box(lower, upper)"
-
-
-def refuse_infinite(model: RobustModel) -> None:
-    """An UnboundedError where the loss outgrows the cost or is not defined on the support."""
-    message = model.remember("growth of the loss", lambda: known_trouble(model))
-    if message is not None:
-        raise UnboundedError(message)
-
-
+# ------------------------------------------------------------------ losses that are refused
 def refuse_undefined(
     model: Model, decision: Mapping[cp.Variable, np.ndarray] | None = None
 ) -> None:
-    """An UnboundedError where the data may leave the domain of the loss.
+    """Raise an UnboundedError where the data may leave the domain of the loss.
 
-    decision: the one that was found; without it, what does not depend on a decision is judged.
+    decision: the decision of a solve; before it, only what holds for all decisions is judged.
     """
     if isinstance(model, RobustModel) and model.radius > 0 and model.expression is not None:
         judge = partial(refuse_outside_domain, model.expression, model.joint, model.cost.frozen)
@@ -235,7 +238,7 @@ def refuse_undefined(
 
 
 def refuse_wrong_loss(model: Model) -> None:
-    """A ValueError where the gradient of a callable loss is wrong inside the feasible set."""
+    """Raise a ValueError where the gradient of a callable loss is wrong in the feasible set."""
     loss, count = model.loss.loss, 4
     if not isinstance(loss, CallableLoss):
         return
@@ -251,189 +254,190 @@ def refuse_wrong_loss(model: Model) -> None:
         refuse_wrong_gradient(model.loss, parts @ corners / parts.sum(), way, rng, str(loss.name))
 
 
-def known_trouble(model: RobustModel) -> str | None:
-    """What makes F infinite in the middle of the feasible set, or almost everywhere in it.
+def refuse_infinite(model: RobustModel) -> None:
+    """Raise an UnboundedError where F is infinite in the middle of the feasible set, or around it.
 
     The middle may be where the loss does not depend on the data: the decision zero of a classifier.
     """
-    centre = middle(model)
-    message = trouble(model, centre)
-    if message is not None or not can_outgrow(model):
-        return message
-    oracle, rng = model.feasible.oracle(), np.random.default_rng(1)
-    for _ in range(VERTICES):
-        direction = rng.standard_normal(oracle.dimension)
-        direction = np.abs(direction) if oracle.nonnegative_directions else direction
-        oracle.calls += 1
-        aside = centre + ASIDE * (oracle.minimize_relaxed(direction) - centre)
-        if not risk_is_infinite(model, aside):
-            return None
-    return outgrown(model)
+    message = model.remember("growth of the loss", lambda: _infinite_message(model))
+    if message is not None:
+        raise UnboundedError(message)
 
 
 def refuse_growth_at(model: RobustModel, x: Array) -> None:
-    """An UnboundedError where the loss of a decision outgrows the cost."""
+    """Raise an UnboundedError where the loss of a decision outgrows the cost."""
     if risk_is_infinite(model, x):
-        raise UnboundedError(outgrown(model))
-
-
-def middle(model: RobustModel) -> Array:
-    """A point in the middle of the feasible set: the mean of some vertices, opposite ones if the
-    oracle is defined for all directions."""
-    oracle, rng = model.feasible.oracle(), np.random.default_rng(0)
-    vertices = []
-    for _ in range(VERTICES):
-        direction = rng.standard_normal(oracle.dimension)
-        pair = [np.abs(direction)] if oracle.nonnegative_directions else [direction, -direction]
-        for one in pair:
-            oracle.calls += 1
-            vertices.append(oracle.minimize_relaxed(one))
-    return np.mean(vertices, axis=0)
-
-
-def trouble(model: RobustModel, x: Array) -> str | None:
-    """What makes F infinite at a decision; None if nothing was found."""
-    if is_tame(model):
-        return None
-    names = ", ".join(repr(p.name()) for p in model.joint.parameters)
-    for origin in model.joint.matrix[:: max(1, model.joint.size // SAMPLES)][:SAMPLES]:
-        for found in along(model, x, origin, rays(model, x, origin)):
-            if found == GROWTH:
-                return outgrown(model)
-            if found == DOMAIN and model.structure.curvature_in_data != "concave":
-                return (
-                    f"the smoothed objective is infinite: the loss is not defined for all values "
-                    f"that the data ({names}) may take, or infinite at some, and the reference "
-                    f"reaches every point of the support (a logarithm, a root or a quotient that "
-                    f"leaves its domain?); give the parameter a support on which the loss is "
-                    f"defined, {BOX}."
-                )
-    return None
-
-
-def outgrown(model: RobustModel) -> str:
-    """The sentence for a loss that grows faster than the cost."""
-    names = ", ".join(repr(p.name()) for p in model.joint.parameters)
-    return (
-        f"the smoothed objective is infinite, and the worst-case risk over the ball: the loss "
-        f"grows faster than the cost in the data ({names}), on a support without bounds; give the "
-        f"parameter a compact support, {BOX}, or use a cost that grows as fast, such as "
-        f"SquaredEuclidean() for squares and products."
-    )
-
-
-def is_tame(model: RobustModel) -> bool:
-    """Does the loss grow no faster than linearly, is it defined everywhere, and does the cost keep
-    up with it?"""
-    pieces = model.structure.pieces is not None
-    return (model.affine_in_data or pieces) and (model.cost.is_norm or model.cost.is_quadratic)
-
-
-def can_outgrow(model: RobustModel) -> bool:
-    """Is there room for the data to go far, where the loss is not known to keep to the cost?"""
-    bounds = model.joint.bounds
-    return not is_tame(model) and (bounds is None or not np.isfinite(bounds).all())
+        raise UnboundedError(_growth_message(model))
 
 
 def risk_is_infinite(model: RobustModel, x: Array) -> bool:
     """Does the loss of a decision outgrow the cost, so that its worst-case risk is infinite?"""
     origin = model.joint.matrix[0]
-    return can_outgrow(model) and GROWTH in along(model, x, origin, rays(model, x, origin))
+    return _can_outgrow(model) and GROWTH in ray_findings(model, x, origin)
 
 
-def rays(model: RobustModel, x: Array, origin: Array) -> list[Array]:
-    """Directions (d,) to look along: random ones, diagonals, slopes of the loss."""
-    rng = np.random.default_rng(0)
-    scale = np.maximum(model.joint.matrix.std(axis=0), 1e-3 * (1 + np.abs(origin)))
-    found = list(scale * rng.standard_normal((DIRECTIONS, len(origin))))
-    found += [sign * scale for sign in (1.0, -1.0)]
-    try:
-        with np.errstate(all="ignore"):
-            slope = model.loss(x, origin[None])[1].in_data(np.ones(1))[0]
-        if np.isfinite(slope).all() and slope.any():
-            found += [sign * slope * scale / np.abs(slope).max() for sign in (1.0, -1.0)]
-    except (NotImplementedError, ArithmeticError, ValueError):
-        pass
-    free = ~np.asarray(model.cost.frozen)
-    kept = (np.where(free, direction, 0.0) for direction in found)
-    return [direction for direction in kept if direction.any()]
+def middle(model: RobustModel) -> Array:
+    """The mean of some vertices of the feasible set, in opposite pairs where that is possible."""
+    oracle, rng = model.feasible.oracle(), np.random.default_rng(0)
+    vertices = []
+    for _ in range(TOLERANCES.vertices):
+        vertices.append(_random_vertex(oracle, direction := rng.standard_normal(oracle.dimension)))
+        if not oracle.nonnegative_directions:
+            vertices.append(_random_vertex(oracle, -direction))
+    return np.mean(vertices, axis=0)
 
 
-def along(
-    model: RobustModel, x: Array, origin: Array, directions: list[Array]
-) -> Iterator[str | None]:
-    """GROWTH, DOMAIN or None for each ray; several are looked along at once."""
-    several = max(1, AT_ONCE // (len(STRIDES) * len(origin)))
-    for first in range(0, len(directions), several):
-        some = [way(model, origin, ray) for ray in directions[first : first + several]]
-        pulls = model.cost(*np.broadcast_arrays(origin, np.concatenate([w.rows for w in some])))
-        ends = np.cumsum([len(w.rows) for w in some])[:-1]
-        for one, values, pull in zip(some, raw_values(model, x, some), np.split(pulls, ends)):
-            yield None if values is None else judged(model, one, values, pull)
+def _random_vertex(oracle: FeasibleSet, direction: Array) -> Array:
+    oracle.calls += 1
+    return oracle.minimize_relaxed(
+        np.abs(direction) if oracle.nonnegative_directions else direction
+    )
 
 
-class Way(NamedTuple):
-    """A ray, as far as the support goes."""
+def _infinite_message(model: RobustModel) -> str | None:
+    """Why F is infinite at almost all decisions; None if no reason is seen."""
+    if _is_tame(model):
+        return None
+    centre, rng = middle(model), np.random.default_rng(1)
+    step = max(1, model.joint.size // TOLERANCES.samples)
+    for origin in model.joint.matrix[::step][: TOLERANCES.samples]:
+        for finding in ray_findings(model, centre, origin):
+            if finding == GROWTH:
+                return _growth_message(model)
+            if finding == DOMAIN and model.structure.curvature_in_data != "concave":
+                return (
+                    f"the smoothed objective is infinite: the loss is not defined for all values "
+                    f"that the data ({_data_names(model)}) may take, or infinite at some, and the "
+                    f"reference reaches every point of the support (a logarithm, a root or a "
+                    f"quotient that leaves its domain?); give the parameter a support on which the "
+                    f"loss is defined, {BOX}."
+                )
+    if not _can_outgrow(model):
+        return None
+    oracle = model.feasible.oracle()
+    for _ in range(TOLERANCES.vertices):
+        vertex = _random_vertex(oracle, rng.standard_normal(oracle.dimension))
+        if not risk_is_infinite(model, centre + TOLERANCES.aside * (vertex - centre)):
+            return None
+    return _growth_message(model)
+
+
+def _growth_message(model: RobustModel) -> str:
+    return (
+        f"the smoothed objective is infinite, and the worst-case risk over the ball: the loss "
+        f"grows faster than the cost in the data ({_data_names(model)}), on a support without "
+        f"bounds; give the parameter a compact support, {BOX}, or use a cost that grows as fast, "
+        f"such as SquaredEuclidean() for squares and products."
+    )
+
+
+def _data_names(model: RobustModel) -> str:
+    return ", ".join(repr(p.name()) for p in model.joint.parameters)
+
+
+def _is_tame(model: RobustModel) -> bool:
+    """Is the loss defined everywhere and at most linear in the data, and the cost as fast?"""
+    linear = model.affine_in_data or model.structure.pieces is not None
+    return linear and (model.cost.is_norm or model.cost.is_quadratic)
+
+
+def _can_outgrow(model: RobustModel) -> bool:
+    """Can the data go far, with a loss that is not known to grow as slowly as the cost?"""
+    bounds = model.joint.bounds
+    return not _is_tame(model) and (bounds is None or not np.isfinite(bounds).all())
+
+
+# ------------------------------------------------------------------ losses along rays
+class Ray(NamedTuple):
+    """A ray from a sample, as far as the support goes."""
 
     rows: Array
     """Scenarios (L, d), the sample itself first."""
-    unbounded: bool
+    is_unbounded: bool
     """Does it leave every bounded set?"""
 
+    @classmethod
+    def within_support(cls, model: RobustModel, origin: Array, direction: Array) -> Ray:
+        """The part of a ray that lies in the support."""
+        rows = origin + STRIDES[:, None] * direction
+        if model.joint.bounds is not None:
+            rows = np.clip(rows, *model.joint.bounds)
+        elif not (inside := model.joint.contains(rows)).all():
+            rows = rows[: int(np.argmin(inside))]
+        is_unbounded = len(rows) == len(STRIDES) and bool(np.any(rows[-1] != rows[-2]))
+        return cls(np.concatenate([origin[None], rows]), is_unbounded)
 
-def way(model: RobustModel, origin: Array, direction: Array) -> Way:
-    """The part of a ray that lies in the support."""
-    rows = origin + STRIDES[:, None] * direction
-    if model.joint.bounds is not None:
-        rows = np.clip(rows, *model.joint.bounds)
-    elif not (inside := model.joint.contains(rows)).all():
-        rows = rows[: int(np.argmin(inside))]
-    unbounded = len(rows) == len(STRIDES) and bool(np.any(rows[-1] != rows[-2]))
-    return Way(np.concatenate([origin[None], rows]), unbounded)
+    def finding(self, model: RobustModel, values: Array, costs: Array) -> str | None:
+        """GROWTH, DOMAIN or None for the losses along the ray and the costs of going there."""
+        if len(values) == 1 or not np.isfinite(values[0]):
+            return None
+        rise, costs = values[1:] - values[0], costs[1:]
+        count = len(rise) if np.isfinite(rise).all() else int(np.argmin(np.isfinite(rise)))
+        leaves_domain = count < len(rise)
+        if len(rise) < len(STRIDES) and not leaves_domain:
+            return None  # the support ends first
+        some = slice(max(0, count - 3), count)
+        with np.errstate(invalid="ignore", divide="ignore"):  # costs may be zero or infinite
+            last = rise[some] / costs[some]
+        faster = TOLERANCES.faster
+        growing = len(last) == 3 and last[0] > 0 and bool(np.all(last[1:] > faster * last[:-1]))
+        if growing:  # behind a far kink the ratio gains half as much with each doubling
+            gains = last[1:] / last[:-1] - 1.0
+            growing = bool(gains[1] > TOLERANCES.lasting * gains[0])
+        overflows = leaves_domain and (np.isposinf(rise[count]) or model.expression is None)
+        if growing and self.is_unbounded and (overflows or not leaves_domain):
+            return GROWTH
+        return DOMAIN if leaves_domain else None
 
 
-def judged(model: RobustModel, way: Way, values: Array, pull: Array) -> str | None:
-    """GROWTH, DOMAIN or None for the losses along a ray and the costs of going there."""
-    if len(values) == 1 or not np.isfinite(values[0]):
-        return None
-    rise, pull = values[1:] - values[0], pull[1:]
-    known = len(rise) if np.isfinite(rise).all() else int(np.argmin(np.isfinite(rise)))
-    ended = known < len(rise)
-    if len(rise) < len(STRIDES) and not ended:
-        return None  # the support ends first
-    with np.errstate(invalid="ignore", divide="ignore"):  # a cost of zero, or without end
-        last = rise[max(0, known - 3) : known] / pull[max(0, known - 3) : known]
-    growing = len(last) == 3 and last[0] > 0 and bool(np.all(last[1:] > FASTER * last[:-1]))
-    if growing:  # behind a far kink the ratio gains half as much with each doubling
-        gains = last[1:] / last[:-1] - 1.0
-        growing = bool(gains[1] > LASTING * gains[0])
-    overflows = ended and (np.isposinf(rise[known]) or model.expression is None)
-    if growing and way.unbounded and (overflows or not ended):
-        return GROWTH
-    return DOMAIN if ended else None
+def ray_findings(model: RobustModel, x: Array, origin: Array) -> Iterator[str | None]:
+    """GROWTH, DOMAIN or None for each ray from a sample; several are evaluated at once."""
+    directions = _ray_directions(model, x, origin)
+    several = max(1, TOLERANCES.entries // (len(STRIDES) * len(origin)))
+    for first in range(0, len(directions), several):
+        some = directions[first : first + several]
+        rays = [Ray.within_support(model, origin, direction) for direction in some]
+        costs = model.cost(*np.broadcast_arrays(origin, np.concatenate([r.rows for r in rays])))
+        ends = np.cumsum([len(ray.rows) for ray in rays])[:-1]
+        for ray, values, cost in zip(rays, _raw_values(model, x, rays), np.split(costs, ends)):
+            yield None if values is None else ray.finding(model, values, cost)
 
 
-def raw_values(model: RobustModel, x: Array, some: list[Way]) -> list[Array | None]:
-    """The loss along some rays, whatever it is there; None where it cannot be evaluated."""
-    rows = np.concatenate([way.rows for way in some])
+def _ray_directions(model: RobustModel, x: Array, origin: Array) -> list[Array]:
+    """Directions (d,) of rays: random ones, diagonals, slopes of the loss."""
+    rng = np.random.default_rng(0)
+    scale = np.maximum(model.joint.matrix.std(axis=0), 1e-3 * (1 + np.abs(origin)))
+    directions = list(scale * rng.standard_normal((TOLERANCES.directions, len(origin))))
+    directions += [scale, -scale]
+    with suppress(NotImplementedError, ArithmeticError, ValueError):
+        with np.errstate(all="ignore"):
+            slope = model.loss(x, origin[None])[1].in_data(np.ones(1))[0]
+        if np.isfinite(slope).all() and slope.any():
+            steep = slope * scale / np.abs(slope).max()
+            directions += [steep, -steep]
+    free = ~np.asarray(model.cost.frozen)
+    moves = (np.where(free, direction, 0.0) for direction in directions)
+    return [move for move in moves if move.any()]
+
+
+def _raw_values(model: RobustModel, x: Array, rays: list[Ray]) -> list[Array | None]:
+    """The loss along some rays, finite or not; None where it cannot be evaluated."""
+    rows = np.concatenate([ray.rows for ray in rays])
     try:
         with np.errstate(all="ignore"):
             values, _ = model.loss.loss(model.loss.layout.split(x), model.joint.split(rows))
     except (ArithmeticError, ValueError) as error:
-        if len(some) > 1:
-            return [raw_values(model, x, [way])[0] for way in some]
-        return [None if isinstance(error, ArithmeticError) else one_by_one(model, x, rows)]
-    ends = np.cumsum([len(way.rows) for way in some])[:-1]
+        if len(rays) > 1:
+            return [_raw_values(model, x, [ray])[0] for ray in rays]
+        return [None if isinstance(error, ArithmeticError) else _values_one_by_one(model, x, rows)]
+    ends = np.cumsum([len(ray.rows) for ray in rays])[:-1]
     return list(np.split(np.asarray(values, dtype=float), ends))
 
 
-def one_by_one(model: RobustModel, x: Array, rows: Array) -> Array | None:
-    """The same for a function of the user that refuses some of the rows: NaN for those."""
+def _values_one_by_one(model: RobustModel, x: Array, rows: Array) -> Array | None:
+    """The loss of a user's function that refuses some of the rows: NaN from the first of those."""
     values = np.full(len(rows), np.nan)
-    for i, row in enumerate(rows):
-        try:
-            with np.errstate(all="ignore"):
-                values[i] = model.loss.values(x, row[None])[0]
-        except (ArithmeticError, ValueError):
-            break
+    with suppress(ArithmeticError, ValueError), np.errstate(all="ignore"):
+        for i, row in enumerate(rows):
+            values[i] = model.loss.values(x, row[None])[0]
     return None if np.isnan(values[0]) else values

@@ -23,10 +23,10 @@ from wdro_model.objectives.integration.sampled import whole_blocks
 from wdro_model.objectives.smoothed_risk import Smoothed
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
+from wdro_model.solve import notes
 from wdro_model.solve.certify import Clock, Solution, evaluations, report
 from wdro_model.solve.first_order import display, first_point, reset_oracle, with_thresholds
 from wdro_model.solve.notes import (
-    MAX_HEAVY_SHARE,
     is_reliable,
     middle,
     overreaches,
@@ -378,7 +378,7 @@ class _Stages:
             diagnostics = self.best.point.diagnostics
             assert diagnostics is not None
             error = np.sqrt(max(diagnostics.standard_error**2 - diagnostics.missed**2, 0.0))
-            heavy = diagnostics.heavy > MAX_HEAVY_SHARE
+            heavy = diagnostics.heavy > notes.TOLERANCES.heavy_samples
             wanted = tolerance(self.solver.gap, self.best.point.value, self.config.epsilon)
             allowed = max(
                 wanted - max(self.best.gap, 0.0),
