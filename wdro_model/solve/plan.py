@@ -1,7 +1,7 @@
-"""From a model and a method to a plan: what is minimised, by which solver, and why.
+"""Plan a solve: the objective, the solver, and the reasons for both.
 
-Planning solves nothing. Whether there is a convex program is asked of one sample where there are
-many.
+Planning solves nothing. Where there are many samples, one of them tells whether there is a convex
+program.
 """
 
 from __future__ import annotations
@@ -70,12 +70,11 @@ class Limits:
 
 LIMITS = Limits()
 UNKNOWN_ATOM = "the loss has an atom that CVXPY's solvers do not know"
-NOT_CONVEX = "the objective is not convex by CVXPY's rules"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One way to solve a model. Programs and objectives are built when they are asked for."""
+    """A way to solve a model. Programs and objectives are built when they are asked for."""
 
     method: str
     solver: Solver
@@ -88,20 +87,20 @@ class Plan:
     objective: Callable[[], Objective] | None = None
     """The objective as a smooth function, for the Frank-Wolfe methods."""
     counterpart: Counterpart | None = None
-    """The exact counterpart that was chosen."""
+    """The exact counterpart; None for the mean loss and for a smoothed objective."""
     remainder: Callable[[], Program] | None = None
     """What the ball adds to a smooth mean loss, where that is a program without samples."""
     maxima: Callable[[RobustModel], SampleMaxima | None] | None = None
-    """The objective through maxima of affine forms of the samples, where it is such."""
+    """The objective by maxima of affine forms of the samples, where it has that form."""
     key: tuple[Any, ...] = ()
-    """What was asked for, under which a compiled program is kept."""
+    """The key of the request, under which a compiled program is kept."""
     compiled: CompiledProgram | None = None
     """The program of an earlier solve, to be solved again."""
     compilation: Compilation = Compilation.FIRST
 
     @property
     def stage(self) -> str:
-        """The stage of the pipeline that runs it."""
+        """The name of the stage of the pipeline that runs the plan."""
         if self.solver.stage is not None:
             return self.solver.stage
         if self.objective is None and self.remainder is not None:
@@ -115,7 +114,7 @@ class Plan:
     def program(self, model: Model, count: int | None = None) -> Program | None:
         """The objective as a convex program; None where CVXPY sees no convexity.
 
-        count: the samples for which those of the model stand.
+        count: the number of samples that those of the model stand for.
         """
         if self.counterpart is None:
             return empirical_program(model, count=count)
@@ -128,15 +127,20 @@ class Plan:
             return model.without_ball()
         return model
 
+    def has_kinks(self, model: Model) -> bool:
+        """Is the objective a mean of maxima of several pieces, which Frank-Wolfe cannot follow?"""
+        pieces, is_mean = model.structure.pieces, self.counterpart is None
+        return self.objective is not None and is_mean and pieces is not None and len(pieces) > 1
+
 
 def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) -> Plan:
-    """Choose what to minimise and how.
+    """Choose an objective and a solver.
 
-    relax: over the convex hull of the feasible points, where variables are integer.
+    relax: minimise over the convex hull of the feasible points, where variables are integer.
     """
     if method not in METHODS:
         raise ValueError(unknown_name("method", method, METHODS))
-    if model.tails is not None and samples_gradients(solver):
+    if model.tails is not None and is_stochastic(solver):
         raise ValueError(
             f"{type(solver).__name__} sees a few samples at a time, and {model.tails.describe()} "
             "is no mean over samples; use solver=FrankWolfe(), or leave it out."
@@ -149,87 +153,130 @@ def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) 
     return replace(METHODS[method](model, solver, relax), key=key, compilation=stale)
 
 
-def samples_gradients(solver: Solver | None) -> bool:
-    """Whether a solver is given that sees a few samples at a time."""
+def is_stochastic(solver: Solver | None) -> bool:
+    """Is a solver given that sees a few samples at a time?"""
     gradients = has_features(solver, Feature.GRADIENTS)
     return gradients and not has_features(solver, Feature.FULL_GRADIENTS)
 
 
 def program_key(method: str, solver: Solver | None, relax: bool = False) -> tuple[Any, ...]:
-    """What is asked for, under which a compiled program is kept."""
+    """The key under which the compiled program of a request is kept."""
     return (method, repr(solver), relax)
 
 
-def automatic(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
+# ------------------------------------------------------------------ methods
+def plan_auto(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     """Exact where a counterpart is known, smoothed otherwise, ERM where nothing is robust."""
     if not isinstance(model, RobustModel):
-        bounded = bool(model.feasible.uncertain)
-        reason = "the objective is certain" if bounded else "nothing is uncertain"
-        return _certain(model, solver, relax).because(reason)
+        mean = plan_erm(model, solver, relax)
+        if model.feasible.uncertain:  # constraints hold over their balls
+            return replace(mean, method="exact").because("the objective is certain")
+        return mean.because("nothing is uncertain")
     if not model.has_ball:
-        return erm(model, solver, relax).because("no ambiguity set was given")
+        return plan_erm(model, solver, relax).because("no ambiguity set was given")
     if model.radius == 0:
-        return erm(model, solver, relax).because("the radius is 0")
-    if samples_gradients(solver):
-        return smoothed(model, solver, relax).because("a stochastic solver was given")
+        return plan_erm(model, solver, relax).because("the radius is 0")
+    if is_stochastic(solver):
+        return plan_smoothed(model, solver, relax).because("a stochastic solver was given")
     try:
-        return exactly(model, solver, relax).because("an exact counterpart is known")
+        return plan_exact(model, solver, relax).because("an exact counterpart is known")
     except NoReformulationError as error:
-        return smoothed(model, solver, relax).because(error.reason)
+        return plan_smoothed(model, solver, relax).because(error.reason)
 
 
-def erm(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
+def plan_erm(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     """The mean loss over the samples."""
     uncertain = model.is_uncertain
-    aggregated = by_aggregation(model, solver, mean_through_maxima)
     formula = f"mean of f(x, xi_k), N = {model.size}" if uncertain else "f(x)"
     draft = Plan("erm", Conic(), formula, (), by_sample=uncertain and not model.affine_in_data)
-    if aggregated is not None:
-        return replace(draft, **aggregated)
+    if (changes := by_aggregation(model, solver, mean_through_maxima)) is not None:
+        return replace(draft, **changes)
     draft = replace(draft, objective=lambda: empirical_with_convexity(model))
     return _with_solver(model, draft, solver, relax)
 
 
-def exactly(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
+def plan_exact(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
     """The worst-case risk over the ball, by a formula."""
     if not isinstance(model, RobustModel) and model.feasible.uncertain:
-        return _certain(model, solver, relax).because("the objective is certain")
+        return plan_auto(model, solver, relax)
     robust = _needs_ball(model, "exact")
-    if samples_gradients(solver):
+    if is_stochastic(solver):
         raise ValueError(
             f"{type(solver).__name__} samples the smoothed objective, an exact counterpart needs "
             "no sampling; use solver=FrankWolfe() or Conic(), or method='smoothed'."
         )
     if model.radius == 0:
-        return replace(erm(model, solver, relax), method="exact").because(
-            "the radius is 0: this is ERM"
-        )
+        mean = replace(plan_erm(model, solver, relax), method="exact")
+        return mean.because("the radius is 0: this is ERM")
     counterpart = exact.counterpart(robust)
     draft = Plan("exact", Conic(), counterpart.formula, (), counterpart=counterpart)
     smooth = counterpart.has_objective(robust)
-    composite = not smooth and takes_composite(robust, solver)
-    if composite and (remainder := counterpart.remainder(robust)) is not None:
-        return replace(
-            draft,
-            solver=solver or QuasiNewton(gap=LIMITS.composite_gap),
-            reasons=("the mean loss is smooth, and what the ball adds holds no samples",),
-            remainder=lambda: remainder,
-        )
+    if not smooth and takes_composite(robust, solver):
+        remainder = counterpart.remainder(robust)
+        if remainder is not None:
+            return replace(
+                draft,
+                solver=solver or QuasiNewton(gap=LIMITS.composite_gap),
+                reasons=("the mean loss is smooth, and what the ball adds holds no samples",),
+                remainder=lambda: remainder,
+            )
     draft = replace(draft, by_sample=counterpart.writes_samples(robust))
-    aggregated = by_aggregation(robust, solver, counterpart.maxima)
-    if aggregated is not None:
-        return replace(draft, **aggregated)
+    if (changes := by_aggregation(robust, solver, counterpart.maxima)) is not None:
+        return replace(draft, **changes)
     if smooth:
         draft = replace(draft, objective=lambda: exact.objective_by(counterpart, robust))
     return _with_solver(model, draft, solver, relax)
 
 
+def plan_smoothed(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
+    """The entropic approximation of the worst-case risk."""
+    _needs_ball(model, "smoothed")
+    if model.radius == 0:
+        mean = plan_erm(model, None if is_stochastic(solver) else solver, relax)
+        return replace(mean, method="smoothed").because("the radius is 0: this is ERM")
+    require(
+        solver,
+        Feature.GRADIENTS,
+        "the smoothed objective has no conic form and no bounds for {solver}; solve over the "
+        "convex hull with solver=FrankWolfe(...) or MomentumFrankWolfe(...) and, for integers, "
+        "call round() then, or use method='exact' or method='erm'.",
+    )
+    formula = (
+        "F(x, l) = l radius + epsilon mean_k log E exp((f(x, zeta) - l c(xi_k, zeta))/epsilon)"
+    )
+    return Plan("smoothed", solver or first_order_solver(model), formula, ())
+
+
+METHODS: dict[str, Callable[[Model, Solver | None, bool], Plan]] = {
+    "auto": plan_auto,
+    "erm": plan_erm,
+    "exact": plan_exact,
+    "smoothed": plan_smoothed,
+}
+
+
+def _needs_ball(model: Model, method: str) -> RobustModel:
+    """The model, if its loss has uncertain data and a ball."""
+    if not isinstance(model, RobustModel):
+        raise ValueError(
+            f"method={method!r} needs an uncertain parameter in the loss, and there is none; "
+            "declare one with UncertainParameter(..., samples=...), or use method='erm'."
+        )
+    if not model.has_ball:
+        raise ValueError(
+            f"method={method!r} needs an ambiguity set; pass ambiguity=WassersteinBall(radius=...) "
+            "to the problem, or use method='erm'."
+        )
+    return model
+
+
+# ------------------------------------------------------------------ objectives and solvers
 def by_aggregation(
     model: Model,
     solver: Solver | None,
     maxima: Callable[[RobustModel], SampleMaxima | None],
 ) -> dict[str, Any] | None:
-    """The changes of a plan for many samples in few pieces, where asked for or of use."""
+    """The changes of a plan that merges samples; None where it is neither asked for nor faster."""
     asked = has_features(solver, Feature.SAMPLE_GROUPS)
     if not asked and (solver is not None or model.size < LIMITS.aggregated_samples):
         return None
@@ -262,14 +309,8 @@ def mean_through_maxima(model: RobustModel) -> SampleMaxima | None:
     return None if isinstance(groups, str) else mean_maxima(model, groups, cp.Constant(0.0))
 
 
-def _certain(model: Model, solver: Solver | None, relax: bool) -> Plan:
-    """A certain objective; that uncertain constraints hold over balls is then exact."""
-    mean = erm(model, solver, relax)
-    return replace(mean, method="exact") if model.feasible.uncertain else mean
-
-
 def takes_composite(model: RobustModel, solver: Solver | None) -> bool:
-    """Are quasi-Newton steps asked for, or faster than a cone for each sample?"""
+    """Are quasi-Newton steps asked for, or faster than a cone for each sample, and possible?"""
     feasible = model.feasible
     suits = has_features(solver, Feature.COMPOSITE) or (
         solver is None
@@ -287,7 +328,7 @@ def takes_composite(model: RobustModel, solver: Solver | None) -> bool:
 
 
 def first_order_solver(model: Model) -> FrankWolfe | QuasiNewton:
-    """Vertices suit polytopes and oracles, quadratic models curved and unbounded sets.
+    """Frank-Wolfe for polytopes and oracles, quadratic models for curved and unbounded sets.
 
     Towards a minimiser inside a ball, or on its boundary, vertices lead in ever shorter steps.
     """
@@ -300,37 +341,8 @@ def first_order_solver(model: Model) -> FrankWolfe | QuasiNewton:
     return QuasiNewton() if curved else FrankWolfe()
 
 
-def smoothed(model: Model, solver: Solver | None, relax: bool = False) -> Plan:
-    """The entropic approximation of the worst-case risk."""
-    _needs_ball(model, "smoothed")
-    if model.radius == 0:
-        kept = None if samples_gradients(solver) else solver
-        return replace(erm(model, kept, relax), method="smoothed").because(
-            "the radius is 0: this is ERM"
-        )
-    require(
-        solver,
-        Feature.GRADIENTS,
-        "the smoothed objective has no conic form and no bounds for {solver}; solve over the "
-        "convex hull with solver=FrankWolfe(...) or MomentumFrankWolfe(...) and, for integers, "
-        "call round() then, or use method='exact' or method='erm'.",
-    )
-    formula = (
-        "F(x, l) = l radius + epsilon mean_k log E exp((f(x, zeta) - l c(xi_k, zeta))/epsilon)"
-    )
-    return Plan("smoothed", solver or first_order_solver(model), formula, ())
-
-
-METHODS: dict[str, Callable[[Model, Solver | None, bool], Plan]] = {
-    "auto": automatic,
-    "erm": erm,
-    "exact": exactly,
-    "smoothed": smoothed,
-}
-
-
 def empirical_with_convexity(model: Model) -> Empirical | EmpiricalTails:
-    """Empirical risk, after a look at the Hessian of a loss that is quadratic in the decision."""
+    """The empirical risk, its convexity read off the Hessian where the loss is quadratic in x."""
     if model.tails is not None:
         return EmpiricalTails(model)
     objective = Empirical(model)
@@ -347,11 +359,11 @@ def empirical_with_convexity(model: Model) -> Empirical | EmpiricalTails:
 
 # ------------------------------------------------------------------ conic, or Frank-Wolfe
 def _with_solver(model: Model, draft: Plan, solver: Solver | None, relax: bool) -> Plan:
-    """A conic program for CVXPY constraints, Frank-Wolfe for oracles, or what the user says."""
+    """A conic program for CVXPY constraints, Frank-Wolfe for oracles, or the user's solver."""
     feasible = model.feasible
-    if isinstance(solver, BranchAndBound):
-        return _integer(model, draft, solver)
-    if isinstance(solver, Simplicial):
+    if has_features(solver, Feature.INTEGERS):
+        return _branching(model, draft, solver)
+    if has_features(solver, Feature.COLUMNS):
         return _by_columns(model, draft, solver)
     if solver is not None and Feature.GRADIENTS in solver.features:
         if draft.objective is None:
@@ -364,10 +376,10 @@ def _with_solver(model: Model, draft: Plan, solver: Solver | None, relax: bool) 
         if relax:
             return _over_the_hull(model, draft)
         if _needs_branching(model, draft):
-            return _integer(model, draft, BranchAndBound())
+            return _branching(model, draft, BranchAndBound())
     if solver is None and feasible.has_oracle_sets:
         nonsmooth = draft.objective is None and not _has_small_form(model)
-        if (nonsmooth or has_kinks(model, draft)) and _obstacle(model, draft, True) is None:
+        if (nonsmooth or draft.has_kinks(model)) and _obstacle(model, draft, True) is None:
             return _by_columns(model, draft, Simplicial())
         if draft.objective is not None:
             reason = "the feasible set has an oracle"
@@ -386,20 +398,13 @@ def _with_solver(model: Model, draft: Plan, solver: Solver | None, relax: bool) 
     return replace(draft, solver=first_order_solver(model), reasons=(reason,))
 
 
-def _by_columns(model: Model, draft: Plan, solver: Simplicial) -> Plan:
+def _by_columns(model: Model, draft: Plan, solver: Any) -> Plan:
     """A conic program over the vertices of oracle sets."""
     obstacle = _obstacle(model, draft, by_columns=True)
     if obstacle is not None:
         raise ValueError(f"{obstacle}, which Simplicial asks for; use solver=FrankWolfe() instead.")
     reason = "not smooth, and the feasible set has an oracle"
     return replace(draft, solver=solver, reasons=(reason,), has_program=True)
-
-
-def has_kinks(model: Model, chosen: Plan) -> bool:
-    """Is the objective a mean of maxima of several pieces, which Frank-Wolfe cannot follow?"""
-    pieces = model.structure.pieces
-    smooth = chosen.objective is not None and chosen.counterpart is None
-    return smooth and pieces is not None and len(pieces) > 1
 
 
 def _has_small_form(model: Model) -> bool:
@@ -424,8 +429,8 @@ def _needs_branching(model: Model, draft: Plan) -> bool:
     )
 
 
-def _integer(model: Model, draft: Plan, solver: BranchAndBound) -> Plan:
-    """Branch and bound, or what does without it."""
+def _branching(model: Model, draft: Plan, solver: Any) -> Plan:
+    """Branch and bound on integer decisions."""
     if not model.feasible.is_integer:
         raise ValueError(
             "BranchAndBound is for integer decisions, and no variable is integer or boolean; "
@@ -443,7 +448,7 @@ def _integer(model: Model, draft: Plan, solver: BranchAndBound) -> Plan:
 def _over_the_hull(model: Model, draft: Plan) -> Plan:
     """The convex hull of the integer points, by its oracle."""
     reason = "relax=True: over the convex hull of the integer points"
-    if draft.objective is not None and not has_kinks(model, draft):
+    if draft.objective is not None and not draft.has_kinks(model):
         return replace(draft, solver=FrankWolfe(), reasons=(reason,))
     return _by_columns(model, draft, Simplicial()).because(reason)
 
@@ -460,14 +465,15 @@ def _obstacle(model: Model, draft: Plan, by_columns: bool = False) -> str | None
         return f"the objective ({draft.formula}) is not smooth and needs a conic solver, but {what}"
     if _sample_program(model, draft) is not None:
         return None
-    if draft.counterpart is not None:
-        return (
-            f"the exact counterpart ({draft.formula}) is no convex CVXPY program in the decision: "
-            f"{_why_not_convex(model)}"
-        )
+    unknown = _has_unknown_atom(model)
+    if draft.counterpart is None:
+        why = UNKNOWN_ATOM if unknown else "the objective is not convex by CVXPY's rules"
+        return f"method={draft.method!r} has no convex CVXPY form for this model ({why})"
+    why = "the slopes of the loss in the data are not affine in the decision"
+    if unknown or not model.convex_in_decision:
+        why = UNKNOWN_ATOM if unknown else "the loss itself is not"
     return (
-        f"method={draft.method!r} has no convex CVXPY form for this model ("
-        f"{UNKNOWN_ATOM if _is_unknown(model) else NOT_CONVEX})"
+        f"the exact counterpart ({draft.formula}) is no convex CVXPY program in the decision: {why}"
     )
 
 
@@ -479,32 +485,9 @@ def _sample_program(model: Model, draft: Plan) -> Program | None:
     return draft.program(model)
 
 
-def _is_unknown(model: Model) -> bool:
+def _has_unknown_atom(model: Model) -> bool:
     """Is the loss convex by CVXPY's rules, but not one that its solvers can be given?"""
     if model.expression is None:
         return False
     at_mean = substitute(model.expression, model.mean_values())
     return at_mean.is_convex() and not is_canonicalisable(at_mean)
-
-
-def _why_not_convex(model: Model) -> str:
-    """The obstacle to a convex program."""
-    if _is_unknown(model):
-        return UNKNOWN_ATOM
-    if not model.convex_in_decision:
-        return "the loss itself is not"
-    return "the slopes of the loss in the data are not affine in the decision"
-
-
-def _needs_ball(model: Model, method: str) -> RobustModel:
-    if not isinstance(model, RobustModel):
-        raise ValueError(
-            f"method={method!r} needs an uncertain parameter in the loss, and there is none; "
-            "declare one with UncertainParameter(..., samples=...), or use method='erm'."
-        )
-    if not model.has_ball:
-        raise ValueError(
-            f"method={method!r} needs an ambiguity set; pass ambiguity=WassersteinBall(radius=...) "
-            "to the problem, or use method='erm'."
-        )
-    return model
