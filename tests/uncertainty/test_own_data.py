@@ -100,7 +100,7 @@ def test_what_stands_beside_the_samples_is_kept_as_well():
     for array in arrays:
         array += 1.0
     assert [answers(problem) for problem in made] == before
-    again = reports[0].source.at_radii([0.05], progress=False)
+    again = reports[0]._at_radii([0.05], progress=False)
     assert again.methods[0].statistics("test").mean == pytest.approx(mean)
 
 

@@ -12,12 +12,14 @@ CallableLoss(loss, variables=[theta], parameters=[features, target], convex=True
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 
+from wdro_model.checks import flag
 from wdro_model.errors import blaming
 from wdro_model.loss.batched import FlatLoss, Gradients, Pullback, as_weights, batch_size, entry
 from wdro_model.uncertainty.parameter import UncertainParameter
@@ -77,17 +79,14 @@ class CallableLoss:
                 f"the loss {self.name!r} needs parameters=[...], the uncertain parameters that its "
                 "function reads; [] if it reads none."
             )
-        if not isinstance(convex, (bool, np.bool_)):
-            raise ValueError(f"convex of the loss {self.name!r} must be a bool, got {convex!r}.")
-        self.variables: tuple[Any, ...] = _leaves(variables, f"variables of {self.name!r}")
-        self.parameters: tuple[Any, ...] = _leaves(parameters, f"parameters of {self.name!r}")
+        whose = f"of the loss {self.name!r}"
+        self.variables = _leaves(variables, cp.Variable, f"variables {whose}", "")
         if not self.variables:
             raise ValueError(f"the loss {self.name!r} needs at least one variable.")
-        _refuse(self.variables, cp.Variable, f"variables of the loss {self.name!r}", "")
         hint = "; what is certain the function can read by itself"
-        _refuse(self.parameters, UncertainParameter, f"parameters of the loss {self.name!r}", hint)
+        self.parameters = _leaves(parameters, UncertainParameter, f"parameters {whose}", hint)
         self.function = function
-        self.convex = bool(convex)
+        self.convex = flag(f"convex of the loss {self.name!r}", convex)
 
     def __call__(
         self, x: Mapping[Any, Any], scenarios: Mapping[Any, Any]
@@ -186,31 +185,36 @@ class CallableLoss:
         return array
 
 
-def _leaves(given: Any, what: str) -> tuple[Any, ...]:
-    """A tuple of what was listed; a single expression counts as a list of one."""
+def _leaves(given: Any, kind: type, what: str, hint: str) -> tuple[Any, ...]:
+    """A tuple of what was listed, all of one kind; a single expression counts as a list of one."""
     if isinstance(given, cp.Expression):
-        return (given,)
+        given = (given,)
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ValueError(f"{what} must be a list, got {given!r}; write [...].")
-    return tuple(given)
-
-
-def _refuse(leaves: tuple[Any, ...], kind: type, what: str, hint: str) -> None:
+    leaves = tuple(given)
     for leaf in leaves:
         if not isinstance(leaf, kind):
             raise ValueError(
                 f"the {what} must be of type {kind.__name__}, got {type(leaf).__name__} "
                 f"{str(leaf)!r}{hint}."
             )
+    return leaves
 
 
 # ------------------------------------------------------------------ the gradient
-GRADIENT_ROWS = 8
-"""Samples at which a gradient is checked; each costs five evaluations of the loss."""
-DIFFERENCE = 1e-4
-"""Length of a difference, relative to the move; shorter ones drown in rounding."""
-WRONG_SLOPE = 1e-3
-"""Relative difference of two slopes from which a gradient is wrong; that of differences is 1e-8."""
+@dataclass(frozen=True)
+class Tolerances:
+    """The comparison of a pullback with differences of the values."""
+
+    row_count: int = 8
+    """Samples at which a gradient is checked; each costs five evaluations of the loss."""
+    step: float = 1e-4
+    """Length of a difference, relative to the move; shorter ones drown in rounding."""
+    slope: float = 1e-3
+    """Relative difference of two slopes from which a gradient is wrong; differences err by 1e-8."""
+
+
+TOLERANCES = Tolerances()
 
 
 def refuse_wrong_gradient(
@@ -224,7 +228,7 @@ def refuse_wrong_gradient(
     """
     rows = np.zeros((1, 0))
     if loss.joint is not None:
-        rows = loss.joint.matrix[rng.integers(loss.joint.size, size=GRADIENT_ROWS)]
+        rows = loss.joint.matrix[rng.integers(loss.joint.size, size=TOLERANCES.row_count)]
     weights = rng.uniform(0.5, 1.5, size=len(rows))
     spread = rows.std(axis=0) + 1e-2 * np.abs(rows).max(axis=0, initial=0.0)
     moves = np.where(spread > 0, spread, 1.0) * rng.standard_normal(rows.shape)
@@ -237,14 +241,14 @@ def refuse_wrong_gradient(
             in_x = pullback.in_decision(weights) if what == "variables" else np.zeros_like(x)
             in_data = pullback.in_data(weights) if dz.any() else dz
             told = float(in_x @ dx + np.sum(in_data * dz))
-            steps = DIFFERENCE * np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+            steps = TOLERANCES.step * np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
             f = [float(weights @ loss.values(x + s * dx, rows + s * dz)) for s in steps]
         except (NotImplementedError, ArithmeticError, ValueError):
             continue
-        wide, narrow = (f[4] - f[0]) / (2 * DIFFERENCE), (f[3] - f[1]) / DIFFERENCE
-        bend = abs(f[4] - 2 * f[2] + f[0]) / DIFFERENCE
+        wide, narrow = (f[4] - f[0]) / (2 * TOLERANCES.step), (f[3] - f[1]) / TOLERANCES.step
+        bend = abs(f[4] - 2 * f[2] + f[0]) / TOLERANCES.step
         off, size = abs(told - narrow), max(abs(told), abs(narrow), 1e-6 * abs(f[2]))
-        if off > WRONG_SLOPE * size and off > 10 * abs(wide - narrow) and off > 2 * bend:
+        if off > TOLERANCES.slope * size and off > 10 * abs(wide - narrow) and off > 2 * bend:
             raise ValueError(
                 f"the loss {name!r} has a wrong gradient in its {what}: along a line its pullback "
                 f"gives the slope {told:.6g}, differences of its values give {narrow:.6g}; correct "

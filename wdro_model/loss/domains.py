@@ -8,6 +8,7 @@ are evaluated at scenarios. A coordinate that the cost freezes is judged at its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
@@ -23,16 +24,24 @@ from wdro_model.uncertainty.supports import Polyhedron
 
 Array = np.ndarray
 
-ZERO_VALUE = 1e-8
-"""Least value up to which a program's answer is a zero of its solver."""
-ZERO_ENTRY = 1e-6
-"""Entry of a decision, relative to its largest one, up to which it is a zero of a solver."""
-LARGE_BOUND = 1e30
-"""Number in place of infinite bounds of intervals: 0 * inf is no number."""
-MOST_PROGRAMS = 50
-"""Entries of an argument that are minimised by programs, some milliseconds each."""
-SCENARIO_COUNT = 200
-"""Scenarios at which an argument is evaluated that is neither affine nor convex in the data."""
+
+@dataclass(frozen=True)
+class Tolerances:
+    """The check of domains: zeros of solvers, and how much is tried."""
+
+    zero_value: float = 1e-8
+    """Least value up to which a program's answer is a zero of its solver."""
+    zero_entry: float = 1e-6
+    """Entry of a decision, relative to its largest one, up to which it is a zero of a solver."""
+    large_bound: float = 1e30
+    """Number in place of infinite bounds of intervals: 0 * inf is no number."""
+    most_programs: int = 50
+    """Entries of an argument that are minimised by programs, some milliseconds each."""
+    scenario_count: int = 200
+    """Scenarios at which an argument is evaluated that is neither affine nor convex in the data."""
+
+
+TOLERANCES = Tolerances()
 
 
 def refuse_outside_domain(
@@ -50,7 +59,7 @@ def refuse_outside_domain(
     """
     if decision is not None:
         largest = max((float(np.abs(v).max(initial=0.0)) for v in decision.values()), default=0.0)
-        small = ZERO_ENTRY * largest
+        small = TOLERANCES.zero_entry * largest
         rounded = {v: np.where(np.abs(a) <= small, 0.0, a) for v, a in decision.items()}
         expression = substitute(expression, rounded)
     reach: Reach | None = None
@@ -130,7 +139,7 @@ class Reach:
             sides = joint.split(self.sides)[p]
             self.data[p] = cp.Variable(p.shape, bounds=[*sides])
             self.boxes[p] = cp.Variable(
-                p.shape, bounds=[*np.clip(sides, -LARGE_BOUND, LARGE_BOUND)]
+                p.shape, bounds=[*np.clip(sides, -TOLERANCES.large_bound, TOLERANCES.large_bound)]
             )
             if box is None and isinstance(p.support, Polyhedron):
                 inside = p.support.A @ cp.vec(self.data[p], order="C") <= p.support.b
@@ -162,7 +171,7 @@ class Reach:
                 return float(below.min())
             seen = np.array([self._least_at_scenarios(e) for e in written])
         least = float(seen.max(axis=0).min())
-        for entry in np.flatnonzero(~proven)[:MOST_PROGRAMS]:
+        for entry in np.flatnonzero(~proven)[: TOLERANCES.most_programs]:
             if least <= 0:
                 break
             values = [self._least_of_entry(e, k, entry) for e, k in zip(written, seen)]
@@ -174,12 +183,12 @@ class Reach:
         if not written.is_convex():
             return float(seen[entry])
         least = cp.Problem(cp.Minimize(entry_of(written, entry)), self.limits).solve()
-        return 0.0 if abs(least) <= ZERO_VALUE else float(least)
+        return 0.0 if abs(least) <= TOLERANCES.zero_value else float(least)
 
     def _least_at_scenarios(self, written: Any) -> Array:
         """The least value of each entry at scenarios near the samples and far from them."""
         rng, matrix, values = np.random.default_rng(0), self.joint.matrix, []
-        for far in 10.0 ** rng.uniform(-3, 3, size=SCENARIO_COUNT):
+        for far in 10.0 ** rng.uniform(-3, 3, size=TOLERANCES.scenario_count):
             move = far * (1e-3 + matrix.std(axis=0)) * rng.standard_normal(matrix.shape[1])
             row = np.clip(matrix[rng.integers(len(matrix))] + move, *self.sides)
             if self.joint.contains(row[None])[0]:

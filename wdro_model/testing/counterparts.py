@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
@@ -25,18 +26,26 @@ from wdro_model.sets.feasible_set import checked_vertex
 from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.objective import Array, Point
 
-TOO_LOW = 1e-5
-"""Relative shortfall of a value against a known distribution; smaller ones are rounding."""
-DISAGREEMENT = 1e-4
-"""Relative difference of a value and a program that is solved; conic solvers leave 1e-6."""
-UNATTAINED = 1e-2
-"""Share of what the ball adds to the mean loss by which a worst case may fall short of it."""
-WRONG_SLOPE = 1e-3
-"""Relative difference of a gradient and a difference quotient over 1e-3 of the feasible set."""
-DIFFERENCE = 1e-3
-"""Length of that difference, in the size of the feasible set."""
-CORNER_COUNT = 4
-"""Vertices of the feasible set whose combinations are tried as decisions."""
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Allowed differences between a counterpart and the worst-case risk."""
+
+    too_low: float = 1e-5
+    """Relative shortfall of a value against a known distribution; smaller ones are rounding."""
+    disagreement: float = 1e-4
+    """Relative difference of a value and a program that is solved; conic solvers leave 1e-6."""
+    unattained: float = 1e-2
+    """Share of what the ball adds to the mean loss by which a worst case may fall short of it."""
+    slope: float = 1e-3
+    """Relative difference of a gradient and a difference quotient over `difference`."""
+    difference: float = 1e-3
+    """Length of that difference, in the size of the feasible set."""
+    corner_count: int = 4
+    """Vertices of the feasible set whose combinations are tried as decisions."""
+
+
+TOLERANCES = Tolerances()
 
 
 def check_counterpart(
@@ -103,7 +112,9 @@ def check_counterpart(
     points = [model.feasible.layout.join(dict(d)) for d in decisions]
     corners = _corners(model, rng)
     for _ in range(0 if points else tries):
-        shares = rng.uniform(0.2, 1.0, size=CORNER_COUNT)  # not the centre, which hides mistakes
+        shares = rng.uniform(
+            0.2, 1.0, size=TOLERANCES.corner_count
+        )  # not the centre, which hides mistakes
         points.append(shares @ corners / shares.sum())
     for x in points:
         value = refuse_value(model, x, entry)
@@ -123,12 +134,12 @@ def _corners(model: Model, rng: np.random.Generator) -> Array:
     dimension = model.feasible.layout.dimension
     try:
         oracle = model.feasible.oracle()
-        directions = rng.standard_normal((CORNER_COUNT, dimension))
+        directions = rng.standard_normal((TOLERANCES.corner_count, dimension))
         if oracle.nonnegative_directions:
             directions = np.abs(directions)
         return np.array([checked_vertex(oracle, oracle.minimize_relaxed(d)) for d in directions])
     except (UnboundedError, NotImplementedError):
-        return rng.standard_normal((CORNER_COUNT, dimension))
+        return rng.standard_normal((TOLERANCES.corner_count, dimension))
 
 
 def _solve(program: Program, model: RobustModel, x: Array) -> float:
@@ -153,7 +164,7 @@ def refuse_value(model: RobustModel, x: Array, entry: Counterpart) -> float:
     mean = Empirical(model).evaluate(x).value
     moved = [climbed for climbed in (climb(model, x), push(model, x)) if climbed is not None]
     known = max([mean, *(climbed.expected_loss for climbed in moved)])
-    if not value >= known - TOO_LOW * max(abs(known), abs(known - mean), 1e-3):
+    if not value >= known - TOLERANCES.too_low * max(abs(known), abs(known - mean), 1e-3):
         raise ValueError(
             f"the counterpart {name} gives the worst-case risk {float(value):.8g}, but some "
             f"distribution of the ball has the expected loss {known:.8g} at this decision (the "
@@ -168,7 +179,7 @@ def refuse_disagreement(
     """Raise a ValueError where what is minimised and the value differ at a decision."""
     mean = Empirical(model).evaluate(x).value
     size = max(abs(solved), abs(value), abs(value - mean), 1e-3)
-    if not abs(solved - value) <= DISAGREEMENT * size:
+    if not abs(solved - value) <= TOLERANCES.disagreement * size:
         raise ValueError(
             f"the counterpart {type(entry).__name__} contradicts itself: the worst-case risk of a "
             f"decision is {solved:.8g} by what is minimised, but {value:.8g} by its value(model, "
@@ -207,15 +218,15 @@ def refuse_objective(
     point = evaluate(x)
     refuse_disagreement(model, x, float(point.value), value, entry)
     for _ in range(3):
-        shares = rng.uniform(-1.0, 1.0, size=CORNER_COUNT)
+        shares = rng.uniform(-1.0, 1.0, size=TOLERANCES.corner_count)
         way = (shares - shares.mean()) @ corners
         wide, narrow = (
             (evaluate(x + step * way).value - evaluate(x - step * way).value) / (2 * step)
-            for step in (DIFFERENCE, DIFFERENCE / 2)
+            for step in (TOLERANCES.difference, TOLERANCES.difference / 2)
         )
         told = float(point.gradient @ way)
         size = max(abs(told), abs(narrow), 1e-6 * abs(point.value))
-        if abs(told - narrow) > max(WRONG_SLOPE * size, 10 * abs(wide - narrow)):
+        if abs(told - narrow) > max(TOLERANCES.slope * size, 10 * abs(wide - narrow)):
             raise ValueError(
                 f"the objective of the counterpart {name} has a wrong gradient: along a line "
                 f"inside the feasible set it gives the slope {told:.6g}, differences of its "
@@ -233,7 +244,15 @@ def refuse_worst_case(
             f"extremal of the counterpart {name} must return Extremal(rows, weights, source, "
             f"dual), got {type(worst).__name__}."
         )
-    if not _is_in_ball(model, worst):
+    size, count = len(model.rows), len(worst.weights)
+    fits = np.shape(worst.rows) == (count, model.rows.shape[1]) and len(worst.source) == count
+    fits = fits and bool(np.all(np.isin(worst.source, np.arange(size))))
+    if fits and np.all(worst.weights >= 0):
+        shares = np.bincount(worst.source, worst.weights, minlength=size)
+        cost = float(worst.weights @ model.cost(model.rows[worst.source], worst.rows))
+        fits = np.allclose(shares, model.shares.array, rtol=1e-6)
+        fits = fits and cost <= model.radius * (1 + 1e-5)
+    if not fits or np.any(worst.weights < 0):
         raise ValueError(
             f"the worst case of the counterpart {name} is no distribution of the ball: rows (K, d) "
             "come from the samples `source` (K,) with `weights` (K,), which add up to the "
@@ -241,19 +260,10 @@ def refuse_worst_case(
         )
     mean = Empirical(model).evaluate(x).value
     attained = float(worst.weights @ model.loss.values(x, worst.rows))
-    if attained < risk - UNATTAINED * abs(risk - mean) - TOO_LOW * max(abs(risk), 1e-3):
+    if attained < risk - TOLERANCES.unattained * abs(risk - mean) - TOLERANCES.too_low * max(
+        abs(risk), 1e-3
+    ):
         raise ValueError(
             f"the worst case of the counterpart {name} has the expected loss {attained:.8g}, below "
             f"the worst-case risk {risk:.8g} that it is to attain; correct its extremal(model, x)."
         )
-
-
-def _is_in_ball(model: RobustModel, worst: Extremal) -> bool:
-    size, count = len(model.rows), len(worst.weights)
-    if np.shape(worst.rows) != (count, model.rows.shape[1]) or len(worst.source) != count:
-        return False
-    if not np.all(np.isin(worst.source, np.arange(size))) or not np.all(worst.weights >= 0):
-        return False
-    shares = np.bincount(worst.source, worst.weights, minlength=size)
-    cost = float(worst.weights @ model.cost(model.rows[worst.source], worst.rows))
-    return np.allclose(shares, model.shares.array, rtol=1e-6) and cost <= model.radius * (1 + 1e-5)
