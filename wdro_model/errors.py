@@ -180,6 +180,11 @@ def blaming(whose: str) -> Iterator[None]:
         raise
 
 
+def function_name(function: Any) -> str:
+    """The name of a callable, for messages."""
+    return getattr(function, "__name__", repr(function))
+
+
 def unknown_name(kind: str, given: object, known: Iterable[str], meant: str | None = None) -> str:
     """The message for a name that is not known: what was given, the nearest one, the list.
 

@@ -97,13 +97,14 @@ class JointSamples:
     @cached_property
     def mean(self) -> np.ndarray:
         """The average observation (d,)."""
-        step = max(1, CHUNK_ENTRIES // self.dimension)
-        if self.probabilities is not None:
-            parts = zip(_slices(self.probabilities, step), self.blocks(step))
-            return read_only(np.asarray(sum(p @ block for p, block in parts)))
-        if self._rows is None:
+        if self.probabilities is None and self._rows is None:
             return read_only(self._data.mean(axis=0))
-        return read_only(sum(block.sum(axis=0) for block in self.blocks(step)) / self.size)
+        step = max(1, CHUNK_ENTRIES // self.dimension)
+        parts = (
+            self.shares.subset(slice(k * step, (k + 1) * step)).total(block)
+            for k, block in enumerate(self.blocks(step))
+        )
+        return read_only(np.asarray(sum(parts)))
 
     def blocks(self, size: int) -> Iterator[np.ndarray]:
         """The samples in consecutive blocks of at most `size` rows."""
@@ -117,19 +118,14 @@ class JointSamples:
         Their probabilities go with them.
         """
         own = rows if self._rows is None else self._rows[rows]
-        twin = self._with(self._data, own, len(own), replaced=self._replaced)
-        if self.probabilities is not None:
-            part = self.probabilities[rows]
-            twin.probabilities = unless_equal(read_only(part / part.sum()))
-        return twin
+        part = None if self.probabilities is None else self.probabilities[rows]
+        return self._with(self._data, own, None if part is None else part / part.sum())
 
     def reweighted(self, probabilities: Any) -> JointSamples:
         """The same samples with other probabilities, (N,)."""
         what = "probabilities of the samples"
         given = as_probabilities(in_row_order(probabilities, self.index, what), self.size, what)
-        twin = self._with(self._data, self._rows, self.size, replaced=self._replaced)
-        twin._weigh(given)
-        return twin
+        return self._with(self._data, self._rows, given)
 
     def replace(self, scenarios: Any, probabilities: Any = None) -> JointSamples:
         """Other samples of the same parameters, given as to `join`, checked as when declared.
@@ -137,17 +133,18 @@ class JointSamples:
         probabilities: of them, (N,); equal by default.
         """
         given = self.by_parameter(scenarios)
-        for value in given.values():
+        indices = [index_of(given[parameter]) for parameter in self.parameters]
+        data = self._paired([p.as_samples(given[p]) for p in self.parameters], indices)
+        if probabilities is not None:
             what = "probabilities of the samples"
-            probabilities = in_row_order(probabilities, index_of(value), what)
-        blocks = [parameter.as_samples(given[parameter]) for parameter in self.parameters]
-        data = self._paired(blocks, [index_of(given[p]) for p in self.parameters])
-        twin = self._with(data, None, len(data), replaced=True)
-        return twin if probabilities is None else twin.reweighted(probabilities)
+            for index in indices:
+                probabilities = in_row_order(probabilities, index, what)
+            probabilities = as_probabilities(probabilities, len(data), what)
+        return self._with(data, None, probabilities, replaced=True)
 
     def with_rows(self, data: np.ndarray, probabilities: np.ndarray | None = None) -> JointSamples:
         """The same parameters with rows (N, d), and their probabilities, checked elsewhere."""
-        twin = self._with(read_only(data), None, len(data), replaced=True)
+        twin = self._with(read_only(data), None, replaced=True)
         twin.probabilities = probabilities
         return twin
 
@@ -338,14 +335,21 @@ class JointSamples:
         return row_orders([repr(p.name()) for p in self.parameters], indices)
 
     def _with(
-        self, data: np.ndarray, rows: np.ndarray | None, size: int, *, replaced: bool
+        self,
+        data: np.ndarray,
+        rows: np.ndarray | None,
+        probabilities: np.ndarray | None = None,
+        *,
+        replaced: bool = False,
     ) -> JointSamples:
+        """The same parameters with other samples, or other probabilities of them."""
         twin = object.__new__(JointSamples)
         twin.__dict__.update(
             {k: v for k, v in self.__dict__.items() if k not in ("matrix", "mean", "shares")}
         )
-        twin._data, twin._rows, twin.size, twin._replaced = data, rows, size, replaced
-        twin.probabilities, twin.left_out = None, 0
+        twin._data, twin._rows, twin._replaced = data, rows, self._replaced or replaced
+        twin.size, twin.left_out = len(data) if rows is None else len(rows), 0
+        twin._weigh(probabilities)
         return twin
 
     def _weigh(self, probabilities: np.ndarray | None) -> None:
@@ -354,8 +358,9 @@ class JointSamples:
             kept = np.flatnonzero(probabilities)
             self.left_out = self.size - len(kept)
             self._rows = kept if self._rows is None else self._rows[kept]
-            self.size, probabilities = len(kept), read_only(probabilities[kept])
-        self.probabilities = unless_equal(probabilities)
+            self.size, probabilities = len(kept), probabilities[kept]
+        uneven = unless_equal(probabilities)
+        self.probabilities = None if uneven is None else read_only(uneven)
 
     def check_counts(self, counts: list[int]) -> None:
         """Refuse numbers of scenarios that differ between the parameters."""

@@ -457,9 +457,7 @@ class SampleShares:
     @property
     def square(self) -> float:
         """sum_k p_k^2, by which variances of independent terms add up to that of their average."""
-        if self.probabilities is None:
-            return self.count / self.divisor**2
-        return float(self.probabilities @ self.probabilities)
+        return float(self.array @ self.array)
 
     @property
     def effective_size(self) -> float:
@@ -474,15 +472,11 @@ class SampleShares:
 
     def error(self, variances: np.ndarray) -> float:
         """The standard error of an average of independent terms with these variances (n,)."""
-        if self.probabilities is None:
-            return float(np.sqrt(float(variances.sum())) / self.divisor)
-        return float(np.sqrt(self.probabilities**2 @ variances))
+        return float(np.sqrt(self.array**2 @ variances))
 
     def times(self, values: np.ndarray) -> np.ndarray:
         """p_k values_k for values (n, ...)."""
-        if self.probabilities is None:
-            return values / self.divisor
-        return values * self.probabilities.reshape(-1, *([1] * (np.ndim(values) - 1)))
+        return values * self.array.reshape(-1, *([1] * (np.ndim(values) - 1)))
 
     def multiple(self, values: np.ndarray) -> np.ndarray:
         """N p_k values_k for values (n, ...): themselves where all shares are 1/N."""

@@ -18,7 +18,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 
-from wdro_model.errors import blaming
+from wdro_model.errors import blaming, function_name
 from wdro_model.uncertainty.samples import (
     column_names,
     first_index,
@@ -397,11 +397,12 @@ class Where(Support):
     def contains(self, points: Array) -> Array:
         given = np.asarray(points).view()
         given.flags.writeable = False
-        with blaming(f"the predicate {_name(self.predicate)} of Where"):
+        name = function_name(self.predicate)
+        with blaming(f"the predicate {name} of Where"):
             answer = np.asarray(self.predicate(given))
         if answer.dtype != bool or answer.shape != (len(given),):
             raise ValueError(
-                f"predicate {_name(self.predicate)} of Where must return {len(given)} booleans, "
+                f"predicate {name} of Where must return {len(given)} booleans, "
                 f"shape ({len(given)},), for points of shape {given.shape}; it returned "
                 f"{answer.dtype} of shape {answer.shape}. Reduce over the entries of each point."
             )
@@ -417,18 +418,14 @@ class Where(Support):
         return Where(partial(_in_both, self, Box(lower, upper)))
 
     def why_outside(self, point: Array) -> str:
-        return f"the predicate {_name(self.predicate)} rejects it"
+        return f"the predicate {function_name(self.predicate)} rejects it"
 
     def __repr__(self) -> str:
-        return f"Where({_name(self.predicate)})"
+        return f"Where({function_name(self.predicate)})"
 
 
 def _in_both(first: Support, second: Support, points: Array) -> Array:
     return first.contains(points) & second.contains(points)
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__name__", repr(function))
 
 
 __dir__ = __all__.copy  # what the tab key offers

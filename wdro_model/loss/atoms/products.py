@@ -13,6 +13,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
+from numpy.lib.stride_tricks import sliding_window_view
 
 from wdro_model.loss.atoms import cvxpy_classes as atoms
 from wdro_model.loss.atoms.facts import (
@@ -375,29 +376,30 @@ class Convolution(AtomFacts):
     """c_k = sum_i a_i b_(k-i): shifted copies of b, one for each entry of a."""
 
     def kernel(self, atom: Any, operands: Operands) -> Kernel:
-        n, m = (int(np.prod(operand.shape)) for operand in operands)
-        shapes = [operand.shape for operand in operands]
+        first, second = (operand.shape for operand in operands)
 
-        def flat(v: Any, ndim: int) -> Any:
-            return v.reshape((*v.shape[: v.ndim - ndim], -1))
+        def flat(v: Any, shape: tuple[int, ...]) -> Any:
+            return v.reshape((*v.shape[: v.ndim - len(shape)], -1))
 
         def kernel(a: Any, b: Any) -> tuple[Any, ...]:
-            a, b = flat(a, len(shapes[0])), flat(b, len(shapes[1]))
-            lead = np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
-            out = np.zeros((*lead, n + m - 1))
-            for i in range(n):
-                out[..., i : i + m] += a[..., i : i + 1] * b
+            a, b = flat(a, first), flat(b, second)
+            value = (shifted(b, math.prod(first)) @ a[..., None])[..., 0]
 
-            def pull_a(g: Any) -> Any:
-                g = flat(g, atom.ndim)
-                rows = [(g[..., i : i + m] * b).sum(axis=-1) for i in range(n)]
-                return np.stack(rows, axis=-1).reshape(g.shape[:-1] + shapes[0])
+            def pull(g: Any, other: Any, shape: tuple[int, ...]) -> Any:
+                g = flat(g, atom.shape)
+                rows = (g[..., None, :] @ shifted(other, math.prod(shape)))[..., 0, :]
+                return rows.reshape(g.shape[:-1] + shape)
 
-            def pull_b(g: Any) -> Any:
-                g = flat(g, atom.ndim)
-                rows = sum(a[..., i : i + 1] * g[..., i : i + m] for i in range(n))
-                return np.asarray(rows).reshape(g.shape[:-1] + shapes[1])
-
-            return out.reshape(lead + atom.shape), pull_a, pull_b
+            return (
+                value.reshape(value.shape[:-1] + atom.shape),
+                lambda g: pull(g, b, first),
+                lambda g: pull(g, a, second),
+            )
 
         return kernel
+
+
+def shifted(v: Any, count: int) -> Any:
+    """Copies of a vector, each one further behind: entry (k, i) is v[k - i], zero outside."""
+    padding = [(0, 0)] * (v.ndim - 1) + [(count - 1, count - 1)]
+    return sliding_window_view(np.pad(v, padding), count, axis=-1)[..., ::-1]

@@ -20,7 +20,7 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.errors import UnknownToCost, blaming
+from wdro_model.errors import UnknownToCost, blaming, function_name
 from wdro_model.registry import refuse_signature
 from wdro_model.uncertainty.samples import one_if_equal
 
@@ -146,15 +146,12 @@ class BoundCost(ABC):
         """The length c(e_i)^(1/p) of a unit move of each coordinate, (d,); infinite if frozen."""
         if self.order is None or self.dimension > MOST_UNIT_MOVES:
             self._unknown("coordinate_scales")
-        lengths, step = (
-            np.empty(self.dimension),
-            max(1, MOST_MOVE_ENTRIES // max(1, self.dimension)),
+        step = max(1, MOST_MOVE_ENTRIES // max(1, self.dimension))
+        blocks = (
+            np.eye(min(step, self.dimension - k), self.dimension, k)
+            for k in range(0, self.dimension, step)
         )
-        for start in range(0, self.dimension, step):
-            some = np.arange(start, min(start + step, self.dimension))
-            moves = np.zeros((len(some), self.dimension))
-            moves[np.arange(len(some)), some] = 1.0
-            lengths[some] = self.of_displacements(moves)
+        lengths = np.concatenate([self.of_displacements(block) for block in blocks])
         return np.where(self.frozen, np.inf, lengths ** (1.0 / self.order))
 
     @property
@@ -163,6 +160,21 @@ class BoundCost(ABC):
         if not self._has_a_matrix:
             self._unknown("matrix")
         return self._by_pairs
+
+    @property
+    def _has_a_matrix(self) -> bool:
+        """True for a quadratic cost of few coordinates, all of which move."""
+        known = self.is_quadratic and class_knows(type(self), "of_displacements")
+        return known and self.dimension <= MOST_PAIRS and not np.any(self.frozen)
+
+    @cached_property
+    def _by_pairs(self) -> Array:
+        """P, from c(e_i + e_j) = P_ii + 2 P_ij + P_jj."""
+        units = np.eye(self.dimension)
+        alone = self.of_displacements(units)
+        both = np.array([self.of_displacements(units + unit) for unit in units])
+        matrix = (both - alone - alone[:, None]) / 2
+        return (matrix + matrix.T) / 2
 
     @cached_property
     def couplings(self) -> Any | None:
@@ -262,7 +274,18 @@ class BoundCost(ABC):
         """
         if self.order is not None and self.knows("dual_norms"):
             return self.order, 1.0
-        return self._measure_small_moves(joint)
+        row = joint.matrix[:1]
+        step = 1e-3 * max(1e-6, float(np.abs(joint.matrix[: min(50, joint.size)]).mean()))
+        free = (~np.asarray(self.frozen)).astype(float)
+        some = np.flatnonzero(free)[:PROBED_COORDINATES]
+        directions = [free, *np.eye(self.dimension)[some]] if self.dimension <= 1000 else [free]
+        for direction in (sign * one for one in directions for sign in (1.0, -1.0)):
+            move = step * direction[None]
+            near, far = (float(self(row, row + times * move)[0]) for times in (1, 2))
+            if 0 < near < far < math.inf:
+                order = float(np.clip(np.log2(far / near), 0.5, 4.0))
+                return order, near / (step * float(np.linalg.norm(direction))) ** order
+        self._unknown("small_moves", "pass sigma=... and epsilon=...")
 
     def default_sigma(self, radius: float, joint: JointSamples) -> float | Array:
         """Standard deviations of normal moves that cost radius / 2 on average."""
@@ -316,36 +339,6 @@ class BoundCost(ABC):
         if np.array_equal(where, np.arange(self.dimension)):
             return self
         self._unknown("restricted")
-
-    @property
-    def _has_a_matrix(self) -> bool:
-        """True for a quadratic cost of few coordinates, all of which move."""
-        known = self.is_quadratic and class_knows(type(self), "of_displacements")
-        return known and self.dimension <= MOST_PAIRS and not np.any(self.frozen)
-
-    @cached_property
-    def _by_pairs(self) -> Array:
-        """P, from c(e_i + e_j) = P_ii + 2 P_ij + P_jj."""
-        units = np.eye(self.dimension)
-        alone = self.of_displacements(units)
-        both = np.array([self.of_displacements(units + unit) for unit in units])
-        matrix = (both - alone - alone[:, None]) / 2
-        return (matrix + matrix.T) / 2
-
-    def _measure_small_moves(self, joint: JointSamples) -> tuple[float, float]:
-        """p and w of small moves, from the cost of one and of two steps off a sample."""
-        row = joint.matrix[:1]
-        step = 1e-3 * max(1e-6, float(np.abs(joint.matrix[: min(50, joint.size)]).mean()))
-        free = (~np.asarray(self.frozen)).astype(float)
-        some = np.flatnonzero(free)[:PROBED_COORDINATES]
-        directions = [free, *np.eye(self.dimension)[some]] if self.dimension <= 1000 else [free]
-        for direction in (sign * one for one in directions for sign in (1.0, -1.0)):
-            move = step * direction[None]
-            near, far = (float(self(row, row + times * move)[0]) for times in (1, 2))
-            if 0 < near < far < math.inf:
-                order = float(np.clip(np.log2(far / near), 0.5, 4.0))
-                return order, near / (step * float(np.linalg.norm(direction))) ** order
-        self._unknown("small_moves", "pass sigma=... and epsilon=...")
 
     def _unknown(self, operation: str, way_out: str | None = None) -> NoReturn:
         kind = "method" if isfunction(getattr(BoundCost, operation)) else "property"
@@ -607,8 +600,3 @@ class Callable(GroundCost):
 
     def describe(self) -> str:
         return f"{function_name(self.function)}(xi, zeta)"
-
-
-def function_name(function: Any) -> str:
-    """The name of a callable, for messages."""
-    return getattr(function, "__name__", repr(function))

@@ -102,35 +102,22 @@ class NormCost(BoundCost):
         return self.unstretched(move)
 
     def conjugate(self, slopes: Any, price: Any) -> tuple[Any | None, list[Any]]:
-        """|u|_q^2 / (4 l) for order 2, and 0 under |u|_q <= l for order 1, l the price."""
-        count, plain = slopes.shape[0], slopes @ self.shrinking
+        """|u|_2^2 / (4 l) for order 2, and 0 under |u|_q <= l for order 1, l the price."""
+        plain = slopes @ self.shrinking
         if self.order == 1.0:
-            if self.p == 1.0:
-                return None, [cp.abs(plain) <= price]
-            if self.p == math.inf:
-                return None, [cp.sum(cp.abs(plain), axis=1) <= price]
-            if self.p != 2.0:
-                self._unknown("conjugate", "use a norm with p = 1, 2 or inf.")
-            return None, [cp.SOC(price * np.ones(count), plain, axis=1)]
-        bonus = cp.Variable(count, nonneg=True)
-        stretched = price * np.ones(count)
-        last = cp.reshape(stretched - bonus, (count, 1), order="C")
+            return None, [cp.norm(plain, self.q, axis=1) <= price]
+        bonus = cp.Variable(slopes.shape[0], nonneg=True)
         # |u|^2 <= 4 l s as a second-order cone.
-        return bonus, [cp.SOC(stretched + bonus, cp.hstack([plain, last]), axis=1)]
+        cone = cp.hstack([plain, cp.reshape(price - bonus, (bonus.size, 1), order="C")])
+        return bonus, [cp.SOC(price + bonus, cone, axis=1)]
 
     def perspective(self, moves: Any, shares: Any) -> tuple[Any, list[Any]]:
         """sum_k |v_k|_p for order 1, sum_k |v_k|^2 / q_k for order 2, v_k the stretched moves."""
-        count, plain = moves.shape[0], moves @ self.stretching
+        plain = moves @ self.stretching
         if self.order == 1.0:
-            if self.p == 1.0:
-                return cp.sum(cp.abs(plain)), []
-            if self.p == math.inf:
-                return cp.sum(cp.max(cp.abs(plain), axis=1)), []
-            if self.p != 2.0:
-                self._unknown("perspective", "use a norm with p = 1, 2 or inf.")
-            return cp.sum(cp.norm(plain, 2, axis=1)), []
-        price = cp.Variable(count, nonneg=True)
-        last = cp.reshape(shares - price, (count, 1), order="C")
+            return cp.sum(cp.norm(plain, self.p, axis=1)), []
+        price = cp.Variable(moves.shape[0], nonneg=True)
+        last = cp.reshape(shares - price, (price.size, 1), order="C")
         return cp.sum(price), [cp.SOC(shares + price, cp.hstack([2 * plain, last]), axis=1)]
 
     def restricted(self, where: Array) -> BoundCost:
