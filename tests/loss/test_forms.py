@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from wdro_model.loss import BatchedLoss, affine_parts, degree, pieces, quadratic_form
-from wdro_model.loss.batched import Layout
-from wdro_model.loss.per_sample import Stacked
+from wdro_model.loss.batched import Layout, Stacked
 from wdro_model.loss.polynomial import affine_forms
 from wdro_model.uncertainty.parameter import UncertainParameter
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.loss.per_sample import vectorised
+from wdro_model.loss.polynomial import vectorised
 
 RNG = np.random.default_rng(0)
 X = cp.Variable(3, name="x")
@@ -29,10 +29,13 @@ VECTOR = {
     "scaled data": cp.exp(-(2 * U) @ X / 3),
     "certain parameter": FEE * cp.square(U @ X),
     "maximum": cp.maximum(U @ X, 0.3, T) ** 2,
+    "matrix": cp.square(cp.sum(MATRIX @ X)),
+    "sums of entries": cp.square(cp.sum(U - X)) + cp.exp((MATRIX @ X)[1] - Y),
 }
 OTHER = {
     "norm of a vector": cp.norm(X - U),
-    "matrix": cp.square(cp.sum(MATRIX @ X)),
+    "exponent": cp.sum(cp.power(U, 2)) * T,
+    "quadratic form": cp.exp(wdro.quadratic_form(X, MATRIX)),
     "log-sum-exp": cp.log_sum_exp(cp.multiply(U, X)),
 }
 

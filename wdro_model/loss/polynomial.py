@@ -18,8 +18,9 @@ import numpy as np
 import scipy.sparse as sp
 from cvxpy.expressions.leaf import Leaf
 
+from wdro_model.loss.atoms.cvxpy_classes import MATMUL
 from wdro_model.loss.atoms.facts import brief, facts_of, hidden_parameters
-from wdro_model.loss.expressions import Walk, as_scalar, the_number, total
+from wdro_model.loss.expressions import Walk, as_scalar, spread, the_number, total
 
 
 def degree(expression: Any, parameters: Iterable[Any]) -> float:
@@ -141,6 +142,71 @@ def _zeros_for_none(expression: Any | None, shape: tuple[int, ...]) -> Any:
     return cp.Constant(np.zeros(shape)) if expression is None else expression
 
 
+def vectorised(expression: Any, samples: Mapping[Any, Any]) -> Any | None:
+    """The losses of all samples as a vector expression (N,), or None where there is none.
+
+    A number that is affine in the data becomes a(x) + sum_p Xi_p vec(B_p(x)), Xi_p with a row for
+    each sample; atoms that act entry by entry on numbers then act on vectors. Trees with other
+    shapes are left to one copy for each sample.
+    samples: for each parameter its values (N, *shape), or for a number a CVXPY vector of N entries.
+    """
+    degrees = Degrees(samples)
+    count = next(iter(samples.values())).shape[0]
+
+    def affine(e: Any) -> Any:
+        """The vector of an affine number."""
+        vector = spread(as_scalar(constant_part(e, degrees)), (count,))
+        for p, slope in _slopes(e, degrees).items():
+            if not any(p is own for own in e.parameters()):
+                continue
+            if not slope.is_affine():
+                raise _NotReplaceable
+            if not isinstance(samples[p], np.ndarray):
+                vector += cp.multiply(spread(as_scalar(slope), (count,)), samples[p])
+                continue
+            rows = samples[p].reshape(count, -1)
+            known = slope.is_constant() and not slope.parameters()
+            flat = cp.vec(slope, order="C")
+            vector += cp.Constant(rows @ flat.value) if known else rows @ flat
+        return vector
+
+    def visit(walk: Walk, e: Any) -> Any:
+        """The vector of a number."""
+        facts = facts_of(e)
+        if e.size != 1 or _is_closed(e, degrees):
+            raise _NotReplaceable
+        if degrees(e) == 0:
+            return spread(as_scalar(e), (count,))
+        if degrees(e) <= 1:
+            return affine(e)
+        if facts.is_entrywise:
+            return e.copy([walk(argument) for argument in e.args])
+        if isinstance(e, MATMUL):
+            return cp.multiply(*map(walk, e.args))
+        if (square := facts.square(e)) is not None:
+            return cp.square(walk(square[0])) / as_scalar(square[1])
+        if (same := facts.same_number(e)) is not None:
+            return walk(same)
+        raise _NotReplaceable
+
+    try:
+        return Walk(visit)(expression)
+    except _NotReplaceable:
+        return None
+
+
+class _NotReplaceable(Exception):
+    """A parameter sits where nothing can stand for it."""
+
+
+def _is_closed(e: Any, degrees: Degrees) -> bool:
+    """True if a parameter is an exponent or an option of the atom."""
+    if isinstance(e, Leaf):
+        return False
+    outside = facts_of(e).reads(e)[len(e.args) :]
+    return degrees.hides_parameter(e) or any(degrees(read) > 0 for read in outside)
+
+
 # ------------------------------------------------------------------ the terms of a sum
 def additive_terms(expression: Any, parameters: Iterable[Any]) -> list[Any]:
     """Expressions whose entries, all of them, add up to the entries of the expression.
@@ -220,9 +286,9 @@ def affine_forms(expression: Any, parameters: Iterable[Any]) -> AffineForms | No
             if key not in forms:
                 forms[key] = Form(e, _placeholder(e, f"form{len(forms) + 1}"))
             return forms[key].placeholder
-        outside = facts_of(e).reads(e)[len(e.args) :]
-        if degrees.hides_parameter(e) or any(degrees(read) > 0 for read in outside):
+        if _is_closed(e, degrees):
             raise _NotReplaceable
+        outside = facts_of(e).reads(e)[len(e.args) :]
         return facts_of(e).rebuild(e, [*map(walk, e.args), *outside])
 
     try:
@@ -230,10 +296,6 @@ def affine_forms(expression: Any, parameters: Iterable[Any]) -> AffineForms | No
     except _NotReplaceable:
         return None
     return AffineForms(outer, tuple(forms.values()))
-
-
-class _NotReplaceable(Exception):
-    """A parameter sits where no placeholder can stand for it."""
 
 
 def _placeholder(expression: Any, name: str) -> cp.Parameter:

@@ -13,8 +13,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.expressions import substitute, times
-from wdro_model.loss.per_sample import vectorised
-from wdro_model.loss.polynomial import affine_parts
+from wdro_model.loss.polynomial import affine_parts, vectorised
 from wdro_model.loss.structure import is_canonicalisable
 from wdro_model.model import Model, RobustModel
 from wdro_model.solvers.objective import Array, Point

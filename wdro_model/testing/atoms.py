@@ -16,7 +16,6 @@ from wdro_model.loss.atoms.cvxpy_classes import Atom
 from wdro_model.loss.atoms.facts import (
     AtomFacts,
     NoPieces,
-    NoVectorForm,
     Operand,
     brief,
     facts_of,
@@ -258,7 +257,7 @@ class AtomCheck:
         """The answer of a fact of the atom, if it is of the kind that the library expects."""
         try:
             answer = getattr(self.facts, fact)(self.atom, *given)
-        except (NoPieces, NoVectorForm, NotImplementedError):
+        except (NoPieces, NotImplementedError):
             raise
         except Exception as error:
             if getattr(self.facts, fact).__module__.startswith("wdro_model."):

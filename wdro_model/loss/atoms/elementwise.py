@@ -22,14 +22,12 @@ from wdro_model.loss.atoms.facts import (
     AtomFacts,
     Kernel,
     NoPieces,
-    NoVectorForm,
     Operands,
     declare,
     missing_rule,
     rule,
 )
 from wdro_model.loss.expressions import own_axes
-from wdro_model.loss.per_sample import NumberPerSample, numbers
 
 TINY = 1e-300
 """Number that stands for 0 in logarithms and quotients, whose slopes stay finite there."""
@@ -52,11 +50,6 @@ class Entrywise(AtomFacts):
     """Facts that all entrywise atoms share."""
 
     is_entrywise = True
-
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        if atom.size != 1:
-            raise NoVectorForm
-        return NumberPerSample(atom.copy(numbers(arguments)))
 
 
 def elementwise(atom: type, value: Map, slope: Map) -> None:

@@ -64,10 +64,6 @@ class NoPieces(Exception):
     """
 
 
-class NoVectorForm(Exception):
-    """An expression is not a number or a vector of data for each sample."""
-
-
 @dataclass(frozen=True)
 class Operand:
     """An operand before it has a value: its expression, and whether it carries the batch axis."""
@@ -238,10 +234,6 @@ class AtomFacts:
     def far(self, atom: Any, arguments: list[Any]) -> Any | None:
         """The piecewise affine function of the arguments that it approaches; None for itself."""
         return None
-
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        """The atom for all samples at once, from arguments that are `PerSample` or certain."""
-        raise NoVectorForm
 
 
 _TABLE: dict[type, AtomFacts] = {cp.Expression: AtomFacts()}

@@ -16,19 +16,11 @@ from wdro_model.loss.atoms.facts import (
     Adjoints,
     AtomFacts,
     Kernel,
-    NoVectorForm,
     Operands,
     declare,
     missing_rule,
 )
 from wdro_model.loss.expressions import own_axes, total, unbroadcast, weighted
-from wdro_model.loss.per_sample import (
-    NumberPerSample,
-    VectorPerSample,
-    numbers,
-    per_sample,
-    repeated,
-)
 
 INDICES = (atoms.INDEX, atoms.SPECIAL_INDEX)
 
@@ -150,12 +142,6 @@ class Addition(AtomFacts):
     def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
         return at.total(at.spread(at(argument, sign)) for argument in atom.args)
 
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        if all(isinstance(a, VectorPerSample) and a.weights is None for a in arguments):
-            return VectorPerSample(np.sum([a.data for a in arguments], axis=0))
-        first, *others = numbers(arguments)
-        return NumberPerSample(sum(others, first))
-
 
 @declare(atoms.ADD, atoms.PROMOTE, atoms.BROADCAST)
 class Broadcast(AtomFacts):
@@ -189,12 +175,6 @@ class Negation(AtomFacts):
 
     def factor(self, atom: Any, number: Callable[[Any], float | None]) -> Any | None:
         return -1.0, atom.args[0]
-
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        (a,) = arguments
-        if isinstance(a, VectorPerSample):
-            return VectorPerSample(-a.data, a.weights)
-        return NumberPerSample(-a.vector)
 
 
 @declare(atoms.PROMOTE, atoms.BROADCAST)
@@ -248,9 +228,6 @@ class MaybeSame(AtomFacts):
         same = argument.shape == atom.shape and (atom.size == 1 or isinstance(atom, atoms.RESHAPE))
         return (1.0, argument) if same and atom.ndim <= 1 else None
 
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        return repeated(atom, arguments)
-
 
 @declare(atoms.RESHAPE, atoms.TRANSPOSE, *INDICES, atoms.PROMOTE, atoms.BROADCAST)
 class Rearranged(AtomFacts):
@@ -292,12 +269,6 @@ class Summation(AtomFacts):
         if atom.shape != ():
             return super().adjoints(atom)
         return [lambda g: weighted(g, cp.Constant(np.ones(atom.args[0].shape)))]
-
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        if atom.size != 1:
-            raise NoVectorForm
-        (a,) = arguments
-        return a.total() if isinstance(a, VectorPerSample) else a
 
 
 # ------------------------------------------------------------------ entries in other places
@@ -383,15 +354,6 @@ class Indexing(AtomFacts):
 
     def adjoints(self, atom: Any) -> Adjoints:
         return [partial(_scattered, atom=atom)]
-
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        (a,) = arguments
-        if isinstance(a, NumberPerSample):
-            return repeated(atom, arguments)
-        if a.weights is not None or not isinstance(atom, atoms.INDEX):
-            raise NoVectorForm
-        taken = a.data[(slice(None), *atom.key)]
-        return per_sample(taken.reshape(len(a.data), *atom.shape))
 
 
 def _scattered(g: Any, atom: Any) -> Any:

@@ -21,7 +21,6 @@ from wdro_model.loss.atoms.facts import (
     AtomFacts,
     Kernel,
     NoPieces,
-    NoVectorForm,
     Operand,
     Operands,
     declare,
@@ -35,13 +34,6 @@ from wdro_model.loss.expressions import (
     the_number,
     unbroadcast,
     weighted,
-)
-from wdro_model.loss.per_sample import (
-    NumberPerSample,
-    PerSample,
-    VectorPerSample,
-    certain_number,
-    numbers,
 )
 
 
@@ -150,11 +142,6 @@ class MatrixProduct(AtomFacts):
 
         return at.total(term(int(p), int(q)) for p, q in zip(rows[i], columns[:, k]))
 
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        product = product_over_samples(arguments)
-        is_sum = isinstance(product, VectorPerSample) and atom.size == 1
-        return product.total() if is_sum else product
-
 
 def _is_sparse(operand: Operand) -> bool:
     expression = operand.expression
@@ -175,25 +162,6 @@ def entrywise_adjoints(a: Any, b: Any) -> Adjoints:
         lambda g: unbroadcast(weighted(g, b), a.shape),
         lambda g: unbroadcast(weighted(g, a), b.shape),
     ]
-
-
-def product_over_samples(arguments: list[Any]) -> Any:
-    """Data times a certain number or vector, entry by entry, or a product of numbers."""
-    a, b = arguments
-    if not (isinstance(a, VectorPerSample) or isinstance(b, VectorPerSample)):
-        left, right = numbers(arguments)
-        return NumberPerSample(
-            cp.multiply(left, right) if left.ndim == right.ndim else left * right
-        )
-    rows, other = (a, b) if isinstance(a, VectorPerSample) else (b, a)
-    if isinstance(other, PerSample) or rows.weights is not None:
-        raise NoVectorForm
-    if other.ndim == 0:
-        return VectorPerSample(rows.data * certain_number(other))
-    if other.shape != (rows.data.shape[1],):
-        raise NoVectorForm
-    known = other.is_constant() and other.value is not None
-    return VectorPerSample(rows.data * other.value) if known else VectorPerSample(rows.data, other)
 
 
 @declare(atoms.KRON)
@@ -235,10 +203,11 @@ Contraction = Callable[[Any, Any], Any]
 
 
 def contraction(s: str, t: str, out: str) -> Contraction:
-    """The function (u, v) -> einsum("s,t->out", u, v), as one product where it is one."""
-    product = _vector_product(s, t, out)
-    if product is not None:
-        return product
+    """The function (u, v) -> einsum("s,t->out", u, v)."""
+    matrix, vector = (s, t) if len(s) > len(t) else (t, s)
+    if len(matrix) == 2 and len(vector) == 1 and out == matrix.replace(vector, ""):
+        is_in_order = (vector == matrix[0]) == (vector == s)
+        return np.matmul if is_in_order else lambda u, v: v @ u
     # With a path einsum hands what it can to BLAS.
     return lambda u, v: np.einsum(f"{s},{t}->{out}", u, v, optimize=["einsum_path", (0, 1)])
 
@@ -246,31 +215,6 @@ def contraction(s: str, t: str, out: str) -> Contraction:
 def contraction_and_pulls(s: str, t: str, out: str) -> tuple[Contraction, Contraction, Contraction]:
     """The contraction (u, v), and its pullbacks (g, v) in u and (g, u) in v."""
     return contraction(s, t, out), contraction(out, t, s), contraction(out, s, t)
-
-
-def _vector_product(s: str, t: str, out: str) -> Contraction | None:
-    """The contractions that are one product of a matrix or rows with a vector as they stand."""
-    if s == t and len(s) == 2 and out == s[0]:
-        return np.vecdot
-    if s == out and t == "":
-        return np.multiply
-    if len(t) == 1 and s[-1:] == t and out == s[:-1]:
-        return _rows_times_vector if len(s) > 2 else np.matmul
-    if len(s) == 1 and t[-1:] == s and out == t[:-1]:
-        times = _rows_times_vector if len(t) > 2 else np.matmul
-        return lambda u, v: times(v, u)
-    if len(s) == 1 and len(t) == 2 and t[0] == s and out == t[1:]:
-        return np.matmul
-    if len(t) == 1 and len(s) == 2 and s[0] == t and out == s[1:]:
-        return lambda u, v: v @ u
-    return None
-
-
-def _rows_times_vector(u: Any, v: Any) -> Any:
-    """u @ v for a stack of matrices: one product over all rows, unless that would copy u."""
-    if not u.flags.c_contiguous:
-        return u @ v
-    return (u.reshape(-1, u.shape[-1]) @ v).reshape(u.shape[:-1])
 
 
 # ------------------------------------------------------------------ entry by entry
@@ -322,9 +266,6 @@ class EntrywiseProduct(Scaling):
                 return (value, other) if other.shape == atom.shape else None
         return None
 
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        return product_over_samples(arguments)
-
 
 @declare(atoms.DIVIDE)
 class Quotient(Scaling, Vanishing):
@@ -362,13 +303,6 @@ class Quotient(Scaling, Vanishing):
         over, by = atom.args
         by, size = of_order_one(by, over)
         return atom.copy([push(over, factor / size), by])
-
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        a, b = arguments
-        if isinstance(a, VectorPerSample):
-            return VectorPerSample(a.data / certain_number(b), a.weights)
-        left, right = numbers(arguments)
-        return NumberPerSample(left / right)
 
 
 @declare(*atoms.CONVOLUTIONS)

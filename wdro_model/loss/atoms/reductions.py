@@ -18,14 +18,12 @@ from wdro_model.loss.atoms.facts import (
     AtomFacts,
     Kernel,
     NoPieces,
-    NoVectorForm,
     Operand,
     Operands,
     declare,
     missing_rule,
 )
 from wdro_model.loss.expressions import as_scalar, own_axes, reduced_entries
-from wdro_model.loss.per_sample import NumberPerSample, numbers
 
 Axes = tuple[int, ...]
 
@@ -285,9 +283,3 @@ class SumOfSquares(AtomFacts):
     def times(self, atom: Any, factor: float, push: Callable[[Any, float], Any]) -> Any:
         over, by = atom.args
         return atom.copy([push(over, factor**0.5), by])
-
-    def over_samples(self, atom: Any, arguments: list[Any]) -> Any:
-        over, by = numbers(arguments)
-        if atom.size != 1 or not by.is_constant():
-            raise NoVectorForm
-        return NumberPerSample(cp.square(over) / by)

@@ -18,8 +18,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.expressions import recession, substitute
-from wdro_model.loss.per_sample import vectorised
-from wdro_model.loss.polynomial import affine_forms
+from wdro_model.loss.polynomial import affine_forms, vectorised
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program, empirical_program
 from wdro_model.objectives.exact.affine import RobustAffine, Shift

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.loss.per_sample import Stacked
+from wdro_model.loss.batched import Stacked
 from wdro_model.loss.polynomial import AffineForms, affine_forms, degree
 from wdro_model.loss.structure import convexity_in_data, pieces
 from wdro_model.model import RobustModel

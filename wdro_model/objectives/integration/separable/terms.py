@@ -24,8 +24,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from wdro_model.loss.batched import Layout
-from wdro_model.loss.per_sample import Stacked
+from wdro_model.loss.batched import Layout, Stacked
 from wdro_model.loss.polynomial import Degrees, additive_terms, dependence, selected
 from wdro_model.loss.structure import convexity_in_data, entry_pieces
 from wdro_model.model import Memory, RobustModel
