@@ -13,7 +13,6 @@ import wdro_model as wdro
 from tests.traffic.test_bushes import random_network
 from wdro_model.sets import TrafficFlows
 from wdro_model.solvers import FrankWolfe
-from wdro_model.traffic.bushes.directions import CostModel, EquilibriumState
 
 pytest.importorskip("numba")
 
@@ -143,8 +142,8 @@ def test_a_time_limit_ends_the_search_for_an_equilibrium(scenarios):
     assert problem.solution.status in ("user_limit", "optimal")
 
 
-def test_a_path_of_radii_goes_on_from_what_was_learnt(scenarios):
-    """Each radius is solved as on its own, from a start that is nearer, in fewer iterations."""
+def test_a_path_of_radii_starts_from_the_radius_before(scenarios):
+    """Each radius is solved as on its own, from a start that is nearer, in no more iterations."""
     flows = TrafficFlows(scenarios.network, "numba")
     _, problem = robust(scenarios, flows, 20, 1.0)
     solver = FrankWolfe(gap=1e-5)
@@ -158,75 +157,24 @@ def test_a_path_of_radii_goes_on_from_what_was_learnt(scenarios):
         assert found.status == "optimal"
         assert found.value == pytest.approx(single.value, rel=2e-5)
         assert found.lower_bound <= single.value + 1e-9
-    late = slice(1, None)  # the first knows the costs of ERM
-    assert sum(s.iterations for s in path.solutions[late]) < sum(s.iterations for s in alone[late])
+    late = slice(1, None)
+    assert sum(s.iterations for s in path.solutions[late]) <= sum(s.iterations for s in alone[late])
     starts = [s.trace["gap"][0] for s in path.solutions]
-    assert max(starts[late]) < 0.1 * min(s.trace["gap"][0] for s in alone[late])
+    assert max(starts[late]) < 0.5 * min(s.trace["gap"][0] for s in alone[late])
 
 
 def test_a_solve_from_a_solution_is_the_same_every_time(scenarios):
-    """What it learns is its own: neither the solution nor the set remembers it."""
+    """Neither the solution nor the set remembers the solve before."""
     flows = TrafficFlows(scenarios.network, "numba")
     x, problem = robust(scenarios, flows, 10, 1.0)
     solver = FrankWolfe(gap=1e-4)
-    path = problem.path([0.5, 1.0], "smoothed", solver=solver, progress=False)
-    start = path.solutions[-1]
+    start = problem.path([0.5, 1.0], "smoothed", solver=solver, progress=False).solutions[-1]
     decisions = []
     for _ in range(2):
         again = problem.with_radius(2.0)
         again.solve("smoothed", solver=solver, start=start)
         decisions.append(x.value)
     np.testing.assert_array_equal(*decisions)
-    assert start.experience.integrals is not None
-    assert pickle.loads(pickle.dumps(start)).experience.integrals is None
-
-
-def test_costs_that_change_once_more_are_extrapolated(scenarios):
-    """Costs a + b x^4 whose a and b grow evenly: the third equilibrium follows from two."""
-    flows = TrafficFlows(scenarios.network, "numba")
-    network, rule = scenarios.network, flows.own_direction
-    fixed, grown = network.free_flow_time, network.free_flow_time / network.capacity**4
-
-    def model(k: int, x: np.ndarray) -> CostModel:
-        weight = (1 + 0.5 * k) * grown
-        return CostModel.with_slopes(x, (1 + k) * fixed + weight * x**4, 4 * weight * x**3)
-
-    def equilibrium(k: int) -> np.ndarray:
-        x = flows.minimize(fixed)
-        for _ in range(30):
-            x = EquilibriumState().equilibrium(flows.trips, model(k, x), 1e-9)
-        return x
-
-    flows.reset()
-    known = [EquilibriumState(model(k, equilibrium(k))) for k in (0, 1)]
-    third = rule.begin_with([(known[1], 2.0), (known[0], -1.0)])
-    expected, last = equilibrium(2), known[1].model.x
-    assert np.linalg.norm(third - expected) < 0.1 * np.linalg.norm(last - expected)
-    assert rule.begin_with([(known[1], 1.0)]) is None  # nothing is known of the change
-    assert rule.begin_with([(known[1], 2.0), (None, -1.0)]) is None
-    assert rule.begin_with([("another solve", 2.0), (known[0], -1.0)]) is None
-    flows.reset()
-    assert rule.findings() is None
-
-
-def test_what_goes_on_from_a_solve_leaves_its_bushes_as_they_were(scenarios):
-    """They serve as a start for other costs, whose equilibrium is that of new ones."""
-    flows = TrafficFlows(scenarios.network, "numba")
-    fixed, capacity = scenarios.network.free_flow_time, scenarios.network.capacity
-    x = flows.minimize(fixed)
-    grown = fixed / capacity**4
-    models = [
-        CostModel.with_slopes(x, fixed + k * grown * x**4, 4 * k * grown * x**3) for k in (0.1, 0.2)
-    ]
-    state = EquilibriumState(models[0])
-    before = state.equilibrium(flows.trips, models[0], 1e-8)
-    later = state.continue_for(flows.trips)
-    found = later.equilibrium(flows.trips, models[1], 1e-8)
-    np.testing.assert_array_equal(state.bushes.link_flows, before)
-    expected = EquilibriumState().equilibrium(flows.trips, models[1], 1e-8)
-    assert np.linalg.norm(found - expected) < 1e-3 * np.linalg.norm(before - expected)
-    other = TrafficFlows(scenarios.network, "numba")
-    assert state.continue_for(other.trips).bushes is None  # they may be other trips
 
 
 @pytest.mark.parametrize("radius", [0.5, 2.0, 5.0, 12.0, 20.0])

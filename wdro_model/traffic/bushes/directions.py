@@ -1,4 +1,11 @@
-"""Directions of a robust solve towards the equilibrium of costs that match the gradient."""
+"""Directions of a robust solve towards the equilibrium of arc costs that match the gradient.
+
+The cost of an arc is modelled as c + w X^p, equal to the gradient of the objective at x, and nearly
+equal to it at the flows before the last step: with p = 4, or with c = 0 and a larger p where the
+gradient grows faster than that. The aim of a step is the equilibrium of these costs, which bushes
+find. For a sum of convex functions of one flow each this is Newton's method on the constraints of
+the flows; for other objectives, such as the smoothed worst case, a line search corrects the model.
+"""
 
 from __future__ import annotations
 
@@ -31,35 +38,32 @@ class Tolerances:
 
     power: float = 4.0
     """The power of the cost model; the gradient may ask for a larger one."""
-    most_power: float = 30.0
+    largest_power: float = 30.0
+    """The largest power; larger ones make costs jump, and bushes need more sweeps."""
     least_flow: float = 0.01
-    """Flows below this share of the largest tell little of how their cost will grow."""
-    moved: float = 1e-3
-    """Flows that changed by this share tell the slope of their cost anew."""
-    slope_change: float = 4.0
-    """The most by which a step corrects a slope: the flows of other arcs have changed as well."""
-    cost_change: float = 2.0
-    """The most by which costs are expected to differ from those of the last solve."""
+    """Flows below this share of the largest say little about the growth of their cost, and are
+    modelled with the slope of a flow of that size."""
+    changed_flow: float = 1e-3
+    """The least relative change of a flow after which the slope of its cost is measured anew."""
+    slope_correction: float = 4.0
+    """The largest factor by which a step corrects a slope: the flows of other arcs have changed as
+    well."""
     difference: float = 1e-5
-    """The share of a flow over which gradients are compared."""
+    """The share of a flow over which gradients are compared; smaller ones measure rounding."""
     reply_difference: float = 1e-8
     """The same for the adversary's reply, which is far from linear over longer steps where a sample
     is torn between two modes."""
     inner_gap: float = 0.1
-    """The relative gap of an equilibrium, as a part of that of the flows it starts from."""
-    first_gap: float = 1e-5
-    """The relative gap of an equilibrium to begin with."""
+    """The relative gap of an equilibrium, as a part of the gap of the flows it starts from."""
     sweeps: int = 8
     """The most sweeps over the bushes for an equilibrium."""
     short_step: float = 0.05
     short_steps: int = 3
-    """After so many steps in a row below `short_step`, conjugate directions take over."""
+    """After this number of steps in a row below `short_step`, conjugate directions take over."""
     replies: int = 4
-    """The most equilibria on the way to that with the adversary's reply."""
-    least_promise: float = 0.05
-    """An equilibrium that promises less than this part of the first one ends that way."""
-    most_entries: int = 2**20
-    """Bushes with more entries (12 MB) are not kept from one solve to the next."""
+    """The most equilibria on the way to the equilibrium with the adversary's reply."""
+    least_decrease: float = 0.05
+    """An equilibrium that promises less than this part of the decrease of the first is the last."""
 
 
 TOLERANCES = Tolerances()
@@ -67,20 +71,13 @@ TOLERANCES = Tolerances()
 
 @dataclass
 class EquilibriumState:
-    """The costs and bushes that the runs of a solve hand on."""
+    """The cost model and the bushes that the runs of one solve hand on."""
 
     model: CostModel | None = None
-    """The costs that the gradients look like."""
     bushes: Bushes | None = None
     """The bushes of the last equilibrium; None before there is one."""
-    separate: bool | None = None
-    """Is the objective a sum over the arcs, the adversary held? None before that was tested."""
-
-    def continue_for(self, trips: Trips) -> EquilibriumState:
-        """The state for the next solve: with bushes of its own, if these are of its trips."""
-        if self.bushes is None or self.bushes.trips is not trips:
-            return EquilibriumState(self.model)
-        return EquilibriumState(self.model, self.bushes.copy())
+    is_separable: bool | None = None
+    """Is the objective a sum over the arcs for a fixed adversary? None before the test."""
 
     def equilibrium(self, trips: Trips, model: CostModel, gap: float) -> Array:
         """The equilibrium of a model's costs up to a relative gap, from the bushes of the last."""
@@ -98,72 +95,27 @@ class EquilibriumState:
 
 
 class SolveMemory(threading.local):
-    """The state of the solve that a thread runs over a set; the set owns it, copies have others."""
+    """The state of the solve that each thread runs over a set; a copy of the set starts anew."""
 
     def __init__(self) -> None:
-        self.state: EquilibriumState | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the state: the next run begins a solve of its own."""
+        self.state = EquilibriumState()
 
     def __reduce__(self) -> Any:
         return SolveMemory, ()
 
 
 class TowardsEquilibrium(DirectionRule):
-    """The aim of a step is the equilibrium of separable costs that match the gradient at x.
-
-    The cost of an arc is c + w X^p, the gradient of the objective at x, and nearly so where the
-    last step came from: with p = 4, or c = 0 and a larger p where the gradient grows faster than
-    that. The slopes at first are those of the loss where the objective tells them, else they are
-    learnt from a plain step.
-    For the sum of convex functions of one flow each this is Newton's method on the constraints of
-    the flows; for others, such as the smoothed worst case, a search along the line makes up for
-    what the model does not know.
-    """
+    """The direction rule of a set of flows: steps towards the equilibrium of a `CostModel`."""
 
     def __init__(self, flows: Any) -> None:
         self.flows = flows
 
     def start(self, x: Array, gradient_at: GradientSource) -> DirectionState:
-        memory = self.flows.memory
-        if memory.state is None:
-            memory.state = EquilibriumState()
-        return _Equilibria(self.flows.trips, x, gradient_at, memory.state)
-
-    def findings(self) -> EquilibriumState | None:
-        """The state that the present solve leaves for the next one; None without a cost model."""
-        state = self.flows.memory.state
-        if state is None or state.model is None:
-            return None
-        bushes = state.bushes
-        is_large = bushes is not None and bushes.entry_count > TOLERANCES.most_entries
-        return replace(state, bushes=None) if is_large else state
-
-    def costs_at(self, x: Array, gradient_at: GradientAt) -> EquilibriumState:
-        """The costs of an objective that is a sum over the arcs, at flows x."""
-        gradient = gradient_at(x)
-        slopes = difference_slopes(x, gradient, gradient_at)
-        return EquilibriumState(CostModel.with_slopes(x, gradient, slopes))
-
-    def begin_with(self, known: list[tuple[Any, float]]) -> Array | None:
-        """Begin with the costs that other solves ended with, the last one first.
-
-        known: their findings, and their weights in what is expected now. Returned is the
-            equilibrium of these costs, a place to begin; None where too little is known for that.
-        """
-        models = [(self._model_of(findings), weight) for findings, weight in known]
-        last = models[0][0]
-        if last is None:
-            return None
-        state = self.flows.memory.state = known[0][0].continue_for(self.flows.trips)
-        costs = [(model.costs_at(last.x), weight) for model, weight in models if model is not None]
-        if len(costs) == 1 or len(costs) < len(known):
-            return None
-        state.model = last.combined(costs)
-        return state.equilibrium(self.flows.trips, state.model, TOLERANCES.first_gap)
-
-    def _model_of(self, findings: Any) -> CostModel | None:
-        """The costs that a solve over such flows has found; None for another."""
-        model = findings.model if isinstance(findings, EquilibriumState) else None
-        return model if model is not None and model.x.shape == (self.flows.dimension,) else None
+        return EquilibriumDirections(self.flows.trips, x, gradient_at, self.flows.memory.state)
 
     def __str__(self) -> str:
         return "equilibrium"
@@ -172,23 +124,23 @@ class TowardsEquilibrium(DirectionRule):
         return f"TowardsEquilibrium({self.flows!r})"
 
 
-class _Equilibria(DirectionState):
-    """The directions of one run."""
+class EquilibriumDirections(DirectionState):
+    """The directions of one run; conjugate ones where the model is unknown or misleads."""
 
     def __init__(
         self, trips: Trips, x: Array, gradient_at: GradientSource, state: EquilibriumState
     ) -> None:
         self.trips, self.state = trips, state
         self.last: tuple[Array, Array] | None = None
-        """The flows before, and the gradient there."""
+        """The flows before the last step, and their gradient."""
         self.conjugate = Conjugate(memory=2).start(x, gradient_at)
         self.short_steps = 0
-        """Short steps in a row."""
+        """The number of short steps in a row."""
         self.gradient_at = gradient_at
 
     @property
     def is_misled(self) -> bool:
-        """Has the model been no guide?"""
+        """Were the steps of the model too short too often?"""
         return self.short_steps >= TOLERANCES.short_steps
 
     def propose(self, x: Array, gradient: Array, vertex: Array, gap: float) -> Move:
@@ -214,68 +166,65 @@ class _Equilibria(DirectionState):
         return None
 
     def _find_aim(self, model: CostModel, gap: float) -> Array:
-        """The equilibrium of the model, and of the adversary's reply to first order where known.
+        """The equilibrium of the model and, where it is known, of the adversary's reply.
 
-        The reply adds R (X - x) to the costs, R being positive and not diagonal: the equilibrium
-        is approached by those of separable costs, each with a search along the line.
+        To first order the reply adds R (X - x) to the costs, with R positive but not diagonal: the
+        equilibrium is approached by equilibria of separable costs, each with a line search.
         """
-        nearby, reply, first = model, np.zeros(model.x.shape), 0.0
-        replied = self.gradient_at.replying_adversary()
+        nearby, reply, first_decrease = model, np.zeros(model.x.shape), 0.0
+        gradient_with_reply = self.gradient_at.replying_adversary()
         for _ in range(TOLERANCES.replies):
             move = self.state.equilibrium(self.trips, nearby, gap) - nearby.x
-            if replied is None or not self.state.separate:
+            if gradient_with_reply is None or not self.state.is_separable:
                 return nearby.x + move
-            promised = -float(nearby.gradient @ move)
-            if not promised > TOLERANCES.least_promise * first:
+            decrease = -float(nearby.gradient @ move)
+            if not decrease > TOLERANCES.least_decrease * first_decrease:
                 break
-            change = self._reply_to(move, model, replied)
+            # The change of the costs along the move through the adversary alone.
+            length = float(np.linalg.norm(model.x)) / float(np.linalg.norm(move))
+            difference = TOLERANCES.reply_difference * length
+            ahead = np.maximum(model.x + difference * move, 0.0)
+            change = (gradient_with_reply(ahead) - model.costs_at(ahead)) / difference
             if not np.isfinite(change).all():
                 return nearby.x + move
             step = best_step(model, nearby.x, move, reply, change)
-            y, reply, first = nearby.x + step * move, reply + step * change, first or promised
+            y, reply = nearby.x + step * move, reply + step * change
+            first_decrease = first_decrease or decrease
             nearby = CostModel.with_slopes(y, model.costs_at(y) + reply, model.slopes_at(y))
         return nearby.x
-
-    def _reply_to(self, move: Array, model: CostModel, replied: GradientAt) -> Array:
-        """The change that a move brings about in the costs through the adversary alone."""
-        length = float(np.linalg.norm(model.x)) / float(np.linalg.norm(move))
-        step = TOLERANCES.reply_difference * length
-        there = np.maximum(model.x + step * move, 0.0)
-        return (replied(there) - model.costs_at(there)) / step
 
     def _fit_model(
         self, x: Array, gradient: Array, last: tuple[Array, Array] | None
     ) -> CostModel | None:
-        """Costs that look like the gradient; None as long as nothing is known of their growth."""
-        model = self.state.model
-        held = self.gradient_at.fixed_adversary()
-        if held is not None and (self._is_separate(x, gradient, held) or model is None):
-            return CostModel.with_slopes(x, gradient, difference_slopes(x, gradient, held))
+        """Costs that match the gradient; None as long as nothing is known of their growth."""
+        model, fixed = self.state.model, self.gradient_at.fixed_adversary()
+        if fixed is not None and (model is None or self.state.is_separable is not False):
+            slopes = difference_slopes(x, gradient, fixed)
+            if self.state.is_separable is None:
+                # The slopes of a sum over the arcs do not depend on the steps of other arcs.
+                parts = np.where(np.arange(x.size) % 2, 0.5, 1.5)
+                apart = np.abs(difference_slopes(x, gradient, fixed, parts) - slopes)
+                self.state.is_separable = bool(apart.max() <= SEPARATE * np.abs(slopes).max())
+            if self.state.is_separable or model is None:
+                return CostModel.with_slopes(x, gradient, slopes)
         if model is not None:
             return model.rescaled(x, gradient) if last is None else model.corrected(x, gradient)
         return None if last is None else CostModel.through(*last, x, gradient)
-
-    def _is_separate(self, x: Array, gradient: Array, held: GradientAt) -> bool:
-        """Is the objective a sum over the arcs? Then other steps tell the same slopes."""
-        if self.state.separate is None:
-            parts = np.where(np.arange(x.size) % 2, 0.5, 1.5)
-            slopes = difference_slopes(x, gradient, held)
-            apart = np.abs(difference_slopes(x, gradient, held, parts) - slopes)
-            self.state.separate = bool(apart.max() <= SEPARATE * np.abs(slopes).max())
-        return self.state.separate
 
 
 def difference_slopes(
     x: Array, gradient: Array, gradient_at: GradientAt, parts: Array | float = 1.0
 ) -> Array:
-    """The slope of the gradient in each flow, the others staying, for a sum over the arcs."""
+    """The derivative of each arc's gradient in its own flow, for a sum over the arcs."""
     step = parts * TOLERANCES.difference * (x + (x.mean() or 1.0))
     return (gradient_at(x + step) - gradient) / step
 
 
 def best_step(model: CostModel, y: Array, move: Array, reply: Array, change: Array) -> float:
-    """The best part of a move from y; to the model's costs come `reply` at y, and `change` on the
-    way."""
+    """The best fraction of a move from y, where the costs are those of the model plus the reply.
+
+    The reply is `reply` at y and grows by `change` along the move.
+    """
 
     def slope(step: float) -> float:
         return float((model.costs_at(y + step * move) + reply + step * change) @ move)
@@ -297,17 +246,17 @@ class CostModel:
     def through(cls, before: Array, at_before: Array, x: Array, gradient: Array) -> CostModel:
         """The model at x of costs that were `at_before` at the flows `before`; p = 4.
 
-        Where nothing has changed, they grow with the flow like those of most other arcs.
+        The costs of flows that have not changed grow like those of the median arc.
         """
         power = TOLERANCES.power
         scale = np.maximum(before, flow_scale(x))
         apart = (x / scale) ** power - (before / scale) ** power
-        far = np.abs(x - before) > TOLERANCES.moved * scale
-        weight = np.where(far, (gradient - at_before) / np.where(far, apart, 1.0), 0.0)
-        known = far & (weight > 0) & (gradient > 0)
-        share = weight[known] * (x[known] / scale[known]) ** power / gradient[known]
-        usual = float(np.median(share)) if share.size else 0.25
-        weight = np.where(far, np.maximum(weight, 0.0), usual * gradient)
+        has_changed = np.abs(x - before) > TOLERANCES.changed_flow * scale
+        weight = (gradient - at_before) / np.where(has_changed, apart, 1.0)
+        congests = has_changed & (weight > 0) & (gradient > 0)
+        shares = weight[congests] * (x[congests] / scale[congests]) ** power / gradient[congests]
+        median = float(np.median(shares)) if shares.size else 0.25
+        weight = np.where(has_changed, np.maximum(weight, 0.0), median * gradient)
         return cls(x, gradient, scale, weight, np.full(x.size, power)).steepened()
 
     @classmethod
@@ -318,28 +267,23 @@ class CostModel:
         return cls(x, gradient, scale, weight, np.full(x.size, power)).steepened()
 
     def corrected(self, x: Array, gradient: Array) -> CostModel:
-        """The model at another flow, with slopes by what its way has changed in the gradient."""
+        """The model at another flow, with slopes corrected by the change of the gradient."""
         apart = x - self.x
-        far = np.abs(apart) > TOLERANCES.moved * np.maximum(x, self.x)
+        has_changed = np.abs(apart) > TOLERANCES.changed_flow * np.maximum(x, self.x)
         slope = self.slopes_at(0.5 * (x + self.x))
-        change = (gradient - self.gradient) / np.where(far, apart, 1.0)
-        ratio = np.where(far & (slope > 0), change / np.where(slope > 0, slope, 1.0), 1.0)
-        most = TOLERANCES.slope_change
-        weight = self.weight * np.clip(ratio, 1.0 / most, most)
+        change = (gradient - self.gradient) / np.where(has_changed, apart, 1.0)
+        is_known = has_changed & (slope > 0)
+        ratio = np.where(is_known, change / np.where(slope > 0, slope, 1.0), 1.0)
+        largest = TOLERANCES.slope_correction
+        weight = self.weight * np.clip(ratio, 1.0 / largest, largest)
         return replace(self, x=x, gradient=gradient, weight=weight).steepened()
 
     def rescaled(self, x: Array, gradient: Array) -> CostModel:
         """The model of another objective at x: costs that grow in the same proportion."""
         expected = self.costs_at(x)
-        known = (expected > 0) & (gradient > 0)
-        ratio = np.where(known, gradient / np.where(known, expected, 1.0), 1.0)
+        is_known = (expected > 0) & (gradient > 0)
+        ratio = np.where(is_known, gradient / np.where(is_known, expected, 1.0), 1.0)
         return replace(self, x=x, gradient=gradient, weight=self.weight * ratio).steepened()
-
-    def combined(self, known: list[tuple[Array, float]]) -> CostModel:
-        """The model of costs that are a weighted sum of others, as far as they are near."""
-        costs = sum(weight * gradient for gradient, weight in known)
-        most = TOLERANCES.cost_change
-        return self.rescaled(self.x, np.clip(costs, self.gradient / most, most * self.gradient))
 
     def slopes_at(self, x: Array) -> Array:
         """The slopes of the costs at other flows."""
@@ -347,8 +291,8 @@ class CostModel:
 
     def costs_at(self, x: Array) -> Array:
         """The costs at other flows."""
-        share, there = (self.weight * (y / self.scale) ** self.power for y in (self.x, x))
-        return self.gradient - share + there
+        here, there = (self.weight * (y / self.scale) ** self.power for y in (self.x, x))
+        return self.gradient - here + there
 
     def steepened(self) -> CostModel:
         """The same slopes at x; where c would be negative, c = 0 and a larger p."""
@@ -361,7 +305,7 @@ class CostModel:
             self,
             scale=np.where(steep, self.x, self.scale),
             weight=np.where(steep, self.gradient, self.weight),
-            power=np.minimum(power, TOLERANCES.most_power),
+            power=np.minimum(power, TOLERANCES.largest_power),
         )
 
     def power_costs(self) -> PowerCosts:
@@ -372,5 +316,5 @@ class CostModel:
 
 
 def flow_scale(x: Array) -> Array:
-    """The flows, and a share of the largest where they are smaller than that."""
+    """The flows, raised to a share of the largest where they are smaller."""
     return np.maximum(x, TOLERANCES.least_flow * max(float(x.max(initial=0.0)), 1e-300))

@@ -145,7 +145,7 @@ class TrafficFlows(FeasibleSet):
         """Forget the state of earlier solves, so that a run can be repeated exactly."""
         super().reset()
         if self.backend == "numba":
-            self.memory.state = None
+            self.memory.clear()
 
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
