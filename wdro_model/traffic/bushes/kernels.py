@@ -1,10 +1,9 @@
 """Algorithm B of Dial (2006), compiled by Numba; imported only where it is asked for.
 
-The trips of an origin use a *bush*: links without a cycle that reach every node. Row i of the
-matrices of `BushEntries` lists the entries (link, flow) of the bush of origin i, grouped by the
-head of the link, the heads in an order in which every link leads forwards; one pass along the list
-finds the least and the largest cost of each node. With L the least cost of a node within the bush
-and U the largest,
+The trips of an origin use a *bush*: links without a cycle that reach every node. A bush lists its
+entries (link, flow) by the heads of the links, in an order of the nodes in which every link leads
+forwards; one pass along the list finds the least and the largest cost of each node. With L the
+least cost of a node within the bush and U the largest,
 
     plant    makes bushes of shortest path trees,
     improve  drops links without flow, and adds links (u, v) with D(u) + t < L(v) and U(u) < U(v), D
@@ -14,7 +13,10 @@ and U the largest,
              their costs are equal: a Newton step, or a root search where that goes too far.
 
 Every shift lowers Beckmann's objective, so that flows are feasible and no worse at any time. Nodes
-that may not be passed are reached and not gone on from. Link costs are those of `PowerCosts`.
+that may not be passed are reached and not left. Link costs are those of `PowerCosts`.
+
+Kernels share one argument, `data` (`BushData` in `state`): roads (`Roads`), demand (`Demand`), the
+costs of the links, their state `links` (flow, cost, slope), and the entries of all `bushes`.
 """
 
 from __future__ import annotations
@@ -24,21 +26,37 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from wdro_model.traffic.flows.shortest_trees import compiled, new_heap, search_by_heap
+from wdro_model.traffic.flows.shortest_trees import compiled, new_search, search_by_heap
 
 NONE = -1
 NEGLIGIBLE_SHARE = 1e-15
-"""Flows below this part of what leaves the origin are rounding errors, and become zero."""
+"""Flows below this part of the flow that leaves the origin are rounding errors, and become zero."""
 OVERSHOT = -0.25
-"""A step is cut where the difference of costs after it is below this part of that before."""
+"""A step is cut where the difference of costs after it is below this part of the difference before;
+nearer to zero, shifts are more exact and slower."""
 MOST_CUTS = 30
-"""Steps of the root search in one shift."""
-ROUNDING = 1e-15
-"""Relative improvement of a distance that counts in a label correction."""
+"""The most steps of the root search in one shift."""
+LABEL_ROUNDING = 1e-15
+"""Relative improvement of a distance below which a label correction ends."""
 PATH_TOLERANCE = 1e-12
-"""Part of a demand that may be missing on its paths."""
+"""The part of a demand that may be missing on its paths."""
 
 part = numba.njit(nogil=True)
+
+
+class Bush(NamedTuple):
+    """The entries of one bush: links and flows (K,)."""
+
+    source: Any
+    links: Any
+    flows: Any
+
+
+@part
+def get_bush(i: Any, data: Any) -> Bush:
+    """The bush of origin i."""
+    size, bushes = data.bushes.size[i], data.bushes
+    return Bush(data.demand.origins[i], bushes.links[i, :size], bushes.flows[i, :size])
 
 
 @part
@@ -62,6 +80,16 @@ def add_flow(a: Any, amount: Any, costs: Any, links: Any) -> None:
     links.cost[a], links.slope[a] = cost_and_slope(a, links.flow[a], costs)
 
 
+@part
+def add_demand(i: Any, demand: Any, need: Any) -> Any:
+    """Add the demand of the destinations of origin i to `need` (n,); returns the total."""
+    total = 0.0
+    for pair in range(demand.starts[i], demand.starts[i + 1]):
+        need[demand.destinations[pair]] += demand.quantities[pair]
+        total += demand.quantities[pair]
+    return total
+
+
 @compiled
 def evaluate(costs: Any, links: Any) -> None:
     """Write the costs and slopes of all links at their flows."""
@@ -70,25 +98,21 @@ def evaluate(costs: Any, links: Any) -> None:
 
 
 @compiled
-def plant(
-    first: Any, last: Any, roads: Any, demand: Any, costs: Any, links: Any, bushes: Any
-) -> None:
+def plant(first: Any, last: Any, data: Any) -> None:
     """Make shortest path trees of the origins from first to last, loaded one after the other.
 
-    Each origin finds the costs that those before it have left.
+    Each origin finds the costs that the origins before it have left.
     """
+    roads, links, bushes = data.roads, data.links, data.bushes
     n = roads.through.size
-    heap, came_by, order = new_heap(n), np.empty(n, np.uint32), np.empty(n, np.uint32)
-    need, nothing = np.zeros(n), np.zeros(n)
+    search, need, nothing = new_search(n), np.zeros(n), np.zeros(n)
     for i in range(first, last):
-        source = demand.origins[i]
-        count = np.int64(
-            search_by_heap(source, np.uint32(0), roads, links.cost, nothing, heap, came_by, order)
-        )
-        add_demand(i, demand, need)
+        source = data.demand.origins[i]
+        count = np.int64(search_by_heap(source, np.uint32(0), roads, links.cost, nothing, search))
+        add_demand(i, data.demand, need)
         for k in range(count - 1, 0, -1):
-            v = order[k]
-            a = came_by[v]
+            v = search.order[k]
+            a = search.came_by[v]
             bushes.links[i, k - 1] = a
             bushes.flows[i, k - 1] = need[v]
             need[roads.tails[a]] += need[v]
@@ -97,24 +121,14 @@ def plant(
         bushes.size[i] = count - 1
         for k in range(count - 1):
             if bushes.flows[i, k] > 0.0:
-                add_flow(bushes.links[i, k], bushes.flows[i, k], costs, links)
+                add_flow(bushes.links[i, k], bushes.flows[i, k], data.costs, links)
 
 
-@part
-def add_demand(i: Any, demand: Any, need: Any) -> Any:
-    """Add what the destinations of origin i need to `need` (n,); returns the total."""
-    total = 0.0
-    for pair in range(demand.starts[i], demand.starts[i + 1]):
-        need[demand.destinations[pair]] += demand.quantities[pair]
-        total += demand.quantities[pair]
-    return total
-
-
-# ------------------------------------------------------------------ flow from long to short
+# ------------------------------------------------------------------ balance
 class Labels(NamedTuple):
-    """Least and largest cost of each node in a bush, and the entries that lead there, all (n,).
+    """The least and largest costs L and U of each node in a bush, and their last entries, all (n,).
 
-    first: where the entries of a node begin, which grows along the order of the bush.
+    first: the first entry of a node, which grows along the order of the bush.
     """
 
     low: Any
@@ -125,76 +139,60 @@ class Labels(NamedTuple):
 
 
 @part
-def label(source: Any, roads: Any, cost: Any, entries: Any, flows: Any, labels: Any) -> None:
+def label_nodes(bush: Bush, roads: Any, cost: Any, labels: Labels) -> None:
     """Find L over all entries of a bush and U over the used ones."""
-    low, high, nearest, farthest, start = labels
-    low[source] = high[source] = 0.0
-    start[source] = NONE
-    before = source
-    for k in range(entries.size):
-        a = entries[k]
+    low, high, nearest, farthest, first = labels
+    low[bush.source] = high[bush.source] = 0.0
+    first[bush.source] = NONE
+    before = bush.source
+    for k in range(bush.links.size):
+        a = bush.links[k]
         u, v = roads.tails[a], roads.heads[a]
         reach = low[u] + cost[a]
         if v != before:
             before = v
-            start[v] = k
+            first[v] = k
             low[v], nearest[v] = reach, k
             high[v], farthest[v] = -1.0, NONE
         elif reach < low[v]:
             low[v], nearest[v] = reach, k
-        if flows[k] > 0.0:
+        if bush.flows[k] > 0.0:
             reach = high[u] + cost[a]
             if reach > high[v]:
                 high[v], farthest[v] = reach, k
 
 
 @compiled
-def balance(
-    first: Any,
-    last: Any,
-    tolerance: Any,
-    roads: Any,
-    demand: Any,
-    costs: Any,
-    links: Any,
-    bushes: Any,
-) -> Any:
-    """Shift flow to shorter segments in the bushes from first to last; how many shifts there were.
+def balance(first: Any, last: Any, tolerance: Any, data: Any) -> Any:
+    """Shift flow to shorter segments in the bushes from first to last; returns the shifts made.
 
     Differences of costs up to the tolerance are left.
     """
-    n, shifts = roads.through.size, 0
-    labels = Labels(
-        np.empty(n),
-        np.empty(n),
-        np.empty(n, np.int64),
-        np.empty(n, np.int64),
-        np.empty(n, np.int64),
-    )
-    long, short = np.empty(n, np.int64), np.empty(n, np.int64)
+    n, shifts = data.roads.through.size, 0
+    nodes, low, high = np.empty((5, n), np.int64), np.empty(n), np.empty(n)
+    labels = Labels(low, high, nodes[0], nodes[1], nodes[2])
     for i in range(first, last):
-        entries, flows = bushes.links[i, : bushes.size[i]], bushes.flows[i]
-        label(demand.origins[i], roads, links.cost, entries, flows, labels)
-        k = entries.size - 1
+        bush = get_bush(i, data)
+        label_nodes(bush, data.roads, data.links.cost, labels)
+        k = bush.links.size - 1
         while k >= 0:
-            v = roads.heads[entries[k]]
+            v = data.roads.heads[bush.links[k]]
             start = labels.first[v]
-            alone = start == k
+            is_only = start == k
             k = start - 1
-            if alone or labels.farthest[v] == NONE or labels.farthest[v] == labels.nearest[v]:
+            if is_only or labels.farthest[v] == NONE or labels.farthest[v] == labels.nearest[v]:
                 continue
             if labels.high[v] - labels.low[v] <= tolerance:
                 continue
-            longs, shorts = trace_segments(v, roads, entries, labels, long, short)
-            if longs == 0:
-                continue
-            shifts += shift(long[:longs], short[:shorts], tolerance, costs, links, entries, flows)
+            longs, shorts = trace_segments(v, data.roads, bush, labels, nodes[3], nodes[4])
+            if longs > 0:
+                shifts += shift(nodes[3, :longs], nodes[4, :shorts], tolerance, bush, data)
     return shifts
 
 
 @part
 def trace_segments(
-    v: Any, roads: Any, entries: Any, labels: Any, long: Any, short: Any
+    v: Any, roads: Any, bush: Bush, labels: Labels, long: Any, short: Any
 ) -> tuple[int, int]:
     """Write the longest and the shortest segment to v, back to the node where they part.
 
@@ -202,15 +200,15 @@ def trace_segments(
     """
     long[0], short[0] = labels.farthest[v], labels.nearest[v]
     longs, shorts = 1, 1
-    u, w = roads.tails[entries[short[0]]], roads.tails[entries[long[0]]]
+    u, w = roads.tails[bush.links[short[0]]], roads.tails[bush.links[long[0]]]
     while u != w:
         if labels.first[u] > labels.first[w]:
             short[shorts] = labels.nearest[u]
-            u = roads.tails[entries[short[shorts]]]
+            u = roads.tails[bush.links[short[shorts]]]
             shorts += 1
         elif labels.farthest[w] != NONE:
             long[longs] = labels.farthest[w]
-            w = roads.tails[entries[long[longs]]]
+            w = roads.tails[bush.links[long[longs]]]
             longs += 1
         else:
             return 0, 0
@@ -218,9 +216,7 @@ def trace_segments(
 
 
 @part
-def shift(
-    long: Any, short: Any, tolerance: Any, costs: Any, links: Any, entries: Any, flows: Any
-) -> Any:
+def shift(long: Any, short: Any, tolerance: Any, bush: Bush, data: Any) -> Any:
     """Move flow from the long to the short segment until they cost the same; 1 if any moved.
 
     The first step is Newton's; after one that was too long comes the regula falsi (Illinois)
@@ -228,12 +224,12 @@ def shift(
     """
     limit, gain, curve = np.inf, 0.0, 0.0
     for e in long:
-        limit = min(limit, flows[e])
-        gain += links.cost[entries[e]]
-        curve += links.slope[entries[e]]
+        limit = min(limit, bush.flows[e])
+        gain += data.links.cost[bush.links[e]]
+        curve += data.links.slope[bush.links[e]]
     for e in short:
-        gain -= links.cost[entries[e]]
-        curve += links.slope[entries[e]]
+        gain -= data.links.cost[bush.links[e]]
+        curve += data.links.slope[bush.links[e]]
     if limit <= 0.0 or gain <= tolerance:
         return 0
     step, done = limit, 0.0
@@ -243,8 +239,8 @@ def shift(
     for attempt in range(MOST_CUTS):
         if attempt > 0:
             step = (near * far_gain - far * near_gain) / (far_gain - near_gain)
-        left = move(done - step, long, costs, links, entries, flows)
-        left -= move(step - done, short, costs, links, entries, flows)
+        left = move_flow(done - step, long, bush, data.costs, data.links)
+        left -= move_flow(step - done, short, bush, data.costs, data.links)
         done = step
         if left >= OVERSHOT * gain and (attempt == 0 or left <= -OVERSHOT * gain):
             break
@@ -259,38 +255,40 @@ def shift(
 
 
 @part
-def move(amount: Any, segment: Any, costs: Any, links: Any, entries: Any, flows: Any) -> Any:
-    """Add an amount to the flows of the entries of a segment; its cost after that."""
+def move_flow(amount: Any, segment: Any, bush: Bush, costs: Any, links: Any) -> Any:
+    """Add an amount to the flows of the entries of a segment; returns its cost after that."""
     total = 0.0
     for e in segment:
-        flows[e] = max(flows[e] + amount, 0.0)
-        add_flow(entries[e], amount, costs, links)
-        total += links.cost[entries[e]]
+        bush.flows[e] = max(bush.flows[e] + amount, 0.0)
+        add_flow(bush.links[e], amount, costs, links)
+        total += links.cost[bush.links[e]]
     return total
 
 
-# ------------------------------------------------------------------ other links
+# ------------------------------------------------------------------ improve
 class Scratch(NamedTuple):
-    """Room for `improve`: by node (n,), for links to come (A,), and a queue of nodes.
+    """Room for `improve`: by node (n,), for the entries of the new bush (M,), and a queue of nodes.
 
-    low, high, true: L, U and D; own: the first entry of a node; via: the last link of the shortest
-    path in the network; order, rank: the nodes in the order of the bush, and their positions.
+    low, high, true: L, U and D; nearest, own: the entry of L, and the first entry of a node;
+    via: the last link of the shortest path in the network; order, rank: the nodes in the order of
+    the bush, and their positions; need: flow that a node still has to receive; slot, following:
+    linked lists of entries by node.
     """
 
     low: Any
     high: Any
     true: Any
+    need: Any
     nearest: Any
     own: Any
     rank: Any
-    need: Any
+    slot: Any
     via: Any
     order: Any
     queue: Any
     waiting: Any
     links: Any
     flows: Any
-    slot: Any
     following: Any
 
 
@@ -301,52 +299,43 @@ def new_scratch(n: Any, m: Any) -> Scratch:
         np.full(n, np.inf),
         np.empty(n),
         np.empty(n),
-        np.empty(n, np.int64),
-        np.empty(n, np.int64),
-        np.empty(n, np.int64),
         np.zeros(n),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.empty(n + 1, np.int64),
         np.empty(n, np.uint32),
         np.empty(n, np.uint32),
         np.empty(n, np.uint32),
         np.zeros(n, np.bool_),
         np.empty(m, np.uint32),
         np.empty(m),
-        np.empty(n + 1, np.int64),
         np.empty(m, np.int64),
     )
 
 
 @compiled
-def improve(
-    first: Any,
-    last: Any,
-    roads: Any,
-    demand: Any,
-    cost: Any,
-    bushes: Any,
-    total: Any,
-    least: Any,
-) -> None:
+def improve(first: Any, last: Any, data: Any, total: Any, least: Any) -> None:
     """Exchange links of the bushes from first to last, for others that make paths shorter.
 
-    Adds the flows to `total` (A,), balanced at every node, and writes what the trips of an origin
-    would spend on shortest paths into `least` (O,).
+    Adds the flows to `total` (M,), balanced at every node, and writes the cost of the trips of each
+    origin on shortest paths into `least` (O,).
     """
+    roads, demand, cost = data.roads, data.demand, data.links.cost
     room = new_scratch(roads.through.size, roads.heads.size)
     for i in range(first, last):
-        source = demand.origins[i]
-        entries, flows = bushes.links[i, : bushes.size[i]], bushes.flows[i]
-        find_shortest_in_bush(source, roads, cost, entries, room)
-        meet_demand(i, roads, demand, entries, flows, room)
-        count, size = keep_useful(source, roads, cost, entries, flows, room)
-        find_shortest_in_network(source, count, roads, cost, room)
+        bush = get_bush(i, data)
+        find_shortest_in_bush(bush, roads, cost, room)
+        meet_demand(i, bush, roads, demand, room)
+        count, size = keep_useful_entries(bush, roads, cost, room)
+        find_shortest_in_network(bush.source, count, roads, cost, room)
         least[i] = 0.0
         for pair in range(demand.starts[i], demand.starts[i + 1]):
             least[i] += demand.quantities[pair] * room.true[demand.destinations[pair]]
         size, forwards = add_shortcuts(count, size, roads, room)
         if not forwards:
-            sort_nodes(source, count, size, roads, room)
-        store_by_head(i, count, size, roads, room, bushes)
+            sort_nodes(bush.source, count, size, roads, room)
+        store_by_head(i, count, size, roads, room, data.bushes)
         for k in range(size):
             total[room.links[k]] += room.flows[k]
         for k in range(count):
@@ -354,12 +343,12 @@ def improve(
 
 
 @part
-def find_shortest_in_bush(source: Any, roads: Any, cost: Any, entries: Any, room: Any) -> None:
+def find_shortest_in_bush(bush: Bush, roads: Any, cost: Any, room: Scratch) -> None:
     """Find L and its entries, along the order of the bush."""
-    room.low[source] = 0.0
-    before = source
-    for k in range(entries.size):
-        a = entries[k]
+    room.low[bush.source] = 0.0
+    before = bush.source
+    for k in range(bush.links.size):
+        a = bush.links[k]
         v = roads.heads[a]
         reach = room.low[roads.tails[a]] + cost[a]
         if v != before or reach < room.low[v]:
@@ -368,15 +357,15 @@ def find_shortest_in_bush(source: Any, roads: Any, cost: Any, entries: Any, room
 
 
 @part
-def meet_demand(i: Any, roads: Any, demand: Any, entries: Any, flows: Any, room: Any) -> None:
-    """Scale the flows into each node to what it needs, from the last node to the first."""
-    need = room.need
+def meet_demand(i: Any, bush: Bush, roads: Any, demand: Any, room: Scratch) -> None:
+    """Scale the flows into each node to its need, from the last node to the first."""
+    need, links, flows = room.need, bush.links, bush.flows
     sent = add_demand(i, demand, need)
-    k = entries.size - 1
+    k = links.size - 1
     while k >= 0:
-        v = roads.heads[entries[k]]
+        v = roads.heads[links[k]]
         stop, arriving = k, 0.0
-        while k >= 0 and roads.heads[entries[k]] == v:
+        while k >= 0 and roads.heads[links[k]] == v:
             if flows[k] <= NEGLIGIBLE_SHARE * sent:
                 flows[k] = 0.0
             arriving += flows[k]
@@ -388,28 +377,26 @@ def meet_demand(i: Any, roads: Any, demand: Any, entries: Any, flows: Any, room:
         else:
             flows[room.nearest[v]] = need[v]
         for e in range(k + 1, stop + 1):
-            need[roads.tails[entries[e]]] += flows[e]
+            need[roads.tails[links[e]]] += flows[e]
         need[v] = 0.0
-    need[demand.origins[i]] = 0.0
+    need[bush.source] = 0.0
 
 
 @part
-def keep_useful(
-    source: Any, roads: Any, cost: Any, entries: Any, flows: Any, room: Any
-) -> tuple[int, int]:
+def keep_useful_entries(bush: Bush, roads: Any, cost: Any, room: Scratch) -> tuple[int, int]:
     """Copy the entries that are used or shortest, and find U over these.
 
     Returns the numbers of nodes and of entries.
     """
-    high = room.high
+    high, source = room.high, bush.source
     high[source], room.rank[source], room.order[0] = 0.0, 0, source
     size, count, before = 0, 1, source
-    for k in range(entries.size):
-        a = entries[k]
+    for k in range(bush.links.size):
+        a = bush.links[k]
         v = roads.heads[a]
-        if flows[k] <= 0.0 and room.nearest[v] != k:
+        if bush.flows[k] <= 0.0 and room.nearest[v] != k:
             continue
-        room.links[size], room.flows[size] = a, flows[k]
+        room.links[size], room.flows[size] = a, bush.flows[k]
         size += 1
         reach = high[roads.tails[a]] + cost[a]
         if v != before:
@@ -424,7 +411,7 @@ def keep_useful(
 
 
 @part
-def find_shortest_in_network(source: Any, count: Any, roads: Any, cost: Any, room: Any) -> None:
+def find_shortest_in_network(source: Any, count: Any, roads: Any, cost: Any, room: Scratch) -> None:
     """Find D and its last links, by label correction from L.
 
     Nodes are scanned in the order of the bush, and again where their label has fallen since.
@@ -447,7 +434,7 @@ def find_shortest_in_network(source: Any, count: Any, roads: Any, cost: Any, roo
         for a in range(roads.indptr[u], roads.indptr[u + 1]):
             v = roads.heads[a]
             reach = room.true[u] + cost[a]
-            if reach >= room.true[v] * (1.0 - ROUNDING):
+            if reach >= room.true[v] * (1.0 - LABEL_ROUNDING):
                 continue
             room.true[v] = reach
             room.via[v] = a
@@ -459,7 +446,7 @@ def find_shortest_in_network(source: Any, count: Any, roads: Any, cost: Any, roo
 
 
 @part
-def add_shortcuts(count: Any, size: Any, roads: Any, room: Any) -> tuple[int, bool]:
+def add_shortcuts(count: Any, size: Any, roads: Any, room: Scratch) -> tuple[int, bool]:
     """Add the last link of each shorter path; a node without flow takes it instead of its own.
 
     Returns the number of entries, and whether all still lead forwards in the order of the nodes.
@@ -485,10 +472,10 @@ def add_shortcuts(count: Any, size: Any, roads: Any, room: Any) -> tuple[int, bo
 
 
 @part
-def sort_nodes(source: Any, count: Any, size: Any, roads: Any, room: Any) -> None:
-    """Find an order of the nodes in which all entries lead forwards (Kahn), in rank and order.
+def sort_nodes(source: Any, count: Any, size: Any, roads: Any, room: Scratch) -> None:
+    """Write an order of the nodes in which all entries lead forwards (Kahn) into rank and order.
 
-    Until a node has its place, its rank is the number of its entries that are still open.
+    Until a node has its place, its rank is the number of entries from nodes without one.
     """
     rank, slot, order, queue = room.rank, room.slot, room.order, room.queue
     for k in range(count):
@@ -518,7 +505,7 @@ def sort_nodes(source: Any, count: Any, size: Any, roads: Any, room: Any) -> Non
 
 
 @part
-def store_by_head(i: Any, count: Any, size: Any, roads: Any, room: Any, bushes: Any) -> None:
+def store_by_head(i: Any, count: Any, size: Any, roads: Any, room: Scratch, bushes: Any) -> None:
     """Write the entries into the bush of origin i, by the rank of their heads."""
     slot = room.slot
     slot[: count + 1] = 0
@@ -537,12 +524,15 @@ def store_by_head(i: Any, count: Any, size: Any, roads: Any, room: Any, bushes: 
 
 # ------------------------------------------------------------------ paths
 @compiled
-def peel(i: Any, roads: Any, demand: Any, entries: Any, flows: Any) -> Any:
+def peel_paths(i: Any, data: Any) -> Any:
     """The paths of origin i: pairs, amounts, and the links of all paths with -1 after each.
 
-    From each destination back along the link with most flow, and that flow taken off `flows`.
+    Each path follows the link with most flow from a destination back to the origin, and its flow is
+    taken off.
     """
-    n, source = roads.through.size, demand.origins[i]
+    roads, demand, bush = data.roads, data.demand, get_bush(i, data)
+    entries, flows = bush.links, bush.flows.copy()
+    n, source = roads.through.size, bush.source
     begin, end = np.zeros(n, np.int64), np.zeros(n, np.int64)
     for k in range(entries.size):
         v = roads.heads[entries[k]]

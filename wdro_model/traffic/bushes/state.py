@@ -3,39 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from copy import copy
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
 
 from wdro_model.traffic.flows.paths import PathFlows, path_flow
-from wdro_model.traffic.flows.road_graph import Trips
+from wdro_model.traffic.flows.road_graph import Demand, Roads, Trips
 
 Array = np.ndarray
 
 LINKS_PER_CALL = 3_000_000
-"""Links that a kernel goes through before the clock and the keyboard are looked at: a fraction of a
+"""Links that a kernel goes through between two looks at the clock and the keyboard: a fraction of a
 second."""
-FINE = 0.05
-"""Differences of costs below this part of the mean excess per trip are left for later sweeps."""
-FEWEST_PASSES, MOST_PASSES = 4, 16
-"""Times that a sweep balances all bushes: a larger first number gains on small networks only; where
-gaps shrink slowly it is doubled up to the second."""
-SLOW_SHARE = 0.25
-"""A sweep that leaves more than this part of the gap is slow: the next balances twice as often."""
 
-PATH_GAP, PATH_SWEEPS = 1e-14, 200
-"""Where the search for an equilibrium whose flows are given ends."""
-UNUSED_COST = 10.0
-"""The cost of an arc without flow beyond its weight then, in multiples of the largest weight."""
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Thresholds of the sweeps over bushes."""
+
+    fine: float = 0.05
+    """Differences of costs below this part of the mean excess per trip are left for later sweeps;
+    smaller numbers make each sweep slower."""
+    fewest_passes: int = 4
+    most_passes: int = 16
+    """Times that a sweep balances all bushes: a larger first number gains on small networks only;
+    where gaps shrink slowly it is doubled up to the second."""
+    slow_share: float = 0.25
+    """A sweep that leaves more than this part of the gap is slow: the next balances twice as
+    often."""
+    path_gap: float = 1e-14
+    path_sweeps: int = 200
+    """The relative gap, or the number of sweeps, after which the search for an equilibrium with
+    given flows ends."""
+    unused_cost: float = 10.0
+    """The cost of an arc without flow in that search, in multiples of the largest weight."""
+
+
+TOLERANCES = Tolerances()
 
 Pause = Callable[[], None]
-"""Called between kernels; it may raise to end a run."""
-
-
-def no_pause() -> None:
-    """Let a run go on."""
+"""A function that is called between kernels; it may raise to end a run."""
 
 
 class PowerCosts(NamedTuple):
@@ -97,6 +106,16 @@ class BushEntries(NamedTuple):
     size: Array
 
 
+class BushData(NamedTuple):
+    """The arrays that the kernels read and write."""
+
+    roads: Roads
+    demand: Demand
+    costs: PowerCosts
+    links: LinkState
+    bushes: BushEntries
+
+
 class Bushes:
     """Flows on the links of a network for each origin, without cycles, at costs of their own.
 
@@ -115,20 +134,8 @@ class Bushes:
             np.zeros((count, room)),
             np.zeros(count, dtype=np.int64),
         )
-        self._gap_before, self._passes = np.inf, FEWEST_PASSES
+        self._gap_before, self._passes = np.inf, TOLERANCES.fewest_passes
         self._evaluate()
-
-    def copy(self) -> Bushes:
-        """The same flows on bushes of their own."""
-        twin = copy(self)
-        twin._links = LinkState(*map(np.copy, self._links))
-        twin._entries = BushEntries(*map(np.copy, self._entries))
-        return twin
-
-    @property
-    def entry_count(self) -> int:
-        """The links of all bushes together for which there is room."""
-        return int(self._entries.links.size)
 
     @property
     def spent(self) -> float:
@@ -141,7 +148,7 @@ class Bushes:
         return self._on_arcs(self._links.flow)
 
     # -------------------------------------------------------------- the steps of the algorithm
-    def plant(self, weights: Array | None = None, pause: Pause = no_pause) -> None:
+    def plant(self, weights: Array | None = None, pause: Pause = lambda: None) -> None:
         """Make the bushes shortest path trees; with weights (A,) of the arcs, at these alone."""
         from wdro_model.traffic.bushes import kernels
 
@@ -151,10 +158,10 @@ class Bushes:
         self._links.flow[:] = 0.0
         kernels.evaluate(costs, self._links)
         for first, last in self._chunks(pause):
-            kernels.plant(first, last, trips.roads, trips.demand, costs, self._links, self._entries)
+            kernels.plant(first, last, self._data._replace(costs=costs))
         self._evaluate()
 
-    def improve(self, pause: Pause = no_pause) -> float:
+    def improve(self, pause: Pause = lambda: None) -> float:
         """Exchange links of the bushes for others that make paths shorter.
 
         Returns the relative gap that the flows had: the share of their cost that trips would save
@@ -162,48 +169,45 @@ class Bushes:
         """
         from wdro_model.traffic.bushes import kernels
 
-        trips, links, spent = self.trips, self._links, self.spent
-        total, least = np.zeros_like(links.flow), np.zeros(trips.origins.size)
+        links, spent = self._links, self.spent
+        total, least = np.zeros_like(links.flow), np.zeros(self.trips.origins.size)
         for first, last in self._chunks(pause):
-            kernels.improve(
-                first, last, trips.roads, trips.demand, links.cost, self._entries, total, least
-            )
+            kernels.improve(first, last, self._data, total, least)
         links.flow[:] = total
         self._evaluate()
         return (spent - float(least.sum())) / spent if spent else 0.0
 
-    def balance(self, gap: float, pause: Pause = no_pause) -> None:
+    def balance(self, gap: float, pause: Pause = lambda: None) -> None:
         """Shift flow to shorter segments, finer than the relative gap `gap` of the flows."""
         from wdro_model.traffic.bushes import kernels
 
-        trips = self.trips
-        tolerance = FINE * max(gap, 0.0) * self.spent / (trips.total or 1.0)
-        is_slow = gap > SLOW_SHARE * self._gap_before
+        mean_cost = self.spent / (self.trips.total or 1.0)
+        tolerance = TOLERANCES.fine * max(gap, 0.0) * mean_cost
+        is_slow = gap > TOLERANCES.slow_share * self._gap_before
         self._gap_before = gap
-        self._passes = 2 * self._passes if is_slow else self._passes // 2
-        self._passes = min(max(self._passes, FEWEST_PASSES), MOST_PASSES)
-        arrays = trips.roads, trips.demand, self.costs, self._links, self._entries
+        passes = 2 * self._passes if is_slow else self._passes // 2
+        self._passes = min(max(passes, TOLERANCES.fewest_passes), TOLERANCES.most_passes)
         before = self._entries.flows.copy() if is_slow else None
         for _ in range(self._passes):
             shifts = 0
             for first, last in self._chunks(pause):
-                shifts += kernels.balance(first, last, tolerance, *arrays)
+                shifts += kernels.balance(first, last, tolerance, self._data)
             if not shifts:
                 break
         if before is not None:
             self._extrapolate(before)
 
     def _extrapolate(self, before: Array) -> None:
-        """Move on in the direction that the flows took from `before`, as far as that is best.
+        """A line search in the direction that the flows have moved from `before`.
 
-        Shifts in one bush can undo those in another: of two origins that share two congested
-        roads, one wants to leave the first and the other the second. In turns they exchange little
-        in each pass; the direction of all their shifts together changes no shared flow.
+        Shifts in one bush can undo the shifts in another: of two origins that share two congested
+        roads, one wants to leave the first and the other the second. Taking turns, they exchange
+        little in each pass; the sum of all their shifts changes no shared flow.
         """
         x, flows = self._links.flow, self._entries.flows
-        way = np.subtract(flows, before, out=before)
-        change, longest = self._sum_over_bushes(way), np.inf
-        for row, direction in zip(flows, way):
+        move = np.subtract(flows, before, out=before)
+        change, longest = self._sum_over_bushes(move), np.inf
+        for row, direction in zip(flows, move):
             shrinking = direction < 0.0
             longest = np.min(row[shrinking] / -direction[shrinking], initial=longest)
 
@@ -214,7 +218,7 @@ class Bushes:
         if longest in (0.0, np.inf) or slope(0.0) >= 0.0:
             return
         step = longest if slope(longest) <= 0.0 else float(brentq(slope, 0.0, longest))
-        np.maximum(flows + step * way, 0.0, out=flows)
+        np.maximum(flows + step * move, 0.0, out=flows)
         np.maximum(x + step * change, 0.0, out=x)
         self._evaluate()
 
@@ -224,11 +228,11 @@ class Bushes:
         self._gap_before = np.inf
         self._evaluate()
 
-    def adopt(self, other: Bushes, pause: Pause = no_pause) -> None:
-        """Take over the bushes of the same roads for other trips or costs: a warm start.
+    def adopt(self, other: Bushes, pause: Pause = lambda: None) -> None:
+        """Copy the bushes of the same roads for other trips or costs: a warm start.
 
-        Shares at each node stay as they are; origins that are new get shortest path trees at the
-        costs of the flows of the others.
+        The shares of the links into each node stay as they are; new origins get shortest path trees
+        at the costs of the flows of the others.
         """
         mine, theirs = self.trips.origins, other.trips.origins
         _, new, old = np.intersect1d(mine, theirs, return_indices=True)
@@ -246,15 +250,11 @@ class Bushes:
         from wdro_model.traffic.bushes import kernels
 
         trips, paths = self.trips, []
-        links, flows, sizes = self._entries
-        for i, size in enumerate(sizes.tolist()):
-            pairs, amounts, path_links = kernels.peel(
-                i, trips.roads, trips.demand, links[i, :size], flows[i, :size].copy()
-            )
+        for i in range(trips.origins.size):
+            pairs, amounts, path_links = kernels.peel_paths(i, self._data)
             ends = np.flatnonzero(path_links == kernels.NONE)
-            for pair, amount, part in zip(
-                pairs.tolist(), amounts.tolist(), np.split(path_links, ends + 1)
-            ):
+            parts = np.split(path_links, ends + 1)
+            for pair, amount, part in zip(pairs.tolist(), amounts.tolist(), parts):
                 paths.append(path_flow(trips, pair, amount, trips.links[part[:-1]].tolist()))
         return PathFlows(paths, np.zeros(trips.tails.size))
 
@@ -263,6 +263,11 @@ class Bushes:
         return self._on_arcs(self._costs_at(costs, self._links.flow))
 
     # -------------------------------------------------------------- parts
+    @property
+    def _data(self) -> BushData:
+        trips = self.trips
+        return BushData(trips.roads, trips.demand, self.costs, self._links, self._entries)
+
     def _evaluate(self) -> None:
         from wdro_model.traffic.bushes import kernels
 
@@ -319,16 +324,16 @@ def paths_in_equilibrium(trips: Trips, x: Array, weights: Array, tolerance: floa
     costs are w. No other flow is, where w > 0; bushes find it, and have its paths.
     """
     used = x > 0
-    prohibitive = weights + UNUSED_COST * max(float(weights.max(initial=0.0)), 1.0)
+    prohibitive = weights + TOLERANCES.unused_cost * max(float(weights.max(initial=0.0)), 1.0)
     costs = PowerCosts.from_capacity(
         np.where(used, 0.0, prohibitive), np.where(used, x, 1.0), np.where(used, weights, 0.0), 1.0
     )
     bushes = Bushes(trips, costs)
     bushes.plant(np.where(used, weights, prohibitive))
-    for _ in range(PATH_SWEEPS):
+    for _ in range(TOLERANCES.path_sweeps):
         gap = bushes.improve()
         apart = float(np.abs(bushes.link_flows - x).sum())
-        if gap <= PATH_GAP or apart <= 0.01 * tolerance * trips.total:
+        if gap <= TOLERANCES.path_gap or apart <= 0.01 * tolerance * trips.total:
             break
         bushes.balance(gap)
     if apart > tolerance * (trips.total or 1.0):

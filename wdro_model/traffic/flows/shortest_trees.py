@@ -1,9 +1,9 @@
 """Shortest path trees and their loading, compiled by Numba; imported only where it is asked for.
 
-Nodes and links are unsigned, which spares Numba the test for indices that count from the end. A
-node that may not be passed is reached and not gone on from, unless it is the source. Ties and
-weights of zero do no harm: a predecessor is replaced only by one that is strictly nearer, and so
-there is never a cycle of predecessors.
+Nodes and links are unsigned, which spares Numba the test for indices that count from the end. The
+search reaches a node that may not be passed, but leaves it only if it is the source. Ties and
+weights of zero do no harm: a predecessor is replaced only by one that is strictly nearer, so that
+predecessors never form a cycle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ ONE, TWO, FOUR = np.uint32(1), np.uint32(2), np.uint32(4)
 UNSEEN, SETTLED, END = np.uint32(0xFFFFFFFF), np.uint32(0xFFFFFFFE), np.uint32(0xFFFFFFFD)
 NO_LINK = np.uint32(0xFFFFFFFF)
 MOST_MISSES = 3
-"""Origins for which Pape's algorithm may exceed its scans before Dijkstra's goes on alone."""
+"""Origins for which Pape's algorithm may exceed its scans before only Dijkstra's is used; a larger
+number wastes more time on networks that do not suit it."""
 
 part = numba.njit(nogil=True, inline="always")
 
@@ -32,24 +33,36 @@ def compiled(function: Callable[..., Any], njit: Callable[..., Any] = numba.njit
         return njit(nogil=True)(function)
 
 
-class Heap(NamedTuple):
-    """A 4-ary heap of nodes with keys; place: where a node is in it, or UNSEEN, or SETTLED."""
+class Search(NamedTuple):
+    """The arrays (n,) of a search for shortest paths.
+
+    key, item: a 4-ary heap of nodes; place: the position of a node in it, or UNSEEN, or SETTLED.
+    came_by: the link that leads to a node; order: the settled nodes.
+    """
 
     key: Any
     item: Any
     place: Any
+    came_by: Any
+    order: Any
 
 
 @part
-def new_heap(n: Any) -> Heap:
+def new_search(n: Any) -> Search:
     """Room for n nodes."""
-    return Heap(np.empty(n), np.empty(n, np.uint32), np.empty(n, np.uint32))
+    return Search(
+        np.empty(n),
+        np.empty(n, np.uint32),
+        np.empty(n, np.uint32),
+        np.empty(n, np.uint32),
+        np.empty(n, np.uint32),
+    )
 
 
 @part
-def rise(heap: Any, hole: Any, value: Any, node: Any) -> None:
+def rise(search: Any, hole: Any, value: Any, node: Any) -> None:
     """Put a node with a value into the heap, at a hole or above it."""
-    key, item, place = heap
+    key, item, place = search.key, search.item, search.place
     while hole > 0:
         parent = (hole - ONE) >> TWO
         if key[parent] <= value:
@@ -64,9 +77,9 @@ def rise(heap: Any, hole: Any, value: Any, node: Any) -> None:
 
 
 @part
-def sink(heap: Any, size: Any) -> None:
+def sink(search: Any, size: Any) -> None:
     """Put the item behind the end of the heap into the hole at its root, or below it."""
-    key, item, place = heap
+    key, item, place = search.key, search.item, search.place
     value = key[size]
     node = item[size]
     hole = np.uint32(0)
@@ -91,33 +104,26 @@ def sink(heap: Any, size: Any) -> None:
 
 @part
 def search_by_heap(
-    source: Any,
-    left: Any,
-    roads: Any,
-    weights: Any,
-    carried: Any,
-    heap: Any,
-    came_by: Any,
-    order: Any,
+    source: Any, left: Any, roads: Any, weights: Any, carried: Any, search: Any
 ) -> Any:
     """Dijkstra's algorithm: the links by which nodes are reached, and their order.
 
-    Returns how many nodes are settled; in their `order` each comes after its predecessor. The
-    search ends when as many nodes that have `carried` something as are `left` are settled; it
-    settles all nodes if `left` is 0 to begin with.
+    Returns the number of settled nodes; in `order` each comes after its predecessor. The search
+    ends when `left` nodes that have `carried` something are settled; if `left` is 0 to begin with,
+    it settles all nodes.
     """
-    key, item, place = heap
+    key, item, place = search.key, search.item, search.place
     place[:] = UNSEEN
     key[0] = 0.0
     item[0] = source
     place[source] = 0
-    came_by[source] = NO_LINK
+    search.came_by[source] = NO_LINK
     size, count = ONE, np.uint32(0)
     while size > 0:
         least = key[0]
         u = item[0]
         place[u] = SETTLED
-        order[count] = u
+        search.order[count] = u
         count += ONE
         if carried[u] > 0.0:
             left -= ONE
@@ -125,7 +131,7 @@ def search_by_heap(
                 break
         size -= ONE
         if size > 0:
-            sink(heap, size)
+            sink(search, size)
         if not roads.through[u] and u != source:
             continue
         for link in range(roads.indptr[u], roads.indptr[u + ONE]):
@@ -139,27 +145,21 @@ def search_by_heap(
                 size += ONE
             elif reach >= key[hole]:
                 continue
-            came_by[v] = link
-            rise(heap, hole, reach, v)
+            search.came_by[v] = link
+            rise(search, hole, reach, v)
     return count
 
 
 @part
-def search_by_deque(
-    source: Any,
-    scans: Any,
-    roads: Any,
-    weights: Any,
-    distance: Any,
-    after: Any,
-    came_by: Any,
-) -> Any:
+def search_by_deque(source: Any, scans: Any, roads: Any, weights: Any, search: Any) -> Any:
     """Pape's algorithm: a node enters the queue at its end at first, at its front later on.
 
     A scan takes a quarter to a half of the time that a node does in a heap, but their number is
-    exponential at worst: returns False if it is not done after so many `scans` of nodes. `after` is
-    the next node of the queue, or says that a node is not in it.
+    exponential at worst: returns False if it is not done after `scans` scans of nodes. In place of
+    the heap, key has the distances, and place the next node of the queue, or whether a node is not
+    in it.
     """
+    distance, after, came_by = search.key, search.place, search.came_by
     distance[:] = np.inf
     after[:] = UNSEEN
     came_by[:] = NO_LINK
@@ -199,11 +199,12 @@ def search_by_deque(
 
 
 @part
-def load_tree(tails: Any, came_by: Any, children: Any, carried: Any, flows: Any) -> None:
-    """Add what the nodes of a tree have `carried` to the flows, from its leaves to its root.
+def load_tree(tails: Any, carried: Any, flows: Any, search: Any) -> None:
+    """Add the amounts that nodes have `carried` to the flows, from leaves to root (Pape's tree).
 
-    A node passes on what it has when its last child has done so: nothing depends on distances.
+    A node passes on its amount when its last child has done so: nothing depends on distances.
     """
+    came_by, children = search.came_by, search.item
     children[:] = 0
     for v in range(came_by.size):
         if came_by[v] != NO_LINK:
@@ -222,14 +223,12 @@ def load_tree(tails: Any, came_by: Any, children: Any, carried: Any, flows: Any)
 
 
 @part
-def load_settled(
-    count: Any, order: Any, tails: Any, came_by: Any, carried: Any, flows: Any
-) -> None:
-    """Add what nodes have `carried` to the flows, from the last node settled to the first."""
+def load_settled(count: Any, tails: Any, carried: Any, flows: Any, search: Any) -> None:
+    """Add the amounts that nodes have `carried` to the flows, against the order of the search."""
     for k in range(count - ONE, 0, -1):
-        node = order[k]
+        node = search.order[k]
         if carried[node] > 0.0:
-            link = came_by[node]
+            link = search.came_by[node]
             flows[link] += carried[node]
             carried[tails[link]] += carried[node]
             carried[node] = 0.0
@@ -240,12 +239,11 @@ def load_shortest_trees(roads: Any, demand: Any, weights: Any, scans: Any, flows
     """Add the demand of the origins to `flows` (A,), on a shortest path tree from each.
 
     roads, demand: as in `road_graph`; weights (A,). The first origin is searched by Dijkstra's
-    algorithm, others by Pape's unless it scans nodes more than `scans` times as often as the other
-    settles them, for `MOST_MISSES` origins; Dijkstra's goes on alone from there.
+    algorithm, others by Pape's, unless it scans nodes more than `scans` times as often as
+    Dijkstra's settles them: after `MOST_MISSES` such origins only Dijkstra's is used.
     """
     n = roads.through.size
-    heap, carried = new_heap(n), np.zeros(n)
-    came_by, order = np.empty(n, np.uint32), np.empty(n, np.uint32)
+    search, carried = new_search(n), np.zeros(n)
     allowed, misses = np.uint32(0), 0
     for i in range(demand.origins.size):
         source, first, last = demand.origins[i], demand.starts[i], demand.starts[i + 1]
@@ -253,16 +251,13 @@ def load_shortest_trees(roads: Any, demand: Any, weights: Any, scans: Any, flows
             carried[demand.destinations[pair]] = demand.quantities[pair]
         by_deque = allowed > 0 and misses < MOST_MISSES
         if by_deque:
-            by_deque = search_by_deque(
-                source, allowed, roads, weights, heap.key, heap.place, came_by
-            )
+            by_deque = search_by_deque(source, allowed, roads, weights, search)
             misses += not by_deque
         if by_deque:
-            load_tree(roads.tails, came_by, heap.item, carried, flows)
+            load_tree(roads.tails, carried, flows, search)
         else:
-            count = search_by_heap(
-                source, np.uint32(last - first), roads, weights, carried, heap, came_by, order
-            )
+            left = np.uint32(last - first)
+            count = search_by_heap(source, left, roads, weights, carried, search)
             allowed = np.uint32(scans * count)
-            load_settled(count, order, roads.tails, came_by, carried, flows)
+            load_settled(count, roads.tails, carried, flows, search)
         carried[source] = 0.0
