@@ -552,7 +552,7 @@ class Problem:
             some = joint.take(as_rows(rows, joint.size, what))
             return some if probabilities is None else some.reweighted(probabilities)
 
-        return self._twin(model.exchanged(other), ball)
+        return self._twin(model.with_samples(other), ball)
 
     def _facts(self) -> Facts:
         solution = self.solution
@@ -672,7 +672,7 @@ def declared_model(
     if not others:
         return model
     uncertain = [declared_constraint(c, ball, every, written_row) for c in others]
-    model = model.bounded_by(uncertain)
+    model = model.with_uncertain(uncertain)
     model.feasible.check_intersections()
     for c, constraint in zip(others, uncertain):
         if all(

@@ -54,7 +54,7 @@ def test_gain_of_a_loss_that_is_flat_at_the_samples(rng, loss, plain):
     model = separable(rng, loss)._model
     rows = model.rows
     w = 10 * rows.mean(axis=0) / np.linalg.norm(rows.mean(axis=0))
-    kept = model.on(model.joint.take(np.flatnonzero(rows @ w > 4.0)))
+    kept = model.with_joint(model.joint.take(np.flatnonzero(rows @ w > 4.0)))
     truth = worst_gain(kept.rows @ w, np.linalg.norm(w), plain)
     assert plain(kept.rows @ w).mean() < 0.01  # saturated: the slopes say nothing
     assert adversary_gain(kept, w) == pytest.approx(truth, rel=0.05)

@@ -444,7 +444,7 @@ class Completion:
         ball = model.ambiguity if isinstance(model, RobustModel) and model.has_ball else None
         twin = compiled(loss, constraints, ball, model.assume_convex)
         if isinstance(twin, RobustModel) and isinstance(model, RobustModel):
-            return twin.on(model.joint)
+            return twin.with_joint(model.joint)
         return twin
 
 

@@ -84,22 +84,19 @@ class LRUCache(dict[Any, Any]):
 
 def values_of(parameters: list[cp.Parameter]) -> tuple[bytes, ...]:
     """The values of some parameters, to be compared."""
-    return tuple(_bytes(parameter.value) for parameter in parameters)
-
-
-def _bytes(value: Any) -> bytes:
-    dense = value.toarray() if hasattr(value, "toarray") else value
-    return np.asarray(dense, dtype=float).tobytes()
+    values = (parameter.value for parameter in parameters)
+    dense = (value.toarray() if hasattr(value, "toarray") else value for value in values)
+    return tuple(np.asarray(value, dtype=float).tobytes() for value in dense)
 
 
 def mixed_parameters(expression: Any) -> list[cp.Parameter]:
     """Certain parameters that stand beside uncertain ones in one term of a sum."""
-    found: dict[int, cp.Parameter] = {}
+    mixed: dict[int, cp.Parameter] = {}
     for term in _terms(expression):
         parameters = term.parameters()
         if any(isinstance(p, UncertainParameter) for p in parameters):
-            found |= {p.id: p for p in parameters if not isinstance(p, UncertainParameter)}
-    return list(found.values())
+            mixed |= {p.id: p for p in parameters if not isinstance(p, UncertainParameter)}
+    return list(mixed.values())
 
 
 def _terms(expression: Any) -> list[Any]:
@@ -116,14 +113,11 @@ def _terms(expression: Any) -> list[Any]:
     return [expression]
 
 
-# ------------------------------
-# A problem after its checks: loss, structure, data, ball and feasible set in one place
-
-
+# ------------------------------------------------------------------ results of a model
 MAX_PROGRAMS = 8
-"""Compiled programs of one model that are kept: methods and solvers that are used in turn."""
+"""Compiled programs that a model keeps: for methods and solvers that are used in turn."""
 MAX_RESULTS = 64
-"""Results that are kept at once: several for each of the last radii."""
+"""Results that a model keeps: several for each of the last radii."""
 
 
 class Memory:
@@ -144,7 +138,7 @@ class Memory:
         """Variants of the model, each with a memory of its own."""
 
     def find(self, name: str, values: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
-        """The result of that name; computed and kept if it is not known."""
+        """The result of that name, computed at its first use."""
         if values != self.values:
             self.values, self.results = values, LRUCache(MAX_RESULTS)
         result = self.results[name] if name in self.results else compute()
@@ -154,7 +148,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class OpaqueStructure:
-    """What is known of a loss that is a function: no more than its author says."""
+    """The structure of a loss that is a function: no more than its author says."""
 
     convex: bool
     degree = math.inf
@@ -170,7 +164,7 @@ class OpaqueStructure:
         return self.convex
 
     def describe(self) -> str:
-        """One line, for people."""
+        """The structure in one line, for people."""
         known = "convex" if self.convex else "not known to be convex"
         return f"a callable, {known} in the decision"
 
@@ -218,7 +212,7 @@ class Model:
 
     @property
     def shares(self) -> SampleShares:
-        """What each sample counts in averages over them."""
+        """The shares of the samples in averages over them."""
         return SampleShares.full(1)
 
     @property
@@ -238,7 +232,7 @@ class Model:
 
     @property
     def convex_on_samples(self) -> bool:
-        """Is the loss convex in x for scenarios like the samples? What ERM asks for."""
+        """Is the loss convex in x for scenarios like the samples? ERM asks for no more."""
         return self.structure.convex_on_samples or self.convex_in_decision
 
     def mean_values(self) -> dict[cp.Parameter, np.ndarray]:
@@ -253,7 +247,7 @@ class Model:
         return tuple(dict.fromkeys((*self.loss.loss.parameters, *others)))
 
     def scenarios_of(self, joint: JointSamples, scenarios: Any) -> Any:
-        """What is given for all the parameters of a problem, for those of some samples alone."""
+        """The part of some scenarios, given for all parameters, that belongs to `joint`."""
         others = [p for p in self.parameters if p not in joint.slices]
         if not others:
             return scenarios
@@ -270,7 +264,7 @@ class Model:
             if (key if isinstance(key, str) else id(key)) not in left_out
         }
 
-    def bounded_by(self, uncertain: Sequence[UncertainConstraint]) -> Self:
+    def with_uncertain(self, uncertain: Sequence[UncertainConstraint]) -> Self:
         """The model with other uncertain constraints."""
         feasible = self.feasible.with_uncertain(uncertain)
         return replace(self, feasible=feasible, memory=Memory())
@@ -281,7 +275,7 @@ class Model:
         if not uncertain:
             return self
         if "empirical" not in self.memory.twins:
-            self.memory.twins["empirical"] = self.bounded_by([u.empirical() for u in uncertain])
+            self.memory.twins["empirical"] = self.with_uncertain([u.empirical() for u in uncertain])
         return self.memory.twins["empirical"]
 
     def with_ball(self, ball: WassersteinBall) -> Self:
@@ -289,16 +283,18 @@ class Model:
         uncertain = self.feasible.uncertain
         if not uncertain:
             return self
-        return self.bounded_by([u.with_radius(ball.radius) for u in uncertain])
+        return self.with_uncertain([u.with_radius(ball.radius) for u in uncertain])
 
-    def exchanged(self, other: Callable[[JointSamples], JointSamples]) -> Self:
+    def with_samples(self, other: Callable[[JointSamples], JointSamples]) -> Self:
         """The model on other samples, in the objective and constraints."""
         uncertain = self.feasible.uncertain
-        return self.bounded_by([u.on(other) for u in uncertain]) if uncertain else self
+        if not uncertain:
+            return self
+        return self.with_uncertain([u.with_samples(other) for u in uncertain])
 
-    # ------------------------------------------------------------------ what is kept
+    # ------------------------------------------------------------------ parameters and results
     def certain_parameters(self) -> list[cp.Parameter]:
-        """Those of the loss and of the constraints, which have one value at each solve."""
+        """The parameters with one value at each solve, of the loss and of the constraints."""
         return [*self.loss_parameters(), *self.feasible.parameters]
 
     def loss_parameters(self) -> list[cp.Parameter]:
@@ -413,8 +409,8 @@ class RobustModel(Model):
     def mean_values(self) -> dict[cp.Parameter, np.ndarray]:
         return {p: v[0] for p, v in self.joint.split(self.mean_row).items()}
 
-    def on(self, joint: JointSamples) -> RobustModel:
-        """The same model on other samples; what was known of the old ones is forgotten."""
+    def with_joint(self, joint: JointSamples) -> RobustModel:
+        """The objective on other samples; the results of the old ones are forgotten."""
         return replace(
             self,
             loss=FlatLoss(self.loss.loss, self.loss.layout, joint),
@@ -429,11 +425,11 @@ class RobustModel(Model):
         twin.__dict__.update(super().with_ball(ball).__dict__, ambiguity=ball)
         return twin
 
-    def exchanged(self, other: Callable[[JointSamples], JointSamples]) -> RobustModel:
-        return super().exchanged(other).on(other(self.joint))
+    def with_samples(self, other: Callable[[JointSamples], JointSamples]) -> RobustModel:
+        return super().with_samples(other).with_joint(other(self.joint))
 
     def on_one_sample(self) -> RobustModel:
-        """The model on its first sample, all else being equal: what can be written, for less."""
+        """The model on its first sample: enough to see whether a program can be written."""
         return self.on_samples(np.zeros(1, dtype=int))
 
     def on_samples(self, rows: np.ndarray) -> RobustModel:
@@ -448,9 +444,9 @@ class RobustModel(Model):
         if p is None:
             return self.on_samples(np.sort(rng.choice(self.size, count, replace=False)))
         rows, times = np.unique(rng.choice(self.size, count, p=p), return_counts=True)
-        found = self.on_samples(rows)
-        joint = found.joint.reweighted(times / count)
-        return replace(found, joint=joint, loss=FlatLoss(self.loss.loss, self.loss.layout, joint))
+        some = self.on_samples(rows)
+        joint = some.joint.reweighted(times / count)
+        return replace(some, joint=joint, loss=FlatLoss(self.loss.loss, self.loss.layout, joint))
 
     def without_ball(self) -> RobustModel:
         """The model of ERM: nothing moves."""
@@ -489,11 +485,10 @@ def compiled(
     feasible = Feasible(constraints, all_variables(variables, constraints))
     if not uncertain:
         flat = FlatLoss(loss, feasible.layout, None)
-        certain = Model(expression, flat, structure, feasible, assume_convex, maximise, tails=tails)
-        return certain
+        return Model(expression, flat, structure, feasible, assume_convex, maximise, tails=tails)
     joint = JointSamples(uncertain)
     given = WassersteinBall(0.0) if ball is None else ball
-    model = RobustModel(
+    return RobustModel(
         expression,
         FlatLoss(loss, feasible.layout, joint),
         structure,
@@ -506,7 +501,6 @@ def compiled(
         has_ball=ball is not None,
         tails=tails,
     )
-    return model
 
 
 def refuse_missing_values(model: Model) -> None:

@@ -121,10 +121,11 @@ class UncertainConstraint:
         )
         return replace(self, rows=rows, _kept={})
 
-    def on(self, other: Callable[[JointSamples], JointSamples]) -> UncertainConstraint:
+    def with_samples(self, other: Callable[[JointSamples], JointSamples]) -> UncertainConstraint:
         """The same on other samples."""
         rows = tuple(
-            row.on(other(row.joint)) if isinstance(row, RobustModel) else row for row in self.rows
+            row.with_joint(other(row.joint)) if isinstance(row, RobustModel) else row
+            for row in self.rows
         )
         return replace(self, rows=rows, _kept={})
 

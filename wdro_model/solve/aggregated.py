@@ -234,7 +234,9 @@ class CellSearch:
         constraints = self.model.feasible.conic_constraints()
         # The set with its rows of order one, and variables for multiples of the units.
         self.set = rescale_program(Program(cp.Constant(0.0)), constraints, self.units.decision)
-        self.maxima = self.maxima.on({id(v): twin for v, twin in self.set.twins.items()})
+        self.maxima = self.maxima.with_variables(
+            {id(v): twin for v, twin in self.set.twins.items()}
+        )
         self.cells = [Cells(part, self.model.rows) for part in self.maxima.parts]
         self.trace = Trace()
 

@@ -437,7 +437,7 @@ class SampleMaxima:
             total = total + part.largest_sum(means, sizes / len(rows))
         return Program.if_convex(total, self.constraints)
 
-    def on(self, twins: Mapping[int, Any]) -> SampleMaxima:
+    def with_variables(self, twins: Mapping[int, Any]) -> SampleMaxima:
         """The same with other variables, given by the ids of those that they stand for."""
         if not twins:
             return self
