@@ -31,9 +31,9 @@ from wdro_model.model.declared import (
     check_assumption,
     check_constraints,
     compiled_loss,
+    refuse_other_labels,
 )
 from wdro_model.model.feasible import assign, forget_multipliers, set_by_hand
-from wdro_model.model.same_labels import refuse_other_labels
 from wdro_model.model.sharing import alone, locks_of, one_thread_at_a_time
 from wdro_model.model.uncertain_constraints import (
     declared_constraint,

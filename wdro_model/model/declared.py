@@ -1,36 +1,44 @@
-"""What a problem is built from: objective, risk measures, constraints and ball, each checked.
+"""The parts of a problem, each checked: objective, risk measures, constraints, ball and labels.
 
 A CVaR is a minimum over a threshold (Rockafellar and Uryasev):
 
     cvar(g, a) = min over t of  t + E (g - t)_+ / (1 - a).
 
-What is minimised over t is convex in t and linear in the distribution, so the worst case over a
-ball and the minimum may change places: the worst case of a sum of measures is one expected loss,
-minimised over the thresholds beside the decision.
+The function of t is convex in t and linear in the distribution, so the worst case over a ball and
+the minimum may change places: the worst case of a sum of measures is one expected loss, minimised
+over the thresholds beside the decision.
+
+Coordinates that meet in an expression must have the same labels. The columns of uncertain data have
+labels, and so have the coordinates of a decision in a set of edges, pairs or items. Where the two
+are added, multiplied or compared entry by entry, an entry goes with the one at its position:
+another order of the labels would be a wrong answer without a word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
+from cvxpy.atoms.elementwise.elementwise import Elementwise
 from cvxpy.transforms.partial_optimize import PartialProblem
 
 from wdro_model.loss import BatchedLoss, CallableLoss
-from wdro_model.loss.atoms.cvxpy_classes import NEGATE, SUM_LARGEST
+from wdro_model.loss.atoms import cvxpy_classes as atoms
 from wdro_model.loss.atoms.facts import brief
 from wdro_model.loss.atoms.risk import Probability, RiskMeasure, Threshold, is_uncertain
 from wdro_model.loss.batched import FlatLoss, Layout
 from wdro_model.loss.expressions import Walk, entry_of, weighted
 from wdro_model.loss.polynomial import affine_parts, degree
-from wdro_model.sets import In
+from wdro_model.sets import FeasibleSet, In
 from wdro_model.uncertainty.ambiguity import WassersteinBall
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
+from wdro_model.uncertainty.samples import is_numbering, listed
 
 Array = np.ndarray
 WAY_OUT = (
@@ -41,12 +49,12 @@ WAY_OUT = (
 
 @dataclass(frozen=True, eq=False)
 class Tail:
-    """One number whose CVaR counts, with its threshold."""
+    """A number whose CVaR counts, with its threshold."""
 
     loss: BatchedLoss
     level: float
     weight: Any
-    """What the CVaR is multiplied by, a certain expression of one entry."""
+    """The factor of the CVaR, a certain expression of one entry."""
     threshold: Threshold
     entry: int
     """Its place in the threshold, row by row."""
@@ -56,7 +64,7 @@ class Tail:
 
 @dataclass(frozen=True, eq=False)
 class Tails:
-    """How decisions are judged where an objective has CVaRs: by them, rather than by a mean."""
+    """The CVaRs of an objective, by which decisions are judged rather than by a mean."""
 
     plain: BatchedLoss
     """The objective with each measure replaced by its loss."""
@@ -68,8 +76,8 @@ class Tails:
 
     def losses(self, layout: Layout, joint: JointSamples | None, x: Array, rows: Array) -> Array:
         """The plain loss and that of each part at each scenario, (B, 1 + K)."""
-        some = [self.plain, *(part.loss for part in self.parts)]
-        return np.column_stack([FlatLoss(loss, layout, joint).values(x, rows) for loss in some])
+        losses = [self.plain, *(part.loss for part in self.parts)]
+        return np.column_stack([FlatLoss(loss, layout, joint).values(x, rows) for loss in losses])
 
     def quantiles(self, losses: Array, weights: Array | None = None) -> Array:
         """The thresholds (K,) at which the CVaRs of these losses are attained."""
@@ -78,15 +86,15 @@ class Tails:
         )
 
     def contributions(self, losses: Array, weights: Array | None = None) -> Array:
-        """What each scenario adds to the risk, (B,): its mean is the objective on the scenarios.
+        """The contribution of each scenario to the risk, (B,); their mean is the objective.
 
-        That is the plain loss with t + (g - t)_+ / (1 - level) in place of each g, at its quantile.
+        It is the plain loss with t + (g - t)_+ / (1 - level) in place of each g, at its quantile.
         """
-        found = losses[:, 0].copy()
+        contributions = losses[:, 0].copy()
         for g, t, part in zip(losses.T[1:], self.quantiles(losses, weights), self.parts):
             tail = t + np.maximum(g - t, 0.0) / (1.0 - part.level)
-            found += float(np.reshape(part.weight.value, ())) * (tail - g)
-        return found
+            contributions += float(np.reshape(part.weight.value, ())) * (tail - g)
+        return contributions
 
     def placed(self, layout: Layout, x: Array, thresholds: Array) -> Array:
         """The flat decision with these thresholds."""
@@ -113,16 +121,16 @@ def quantile(losses: Array, level: float, weights: Array | None = None) -> float
 # ------------------------------------------------------------------ lowering
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """An expression of one entry without risk measures in it."""
+    """An expression of one entry whose risk measures were replaced."""
 
     expression: Any
-    """What is minimised: each CVaR with its threshold."""
+    """The expected loss to minimise: each CVaR with its threshold."""
     tails: Tails | None = None
-    """How it is judged; None where a mean is all there is."""
+    """The CVaRs; None where there are none."""
     measures: tuple[RiskMeasure, ...] = ()
-    """What was replaced."""
+    """The measures that were replaced."""
     outside: Any = None
-    """The expression with variables in their place."""
+    """The expression with variables in place of the measures."""
 
 
 def subexpressions(roots: Iterable[Any]) -> Iterator[Any]:
@@ -157,12 +165,12 @@ def lowered(expression: Any, what: str) -> Lowered:
         plain[id(hole)] = replaced[id(hole)] = loss
         if measure.level == 0 or not is_uncertain(loss):
             continue
-        found = Threshold(loss.shape, name="threshold")
-        replaced[id(hole)] = found + cp.pos(loss - found) / (1.0 - measure.level)
+        t = Threshold(loss.shape, name="threshold")
+        replaced[id(hole)] = t + cp.pos(loss - t) / (1.0 - measure.level)
         for entry, where in enumerate(np.ndindex(*loss.shape)):
             column = int(np.ravel_multi_index(where, loss.shape, order="F")) if where else 0
             g, weight = entry_of(loss, column), entry_of(slopes[hole], column)
-            parts.append(Tail(BatchedLoss(g), measure.level, weight, found, entry, brief(measure)))
+            parts.append(Tail(BatchedLoss(g), measure.level, weight, t, entry, brief(measure)))
     judged = outside.tree_copy(plain)
     tails = Tails(BatchedLoss(judged), tuple(parts)) if parts else None
     measures = tuple(holes.measures.values())
@@ -183,14 +191,14 @@ def _entries_that_count(
     outside: Any, measures: dict[cp.Variable, RiskMeasure], slopes: dict[Any, Any]
 ) -> Any:
     """The same sum of measures of single entries, without those that are multiplied by 0."""
-    found = affine_parts(outside, list(measures)).constant
+    total = affine_parts(outside, list(measures)).constant
     for hole, measure in measures.items():
         for column in range(hole.size):
             slope = entry_of(slopes[hole], column)
             if slope.variables() or slope.parameters() or slope.value:
                 single = RiskMeasure(entry_of(measure.args[0], column), *measure.get_data())
-                found = found + weighted(slope, single)
-    return found
+                total = total + weighted(slope, single)
+    return total
 
 
 class _Holes(Walk):
@@ -209,7 +217,7 @@ class _Holes(Walk):
 
 
 def _slopes(outside: Any, measures: dict[cp.Variable, RiskMeasure], what: str) -> dict[Any, Any]:
-    """What each measure is multiplied by; a ValueError where it is not a term of a sum."""
+    """The factor of each measure; a ValueError where a measure is not a term of a sum."""
     first = next(iter(measures.values()))
     if degree(outside, list(measures)) > 1:
         raise ValueError(
@@ -248,15 +256,9 @@ def _check_slope(measure: RiskMeasure, slope: Any, what: str) -> None:
         )
 
 
-# ------------------------------
-# What a problem is built from, checked where it is declared
-
-
+# ------------------------------------------------------------------ checks of the parts
 def compiled_loss(objective: Any) -> tuple[BatchedLoss | CallableLoss, Tails | None]:
-    """The loss of an objective, lowered to NumPy: minus the one that is maximised.
-
-    And how it is judged, where it has CVaRs.
-    """
+    """The loss of an objective, minus a reward that is maximised, and its CVaRs."""
     if isinstance(objective, CallableLoss):
         return objective, None
     if not isinstance(objective, (cp.Minimize, cp.Maximize)):
@@ -267,27 +269,23 @@ def compiled_loss(objective: Any) -> tuple[BatchedLoss | CallableLoss, Tails | N
     refuse_partial(objective.args, "the loss")
     refuse_nan(objective, "the loss")
     refuse_vector_cvar(objective.expr)
-    loss = objective.expr if isinstance(objective, cp.Minimize) else _minus(objective)
-    found = lowered(loss, "the objective")
-    for measure in found.measures:
+    loss = objective.expr
+    if isinstance(objective, cp.Maximize):  # cp.Maximize(-loss) has the loss as it was written
+        loss = loss.args[0] if isinstance(loss, atoms.NEGATE) else -loss
+    result = lowered(loss, "the objective")
+    for measure in result.measures:
         if measure.ambiguity is not None:
             raise ValueError(
                 f"{brief(measure)} has a ball of its own in the objective, whose terms share that "
                 f"of the problem; leave ambiguity= out, or {WAY_OUT.format(measure=measure)}."
             )
-    return BatchedLoss(found.expression), found.tails
-
-
-def _minus(objective: cp.Maximize) -> Any:
-    """The loss of a reward; cp.Maximize(-loss) has it as it was written."""
-    reward = objective.expr
-    return reward.args[0] if isinstance(reward, NEGATE) else -reward
+    return BatchedLoss(result.expression), result.tails
 
 
 def refuse_vector_cvar(expression: Any) -> None:
     """CVXPY's CVaR of the entries of a vector is no CVaR of the loss over the data."""
     for atom in subexpressions([expression]):
-        if not isinstance(atom, SUM_LARGEST) or atom.args[0].size > 1:
+        if not isinstance(atom, atoms.SUM_LARGEST) or atom.args[0].size > 1:
             continue
         if any(isinstance(p, UncertainParameter) for p in atom.parameters()):
             raise ValueError(
@@ -345,7 +343,7 @@ def check_constraints(constraints: Sequence[Any] | None) -> list[Any]:
 
 
 def check_ambiguity(ambiguity: Any) -> WassersteinBall | None:
-    """None or a ball."""
+    """The ball of a problem, or None; a ValueError for anything else."""
     if ambiguity is None or isinstance(ambiguity, WassersteinBall):
         return ambiguity
     raise ValueError(
@@ -355,7 +353,7 @@ def check_ambiguity(ambiguity: Any) -> WassersteinBall | None:
 
 
 def check_assumption(assume_convex: Any) -> bool:
-    """True or False."""
+    """The user's word that the loss is convex, as a bool."""
     if isinstance(assume_convex, (bool, np.bool_)):
         return bool(assume_convex)
     raise ValueError(
@@ -382,15 +380,15 @@ def refuse_uncertain_constraints(constraints: Sequence[Any]) -> None:
 
 def all_variables(in_loss: Sequence[cp.Variable], constraints: Sequence[Any]) -> list[cp.Variable]:
     """The variables of the loss and of the constraints, each once."""
-    found: dict[cp.Variable, None] = dict.fromkeys(in_loss)
+    variables: dict[cp.Variable, None] = dict.fromkeys(in_loss)
     for constraint in constraints:
         if isinstance(constraint, In):
-            found[constraint.variable] = None
+            variables[constraint.variable] = None
         elif not isinstance(constraint, (bool, np.bool_)):
-            found.update(dict.fromkeys(constraint.variables()))
-    if not found:
+            variables.update(dict.fromkeys(constraint.variables()))
+    if not variables:
         raise ValueError("the problem has no decision variable.")
-    return list(found)
+    return list(variables)
 
 
 class ReadOnly:
@@ -407,3 +405,106 @@ class ReadOnly:
 
     def __set__(self, problem: Any, value: Any) -> None:
         raise AttributeError(f"{self.name} of a Problem is read-only: {self.way_out}.")
+
+
+# ------------------------------------------------------------------ labels
+MOVES = (atoms.INDEX, atoms.SPECIAL_INDEX, atoms.RESHAPE, atoms.TRANSPOSE)
+"""Atoms that put entries elsewhere."""
+MIXES = (atoms.HSTACK, atoms.VSTACK, atoms.CONCATENATE, atoms.KRON, *atoms.CONVOLUTIONS)
+"""Atoms in which entries at the same position do not meet."""
+ENTRYWISE = (Elementwise, atoms.ADD, atoms.NEGATE, atoms.MULTIPLY, atoms.DIVIDE)
+"""Atoms of one labelled argument that leave entries where they are."""
+Places = dict[int, np.ndarray]
+"""By the ids of labelled leaves, the coordinate of the leaf at each place of an expression."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A leaf with a label for each entry, row by row."""
+
+    text: str
+    labels: tuple[Any, ...]
+    feasible: FeasibleSet | None = None
+    """The set of a decision."""
+
+
+def refuse_other_labels(objective: Any, constraints: Sequence[Any]) -> None:
+    """A ValueError where data and decisions, or two data, meet whose labels differ."""
+    roots = [c for c in (objective, *constraints) if hasattr(c, "args")]
+    parameters = {p for root in roots for p in root.parameters()}
+    opaque = isinstance(objective, CallableLoss)
+    parameters |= set(objective.parameters) if opaque else set()
+    leaves = {
+        p.id: Labelled(f"the columns of {p.name()!r}", p.columns)
+        for p in parameters
+        if isinstance(p, UncertainParameter) and p.columns is not None
+    }
+    if not leaves:
+        return
+    for c in constraints:
+        if isinstance(c, In) and c.set.names is not None:
+            text = f"the coordinates of {c.variable.name()!r} in {c.set!r}"
+            leaves[c.variable.id] = Labelled(text, tuple(c.set.names), c.set)
+    for root in roots:
+        _label_places(root, leaves)
+    for p, v in product(objective.parameters, objective.variables) if opaque else ():
+        if p.id in leaves and v.id in leaves:  # one order, though it is not known where they meet
+            rows = (np.arange(p.size), np.arange(v.size))
+            _compare_labels(leaves[p.id], leaves[v.id], *rows, order_alone=True)
+
+
+def _label_places(expression: Any, leaves: dict[int, Labelled]) -> Places:
+    """The labelled leaves all of whose entries an expression has, and their places."""
+    own = getattr(expression, "id", None)
+    if own in leaves and not expression.args:
+        return {own: np.arange(expression.size).reshape(expression.shape)}
+    parts = [_label_places(argument, leaves) for argument in expression.args]
+    if isinstance(expression, MOVES):
+        moved = {key: expression.numeric([at]).astype(int) for key, at in parts[0].items()}
+        return {key: at for key, at in moved.items() if at.size == parts[0][key].size}
+    by_product = isinstance(expression, atoms.MATMUL) and not isinstance(expression, ENTRYWISE)
+    inner = by_product and expression.size == 1
+    if isinstance(expression, MIXES) or (by_product and not inner):
+        return {}
+    shapes, shape = [a.shape for a in expression.args], getattr(expression, "shape", None)
+    result: Places = {}
+    for part, own in zip(parts, shapes):
+        if inner or shapes.count(own) > 1 or (own == shape and isinstance(expression, ENTRYWISE)):
+            for (key, at), (other, there) in product(part.items(), result.items()):
+                if key != other and at.size == there.size:
+                    _compare_labels(leaves[key], leaves[other], at, there)
+            result |= part
+    return result if shape in shapes else {}
+
+
+def _compare_labels(
+    mine: Labelled, theirs: Labelled, at: np.ndarray, there: np.ndarray, order_alone: bool = False
+) -> None:
+    """A ValueError unless the labels at each position are the same."""
+    if mine.feasible is not None:
+        mine, theirs, at, there = theirs, mine, there, at
+    if mine.feasible is not None:
+        return  # how the decisions of two sets meet is said by nobody but the user
+    names = [theirs.labels[i] for i in there.ravel()]
+    places = {} if theirs.feasible is None else theirs.feasible.coordinates
+    own = [mine.labels[i] for i in at.ravel()]
+    own = [theirs.labels[places[label]] if label in places else label for label in own]
+    unlike = theirs.feasible is None and set(own).isdisjoint(names)
+    if own == names or len(own) == 1 or unlike:  # data in words of their own are no misprint
+        return
+    missing, extra = set(names) - set(own), set(own) - set(names)
+    if not missing and not extra:
+        k = next(k for k, (a, b) in enumerate(zip(own, names)) if a != b)
+        raise ValueError(
+            f"{mine.text} are {theirs.text} in another order: entry {k} is {own[k]!r} and meets "
+            f"{names[k]!r}. Give the order when the data is declared, UncertainParameter(..., "
+            "labels=...), by the set or a list; samples=frame.to_numpy() has no labels."
+        )
+    if not order_alone and not is_numbering(theirs.labels):
+        extras = listed([label for label in own if label in extra])
+        missed = listed([label for label in names if label in missing])
+        raise ValueError(
+            f"{mine.text} and {theirs.text} meet entry by entry and have different labels: "
+            f"{extras} in place of {missed}. Rename the columns, or pass samples=frame.to_numpy() "
+            "where they are in the order of the entries they meet."
+        )

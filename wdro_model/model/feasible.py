@@ -1,4 +1,4 @@
-"""Where the decision of a problem lives: memberships `In(x, set)` and CVXPY constraints together.
+"""The feasible set of a problem: memberships `In(x, set)` and CVXPY constraints together.
 
 As an oracle for Frank-Wolfe the feasible set is a product of blocks: one for each variable in an
 oracle set, one for all that is said by CVXPY constraints. A variable with both is intersected
@@ -7,7 +7,7 @@ through the CVXPY form of its set. As a conic program, everything is a list of C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
@@ -31,9 +31,6 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 if TYPE_CHECKING:
     from wdro_model.model.uncertain_constraints import UncertainConstraint
 
-LEVELS: tuple[Callable[[Any], float], ...] = (lambda v: 1.0 / v.size, lambda v: 0.0, lambda v: 1.0)
-"""Levels of a variable at which simplices, cones and boxes have a point."""
-
 MARK = "_assigned_by_wdro"
 """The attribute of a variable that holds the array written last, and a copy of it."""
 
@@ -52,8 +49,8 @@ class Feasible:
         self.uncertain = tuple(uncertain)
         self.layout = Layout(variables)
         self._oracle: FeasibleSet | None = None
-        self._asked: tuple[Any, ...] = ()
-        """What uncertain constraints the oracle was compiled for."""
+        self._oracle_stamp: tuple[Any, ...] = ()
+        """The stamp of the uncertain constraints that the oracle was compiled for."""
         self._forms: list[Any] | None = None
         self.check_intersections()
         refuse_false_constants(self.constraints)
@@ -61,7 +58,7 @@ class Feasible:
     @cached_property
     def parameters(self) -> list[cp.Parameter]:
         """The certain parameters of the constraints."""
-        every = (p for c in self.declared for p in parameters_of(c))
+        every = (p for c in self.declared if hasattr(c, "parameters") for p in c.parameters())
         return [p for p in every if not isinstance(p, UncertainParameter)]
 
     @cached_property
@@ -86,7 +83,7 @@ class Feasible:
 
     @property
     def discrete(self) -> np.ndarray:
-        """Which coordinates of the flat decision are integers, (n,)."""
+        """Mask of the coordinates of the flat decision that are integers, (n,)."""
         mask = np.zeros(self.layout.dimension, dtype=bool)
         members = {m.variable for m in self.memberships}
         for variable, where in self.layout.slices.items():
@@ -144,16 +141,16 @@ class Feasible:
     def oracle(self) -> FeasibleSet:
         """The linear minimisation oracle over the flat decision, compiled once."""
         stamp = self.stamp()
-        if self._oracle is None or not self._oracle.is_current() or stamp != self._asked:
-            self._oracle, self._asked = self._compile(), stamp
+        if self._oracle is None or not self._oracle.is_current() or stamp != self._oracle_stamp:
+            self._oracle, self._oracle_stamp = self._compile(), stamp
         return self._oracle
 
     def with_uncertain(self, uncertain: Sequence[UncertainConstraint]) -> Feasible:
         """The same set with other uncertain constraints."""
-        found = copy(self)
-        found.uncertain, found._oracle = tuple(uncertain), None
-        found.__dict__.pop("parameters", None)
-        return found
+        twin = copy(self)
+        twin.uncertain, twin._oracle = tuple(uncertain), None
+        twin.__dict__.pop("parameters", None)
+        return twin
 
     def exceeds(self, x: np.ndarray, tolerance: float) -> bool:
         """Does a decision violate some uncertain constraint by more than the tolerance?"""
@@ -161,7 +158,7 @@ class Feasible:
         return any(u.excess(values) > tolerance for u in self.uncertain)
 
     def pass_on_multipliers(self) -> None:
-        """Give uncertain constraints the multipliers of what they are written as."""
+        """Give uncertain constraints the multipliers of the certain ones they are written as."""
         for constraint in self.uncertain:
             constraint.pass_on_multipliers()
 
@@ -173,16 +170,16 @@ class Feasible:
     def check_nonempty(self) -> None:
         """Raise an InfeasibleError if the CVXPY constraints leave no point.
 
-        A point that meets them settles it without an oracle; simple ones are tried first.
+        A point that meets them settles it without an oracle. Simplices, cones and boxes often
+        contain one of three simple points, which are tried first.
         """
-        if self.memberships or not any(self._contains_level(level) for level in LEVELS):
-            self.oracle().check_nonempty()
-
-    def _contains_level(self, level: Callable[[Any], float]) -> bool:
-        """Does the point with each variable at one level, within its attributes, qualify?"""
-        values = {v: v.project(np.full(v.shape, level(v))) for v in self.layout.variables}
-        with self.layout.holding(self.layout.join(values)):
-            return meets(self.constraints, tolerance=0.0)
+        levels = () if self.memberships else (lambda v: 1.0 / v.size, lambda v: 0.0, lambda v: 1.0)
+        for level in levels:
+            point = {v: v.project(np.full(v.shape, level(v))) for v in self.layout.variables}
+            with self.layout.holding(self.layout.join(point)):
+                if meets(self.constraints, tolerance=0.0):
+                    return
+        self.oracle().check_nonempty()
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -214,7 +211,7 @@ class Feasible:
         return lower, upper
 
     def describe(self) -> list[str]:
-        """One line for each part of the feasible set."""
+        """The parts of the feasible set, a line for each."""
         lines = [f"{m.variable.name()} in {m.set.describe()}" for m in self.memberships]
         if self.constraints:
             lines.append(f"{len(self.constraints)} CVXPY constraint(s)")
@@ -275,7 +272,7 @@ class Feasible:
 
 
 def is_linear(constraint: Any) -> bool:
-    """Is it a list of linear inequalities, up to maxima in their arguments?"""
+    """True for linear inequalities, up to maxima in their arguments, and for True and False."""
     linear = isinstance(constraint, Inequality | Equality | NonNeg | Zero)
     return not hasattr(constraint, "args") or (linear and all(a.is_pwl() for a in constraint.args))
 
@@ -316,11 +313,6 @@ def meets(constraints: Sequence[Any], tolerance: float) -> bool:
     )
 
 
-def parameters_of(constraint: Any) -> list[Any]:
-    """The parameters of a constraint; True and False have none."""
-    return constraint.parameters() if hasattr(constraint, "parameters") else []
-
-
 def has_integers(variable: cp.Variable) -> bool:
     """Is the variable integer or boolean, in full or in part?"""
     return any(bool(variable.attributes.get(name)) for name in ("boolean", "integer"))
@@ -329,7 +321,7 @@ def has_integers(variable: cp.Variable) -> bool:
 def refuse_continuous(member: In) -> None:
     """An integer variable in a set whose points are no integers is an error."""
     declared = np.any(boolean_entries(member.variable))
-    if declared and not all(is_binary(vertex) for vertex in _telling(member.set)):
+    if declared and not all(is_binary(vertex) for vertex in _wide_vertices(member.set)):
         raise ValueError(
             f"the variable {member.variable.name()!r} is declared boolean and lies in "
             f"{member.set.describe()}, whose points have other entries than 0 and 1; leave the "
@@ -344,8 +336,8 @@ def refuse_continuous(member: In) -> None:
         ) from None
 
 
-def _telling(feasible: FeasibleSet) -> Iterator[np.ndarray]:
-    """Points that have an entry beside 0 and 1 if the set is known to have such points."""
+def _wide_vertices(feasible: FeasibleSet) -> Iterator[np.ndarray]:
+    """Vertices, among them some with an entry beside 0 and 1 if the set has any by its bounds."""
     yield feasible.minimize(np.ones(feasible.dimension))
     if feasible.bounds is None or feasible.nonnegative_directions:
         return
@@ -375,10 +367,10 @@ def adds_bounds(member: In) -> bool:
     return bool(asked)
 
 
-# ------------------------------------------------------------------ whose values?
+# ------------------------------------------------------------------ values of variables
 # Problems share their variables: after a solve of one, `x.value` is its decision, whichever problem
-# is asked next. A value that the library wrote is therefore no word of the user; one that was set
-# since, by hand or by a CVXPY problem, is.
+# is asked next. A value that the library wrote is therefore not a decision of the user's; one that
+# was set since, by hand or by a CVXPY problem, is.
 def assign(decision: Mapping[cp.Variable, Any]) -> None:
     """Give the variables the values of a decision, and remember that it was not the user."""
     for variable, value in decision.items():

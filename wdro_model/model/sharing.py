@@ -40,8 +40,8 @@ def locks_of(objective: Any, constraints: Iterable[Any]) -> tuple[SharedLock, ..
     for part in (objective, *constraints):
         if isinstance(part, In):
             things += [part.variable, *sets_within(part.set)]
-        for found in (getattr(part, kind, ()) for kind in ("variables", "parameters")):
-            things += found() if callable(found) else found
+        for leaves in (getattr(part, kind, ()) for kind in ("variables", "parameters")):
+            things += leaves() if callable(leaves) else leaves
     locks = [vars(thing).setdefault("_lock_of_wdro", SharedLock()) for thing in things]
     return tuple({id(lock): lock for lock in locks}.values())
 
@@ -76,9 +76,9 @@ def one_thread_at_a_time(call: Callable[Arguments, Result]) -> Callable[Argument
     """A method of a problem, or a function of one, that holds the problem's locks."""
 
     @functools.wraps(call)
-    def held(*args: Arguments.args, **named: Arguments.kwargs) -> Result:
+    def locked_call(*args: Arguments.args, **named: Arguments.kwargs) -> Result:
         problem = cast(Any, args[0] if args else named.get("problem"))
         with alone(getattr(problem, "_locks", ())):
             return call(*args, **named)
 
-    return held
+    return locked_call

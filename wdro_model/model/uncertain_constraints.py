@@ -1,7 +1,8 @@
 """Constraints on risk measures: one expected loss for each row, which must not exceed 0.
 
 The worst case of the row over its ball is a convex program; with it the constraint is certain, and
-every solver takes it. What writes the program stands further down the pipeline, and is given.
+every solver takes it. The function that writes the program is handed in: it needs the counterparts,
+which stand further down the pipeline.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class WrittenRow:
-    """One row as certain constraints."""
+    """A row as certain constraints."""
 
     bound: Any
     """An inequality: the worst case is at most 0."""
     others: tuple[Any, ...]
-    """What holds for the variables of its program."""
+    """Constraints on the variables of its program."""
     unit: float
-    """The unit that the bound is measured in."""
+    """The unit of the bound."""
 
 
 Writer = Callable[[Model, str, bool], WrittenRow]
@@ -52,14 +53,14 @@ class UncertainConstraint:
     """An inequality between risk measures and certain terms, over a ball."""
 
     original: Any
-    """As the user wrote it."""
+    """The constraint as the user wrote it."""
     rows: tuple[Model, ...]
     """For each entry a model whose loss is the left-hand side minus the right one."""
     write: Writer
     has_own_ball: bool
     robust: bool = True
     """Does it hold over the ball, or for the samples alone?"""
-    _kept: dict[Any, tuple[WrittenRow, ...]] = field(default_factory=dict, repr=False)
+    _written: dict[Any, tuple[WrittenRow, ...]] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -70,47 +71,43 @@ class UncertainConstraint:
         return uncertain_in(row.expression for row in self.rows)
 
     def stamp(self) -> tuple[Any, ...]:
-        """What the constraint was written for: the radius, and numbers that were worked in."""
-        return (
-            self.robust,
-            tuple((row.radius, row.inlined_parameter_values()) for row in self.rows),
-        )
+        """The numbers that the constraint is written for: the radius and inlined parameters."""
+        return self.robust, tuple((r.radius, r.inlined_parameter_values()) for r in self.rows)
 
     def written_rows(self) -> tuple[WrittenRow, ...]:
         """The rows as certain constraints, written once for the present numbers."""
         stamp = self.stamp()
-        if stamp not in self._kept:
-            self._kept.clear()
+        if stamp not in self._written:
+            self._written.clear()
             name, robust = self.name, self.robust
-            self._kept[stamp] = tuple(self.write(row, name, robust) for row in self.rows)
-        return self._kept[stamp]
+            self._written[stamp] = tuple(self.write(row, name, robust) for row in self.rows)
+        return self._written[stamp]
 
     def constraints(self) -> list[Any]:
-        """All of them as one list."""
+        """The certain constraints of all rows."""
         return [c for row in self.written_rows() for c in (row.bound, *row.others)]
 
     def pass_on_multipliers(self) -> None:
         """Give the user's constraint the multipliers of its rows."""
-        found = [row.bound.dual_value for row in self.written_rows()]
         dual = self.original.dual_variables[0]
-        if any(value is None for value in found):
+        duals = [(row.bound.dual_value, row.unit) for row in self.written_rows()]
+        if any(value is None for value, _ in duals):
             dual.save_value(None)
             return
-        units = [row.unit for row in self.written_rows()]
-        values = np.array([float(np.reshape(v, ())) / u for v, u in zip(found, units)])
+        values = np.array([float(np.reshape(value, ())) / unit for value, unit in duals])
         dual.save_value(np.reshape(values, dual.shape, order="F"))
 
     def excess(self, values: dict[cp.Variable, Array]) -> float:
-        """By how much the worst case exceeds 0 at a decision: programs with it held fixed."""
-        return max(row.unit * _least(row, values) for row in self.written_rows())
+        """The worst case at a decision, which exceeds 0 where the constraint is violated."""
+        return max(row.unit * _worst_case(row, values) for row in self.written_rows())
 
     # ------------------------------------------------------------------ twins
     def empirical(self) -> UncertainConstraint:
-        """The same on the samples alone."""
-        return replace(self, robust=False, _kept={})
+        """The constraint on the samples alone."""
+        return replace(self, robust=False, _written={})
 
     def with_radius(self, radius: Any) -> UncertainConstraint:
-        """The same over a ball of another radius; a ball of its own is kept."""
+        """The constraint over a ball of another radius; a ball of its own is kept."""
         if self.has_own_ball:
             return self
         rows = tuple(
@@ -119,22 +116,22 @@ class UncertainConstraint:
             else row
             for row in self.rows
         )
-        return replace(self, rows=rows, _kept={})
+        return replace(self, rows=rows, _written={})
 
     def with_samples(self, other: Callable[[JointSamples], JointSamples]) -> UncertainConstraint:
-        """The same on other samples."""
+        """The constraint on other samples."""
         rows = tuple(
             row.with_joint(other(row.joint)) if isinstance(row, RobustModel) else row
             for row in self.rows
         )
-        return replace(self, rows=rows, _kept={})
+        return replace(self, rows=rows, _written={})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": {}}
+        return {**self.__dict__, "_written": {}}
 
 
-def _least(row: WrittenRow, values: dict[cp.Variable, Array]) -> float:
-    """The left-hand side of a row at a decision, the variables of its program at their best."""
+def _worst_case(row: WrittenRow, values: dict[cp.Variable, Array]) -> float:
+    """The value of a row's program with the decision held fixed."""
     numbers = {id(v): cp.Constant(value) for v, value in values.items()}
     others = [c.tree_copy(numbers) for c in row.others]
     problem = cp.Problem(cp.Minimize(row.bound.expr.tree_copy(numbers)), others)
@@ -148,19 +145,15 @@ def _least(row: WrittenRow, values: dict[cp.Variable, Array]) -> float:
 # ------------------------------------------------------------------ from what is declared
 def uncertain_in(expressions: Iterable[Any]) -> tuple[UncertainParameter, ...]:
     """The uncertain parameters of some expressions, each once."""
-    found = {
-        p.id: p for e in expressions for p in e.parameters() if isinstance(p, UncertainParameter)
-    }
-    return tuple(found.values())
+    every = (p for e in expressions for p in e.parameters())
+    return tuple({p.id: p for p in every if isinstance(p, UncertainParameter)}.values())
 
 
 def refuse_unpaired(model: Model) -> None:
     """A ValueError where rows of the samples do not pair those of objective and constraints."""
-    found = [
-        ("the objective", model),
-        *((c.name, row) for c in model.feasible.uncertain for row in c.rows),
-    ]
-    counts = [(what, one.size) for what, one in found if isinstance(one, RobustModel)]
+    models = [("the objective", model)]
+    models += [(c.name, row) for c in model.feasible.uncertain for row in c.rows]
+    counts = [(what, one.size) for what, one in models if isinstance(one, RobustModel)]
     for what, count in counts[1:]:
         if count != counts[0][1]:
             raise ValueError(
@@ -172,7 +165,7 @@ def refuse_unpaired(model: Model) -> None:
 
 
 def has_measures(constraint: Any) -> bool:
-    """Is it a constraint with a risk measure in it?"""
+    """True for a constraint with a risk measure in it."""
     return isinstance(constraint, Constraint) and any(
         isinstance(e, RiskMeasure) for e in subexpressions(constraint.args)
     )
@@ -194,30 +187,26 @@ def declared_constraint(
         raise ValueError(f"the constraint {brief(constraint)} has no decision variable in it.")
     difference = constraint.args[0] - constraint.args[1]
     rows: list[Model] = []
+    own: WassersteinBall | None = None
     balls: dict[int, WassersteinBall | None] = {}
     for entry in range(difference.size):
         what = f"the constraint {brief(constraint)}"
-        found = lowered(entry_of(difference, entry), what)
-        if is_uncertain(found.outside):
-            name = uncertain_in([found.outside])[0].name()
+        row = lowered(entry_of(difference, entry), what)
+        if is_uncertain(row.outside):
+            name = uncertain_in([row.outside])[0].name()
             raise ValueError(
                 f"{what} has the uncertain {name!r} outside of its risk measures; put it inside of "
                 "one of them."
             )
-        balls |= {id(measure.ambiguity): measure.ambiguity for measure in found.measures}
+        balls |= {id(measure.ambiguity): measure.ambiguity for measure in row.measures}
         if len(balls) > 1:
             raise ValueError(
                 f"{what} has risk measures over more than one ball; give all of them the same "
-                f"ambiguity=, or {WAY_OUT.format(measure=brief(found.measures[0]))}."
+                f"ambiguity=, or {WAY_OUT.format(measure=brief(row.measures[0]))}."
             )
         own = next(iter(balls.values()), None)
-        rows.append(_row(found, ball if own is None else own, every))
-    own = next(iter(balls.values()), None)
+        row_ball, data = ball if own is None else own, uncertain_in([row.expression])
+        if row_ball is not None and data:
+            row_ball = replace(row_ball, cost=cost_on(row_ball.cost, data, every))
+        rows.append(compiled(BatchedLoss(row.expression), [], row_ball, False, tails=row.tails))
     return UncertainConstraint(constraint, tuple(rows), write, own is not None)
-
-
-def _row(found: Any, ball: WassersteinBall | None, every: Sequence[UncertainParameter]) -> Model:
-    own = uncertain_in([found.expression])
-    if ball is not None and own:
-        ball = replace(ball, cost=cost_on(ball.cost, own, every))
-    return compiled(BatchedLoss(found.expression), [], ball, False, tails=found.tails)

@@ -195,7 +195,7 @@ class Smoothed:
         )
 
     def residual(self, x: Array, point: Point) -> float:
-        """How much a value at a given dual lies above the minimum over the dual, on its draws."""
+        """The excess of a value at a given dual over the minimum over the dual, on its draws."""
         inner = self.integration.slice(x, np.arange(self.size), self.stream)
         minimum = minimise_dual(inner.evaluate, self.radius, point.dual)
         if minimum.at_bound:
@@ -266,7 +266,7 @@ class Moving(Smoothed):
 
 
 def tangent_lift(seen: list[tuple[float, DualPoint]], dual: float) -> float:
-    """How far a value lies below the tangent of another, within a factor 2 of the dual."""
+    """The largest lift of a tangent over another value, within a factor 2 of the dual."""
     near = np.array(
         [
             (other, point.value, point.slope)

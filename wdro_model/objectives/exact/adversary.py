@@ -202,11 +202,11 @@ def _reply_on_box(model: RobustModel, maxima: Maxima, x: Array, longest: float) 
             np.take_along_axis(some, best, axis=2)[:, :, 0].sum(axis=0) for some in (gains, costs)
         )
 
-        def chosen() -> Array:
+        def full_moves() -> Array:
             own = np.take_along_axis(moves, best[..., None], axis=2)[:, :, 0]
             return placed_moves(own, maxima.moving, d)
 
-        return BestReply(values, spent, chosen)
+        return BestReply(values, spent, full_moves)
 
     return make_adversary(model, maxima, numbers, reply)
 

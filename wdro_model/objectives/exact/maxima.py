@@ -177,7 +177,7 @@ class Maxima:
     def of_pieces(
         cls, pieces: Sequence[Piece], moving: Array, index: Array | None = None
     ) -> Maxima:
-        """One maximum. moving: mask (d,) of the coordinates that the worst case moves."""
+        """A single maximum; moving: mask (d,) of the coordinates that the worst case moves."""
         own = np.flatnonzero(moving | np.any([piece.seen for piece in pieces], axis=0))
         steep = {id(piece.direction): piece.direction for piece in pieces if not piece.is_flat}
         places = {key: place for place, key in enumerate(steep)}
@@ -197,7 +197,7 @@ class Maxima:
     def of_coordinates(
         cls, constants: Sequence[Any], slopes: Sequence[Any], coordinates: Array
     ) -> Maxima:
-        """One maximum for each coordinate, from vectors a_j and b_j (m,)."""
+        """A maximum for each coordinate, from vectors a_j and b_j (m,)."""
         count = len(slopes)
         return cls(
             None,
