@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.polynomial.chebyshev import chebval
-
-import wdro_model as wdro
-from wdro_model.objectives.integration import Scales
-from wdro_model.objectives.integration.conditional.by_blocks import Conditional
 from wdro_model.objectives.integration.conditional.integral import Sight
-from wdro_model.objectives.integration.conditional.loss import LossAtNodes
 from wdro_model.objectives.integration.conditional.table import (
     TableLoss,
     Tables,
@@ -22,6 +17,11 @@ from wdro_model.objectives.integration.conditional.table import (
     extremal_points,
     transform,
 )
+
+import wdro_model as wdro
+from wdro_model.objectives.integration import Scales
+from wdro_model.objectives.integration.conditional.by_blocks import Conditional
+from wdro_model.objectives.integration.conditional.loss import LossAtNodes
 from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.uncertainty.supports import Box
 

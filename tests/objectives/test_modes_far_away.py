@@ -11,8 +11,10 @@ from scipy.special import log_ndtr, logsumexp
 
 import wdro_model as wdro
 from wdro_model.objectives.integration import Choice, Scales, Stream
+from wdro_model.objectives.integration.conditional.by_blocks import Conditional
 from wdro_model.objectives.integration.conditional.loss import Marginal
-from wdro_model.objectives.integration.conditional.modes import bent, tracked
+from wdro_model.objectives.integration.conditional.modes import track, with_curvature
+from wdro_model.objectives.integration.conditional.nodes import KnownModes
 from wdro_model.objectives.integration.inner_integral import Slice
 
 ARCS = 4
@@ -138,62 +140,42 @@ def test_modes_of_another_temperature_lead_to_the_same_integrals(
         assert error <= 2e-4 * EPSILON + 1e-6 * abs(expected), dual
 
 
+def tracked_modes(dual: float) -> tuple[Conditional, KnownModes]:
+    """The strategy after an evaluation, and the modes that it found."""
+    built, x, _ = problem(0)
+    rule = Conditional(built._model, Scales(EPSILON, SIGMA, 10))
+    rule.refresh(x, dual)
+    rule.slice(x, np.arange(3), Stream(0))
+    return rule, rule.findings()
+
+
 @pytest.mark.parametrize("then", [8.0, 12.0, 30.0])
 def test_modes_are_expected_farther_away_where_the_dual_is_less(then: float) -> None:
     """Nearer to those of the other dual, and where a bound holds one it stays."""
-    built, x, _ = problem(0)
-    known = []
-    for dual in (16.0, then):
-        rule = Choice("conditional", "").build(built._model, Scales(EPSILON, SIGMA, 10))
-        rule.refresh(x, dual)
-        rule.nodes(np.arange(3), Stream(0))
-        known.append(rule.findings())
-    guess = known[0].at(then, rule.frame)
+    rule, known = tracked_modes(16.0)
+    frame = rule.split.frame
+    guess, truth = known.at(then, frame), tracked_modes(then)[1]
     assert guess.dual == then
-    unmoved, expected, found = (k.modes.moves for k in (known[0], guess, known[1]))
+    unmoved, expected, found = (k.modes.moves for k in (known, guess, truth))
     assert np.linalg.norm(expected - found) < 0.4 * np.linalg.norm(unmoved - found)
-    far = known[0].at(0.1, rule.frame)
-    lower, upper = rule.frame.bounds(far.modes.owners)
+    far = known.at(0.1, frame)
+    lower, upper = frame.bounds(far.modes.owners)
     assert np.all((far.modes.moves >= lower) & (far.modes.moves <= upper))
     held = far.modes.moves == upper
     assert held.any()
-    np.testing.assert_array_equal(far.at(50.0, rule.frame).modes.moves[held], upper[held])
+    np.testing.assert_array_equal(far.at(50.0, frame).modes.moves[held], upper[held])
 
 
 def test_modes_that_newton_steps_fail_get_a_curvature_that_fits() -> None:
     """One that is far too flat would send every step too far, at every dual again."""
-    built, x, _ = problem(0)
-    rule = Choice("conditional", "").build(built._model, Scales(EPSILON, SIGMA, 10))
-    rule.refresh(x, 16.0)
-    rule.nodes(np.arange(3), Stream(0))
-    modes = rule.findings().modes
-    target = Marginal(rule, x, 12.0)
+    rule, known = tracked_modes(16.0)
+    modes, target = known.modes, Marginal(rule.split, known.x, 12.0)
     stale = replace(modes, scales=np.full(modes.scales.shape, 3.5))
     heights, gradients = target(stale.owners, stale.moves)
-    found = tracked(target, replace(stale, heights=heights), gradients)
-    expected = bent(target, found)
+    found = track(target, replace(stale, heights=heights), gradients)
+    expected = with_curvature(target, found)
     np.testing.assert_allclose(found.scales, expected.scales, rtol=1e-6)
     assert found.scales.max() < 2.0
-
-
-@pytest.mark.parametrize(("sample", "counts"), [(0, False), (2, True)])
-def test_modes_that_are_found_get_nodes_where_they_count(sample: int, counts: bool) -> None:
-    """A mode far below the others is followed, and nothing is evaluated around it."""
-    built, x, _ = problem(0)
-    rule = Choice("conditional", "").build(built._model, Scales(0.05, SIGMA, 10))
-    rule.refresh(x, 4.0)
-    placement, samples = rule._places[0], np.arange(3)
-    placement.nodes(samples, Stream(0))
-    every = placement._modes
-    lower = np.flatnonzero(every.owners == sample)[1]
-    assert every.used(placement._rate())[lower] == counts
-    rest = every.where(np.arange(len(every.owners)) != lower)
-    placement._modes, placement._nodes = rest, None
-    nodes = placement.nodes(samples, Stream(0))
-    start = every.where(np.array([lower]))
-    assert placement.climb_from(x, 4.0, start.owners, start.moves) == counts
-    np.testing.assert_allclose(placement._modes.moves, every.moves, atol=1e-3)
-    assert (placement.nodes(samples, Stream(0)) is nodes) == (not counts)
 
 
 def torn() -> Slice:
@@ -219,14 +201,6 @@ def test_costs_at_other_duals_are_expected_by_the_modes(dual: float, change: flo
     expected = inner.evaluate(dual).expected_costs()
     assert expected(dual) == pytest.approx(-inner.evaluate(dual).slope, rel=1e-12)
     assert expected(change * dual) == pytest.approx(-inner.evaluate(change * dual).slope, rel=5e-3)
-
-
-@pytest.mark.parametrize(("dual", "change"), [(3.3, 0.9), (3.8, 0.9), (3.8, 0.93)])
-def test_modes_without_nodes_are_expected_to_come_to_count(dual: float, change: float) -> None:
-    """By those that have nodes alone the cost would be a third to a half less."""
-    inner = torn()
-    expected = inner.evaluate(dual).expected_costs()
-    assert expected(change * dual) == pytest.approx(-inner.evaluate(change * dual).slope, rel=0.06)
 
 
 def test_modes_of_other_samples_are_not_taken_over() -> None:

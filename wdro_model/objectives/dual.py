@@ -75,7 +75,6 @@ def minimise_dual(
     floor: float = 0.0,
     rounds: int = 200,
     tolerance: float = 1e-9,
-    trust: float = np.inf,
 ) -> DualMinimum:
     """Minimise l * radius + phi(l), phi convex and decreasing, by safeguarded root finding.
 
@@ -86,7 +85,6 @@ def minimise_dual(
     nearby, the next point is the root of the model, as long as these roots come true.
 
     start: an earlier minimiser, which saves most of the work.
-    trust: the factor by which the first step changes the dual at most; squared for the next.
     """
     ceiling = min(bound, TOLERANCES.infinite_dual * max(1.0, start or 0.0))
     if start == 0.0 and floor == 0.0:
@@ -140,8 +138,6 @@ def minimise_dual(
                     # A stretch of equal costs, along which steps would creep, or a steep fall
                     # between two of them, from one to the other of which they would jump.
                     trial = bracket.middle()
-            if np.isfinite(trust):
-                trial, trust = min(max(trial, dual / trust), dual * trust), trust * trust
         earlier = np.inf if before is None else abs(before[1])
         before = (dual, residual)
         dual = min(max(trial, floor), ceiling)

@@ -176,9 +176,7 @@ class Smoothed:
                 check_deadline()
                 return inner.evaluate(dual)
 
-            self.minimum = check_minimum(
-                minimise_dual(evaluate, self.radius, start, trust=inner.trust)
-            )
+            self.minimum = check_minimum(minimise_dual(evaluate, self.radius, start))
             dual, value = self.minimum.dual, self.minimum.value
             residual = self.minimum.residual
         else:

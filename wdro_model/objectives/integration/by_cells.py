@@ -1,4 +1,4 @@
-"""At most two coordinates that move: the inner integral by adaptive cells, whatever the loss.
+"""The strategy `cells`: at most two coordinates that move, integrated by adaptive cells.
 
 With t the moves in deviations of the reference, and Z_k the mass that N(0, I) gives to the support,
 
@@ -11,6 +11,11 @@ next one begins. The gradient in x is that of f, averaged over the nodes in thei
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
 import numpy as np
 
 from wdro_model.loss.batched import FlatLoss
@@ -19,9 +24,9 @@ from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.cell_regions import CellRegion, clipped_polygon, region_of
 from wdro_model.objectives.integration.cells import (
     CellIntegral,
+    CellIntegrand,
     CellMemory,
     Resolved,
-    cell_diagnostics,
     normal_log_masses,
 )
 from wdro_model.objectives.integration.frame import (
@@ -31,27 +36,193 @@ from wdro_model.objectives.integration.frame import (
     typical_radius,
 )
 from wdro_model.objectives.integration.inner_integral import (
+    INFINITE,
     ROBUST,
     Integration,
     Scales,
     Slice,
     Stream,
+    infinite_gradient,
 )
 from wdro_model.objectives.integration.normal import HALF_LOG_2PI
 from wdro_model.objectives.integration.targets import blocks, probe
 from wdro_model.solvers.objective import Array, Diagnostics
+from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.samples import SampleShares
 from wdro_model.uncertainty.supports import Polyhedron
 
-FINE, COARSE = {1: 1e-9, 2: 3e-6}, 1e-3
+FINE_TOLERANCE, COARSE_TOLERANCE = {1: 1e-9, 2: 3e-6}, 1e-3
 """Estimated relative errors of the integrals over one and over two coordinates, and of those to
 begin with. The estimate is that of the embedded rule: the error itself is smaller by far."""
 MOST_SAMPLES = {1: 3000, 2: 200}
 """More samples, with one or two coordinates, are left to draws."""
-LIVELY = 1e-14
+EXPECTED_NODES = {1: 1000, 2: 20_000}
+"""Nodes of a sample, on one and on two coordinates."""
+KEPT_NUMBERS, CHUNK_NUMBERS = 2**25, 2**23
+"""The loss at the nodes is kept for the next dual up to so many numbers; beyond, samples are
+integrated in chunks of this size, anew for each dual."""
+LEAST_WEIGHT = 1e-14
 """A smaller weight has no part in the gradient."""
 FLAT = 1e-9
 """A polyhedron so thin around a sample, relative to its distance from 0, has no interior."""
+
+
+# ------------------------------
+# The inner integral by cells, for any integrand
+
+
+@dataclass(frozen=True)
+class CellDomain:
+    """The coordinates that cells fill, and the supports of all samples there."""
+
+    frame: Frame
+    region: CellRegion
+
+    @classmethod
+    def of(cls, frame: Frame, cost: BoundCost) -> CellDomain:
+        return cls(frame, region_of(frame, cost))
+
+    @cached_property
+    def reference(self) -> Array:
+        """The log of the mass that N(0, I) gives to the support around each sample, (N,)."""
+        return normal_log_masses(self.region)
+
+
+class CellTarget(CellIntegrand, Protocol):
+    """The exponent f/eps - l c/eps - |t|^2/2 at one decision."""
+
+    @property
+    def numbers(self) -> int:
+        """Numbers that are kept of a node."""
+        ...
+
+    def cost_moments(
+        self, looked: tuple[Array, ...], owners: Array, dual: float
+    ) -> tuple[Array, Array]:
+        """The mean transport cost at the nodes and its variance, (C, S) twice."""
+        ...
+
+    def gradient(self, owners: Array, moves: Array, weights: Array, dual: float) -> Array:
+        """The sum of gradients in x at nodes with moves (B, r), weighted by (B,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class CellResults:
+    """The integrals of all samples at one dual variable."""
+
+    dual: float
+    point: DualPoint
+    error: Array
+    """Estimated relative errors, (K,)."""
+    nodes: int
+
+
+class CellSlice(Slice):
+    """mean_k phi_k at one x, by cells.
+
+    Parameters
+    ----------
+    memory: the cells and the dual variable of the last decision, and of this one in the end.
+    guess: a dual variable, where the memory has none.
+    """
+
+    def __init__(
+        self,
+        target: CellTarget,
+        domain: CellDomain,
+        samples: Array,
+        shares: SampleShares,
+        *,
+        epsilon: float,
+        tolerance: float,
+        memory: CellMemory,
+        guess: float | None,
+    ) -> None:
+        self._target, self._domain, self._epsilon = target, domain, epsilon
+        self._samples, self._shares, self._tolerance = samples, shares.normalized(), tolerance
+        self._memory = memory
+        self.guess = guess if memory.dual is None else memory.dual
+        numbers, size = EXPECTED_NODES[domain.frame.dimension] * target.numbers, len(samples)
+        self._keeps = size * numbers <= KEPT_NUMBERS
+        step = max(1, size if self._keeps else CHUNK_NUMBERS // numbers)
+        self._chunks = [slice(i, i + step) for i in range(0, size, step)]
+        self._integrals: dict[int, CellIntegral] = {}
+        self._last: CellResults | None = None
+
+    def _parts(self, dual: float) -> Iterator[tuple[CellIntegral, Resolved, SampleShares]]:
+        """The integrals and the shares of one chunk of samples after another."""
+        for i, chunk in enumerate(self._chunks):
+            integral, samples = self._integrals.get(i), self._samples[chunk]
+            if integral is None:
+                known, region = self._memory.of(samples), self._domain.region
+                deviation = self._domain.frame.deviation
+                integral = CellIntegral(
+                    self._target, region, deviation, samples, self._tolerance, known
+                )
+            resolved = integral.at(dual)
+            yield integral, resolved, self._shares.subset(chunk)
+            if self._keeps:
+                self._integrals[i] = integral
+            elif not resolved.diverges:
+                self._memory.keep(integral.kept(), integral.anew)
+
+    def evaluate(self, dual: float) -> DualPoint:
+        return self._results(dual).point
+
+    def _results(self, dual: float) -> CellResults:
+        if self._last is None or self._last.dual != dual:
+            self._last = self._integrated(dual)
+        return self._last
+
+    def _integrated(self, dual: float) -> CellResults:
+        size, reference = len(self._samples), self._domain.reference
+        value = cost = bend = 0.0
+        errors, nodes = [], 0
+        for integral, resolved, shares in self._parts(dual):
+            if resolved.diverges:
+                return CellResults(dual, INFINITE, np.zeros(0), 0)
+            position, weights = integral.position, resolved.weights
+            costs, spread = self._target.cost_moments(integral.looked, integral.owners, dual)
+            mean = np.bincount(position, np.vecdot(weights, costs), len(integral.samples))
+            spread = spread + (costs - mean[position, None]) ** 2
+            logs = resolved.log_mass - reference[integral.samples]
+            logs = logs - self._domain.frame.dimension * HALF_LOG_2PI
+            value += float(shares.multiple(logs).sum())
+            cost += float(shares.multiple(mean).sum())
+            bend += float(np.vdot(shares.subset(position).multiple(weights), spread))
+            errors.append(resolved.error)
+            nodes += weights.size
+        epsilon = self._epsilon
+        point = DualPoint(epsilon * value / size, -cost / size, bend / (size * epsilon))
+        return CellResults(dual, point, np.concatenate(errors), nodes)
+
+    def gradient(self, dual: float) -> Array:
+        if not np.isfinite(self.evaluate(dual).value):
+            raise infinite_gradient()
+        gradient: Array = np.zeros(())
+        for integral, resolved, shares in self._parts(dual):
+            self._memory.keep(integral.kept(), integral.anew)
+            cell, node = np.nonzero(resolved.weights > LEAST_WEIGHT)
+            counted = shares.subset(integral.position).multiple(resolved.weights)
+            weights, moves = counted[cell, node] / len(self._samples), integral.moves()[cell, node]
+            owners = integral.owners[cell]
+            gradient = gradient + self._target.gradient(owners, moves, weights, dual)
+        self._memory.dual = dual
+        return gradient
+
+    def diagnostics(self, dual: float) -> Diagnostics | None:
+        """None where the relative errors of the integrals are as small as they should be."""
+        results = self._results(dual)
+        if (results.error <= self._tolerance).all():
+            return None
+        each = float(results.nodes // len(results.error))
+        error = self._shares.total(np.minimum(results.error, 1e3))
+        return Diagnostics(int(each), each, each, float(self._epsilon * error), 0.0)
+
+
+# ------------------------------
+# The strategy: all coordinates that move by cells
 
 
 class ByCells(Integration):
@@ -62,80 +233,92 @@ class ByCells(Integration):
 
     def __init__(self, model: RobustModel, scales: Scales, tolerance: float | None = None) -> None:
         super().__init__(model, scales)
-        self.radius = model.radius
-        self.frame: Frame = frame_of(self.joint, self.cost, self.sigma)
-        self.tolerance = tolerance or FINE[self.frame.dimension]
-        self.region: CellRegion = region_of(self.frame, self.cost)
-        self.deviation = np.sqrt(self.frame.spread)
-        self.dual: float | None = None
-        """Where the dual variable was minimised last."""
+        self.domain = CellDomain.of(frame_of(self.joint, self.cost, self.sigma), self.cost)
+        self.dimension = self.domain.frame.dimension
+        self.radius = model.radius or typical_radius(self.domain.frame)
+        self.tolerance = tolerance or FINE_TOLERANCE[self.dimension]
         self.memory = CellMemory()
-        self._log_mass: Array | None = None
         self._easier: ByCells | None = None
 
     def describe(self) -> str:
-        what = "line" if self.frame.dimension == 1 else "plane"
+        what = "line" if self.dimension == 1 else "plane"
         return (
-            f"cells: adaptive quadrature over the {what} of the {self.frame.dimension} "
-            "coordinates that move"
+            f"cells: adaptive quadrature over the {what} of the {self.dimension} coordinates "
+            "that move"
         )
 
     def surrogate(self) -> ByCells | None:
         """The same with fewer cells, to begin with, in the plane."""
-        if self.frame.dimension == 2 and self.tolerance < COARSE and self._easier is None:
-            self._easier = ByCells(self.model, self.scales, COARSE)
+        if self.dimension == 2 and self.tolerance < COARSE_TOLERANCE and self._easier is None:
+            self._easier = ByCells(self.model, self.scales, COARSE_TOLERANCE)
         return self._easier
 
     def slice(
         self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
     ) -> CellSlice:
-        return CellSlice(self, x, samples, shares or self.joint.shares_of(samples))
+        return CellSlice(
+            Tilt(self.loss, self.cost, self.domain.frame, self.epsilon, x),
+            self.domain,
+            samples,
+            shares or self.joint.shares_of(samples),
+            epsilon=self.epsilon,
+            tolerance=self.tolerance,
+            memory=self.memory,
+            guess=self._guess(x) if self.memory.dual is None else None,
+        )
 
-    def guess(self, x: Array) -> float | None:
-        """Where the dual variable may be."""
-        if self.dual is not None:
-            return self.dual
-        if self._easier is not None and self._easier.dual is not None:
-            return self._easier.dual
+    def _guess(self, x: Array) -> float | None:
+        """The dual variable of the easier strategy, or that of an affine loss."""
+        if self._easier is not None and self._easier.memory.dual is not None:
+            return self._easier.memory.dual
         rows = np.unique(np.linspace(0, self.joint.size - 1, 32).astype(int))
-        radius = self.radius or typical_radius(self.frame)
         try:
-            found = affine_dual(self.loss, x, rows, self.frame, self.cost, radius)
+            affine = affine_dual(self.loss, x, rows, self.domain.frame, self.cost, self.radius)
         except NotImplementedError:  # no gradient in the data
             return None
-        return max(found, 1e-6 * self.epsilon / radius, 1e-300)
-
-    def reference(self, samples: Array) -> Array:
-        """The log of the mass that N(0, I) gives to the support around each sample, (K,)."""
-        if self._log_mass is None:
-            self._log_mass = normal_log_masses(self.region)
-        return self._log_mass[samples]
+        return max(affine, 1e-6 * self.epsilon / self.radius, 1e-300)
 
 
-class Tilting:
+@dataclass(frozen=True)
+class Tilt:
     """f/eps - l c/eps - |t|^2/2 at one decision."""
 
-    def __init__(self, rule: ByCells, x: Array) -> None:
-        self._rule, self._x = rule, x
+    loss: FlatLoss
+    cost: BoundCost
+    frame: Frame
+    epsilon: float
+    x: Array
+    numbers: int = 2
 
-    def look(self, owner: Array, moves: Array) -> tuple[Array, ...]:
+    def look(self, owners: Array, moves: Array) -> tuple[Array, ...]:
         """f/eps - |t|^2/2 and c, -inf and 0 where c forbids the move."""
-        rule, frame = self._rule, self._rule.frame
-        fixed, costs = np.empty(len(moves)), np.empty(len(moves))
-        for some in blocks(len(moves), rule.joint.dimension):
-            rows = frame.rows(owner[some], moves[some])
-            fixed[some] = plain_values(rule.loss, self._x, rows) / rule.epsilon
+        frame, fixed, costs = self.frame, np.empty(len(moves)), np.empty(len(moves))
+        for some in blocks(len(moves), frame.joint.dimension):
+            rows = frame.rows(owners[some], moves[some])
+            fixed[some] = plain_values(self.loss, self.x, rows) / self.epsilon
             if frame.weights is not None:
                 costs[some] = moves[some] ** 2 @ frame.weights
             else:
-                costs[some] = rule.cost(rule.joint.matrix[owner[some]], rows)
+                costs[some] = self.cost(frame.joint.matrix[owners[some]], rows)
         fixed -= 0.5 * (moves**2 / frame.spread).sum(axis=1)
         forbidden = ~np.isfinite(costs)
         return np.where(forbidden, -np.inf, fixed), np.where(forbidden, 0.0, costs)
 
-    def exponents(self, looked: tuple[Array, ...], owner: Array, dual: float) -> Array:
+    def exponents(self, looked: tuple[Array, ...], owners: Array, dual: float) -> Array:
         fixed, costs = looked
-        return fixed - (dual / self._rule.epsilon) * costs
+        return fixed - (dual / self.epsilon) * costs
+
+    def cost_moments(
+        self, looked: tuple[Array, ...], owners: Array, dual: float
+    ) -> tuple[Array, Array]:
+        return looked[1], np.zeros(looked[1].shape)
+
+    def gradient(self, owners: Array, moves: Array, weights: Array, dual: float) -> Array:
+        gradient = np.zeros(self.loss.dimension)
+        for some in blocks(len(weights), self.frame.joint.dimension):
+            rows = self.frame.rows(owners[some], moves[some])
+            gradient += self.loss(self.x, rows)[1](weights[some])
+        return gradient
 
 
 def plain_values(loss: FlatLoss, x: Array, rows: Array) -> Array:
@@ -149,64 +332,8 @@ def plain_values(loss: FlatLoss, x: Array, rows: Array) -> Array:
             values = loss.loss(loss.layout.split(x), loss.joint.split(rows))[0]
             return np.array(np.broadcast_to(np.asarray(values, dtype=float), (len(rows),)))
         except ValueError:  # a function of the user, which refuses some of the rows
-            found = probe(loss, x, rows, np.ones(len(rows), dtype=bool), False)[0]
-            return np.where(np.isneginf(found), np.nan, found)
-
-
-class CellSlice(Slice):
-    """mean_k phi_k at one x."""
-
-    def __init__(self, rule: ByCells, x: Array, samples: Array, shares: SampleShares) -> None:
-        self._rule, self._x, self._samples, self._shares = rule, x, samples, shares
-        known = rule.memory.of(samples)
-        self._integral = CellIntegral(
-            Tilting(rule, x), rule.region, rule.deviation, samples, rule.tolerance, known
-        )
-        self.guess = rule.guess(x)
-
-    def evaluate(self, dual: float) -> DualPoint:
-        found, eps = self._integral.at(dual), self._rule.epsilon
-        if found.diverges:
-            return DualPoint(np.inf, -np.inf, np.nan)
-        costs = self._integral.looked[1]
-        mean = self._by_sample(np.vecdot(found.weights, costs))
-        away = costs - mean[self._integral.position, None]
-        spread = np.vdot(self._counted(found.weights), away**2) / len(self._samples)
-        logs = found.log_mass - self._rule.reference(self._samples)
-        logs = logs - self._rule.frame.dimension * HALF_LOG_2PI
-        average = self._shares.total
-        return DualPoint(float(eps * average(logs)), -float(average(mean)), float(spread) / eps)
-
-    def _counted(self, weights: Array) -> Array:
-        """The weights of the nodes of each cell, times K p_k of its sample."""
-        return self._shares.subset(self._integral.position).multiple(weights)
-
-    def _by_sample(self, parts: Array) -> Array:
-        return np.bincount(self._integral.position, parts, minlength=len(self._samples))
-
-    def gradient(self, dual: float) -> Array:
-        rule, found = self._rule, self._integral.at(dual)
-        if found.diverges:
-            raise FloatingPointError("the smoothed objective is infinite here: it has no gradient.")
-        rule.memory.keep(self._integral.kept(), self._integral.anew)
-        rule.dual = dual
-        cell, node = np.nonzero(found.weights > LIVELY)
-        weights = self._counted(found.weights)[cell, node] / len(self._samples)
-        moves, owners = self._integral.moves()[cell, node], self._integral.owners[cell]
-        gradient = np.zeros(rule.loss.dimension)
-        for some in blocks(len(weights), rule.joint.dimension):
-            rows = rule.frame.rows(owners[some], moves[some])
-            gradient += rule.loss(self._x, rows)[1](weights[some])
-        return gradient
-
-    def diagnostics(self, dual: float) -> Diagnostics | None:
-        """None where the cells are as fine as they should be."""
-        found: Resolved = self._integral.at(dual)
-        if found.diverges:
-            return None
-        return cell_diagnostics(
-            found.error, self._rule.tolerance, found.weights.size, self._rule.epsilon, self._shares
-        )
+            values = probe(loss, x, rows, np.ones(len(rows), dtype=bool), False)[0]
+            return np.where(np.isneginf(values), np.nan, values)
 
 
 def cells_refusal(model: RobustModel) -> str | None:

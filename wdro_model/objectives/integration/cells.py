@@ -35,8 +35,7 @@ from wdro_model.objectives.integration.cell_regions import (
 )
 from wdro_model.objectives.integration.normal import HALF_LOG_2PI, truncated_normal
 from wdro_model.sets.deadlines import check_deadline
-from wdro_model.solvers.objective import Array, Diagnostics
-from wdro_model.uncertainty.samples import SampleShares
+from wdro_model.solvers.objective import Array
 
 PLACES = 4
 """Places on a straight line that make a crease."""
@@ -262,25 +261,29 @@ Kept = dict[int, tuple[float, Array]]
 
 
 class CellMemory:
-    """The cells of the decision that was looked at last: the next one begins with them."""
+    """The cells and the dual variable of the decision that was evaluated last.
 
-    def __init__(self) -> None:
+    The next decision begins with them.
+    """
+
+    def __init__(self, dual: float | None = None) -> None:
+        self.dual = dual
         self._cells: Kept = {}
-        self._first: dict[int, int] = {}
+        self._first_counts: dict[int, int] = {}
+        """For samples, how many cells there were after the last begin without known cells."""
 
     def of(self, samples: Array) -> Kept:
-        """Those of some samples, unless they have become too many."""
+        """The cells of some samples; none if they have become too many."""
         own = {int(k): self._cells[int(k)] for k in samples if int(k) in self._cells}
-        if sum(len(c) for _, c in own.values()) <= GROWN * sum(self._first[k] for k in own):
-            return own
-        return {}
+        first = sum(self._first_counts[k] for k in own)
+        return own if sum(len(cells) for _, cells in own.values()) <= GROWN * first else {}
 
-    def keep(self, found: Kept, anew: bool) -> None:
-        """Remember the cells of a decision; anew: it did not begin with those of another."""
-        self._cells.update(found)
-        for k, (_, cells) in found.items():
-            if anew or k not in self._first:
-                self._first[k] = len(cells)
+    def keep(self, cells: Kept, anew: bool) -> None:
+        """Remember the cells of a decision; anew: it did not begin with known cells."""
+        self._cells.update(cells)
+        for k, (_, own) in cells.items():
+            if anew or k not in self._first_counts:
+                self._first_counts[k] = len(own)
 
 
 class CellIntegral:
@@ -535,22 +538,6 @@ class CellIntegral:
 def _defined(looked: tuple[Array, ...]) -> tuple[Array, ...]:
     """With -inf for NaN: a scenario without a loss has no weight."""
     return (np.where(np.isnan(looked[0]), -np.inf, looked[0]), *looked[1:])
-
-
-def cell_diagnostics(
-    error: Array, tolerance: float, nodes: int, epsilon: float, shares: SampleShares
-) -> Diagnostics | None:
-    """None where the relative errors (K,) of the integrals are as small as they should be."""
-    if (error <= tolerance).all():
-        return None
-    each = float(nodes // len(error))
-    return Diagnostics(
-        draws=int(each),
-        effective_size=each,
-        smallest_effective_size=each,
-        standard_error=float(epsilon * shares.total(np.minimum(error, 1e3))),
-        nearest_cost=0.0,
-    )
 
 
 class Normal:

@@ -62,8 +62,6 @@ class Slice(ABC):
 
     guess: float | None = None
     """A dual variable to start the minimisation from; None for that of the last decision."""
-    trust: float = np.inf
-    """The factor by which a first step from `guess` should change the dual at most."""
 
     @abstractmethod
     def evaluate(self, dual: float) -> DualPoint:
@@ -118,7 +116,10 @@ INFINITE = DualPoint(np.inf, -np.inf, np.nan)
 
 def infinite_gradient() -> FloatingPointError:
     """The error where a gradient is asked for and the objective is infinite."""
-    return FloatingPointError("the smoothed objective is infinite here: it has no gradient.")
+    return FloatingPointError(
+        "the smoothed objective is infinite here: the loss outgrows the cost, and has no gradient; "
+        "give the data a bounded support."
+    )
 
 
 def refuse_undefined(values: Array, samples: Array) -> None:

@@ -21,55 +21,37 @@ import numpy as np
 
 from wdro_model.objectives.integration.frame import Frame
 from wdro_model.objectives.integration.normal import TruncatedNormal, truncated_normal
-from wdro_model.objectives.integration.proposals import Bounds
 from wdro_model.solvers.objective import Array
 
 VISIBLE = 6.5
-"""A bound this many deviations away takes a mass of 4e-11."""
-ALL = 9.0
-"""A bound so many deviations away takes less than rounding."""
-LEVELS = 8
-"""At most so many values of w_i sigma_i^2 are told apart by sums of their own."""
-BLOCK_ENTRIES = 2**20
-
-
-Pairs = tuple[Array, Array]
-"""Positions of samples, in order, and coordinates of each, (P,) both."""
-
-
-@dataclass(frozen=True)
-class Sight:
-    """How far moves go, and how far around them a bound is seen, at one dual variable."""
-
-    dual: float
-    factor: Array
-    """Of the slopes in the moves, v/eps, (r,)."""
-    reach: Array
-    """(r,)"""
-
-    def lacks_room(self, least: Array, most: Array, lower: Array, upper: Array) -> Array:
-        """Where slopes between two values lead so near to bounds of the moves, (K, r)."""
-        low, high = least * self.factor - self.reach, most * self.factor + self.reach
-        return (low < lower) | (high > upper)
+"""Deviations within which a bound counts: beyond, it takes a mass of less than 4e-11."""
+REFERENCE_VISIBLE = 9.0
+"""The same for the mass of the reference, which is computed once: less than rounding."""
+MOST_LEVELS = 8
+"""Values of w_i sigma_i^2 that have sums of their own; if there are more, each coordinate has."""
+MASS_ENTRIES = 2**20
+"""Masses of the reference that are computed at once."""
 
 
 @dataclass(frozen=True)
 class Slopes:
-    """Slopes B of K samples at S nodes, as the integrals over the dual variable see them."""
+    """Slopes B of K samples at S nodes, in the form that serves every dual variable."""
 
     owners: Array
-    """(K,)"""
+    """The samples, (K,)."""
     squares: Array
     """Sums of sigma_i^2 B_i^2 over the coordinates of each level, (K, S, levels)."""
-    near: Callable[[Sight], Pairs]
-    """Samples and coordinates that a bound can be seen from, at one node at least."""
+    least: Array
+    """The least slopes over the nodes, (K, r)."""
+    most: Array
+    """The largest slopes over the nodes, (K, r)."""
     entries: Callable[[Array, Array], Array]
     """Positions of samples and coordinates, (P,) each -> B there at all nodes, (P, S)."""
 
 
 @dataclass(frozen=True)
-class Near:
-    """Coordinates near a bound: tilted means at the nodes in place of those on R^d."""
+class TruncatedMoves:
+    """Tilted means in coordinates near a bound, in place of those on R^d."""
 
     samples: Array
     """Positions (P,) among the K samples, in order."""
@@ -77,8 +59,6 @@ class Near:
     """(P,)"""
     means: Array
     """(P, S)"""
-    beyond: Array
-    """How far these are from the means on R^d, (P, S)."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +71,9 @@ class BlockIntegral:
     """E[c_A], (K, S)."""
     cost_variance: Array | None
     """Var(c_A), (K, S); None where a bound is near."""
-    shrinkage: Array
-    """q of each level, (levels,)."""
     variance: Array
     """Variances v of the tilted distribution on R^d, (r,)."""
-    near: Near | None
+    truncated: TruncatedMoves | None
 
 
 class AffineBlock:
@@ -106,26 +84,36 @@ class AffineBlock:
         self.frame, self.epsilon = frame, epsilon
         self.weights: Array = frame.weights
         self.levels, self._level, self._count = levels_of(frame.weights * frame.spread)
-        self.fold: Array | None = None
+        self._fold: Array | None = None
         """Adds up sigma_i^2 B_i^2 by levels, (r, levels); None where each is a level of its own."""
-        if len(self.levels) <= LEVELS:
-            self.fold = np.zeros((frame.dimension, len(self.levels)))
-            self.fold[np.arange(frame.dimension), self._level] = frame.spread
+        if len(self.levels) <= MOST_LEVELS:
+            self._fold = np.zeros((frame.dimension, len(self.levels)))
+            self._fold[np.arange(frame.dimension), self._level] = frame.spread
+
+    def square_sums(self, values: Array) -> Array:
+        """Sums of sigma_i^2 B_i^2 by levels (..., levels) for slopes B (..., r)."""
+        squares = values**2
+        return squares * self.frame.spread if self._fold is None else squares @ self._fold
 
     def slopes(
         self,
         owners: Array,
         values: Array,
+        squares: Array | None = None,
         entries: Callable[[Array, Array], Array] | None = None,
     ) -> Slopes:
-        """What the integrals need of the slopes B (K, S, r) of the samples `owners` (K,).
+        """The slopes B (K, S, r) of the samples `owners` (K,).
 
-        entries: that of the slopes, where the values are not to be kept for it.
+        squares: their `square_sums`, where these are known.
+        entries: evaluates slopes again, where the values are not to be kept.
         """
-        squares = values**2
-        squares = squares * self.frame.spread if self.fold is None else squares @ self.fold
-        near = seen_from(self.frame.bounds(owners), values)
-        return Slopes(owners, squares, near, entries or entries_of(values))
+        return Slopes(
+            owners,
+            self.square_sums(values) if squares is None else squares,
+            values.min(axis=1),
+            values.max(axis=1),
+            entries or (lambda samples, coordinates: values[samples, :, coordinates]),
+        )
 
     def integrate(self, slopes: Slopes, dual: float) -> BlockIntegral:
         """The integral at a dual variable."""
@@ -137,33 +125,42 @@ class AffineBlock:
         cost = sums[..., 1] + self._count @ (level * q)
         cost_variance = sums[..., 2] + 2 * self._count @ (level * q) ** 2
         variance = self.frame.spread * q[self._level]
-        if not self.frame.bounded:
-            return BlockIntegral(log_value, cost, cost_variance, q, variance, None)
+        bounds = self.frame.bounds(slopes.owners)
+        if bounds is None:
+            return BlockIntegral(log_value, cost, cost_variance, variance, None)
         log_value -= self.reference_log_mass[slopes.owners, None]
-        where = slopes.near(Sight(dual, variance / epsilon, VISIBLE * np.sqrt(variance)))
+        factor, reach = variance / epsilon, VISIBLE * np.sqrt(variance)
+        near = slopes.least * factor - reach < bounds[0]
+        near |= slopes.most * factor + reach > bounds[1]
+        where = np.nonzero(near)
         if len(where[0]) == 0:
-            return BlockIntegral(log_value, cost, cost_variance, q, variance, None)
-        near = self._truncate(slopes, variance, where, log_value, cost)
-        return BlockIntegral(log_value, cost, None, q, variance, near)
+            return BlockIntegral(log_value, cost, cost_variance, variance, None)
+        truncated = self._truncate(slopes, variance, where, log_value, cost)
+        return BlockIntegral(log_value, cost, None, variance, truncated)
 
     def moves(self, integral: BlockIntegral, values: Array) -> Array:
         """E[zeta_A - xi_A] under the tilted distribution, (K, S, r), for slopes B."""
         moves = values * (integral.variance / self.epsilon)
-        if integral.near is not None:
-            near = integral.near
+        if integral.truncated is not None:
+            near = integral.truncated
             moves[near.samples, :, near.coordinates] = near.means
         return moves
 
     def _truncate(
-        self, slopes: Slopes, variance: Array, where: Pairs, log_value: Array, cost: Array
-    ) -> Near:
+        self,
+        slopes: Slopes,
+        variance: Array,
+        where: tuple[Array, ...],
+        log_value: Array,
+        cost: Array,
+    ) -> TruncatedMoves:
         """Correct log value and cost (in place) for the mass and moments inside the bounds."""
         samples, coordinates = where
         v = variance[coordinates, None]
         deviation = np.sqrt(v)
         sides = self.frame.bounds_of(slopes.owners[samples], coordinates)
         lower, upper = (side[:, None] for side in sides)
-        move = slopes.entries(*where) * (v / self.epsilon)
+        move = slopes.entries(samples, coordinates) * (v / self.epsilon)
         low, high = (lower - move) / deviation, (upper - move) / deviation
         seen = (low > -VISIBLE) | (high < VISIBLE)
         law = one_or_two_sided(low[seen], high[seen])
@@ -182,44 +179,25 @@ class AffineBlock:
         log_value[samples[first]] += np.add.reduceat(log_mass, first, axis=0)
         change *= self.weights[coordinates, None]
         cost[samples[first]] += np.add.reduceat(change, first, axis=0)
-        return Near(samples, coordinates, mean, mean - move)
+        return TruncatedMoves(samples, coordinates, mean)
 
     @cached_property
     def reference_log_mass(self) -> Array:
         """For each sample the log mass of the reference in the box, (N,)."""
         size, width = self.frame.joint.size, max(1, self.frame.dimension)
-        found, deviation = np.zeros(size), np.sqrt(self.frame.spread)
-        step = max(1, BLOCK_ENTRIES // width)
+        log_mass, deviation = np.zeros(size), np.sqrt(self.frame.spread)
+        step = max(1, MASS_ENTRIES // width)
         for start in range(0, size, step):
             some = np.arange(start, min(start + step, size))
             bounds = self.frame.bounds(some)
             if bounds is None:
                 break
             low, high = bounds[0] / deviation, bounds[1] / deviation
-            seen = (low > -ALL) | (high < ALL)
+            seen = (low > -REFERENCE_VISIBLE) | (high < REFERENCE_VISIBLE)
             masses = np.zeros(low.shape)
             masses[seen] = truncated_normal(low[seen], high[seen]).log_mass
-            found[some] = masses.sum(axis=1)
-        return found
-
-
-def seen_from(bounds: Bounds | None, values: Array) -> Callable[[Sight], Pairs]:
-    """The bounds (K, r) of moves that are seen from nodes with these slopes (K, S, r)."""
-    if bounds is None:
-        nothing = np.empty(0, dtype=int)
-        return lambda sight: (nothing, nothing)
-    least, most = values.min(axis=1), values.max(axis=1)
-
-    def seen(sight: Sight) -> Pairs:
-        samples, coordinates = np.nonzero(sight.lacks_room(least, most, *bounds))
-        return samples, coordinates
-
-    return seen
-
-
-def entries_of(values: Array) -> Callable[[Array, Array], Array]:
-    """Those of slopes (K, S, r) that are at hand."""
-    return lambda samples, coordinates: values[samples, :, coordinates]
+            log_mass[some] = masses.sum(axis=1)
+        return log_mass
 
 
 def levels_of(products: Array) -> tuple[Array, Array, Array]:
@@ -231,7 +209,7 @@ def levels_of(products: Array) -> tuple[Array, Array, Array]:
     _, first, index, count = np.unique(
         np.round(products / scale, 12), return_index=True, return_inverse=True, return_counts=True
     )
-    if len(first) > LEVELS:
+    if len(first) > MOST_LEVELS:
         return products, np.arange(len(products)), np.ones(len(products))
     return products[first], index, count.astype(float)
 
