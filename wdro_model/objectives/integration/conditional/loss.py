@@ -287,7 +287,9 @@ class BlockTarget:
             values[some], slopes[some] = split.slopes_in_affine(self._x, rows, lenient=True)
         fixed = np.where(np.isneginf(values), np.nan, values) / split.epsilon
         fixed -= 0.5 * (moves**2 / frame.spread).sum(axis=1)
-        return fixed, moves**2 @ frame.weights, slopes, split.block.square_sums(slopes)
+        with np.errstate(over="ignore"):
+            squares = split.block.square_sums(slopes)
+        return fixed, moves**2 @ frame.weights, slopes, squares
 
     def exponents(self, looked: tuple[Array, ...], owners: Array, dual: float) -> Array:
         fixed, costs, *_ = looked
