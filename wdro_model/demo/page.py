@@ -140,11 +140,11 @@ def table(comparisons: Sequence[Comparison]) -> str:
     """The tests, each with a row for ERM, one for the robust decision, and the gain."""
     heads = ("promise", "mean", "tail", "kept")
     head = "".join(f'<th scope="col">{escape(SHOWN[key].title)}</th>' for key in heads)
-    body = "\n".join(test_rows(comparison) for comparison in comparisons)
+    body = "\n".join(comparison_rows(comparison) for comparison in comparisons)
     return f"<table>\n<thead><tr><th></th>{head}</tr></thead>\n{body}\n</table>"
 
 
-def test_rows(comparison: Comparison) -> str:
+def comparison_rows(comparison: Comparison) -> str:
     lines = [
         f'<tr class="test"><th colspan="5" scope="colgroup">{escape(comparison.test)}</th></tr>'
     ]

@@ -38,16 +38,31 @@ if TYPE_CHECKING:
     from wdro_model.problem import Problem
 
 
-MEAN, ROBUST, SMOOTHED = (
-    "mean loss over the samples",
-    "worst-case risk",
-    "smoothed worst-case risk",
-)
-COSTLY_EVALUATIONS = 40
-"""Evaluations that a search may take of a criterion without a closed form."""
-LONG_DECISION = 2000
-"""Coordinates from which a search is limited for smooth criteria as well."""
-LONG_DECISION_EVALUATIONS = 300
+MEAN, ROBUST = "mean loss over the samples", "worst-case risk"
+SMOOTHED = f"smoothed {ROBUST}"
+ROUNDED = "rounded"
+"""The status of a decision that was rounded."""
+
+
+@dataclass(frozen=True)
+class SearchLimits:
+    """Limits of the search for discrete decisions: larger ones find better ones in more time."""
+
+    costly_evaluations: int = 40
+    """Evaluations of a criterion without a closed form."""
+    long_decision: int = 2000
+    """Coordinates of a decision from which evaluations of smooth criteria are limited as well."""
+    long_decision_evaluations: int = 300
+    """Evaluations of a smooth criterion at long decisions."""
+    vertices: int = 100
+    """Vertices of the solution, the heaviest first, that are candidates."""
+    completed_candidates: int = 8
+    """Discrete parts of candidates whose continuous part is solved again."""
+    completed_neighbours: int = 24
+    """Discrete parts of neighbours of the best candidate whose continuous part is solved again."""
+
+
+LIMITS = SearchLimits()
 
 
 @dataclass(frozen=True)
@@ -64,13 +79,13 @@ class Criterion:
     """Evaluations that a search may take; None where they cost little."""
     options: Options = field(default_factory=Options)
     """Further options of `solve`."""
-    known: dict[bytes, float] = field(default_factory=dict, repr=False, compare=False)
+    values: dict[bytes, float] = field(default_factory=dict, repr=False, compare=False)
 
     def __call__(self, x: Array) -> float:
         key = x.tobytes()
-        if key not in self.known:
-            self.known[key] = float(self.value(x))
-        return self.known[key]
+        if key not in self.values:
+            self.values[key] = float(self.value(x))
+        return self.values[key]
 
     @property
     def gradient(self) -> Callable[[Array], Array] | None:
@@ -84,27 +99,29 @@ def criterion_of(model: Model, solution: Solution | None, x: Array) -> Criterion
     The risk is exact where a formula is known, smooth or not; elsewhere it is the smoothed one, at
     the scales of the solution.
     """
+    is_long = model.loss.dimension > LIMITS.long_decision
+    limit = LIMITS.long_decision_evaluations if is_long else None
     averaged = model.radius == 0 or (solution is not None and solution.method == "erm")
     if averaged or not isinstance(model, RobustModel):
-        mean = empirical_with_convexity(model)
-        return smooth_criterion(MEAN, "erm", mean, max_evaluations=evaluation_limit(model))
+        return smooth_criterion(MEAN, "erm", empirical_with_convexity(model), limit)
     if not exact.has_counterpart(model):
         return smoothed_risk(model, solution, x)
     entry = exact.counterpart(model)
     if entry.has_objective(model):
-        objective, limit = entry.objective(model), evaluation_limit(model)
-        return smooth_criterion(ROBUST, "exact", objective, max_evaluations=limit)
+        return smooth_criterion(ROBUST, "exact", entry.objective(model), limit)
     return Criterion(
         ROBUST,
         "exact",
         lambda y: robust_value(model, y, entry),
         lambda y: subgradient_at_worst_case(model, entry, y),
         model.convex_in_decision,
-        COSTLY_EVALUATIONS,
+        LIMITS.costly_evaluations,
     )
 
 
-def smooth_criterion(name: str, method: str, objective: Any, **details: Any) -> Criterion:
+def smooth_criterion(
+    name: str, method: str, objective: Any, max_evaluations: int | None, **details: Any
+) -> Criterion:
     """The value and gradient of an objective that is smooth in the decision."""
     return Criterion(
         name,
@@ -112,13 +129,9 @@ def smooth_criterion(name: str, method: str, objective: Any, **details: Any) -> 
         lambda x: objective.evaluate(x).value,
         lambda x: np.asarray(objective.evaluate(x).gradient),
         objective.convex,
+        max_evaluations,
         **details,
     )
-
-
-def evaluation_limit(model: Model) -> int | None:
-    """Evaluations that a search may take of a smooth criterion; None for short decisions."""
-    return None if model.loss.dimension <= LONG_DECISION else LONG_DECISION_EVALUATIONS
 
 
 def smoothed_risk(model: RobustModel, solution: Solution | None, x: Array) -> Criterion:
@@ -130,9 +143,9 @@ def smoothed_risk(model: RobustModel, solution: Solution | None, x: Array) -> Cr
     objective = recipe.objective(solver.samples, 0)
     dual = None if solution is None else solution.dual
     objective.minimum = DualMinimum(dual or first_dual(model, x), np.nan)
-    settled = Options(epsilon=recipe.epsilon, sigma=recipe.sigma, progress=False)
+    options = Options(epsilon=recipe.epsilon, sigma=recipe.sigma, progress=False)
     return smooth_criterion(
-        SMOOTHED, "smoothed", objective, max_evaluations=COSTLY_EVALUATIONS, options=settled
+        SMOOTHED, "smoothed", objective, LIMITS.costly_evaluations, options=options
     )
 
 
@@ -145,15 +158,6 @@ def subgradient_at_worst_case(model: RobustModel, entry: exact.Counterpart, x: A
 
 # ------------------------------
 # A discrete decision in place of a fractional one: a tree, a path, a point of integers
-
-
-ROUNDED = "rounded"
-"""The status of a decision that was rounded."""
-MAX_CANDIDATES, MAX_NEIGHBOURS = 8, 24
-"""Discrete parts of a mixed decision whose continuous part is solved again: of candidates, and of
-neighbours of the best one."""
-MAX_VERTICES = 100
-"""Vertices of the solution, the heaviest first, that are candidates."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +234,7 @@ def refuse_rounding(problem: Problem) -> None:
 
 
 def round_decision(problem: Problem) -> Rounded:
-    """Replace the problem's decision by the best discrete decision that is found near it."""
+    """Replace the problem's decision by the best discrete decision near it."""
     x = problem._decision()
     model = problem._current_model()
     rounded, point = round_to_discrete(model, x, problem._solution_at(x))
@@ -327,9 +331,8 @@ def discrete_points(
     active = None if solution is None else solution.active_set
     if active is None:
         return
-    for k in np.argsort(-active.weights, kind="stable")[
-        : criterion.max_evaluations or MAX_VERTICES
-    ]:
+    heaviest = np.argsort(-active.weights, kind="stable")
+    for k in heaviest[: criterion.max_evaluations or LIMITS.vertices]:
         vertex = active.vertex(int(k))
         if oracle.is_vertex(vertex):
             yield vertex
@@ -355,14 +358,14 @@ def best_completed(
     patterns: dict[bytes, Array] = {}
     for candidate in candidates:
         patterns.setdefault(completed.key(candidate), candidate)
-    start = best_of(list(patterns.values())[:MAX_CANDIDATES], completed)
+    start = best_of(list(patterns.values())[: LIMITS.completed_candidates], completed)
     oracle = model.feasible.oracle()
 
     def neighbours(vertex: Array) -> Iterator[Array]:
         near = oracle.neighbours(completed.decision(vertex), x)
         return (other for other in near if not completed.knows(other))
 
-    return completed.decision(descend(start, completed, neighbours, MAX_NEIGHBOURS))
+    return completed.decision(descend(start, completed, neighbours, LIMITS.completed_neighbours))
 
 
 def proven_bound(solution: Solution | None, criterion: Criterion) -> float | None:

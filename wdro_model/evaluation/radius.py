@@ -327,7 +327,7 @@ def select_radius(
         folds=tuple(splits),
         seeds=fold_seeds(seed, len(splits)),
         metric=metric,
-        scenarios=None if test is None else test_scenarios(problem, joint, test),
+        scenarios=None if test is None else scenarios_by_parameter(problem, joint, test),
         arguments=arguments,
     )
     collected = collect(
@@ -452,7 +452,7 @@ def check_solve_arguments(
         )
 
 
-def test_scenarios(problem: Problem, joint: JointSamples, test: Any) -> dict[Any, Any]:
+def scenarios_by_parameter(problem: Problem, joint: JointSamples, test: Any) -> dict[Any, Any]:
     """The user's scenarios by parameter, in one order of their rows."""
     given = joint.by_parameter(problem._model.scenarios_of(joint, test))
     scenarios: dict[Any, Any] = {}
