@@ -19,6 +19,7 @@ the face of the feasible set that the decision lies in.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
@@ -34,16 +35,25 @@ from wdro_model.uncertainty.ambiguity import Assurance
 if TYPE_CHECKING:
     from wdro_model.problem import Problem
 
-DIFFERENCE_STEP = 1e-4
-"""Step of finite differences, relative to the decision; their error is about its square."""
-ACTIVE_TOLERANCE = 1e-5
-"""Slack of an active constraint, relative to the size of its terms."""
-SINGULAR_SHARE = 1e-10
-"""Share of the largest eigenvalue up to which an eigenvalue is zero."""
-STATIONARITY_TOLERANCE = 0.1
-"""The mean gradient at ERM's decision, in standard errors of its entries, up to which it is 0."""
-LIMIT_DRAWS = 400_000
-"""Draws of the limit distribution, whose quantile then has an error of about 0.3%."""
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Steps and tolerances of the limit distribution."""
+
+    difference_step: float = 1e-4
+    """Step of finite differences, relative to the decision; their error is about its square."""
+    active_slack: float = 1e-5
+    """Slack of an active constraint, relative to the size of its terms."""
+    singular_share: float = 1e-10
+    """Share of the largest eigenvalue up to which an eigenvalue is zero."""
+    stationarity: float = 0.1
+    """The mean gradient at ERM's decision, in standard errors of its entries, up to which it is 0.
+    A larger one lets an inaccurate decision of ERM pass."""
+    draws: int = 400_000
+    """Draws of the limit distribution, whose quantile then has an error of about 0.3%."""
+
+
+TOLERANCES = Tolerances()
 BOUND_ATTRIBUTES = {"nonneg", "nonpos", "bounds", "pos", "neg"}
 """Attributes of variables that are bounds."""
 
@@ -65,7 +75,7 @@ def radius_by_profile(
     slopes, covariance, bend = limit_moments(model, x, directions)
     weights = limit_weights(model, slopes, covariance, bend)
     draws = np.random.default_rng(seed).standard_normal(
-        (LIMIT_DRAWS // len(weights) + 1, len(weights))
+        (TOLERANCES.draws // len(weights) + 1, len(weights))
     )
     radius = float(np.quantile(draws**2 @ weights, confidence)) / model.size
     guarantee = (
@@ -90,7 +100,7 @@ def limit_moments(
 
     directions: the z, as columns (n, m). Derivatives in x are central differences.
     """
-    rows, step = model.rows, DIFFERENCE_STEP * max(1.0, float(np.abs(x).max()))
+    rows, step = model.rows, TOLERANCES.difference_step * max(1.0, float(np.abs(x).max()))
 
     def values_and_gradients(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values, pullback = model.loss(point, rows)
@@ -121,7 +131,7 @@ def limit_weights(
             "set, which is the best for all distributions near the samples; use rule='bootstrap'."
         )
     error, mean = np.sqrt(np.diag(covariance) / model.size), np.abs(slopes.mean(axis=0))
-    if np.any(mean > STATIONARITY_TOLERANCE * error + 1e-6 * np.abs(slopes).mean(axis=0)):
+    if np.any(mean > TOLERANCES.stationarity * error + 1e-6 * np.abs(slopes).mean(axis=0)):
         raise ValueError(
             "rule='profile' needs the mean gradient to vanish at the decision of ERM (along active "
             f"constraints), and it is {float(mean.max()):.3g}: the solve was not accurate enough, "
@@ -129,13 +139,13 @@ def limit_weights(
         )
     # Directions in units of their own size; the loss does not see those of size zero.
     size = np.sqrt(np.maximum(np.diag(bend), np.diag(covariance)))
-    seen = size > SINGULAR_SHARE * size.max()
+    seen = size > TOLERANCES.singular_share * size.max()
     if not seen.any():
         raise ValueError("rule='profile' has nothing to go by: the loss has no slope at all.")
     units = np.outer(size[seen], size[seen])
     spread, scaled_bend = (matrix[np.ix_(seen, seen)] / units for matrix in (covariance, bend))
     values, vectors = np.linalg.eigh(scaled_bend)
-    singular = values <= SINGULAR_SHARE * max(values[-1], np.trace(spread))
+    singular = values <= TOLERANCES.singular_share * max(values[-1], np.trace(spread))
     kernel, image = vectors[:, singular], vectors[:, ~singular]
     if np.trace(kernel.T @ spread @ kernel) > 1e-8 * np.trace(spread):
         raise ValueError(
@@ -161,7 +171,7 @@ def active_rows(model: RobustModel, x: np.ndarray) -> np.ndarray:
             raise unknown_face(f"the integer variable {variable.name()!r}")
         lower, upper = declared_bounds(variable)
         value = x[where]
-        room = ACTIVE_TOLERANCE * max(1.0, float(np.abs(value).max(initial=0.0)))
+        room = TOLERANCES.active_slack * max(1.0, float(np.abs(value).max(initial=0.0)))
         at_bound = (value <= lower + room) | (value >= upper - room)
         rows += [np.eye(1, len(x), k)[0] for k in np.r_[where][at_bound]]
     for constraint in feasible.conic_constraints():
@@ -189,7 +199,7 @@ def active_part(model: RobustModel, constraint: Any, x: np.ndarray) -> np.ndarra
     expression: cp.Expression = constraint.expr if sided else constraint.args[0]
     here = value_at(x)
     origin = value_at(np.zeros_like(x)) if expression.is_affine() else here
-    room = ACTIVE_TOLERANCE * np.maximum(1.0, np.abs(origin))
+    room = TOLERANCES.active_slack * np.maximum(1.0, np.abs(origin))
     active = np.ones(here.shape, dtype=bool) if equality else np.abs(here) <= room
     if not active.any():
         return np.empty((0, len(x)))
@@ -226,8 +236,8 @@ def refuse_rough(model: RobustModel) -> None:
     if not model.cost.is_quadratic:
         raise ValueError(
             "rule='profile' is for quadratic costs, SquaredEuclidean and Mahalanobis, whose limit "
-            f"law has a closed form, got {model.cost.describe()}; for a norm it has none, and is 0 "
-            "where gradients are unbounded. Use rule='bootstrap'."
+            f"distribution has a closed form, got {model.cost.describe()}; for a norm it has none, "
+            "and is 0 where gradients are unbounded. Use rule='bootstrap'."
         )
     if not model.joint.everywhere:
         raise ValueError(
@@ -237,8 +247,8 @@ def refuse_rough(model: RobustModel) -> None:
         )
     if model.feasible.uncertain:
         raise ValueError(
-            "rule='profile' is for decisions that are feasible under every law, and here the "
-            f"constraint {model.feasible.uncertain[0].name} is uncertain; use rule='bootstrap'."
+            "rule='profile' is for decisions that are feasible under every distribution, and here "
+            f"the constraint {model.feasible.uncertain[0].name} is uncertain; use rule='bootstrap'."
         )
     expression = model.expression
     if expression is not None and not expression.is_smooth():

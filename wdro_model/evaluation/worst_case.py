@@ -24,19 +24,28 @@ from wdro_model.solve.true_risk import robust_value, with_best_thresholds, worst
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.parameter import UncertainParameter
 
-MAX_DRAWS = 100
-"""Draws for each sample."""
-MAX_NUMBERS = 2**24
-"""Numbers in all draws together, as long as there is a draw for each sample."""
 RANDOM_STREAM = 2**20
 """The number of a random stream that no solve uses."""
-SHORTFALL_TOLERANCE = 1e-6
-"""The share of the worst-case value by which a distribution that attains it may fall short, for
-rounding. A smaller one would call the tolerance of conic solvers a shortfall."""
-LONGER_MOVE = 1.001
-"""Factor of moves that are tried, to see whether the support ends."""
-LOSS_ROUNDING = 1e-14
-"""Relative rounding error of a loss far away."""
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Sizes and tolerances of worst-case distributions."""
+
+    draws: int = 100
+    """Draws for each sample, of a smoothed solution."""
+    numbers: int = 2**24
+    """Numbers in all draws together, as long as there is a draw for each sample."""
+    shortfall: float = 1e-6
+    """Share of the worst-case value by which a distribution that attains it may fall short. A
+    smaller one would call the tolerance of conic solvers a shortfall."""
+    longer_move: float = 1.001
+    """Factor of moves that are tried, to see whether the support ends."""
+    loss_rounding: float = 1e-14
+    """Relative rounding error of a loss far away."""
+
+
+TOLERANCES = Tolerances()
 
 
 @dataclass(frozen=True)
@@ -78,16 +87,15 @@ class WorstCase:
 
     def _facts(self) -> Facts:
         """The distribution in numbers."""
-        moved = len(np.unique(self.source))
+        samples = counted(len(np.unique(self.source)), "sample")
         heaviest = int(np.argmax(self.weights))
         entropy = None if self.penalty is None else f"{self.penalty:.6g}"
-        remarks = "; ".join(self._remarks())
         return present_facts(
             {
                 "of the problem": "exact" if self.penalty is None else "smoothed",
-                "scenarios": f"{len(self.weights)}, from {counted(moved, 'sample')}",
+                "scenarios": f"{len(self.weights)}, from {samples}",
                 "expected loss": f"{self.expected_loss:.8g}",
-                "worst case": remarks or None,
+                "worst case": "; ".join(self._remarks()) or None,
                 "transport cost": f"{self.transport_cost:.6g}",
                 "dual": f"{self.dual:.6g}" if self.dual else "0, the radius does not bind",
                 "entropic penalty": entropy,
@@ -108,19 +116,22 @@ class WorstCase:
     def __str__(self) -> str:
         kind = "worst case" if self.penalty is None else "worst case of the smoothed problem"
         less = "" if self.penalty is None else f", entropic penalty {self.penalty:.6g}"
-        return "; ".join(
-            [
-                f"{kind}: {len(self.weights)} scenarios, expected loss {self.expected_loss:.8g}, "
-                f"transport cost {self.transport_cost:.6g}, dual {self.dual:.6g}{less}",
-                *self._remarks(),
-            ]
+        text = (
+            f"{kind}: {len(self.weights)} scenarios, expected loss {self.expected_loss:.8g}, "
+            f"transport cost {self.transport_cost:.6g}, dual {self.dual:.6g}{less}"
         )
+        return "; ".join([text, *self._remarks()])
 
     def _remarks(self) -> list[str]:
         """The reasons why it does not attain the worst-case value."""
-        short = f"it falls short of the worst-case value by {self.shortfall:.3g}"
-        limit = "no distribution attains the worst case: a vanishing mass goes to infinity"
-        return [*([short] if self.shortfall else []), *([limit] if self.is_limit else [])]
+        remarks = []
+        if self.shortfall:
+            remarks.append(f"it falls short of the worst-case value by {self.shortfall:.3g}")
+        if self.is_limit:
+            remarks.append(
+                "no distribution attains the worst case: a vanishing mass goes to infinity"
+            )
+        return remarks
 
 
 def find_worst_case(
@@ -175,7 +186,7 @@ def worst_case(model: Model, x: np.ndarray) -> WorstCase:
         value = robust_value(model, x, entry)
         missing = value - risk_on(model, x, worst.rows, worst.weights)
         size = max(abs(value), float(model.shares.total(np.abs(model.loss.values(x, model.rows)))))
-        shortfall = missing if missing > SHORTFALL_TOLERANCE * size else 0.0
+        shortfall = missing if missing > TOLERANCES.shortfall * size else 0.0
         is_limit = goes_to_infinity(model, x, worst)
     costs = model.cost(model.rows[worst.source], worst.rows)
     return WorstCase(
@@ -203,9 +214,11 @@ def goes_to_infinity(model: RobustModel, x: Array, worst: Extremal) -> bool:
     spent = worst.weights * model.cost(origins, worst.rows)
     home, half, near = (model.loss.values(x, origins + t * moves) for t in (0.0, 0.5, 1.0))
     depths = (near - home) - 2.0 * (half - home)
-    deep = depths > SHORTFALL_TOLERANCE * np.abs(home).max() + LOSS_ROUNDING * np.abs(near)
-    deep &= spent > SHORTFALL_TOLERANCE * spent.sum()
-    return bool(np.any(deep & model.joint.contains(origins + LONGER_MOVE * moves)))
+    deep = depths > TOLERANCES.shortfall * np.abs(home).max() + TOLERANCES.loss_rounding * np.abs(
+        near
+    )
+    deep &= spent > TOLERANCES.shortfall * spent.sum()
+    return bool(np.any(deep & model.joint.contains(origins + TOLERANCES.longer_move * moves)))
 
 
 def smoothed_worst_case(model: RobustModel, solution: Solution, seed: int = 0) -> WorstCase:
@@ -229,7 +242,7 @@ def smoothed_worst_case(model: RobustModel, solution: Solution, seed: int = 0) -
             "is not known. Solve again with more time, or ask for worst_case('exact')."
         )
     x = model.feasible.layout.join(solution.everything)
-    draws = int(np.clip(MAX_NUMBERS // max(1, model.rows.size), 1, MAX_DRAWS))
+    draws = int(np.clip(TOLERANCES.numbers // max(1, model.rows.size), 1, TOLERANCES.draws))
     kind = Tilted if tilted_refusal(model) is None else Gaussian
     rule = kind(model, Scales(solution.epsilon, solution.sigma, draws))
     dual = float(solution.dual)
@@ -259,9 +272,9 @@ def smoothed_worst_case(model: RobustModel, solution: Solution, seed: int = 0) -
 
 
 def within_budget(model: RobustModel, rows: Array, source: Array, weights: Array) -> Array:
-    """The draws, each moved back towards its sample by one factor where they cost too much.
+    """The draws, moved back towards their samples by one factor where they cost too much.
 
-    Supports known by a predicate alone may not hold what lies between: there nothing is moved.
+    A support known by a predicate alone may not hold the points between: nothing is moved there.
     """
     origins = model.rows[source]
     shorter = model.cost.within_budget(origins, rows, model.radius, weights)
