@@ -1,5 +1,7 @@
 """Oracles that stop before they have a proof: what they lack is in the bound of the decision."""
 
+from dataclasses import replace
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -103,7 +105,8 @@ def test_a_time_limit_in_the_first_integer_program_leaves_a_decision_with_a_boun
 
 
 def test_a_quadratic_choice_without_time_for_its_form_is_some_choice(monkeypatch):
-    monkeypatch.setattr(relaxations, "LATE", 0.0)
+    limits = replace(relaxations.LIMITS, hessian_grace=0.0)
+    monkeypatch.setattr(relaxations, "LIMITS", limits)
     instance = wdro.datasets.quadratic_tree(12, 30, seed=0)
     x = cp.Variable(30, boolean=True)
     costs = wdro.UncertainParameter((30, 30), samples=instance.training.sample(5, seed=1))

@@ -43,7 +43,13 @@ from wdro_model.solvers.branch_and_bound import (
 from wdro_model.solvers.driver import tolerance
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.parametric import BottleneckRisk, ChoiceRisk, ParametricSearch
-from wdro_model.solvers.relaxations import SHARE, HullNodes, QuadraticNodes, as_quadratic, within
+from wdro_model.solvers.relaxations import (
+    SHARE,
+    HullNodes,
+    QuadraticNodes,
+    as_quadratic,
+    hold_coordinates,
+)
 from wdro_model.solvers.simplicial import VertexColumns
 from wdro_model.solvers.trace import Trace
 
@@ -218,7 +224,7 @@ class _ConvexValue:
         return float(self._objective.evaluate(x).value)
 
 
-class ProgramNodes:
+class ProgramNodes(NodeRelaxations):
     """Nodes of a model whose objective is a convex program."""
 
     def __init__(self, model: Model, columns: ColumnModel, gap: float) -> None:
@@ -238,7 +244,7 @@ class ProgramNodes:
         """Are some integers under CVXPY constraints?"""
 
     # ------------------------------------------------------------------ bounds
-    def relaxed(
+    def relax(
         self, lower: Array, upper: Array, memory: Any, cutoff: float, seconds: float | None
     ) -> Relaxed | None:
         """Bound a node by simplicial decomposition; None where it is empty."""
@@ -246,7 +252,7 @@ class ProgramNodes:
         limit = None if seconds is None else max(seconds, 1e-3)
         try:
             sets = [
-                within(each, lower[where], upper[where]) if choice else each
+                hold_coordinates(each, lower[where], upper[where]) if choice else each
                 for (each, where), choice in zip(self.blocks, self._is_choice)
             ]
             start = [
@@ -269,7 +275,7 @@ class ProgramNodes:
         for k, (columns, begun) in enumerate(zip(run.columns, start)):
             fresh = np.arange(len(begun), len(columns))
             if fresh.size:
-                self._add_to_pool(k, columns.some(fresh))
+                self._add_to_pool(k, columns.subset(fresh))
         return Relaxed(self.unit * run.lower_bound, run.x, run.slopes)
 
     def _first_columns(
@@ -283,7 +289,7 @@ class ProgramNodes:
                 above = pool.points >= lower[where] - 0.5
                 inside = np.all(above & (pool.points <= upper[where] + 0.5), axis=1)
             if inside.any():
-                return pool.some(np.flatnonzero(inside))
+                return pool.subset(np.flatnonzero(inside))
         vertex = held.vertex(np.maximum(slope, 0.0) if held.nonnegative_directions else slope)
         vertex = checked_choice(held, vertex) if choice else vertex
         columns = self.master.columns(k, vertex[None])
@@ -292,17 +298,17 @@ class ProgramNodes:
 
     def _add_to_pool(self, k: int, columns: VertexColumns) -> None:
         pool = self.pool[k]
-        self.pool[k] = columns if pool is None else pool.and_also(columns)
+        self.pool[k] = columns if pool is None else pool.join(columns)
 
     # ------------------------------------------------------------------ integer decisions
-    def candidates(self, found: Relaxed, count: int, improved: bool) -> Iterator[Array]:
+    def candidates(self, node: Relaxed, count: int, improved: bool) -> Iterator[Array]:
         """Roundings of the relaxation, and at times the integer point that is nearest to it."""
         if improved:
             return
-        yield from self._roundings(found.x)
+        yield from self._roundings(node.x)
         if self._has_loose_integers and count % PROJECTION_PERIOD == 1:
             try:
-                yield from self.model.feasible.oracle().discrete_near(found.x)
+                yield from self.model.feasible.oracle().discrete_near(node.x)
             except (ValueError, SolverError):  # no point near, or a set without bounds
                 return
 
@@ -323,13 +329,13 @@ class ProgramNodes:
                     rounded[where] = points[min(rank, len(points) - 1)]
             yield rounded.copy()
 
-    def known(self) -> Iterator[Array]:
+    def known_choices(self) -> Iterator[Array]:
         """Integer decisions that are at hand, after an interrupt."""
         known = bool(self.pool) and all(pool is not None for pool in self.pool)
         if known and not self._has_loose_integers:
             yield from self._roundings(np.zeros(self.discrete.size))
 
-    def completed(self, x: Array) -> tuple[float, Array]:
+    def complete(self, x: Array) -> tuple[float, Array]:
         """The best decision with the integers of x, and its value; infinite if there is none."""
         key = self._key(x)
         if key not in self._completions:
@@ -362,11 +368,11 @@ class ProgramNodes:
             raise KeyboardInterrupt
         return self.unit * run.value, np.where(self.discrete, x, run.x)
 
-    def failed(self, x: Array) -> bool:
+    def has_failed(self, x: Array) -> bool:
         """Did the solver give up on the integers of x?"""
         return self._key(x) in self._failures
 
-    def has(self, x: Array) -> bool:
+    def contains(self, x: Array) -> bool:
         """Are the parts of x in the oracle sets points of theirs?"""
         for (each, where), choice in zip(self.blocks, self._is_choice):
             if not choice:

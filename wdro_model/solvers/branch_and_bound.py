@@ -11,8 +11,8 @@ import heapq
 import itertools
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from cvxpy.error import SolverError
@@ -78,37 +78,37 @@ class Relaxed:
     """What the relaxations of its children begin with."""
 
 
-class NodeRelaxations(Protocol):
+class NodeRelaxations:
     """The relaxations of nodes, given by bounds on the flat decision."""
 
     discrete: Array
-    """Which coordinates are integers, (n,)."""
+    """The mask (n,) of coordinates that are integers."""
 
-    def relaxed(
+    def relax(
         self, lower: Array, upper: Array, memory: Any, cutoff: float, seconds: float | None
     ) -> Relaxed | None:
         """Bound the node; None where it is empty. A bound above the cutoff need not be sharp."""
-        ...
+        raise NotImplementedError
 
-    def candidates(self, found: Relaxed, count: int, improved: bool) -> Iterable[Array]:
+    def candidates(self, node: Relaxed, count: int, improved: bool) -> Iterable[Array]:
         """Integer decisions to try after a node; count: the nodes so far."""
-        ...
+        raise NotImplementedError
 
-    def completed(self, x: Array) -> tuple[float, Array]:
+    def complete(self, x: Array) -> tuple[float, Array]:
         """The value of the integers of x, and the best decision with them."""
-        ...
+        raise NotImplementedError
 
-    def known(self) -> Iterable[Array]:
+    def known_choices(self) -> Iterable[Array]:
         """Integer decisions that are at hand, after an interrupt."""
-        ...
+        return ()
 
-    def failed(self, x: Array) -> bool:
-        """Is the value of the integers of x not known, for a solver gave up on it?"""
-        ...
+    def has_failed(self, x: Array) -> bool:
+        """Whether a solver gave up on the integers of x, so that their value is not known."""
+        return False
 
-    def has(self, x: Array) -> bool:
-        """Is there a decision with the integers of x?"""
-        ...
+    def contains(self, x: Array) -> bool:
+        """Whether there is a decision with the integers of x."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -131,11 +131,11 @@ class IntegerOutcome:
 class _Node:
     lower: Array
     upper: Array
-    found: Relaxed
+    relaxed: Relaxed
 
 
 class TreeSearch:
-    """One run of branch and bound."""
+    """A run of branch and bound."""
 
     def __init__(
         self, nodes: NodeRelaxations, solver: BranchAndBound, began: float | None = None
@@ -174,23 +174,20 @@ class TreeSearch:
         starts: decisions whose integers are tried first.
         """
         stop, bound = Stop.GAP, -np.inf
-        with _Table(verbose, progress) as table, deadline(self._seconds()):
+        with _Table(verbose, progress) as table, deadline(self._seconds_left()):
             try:
-                for start in starts:
-                    if self.nodes.has(start):
-                        self._take(start)
-                self._look(lower, upper, None, -np.inf)
+                self._try_all(start for start in starts if self.nodes.contains(start))
+                self._bound_node(lower, upper, None, -np.inf)
                 while self.open and self.open[0][0] < self.cutoff:
                     bound = self.bound
                     self._show(table, bound)
-                    stop = self._limit() or Stop.GAP
+                    stop = self._reached_limit() or Stop.GAP
                     if stop is not Stop.GAP:
                         break
                     self._split(heapq.heappop(self.open)[2])
                 bound = self.bound
             except (KeyboardInterrupt, OutOfTime) as error:
-                for x in self.nodes.known():
-                    self._take(x)
+                self._try_all(self.nodes.known_choices())
                 if not self.best.size:
                     raise
                 stop = Stop.TIME if isinstance(error, OutOfTime) else Stop.INTERRUPT
@@ -208,66 +205,62 @@ class TreeSearch:
             self.best, self.value, min(bound, self.value), stop, self.count, self.trace
         )
 
-    def _limit(self) -> Stop | None:
+    def _reached_limit(self) -> Stop | None:
         if self.count >= self.solver.node_limit:
             return Stop.ITERATIONS
-        left = self._seconds()
+        left = self._seconds_left()
         return Stop.TIME if left is not None and left <= 0 else None
 
-    def _seconds(self) -> float | None:
-        """What is left of the time."""
+    def _seconds_left(self) -> float | None:
         limit = self.solver.time_limit
         return None if limit is None else limit - (time.perf_counter() - self.began)
 
-    def _look(self, lower: Array, upper: Array, memory: Any, known: float) -> float:
-        """Bound a node, try what it suggests, keep it if it may hold something better."""
-        found = self.nodes.relaxed(lower, upper, memory, self.cutoff, self._seconds())
+    def _bound_node(self, lower: Array, upper: Array, memory: Any, known: float) -> float:
+        """Bound a node, try what it suggests, keep it open if it may hold something better."""
+        relaxed = self.nodes.relax(lower, upper, memory, self.cutoff, self._seconds_left())
         self.count += 1
-        if found is None:
+        if relaxed is None:
             return np.inf
-        if found.bound < known:
-            found = Relaxed(known, found.x, found.memory)
+        relaxed = replace(relaxed, bound=max(relaxed.bound, known))
         if self.count == 1:  # what an interrupt would have returned so far
-            for x in self.nodes.known():
-                self._take(x)
+            self._try_all(self.nodes.known_choices())
         before = self.value
-        self._try(found, improved=False)
+        self._try_all(self.nodes.candidates(relaxed, self.count, improved=False))
         if self.value < before:
-            self._try(found, improved=True)
-        if found.bound >= self.cutoff:
-            self.closed = min(self.closed, found.bound)
-            return found.bound
-        item = _Node(lower, upper, found)
-        heapq.heappush(self.open, (found.bound, next(self._order), item))
-        return found.bound
+            self._try_all(self.nodes.candidates(relaxed, self.count, improved=True))
+        if relaxed.bound >= self.cutoff:
+            self.closed = min(self.closed, relaxed.bound)
+        else:
+            node = _Node(lower, upper, relaxed)
+            heapq.heappush(self.open, (relaxed.bound, next(self._order), node))
+        return relaxed.bound
 
-    def _try(self, found: Relaxed, improved: bool) -> None:
-        for x in self.nodes.candidates(found, self.count, improved):
-            self._take(x)
-
-    def _take(self, x: Array) -> None:
-        value, decision = self.nodes.completed(x)
-        if value < self.value:
-            self.value, self.best = value, decision
+    def _try_all(self, choices: Iterable[Array]) -> None:
+        """Keep the best of the incumbent and of these integer decisions."""
+        for x in choices:
+            value, decision = self.nodes.complete(x)
+            if value < self.value:
+                self.value, self.best = value, decision
 
     def _split(self, node: _Node) -> None:
-        at = self.gains.coordinate(node.found.x, node.lower, node.upper, self.nodes.discrete)
-        if at is None:  # one decision is left, if the set has it
-            fixed = np.where(self.nodes.discrete, node.lower, node.found.x)
-            if self.nodes.has(fixed):
-                self._take(fixed)
-                if self.nodes.failed(fixed):  # what it is worth is known from below only
-                    self.closed, self.failed = min(self.closed, node.found.bound), True
+        bound, memory = node.relaxed.bound, node.relaxed.memory
+        i = self.gains.coordinate(node.relaxed.x, node.lower, node.upper, self.nodes.discrete)
+        if i is None:  # one decision is left, if the set has it
+            fixed = np.where(self.nodes.discrete, node.lower, node.relaxed.x)
+            if self.nodes.contains(fixed):
+                self._try_all([fixed])
+                if self.nodes.has_failed(fixed):  # its value is known from below only
+                    self.closed, self.failed = min(self.closed, bound), True
             return
-        x = float(np.clip(node.found.x[at], node.lower[at], node.upper[at]))
-        below = min(np.floor(x + WHOLE), node.upper[at] - 1.0)
+        x = float(np.clip(node.relaxed.x[i], node.lower[i], node.upper[i]))
+        below = min(np.floor(x + WHOLE), node.upper[i] - 1.0)
         down, up = node.upper.copy(), node.lower.copy()
-        down[at], up[at] = below, below + 1.0
-        known, share = node.found.bound, min(max(x - below, WHOLE), 1.0 - WHOLE)
-        below_bound = self._look(node.lower, down, node.found.memory, known)
-        above_bound = self._look(up, node.upper, node.found.memory, known)
-        self.gains.note(at, 0, below_bound - known, share)
-        self.gains.note(at, 1, above_bound - known, 1.0 - share)
+        down[i], up[i] = below, below + 1.0
+        share = min(max(x - below, WHOLE), 1.0 - WHOLE)
+        below_bound = self._bound_node(node.lower, down, memory, bound)
+        above_bound = self._bound_node(up, node.upper, memory, bound)
+        self.gains.note(i, 0, below_bound - bound, share)
+        self.gains.note(i, 1, above_bound - bound, 1.0 - share)
 
     def _show(self, table: _Table, bound: float, last: bool = False) -> None:
         seconds = time.perf_counter() - self.began
@@ -278,7 +271,7 @@ class TreeSearch:
 
 
 class BranchingGains:
-    """What splitting at each coordinate has gained, and where to split next.
+    """Gains of the bound by splitting at each coordinate, and the coordinate to split next.
 
     The bound of a child rises by about its coordinate's mean gain for a unit of its move, so that
     the coordinate with the largest product of both children's gains is taken: pseudo-costs.
@@ -288,11 +281,11 @@ class BranchingGains:
     def __init__(self, size: int) -> None:
         self.total, self.count = np.zeros((2, size)), np.zeros((2, size))
 
-    def note(self, at: int, side: int, gain: float, move: float) -> None:
-        """A child below (0) or above (1) has gained so much for so long a move."""
+    def note(self, i: int, side: int, gain: float, move: float) -> None:
+        """Note the gain of a child below (0) or above (1) for a move of coordinate i."""
         if np.isfinite(gain):
-            self.total[side, at] += gain / move
-            self.count[side, at] += 1
+            self.total[side, i] += gain / move
+            self.count[side, i] += 1
 
     def coordinate(self, x: Array, lower: Array, upper: Array, discrete: Array) -> int | None:
         """The integer coordinate to split at; None if all are fixed."""
@@ -333,7 +326,7 @@ class _Table:
         self._bar.close()
 
     def show(self, record: Record, bound: float, waiting: int, last: bool) -> None:
-        """One line at nodes 1, 2, 5, 10, 20, 50, ... and at the last."""
+        """Print a line at nodes 1, 2, 5, 10, 20, 50, ... and at the last."""
         share = relative_gap(record.gap, record.value) if np.isfinite(record.value) else np.inf
         if not self.verbose:
             if not self._bar.disable:
@@ -351,6 +344,6 @@ class _Table:
             )
 
     def end(self, reason: str) -> None:
-        """Under the table: why the search ended."""
+        """Print why the search ended, under the table."""
         if self.verbose:
             print(f"stopped: {reason}")

@@ -13,7 +13,8 @@ is found by Newton's method on a logarithmic barrier.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from wdro_model.sets.choices import Within
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.sets.product import ProductSet
-from wdro_model.solvers.branch_and_bound import Relaxed
+from wdro_model.solvers.branch_and_bound import NodeRelaxations, Relaxed
 from wdro_model.solvers.directions import ActiveSet
 from wdro_model.solvers.driver import State, Stop
 from wdro_model.solvers.frank_wolfe import FrankWolfe
@@ -31,16 +32,40 @@ from wdro_model.solvers.objective import Array, Point
 
 SHARE = 0.1
 """A node is split once its own gap is this share of what the incumbent leaves open."""
-ITERATIONS = 300
-"""Of Frank-Wolfe, for one node."""
-STARTS, SEARCHED = 3, 50
-"""Vertices of the first node from which exchanges begin; and one at every so many nodes, and at
-every doubling of their number."""
-TRIED = 5
-"""Vertices of a node that are tried, the heaviest first."""
 
 
-class HullNodes:
+@dataclass(frozen=True)
+class Tolerances:
+    """Effort for one node, and for the lift of a quadratic function."""
+
+    iterations: int = 300
+    """Iterations of Frank-Wolfe for a node."""
+    exchange_starts: int = 3
+    """Vertices of the first node from which exchanges begin."""
+    exchange_period: int = 50
+    """Nodes between two exchanges from the best vertex; also at each doubling of their number."""
+    tried_vertices: int = 5
+    """Vertices of a node that are tried, the heaviest first."""
+    eigenvalue_rounding: float = 1e-10
+    """Relative rounding of an eigenvalue."""
+    lift_rounds: int = 8
+    """Cuts for a better convex objective."""
+    worthwhile_gain: float = 0.05
+    """A round that closes less than this share of the gap is the last."""
+    hessian_grace: float = 0.5
+    """Seconds by which the Hessian may be late: without it there is no bound."""
+    barrier_steps: int = 30
+    """Newton steps for one barrier."""
+    barrier_shrink: float = 0.1
+    """Factor from one barrier to the next."""
+    barrier_end: float = 1e-4
+    """Share of the gap at which the last barrier is reached."""
+
+
+LIMITS = Tolerances()
+
+
+class HullNodes(NodeRelaxations):
     """Nodes over the vertices of 0/1 sets, with a smooth objective that is convex."""
 
     def __init__(self, feasible: FeasibleSet, objective: Any, judge: Any, gap: float) -> None:
@@ -56,12 +81,12 @@ class HullNodes:
         self._first: list[Array] = []
         """The vertex that the first node began with."""
 
-    def relaxed(
+    def relax(
         self, lower: Array, upper: Array, memory: Any, cutoff: float, seconds: float | None
     ) -> Relaxed | None:
         try:
-            held = within(self.feasible, lower, upper)
-            active = self._start(held, lower, upper, memory)
+            subset = hold_coordinates(self.feasible, lower, upper)
+            active = self._start(subset, lower, upper, memory)
         except InfeasibleError:
             return None
         self._vertices = self._vertices or [active.vertex(0).copy()]
@@ -69,60 +94,61 @@ class HullNodes:
         enough = Enough(cutoff)
         solver = FrankWolfe(
             gap=SHARE * self.gap,
-            max_iterations=ITERATIONS,
+            max_iterations=LIMITS.iterations,
             direction="blended_conjugate",
             time_limit=None if seconds is None else max(seconds, 1e-3),
             callbacks=(enough,),
         )
         run = solver.run(
-            self.objective, held, None, rng=self._rng, active_set=active, progress=False
+            self.objective, subset, None, rng=self._rng, active_set=active, progress=False
         )
         if run.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt  # the search keeps what it has
         left = run.active_set or ActiveSet.at(run.x)
-        heavy = np.argsort(-left.weights, kind="stable")[:TRIED]
+        heavy = np.argsort(-left.weights, kind="stable")[: LIMITS.tried_vertices]
         self._vertices = [left.vertex(int(k)) for k in heavy]
         return Relaxed(max(run.lower_bound, enough.bound), run.x, left)
 
     def _start(
-        self, held: FeasibleSet, lower: Array, upper: Array, memory: ActiveSet | None
+        self, subset: FeasibleSet, lower: Array, upper: Array, memory: ActiveSet | None
     ) -> ActiveSet:
         """The vertices of the parent that the node has, or one of its own."""
         if memory is None:
-            x = held.minimize(np.ones(held.dimension))
-            return ActiveSet.at(held.minimize(self.objective.evaluate(x).gradient))
-        inside = inside_of(memory, lower, upper)
+            x = subset.minimize(np.ones(subset.dimension))
+            return ActiveSet.at(subset.minimize(self.objective.evaluate(x).gradient))
+        # The 0/1 vertices that have the ones that are mandatory and none that is forbidden.
+        mandatory, forbidden = (lower > 0.5).astype(float), (upper < 0.5).astype(float)
+        has, hits = memory.matrix @ mandatory, memory.matrix @ forbidden
+        inside = np.flatnonzero((has >= mandatory.sum() - 0.5) & (hits <= 0.5))
         mass = float(memory.weights[inside].sum())
         if mass <= 0:
-            return ActiveSet.at(held.minimize(self.objective.evaluate(memory.x).gradient))
+            return ActiveSet.at(subset.minimize(self.objective.evaluate(memory.x).gradient))
         return memory.select(inside, memory.weights[inside] / mass)
 
-    def candidates(self, found: Relaxed, count: int, improved: bool) -> Iterable[Array]:
+    def candidates(self, node: Relaxed, count: int, improved: bool) -> Iterable[Array]:
         """Vertices of the node; at the first, and after a better one, also what is next to them."""
         judged = _Judged(self.value, self.judge)
         if count == 1 and not improved:
-            near = self.feasible.round(found.x, judged, self._vertices)
-            return [near, *(self.feasible.round(v, judged, [v]) for v in self._vertices[:STARTS])]
-        if improved or count % SEARCHED == 0 or count & (count - 1) == 0:
+            near = self.feasible.round(node.x, judged, self._vertices)
+            first = self._vertices[: LIMITS.exchange_starts]
+            return [near, *(self.feasible.round(v, judged, [v]) for v in first)]
+        if improved or count % LIMITS.exchange_period == 0 or count & (count - 1) == 0:
             best = min(self._vertices, key=self.value)
             return [self.feasible.round(best, judged, [best])]
         return [np.rint(v) for v in self._vertices]
 
-    def known(self) -> list[Array]:
+    def known_choices(self) -> list[Array]:
         return [np.rint(v) for v in (*self._first, *self._vertices)]
 
-    def completed(self, x: Array) -> tuple[float, Array]:
+    def complete(self, x: Array) -> tuple[float, Array]:
         return self.value(x), np.rint(x)
 
-    def failed(self, x: Array) -> bool:
-        return False
-
-    def has(self, x: Array) -> bool:
-        """Is the nearest vertex the point itself?"""
-        if self.feasible.is_vertex(x):
-            near: Iterator[Array] = iter(self.feasible.discrete_near(x))
-            return any(bool(np.array_equal(np.rint(v), np.rint(x))) for v in near)
-        return False
+    def contains(self, x: Array) -> bool:
+        """Whether the nearest vertex is the point itself."""
+        if not self.feasible.is_vertex(x):
+            return False
+        near = self.feasible.discrete_near(x)
+        return any(np.array_equal(np.rint(v), np.rint(x)) for v in near)
 
     def value(self, x: Array) -> float:
         """The judge's value of a vertex, computed once."""
@@ -159,18 +185,11 @@ class Enough:
         return np.isfinite(self.cutoff) and state.gap <= SHARE * (self.cutoff - self.bound)
 
 
-def inside_of(known: ActiveSet, lower: Array, upper: Array) -> Array:
-    """Which 0/1 vertices have the ones that are mandatory and none that is forbidden."""
-    mandatory, forbidden = (lower > 0.5).astype(float), (upper < 0.5).astype(float)
-    has, hits = known.matrix @ mandatory, known.matrix @ forbidden
-    return np.flatnonzero((has >= mandatory.sum() - 0.5) & (hits <= 0.5))
-
-
-def within(feasible: FeasibleSet, lower: Array, upper: Array) -> FeasibleSet:
+def hold_coordinates(feasible: FeasibleSet, lower: Array, upper: Array) -> FeasibleSet:
     """The set with some coordinates held, block by block for a product."""
     if isinstance(feasible, ProductSet):
         return ProductSet(
-            [(within(block, lower[where], upper[where]), where) for block, where in feasible.blocks]
+            [(hold_coordinates(part, lower[at], upper[at]), at) for part, at in feasible.blocks]
         )
     return Within(feasible, lower, upper)
 
@@ -179,20 +198,8 @@ def within(feasible: FeasibleSet, lower: Array, upper: Array) -> FeasibleSet:
 # Nodes of a branch and bound with a quadratic objective over 0/1 points
 
 
-BEYOND = 1e-10
-"""Relative rounding of an eigenvalue."""
-ROUNDS = 8
-"""Cuts for a better convex objective."""
-WORTH = 0.05
-"""A round that closes less than this share of the gap is the last."""
-LATE = 0.5
-"""Seconds by which the Hessian may be late: without it there is no bound."""
-NEWTON, SHRINK, CLOSE = 30, 0.1, 1e-4
-"""Steps for one barrier, the next barrier, and the last one, of the gap that is left."""
-
-
 class BinaryQuadratic:
-    """1/2 x'Hx + <g, x> + constant."""
+    """The function 1/2 x'Hx + <g, x> + constant."""
 
     convex = True
 
@@ -212,14 +219,14 @@ class BinaryQuadratic:
         return self.evaluate(x).value
 
     def lifted(self, lift: Array) -> BinaryQuadratic:
-        """With sum_i d_i (x_i - x_i^2) added: the same at 0/1 points."""
+        """The function with sum_i d_i (x_i - x_i^2) added, the same at 0/1 points."""
         return BinaryQuadratic(self.hessian - 2.0 * np.diag(lift), self.slope + lift, self.constant)
 
     def least_lift(self) -> Array:
         """Half the least eigenvalue, for all coordinates: what is left is just convex."""
         eigenvalues = np.linalg.eigvalsh(self.hessian)
         size = float(np.abs(eigenvalues).max(initial=0.0))
-        return np.full(len(self.slope), 0.5 * (eigenvalues[0] - BEYOND * size))
+        return np.full(len(self.slope), 0.5 * (eigenvalues[0] - LIMITS.eigenvalue_rounding * size))
 
     def describe(self) -> str:
         return "a quadratic function with x_i^2 = x_i"
@@ -233,7 +240,7 @@ def as_quadratic(objective: Any, size: int) -> BinaryQuadratic | None:
     rng = np.random.default_rng(0)
 
     def slope(x: Array) -> Array:
-        check_deadline(LATE)
+        check_deadline(LIMITS.hessian_grace)
         return np.asarray(objective.evaluate(x).gradient, dtype=float)
 
     for _ in range(2):
@@ -266,45 +273,40 @@ class QuadraticNodes(HullNodes):
         strong = quadratic.lifted(self._lift)
         super().__init__(feasible, strong, strong, gap)
 
-    def relaxed(
+    def relax(
         self, lower: Array, upper: Array, memory: Any, cutoff: float, seconds: float | None
     ) -> Relaxed | None:
         began = time.perf_counter()
-        found = super().relaxed(lower, upper, memory, cutoff, seconds)
-        if memory is not None or found is None:
-            return found
-        best = self._best_value(found)
-        cuts = [found.x]
-        for _ in range(ROUNDS):
-            left = best - found.bound
+        node = super().relax(lower, upper, memory, cutoff, seconds)
+        if memory is not None or node is None:
+            return node
+        self._early = [self.feasible.round(node.x, self.judge, self._vertices)]
+        best, cuts = self.value(self._early[0]), [node.x]
+        for _ in range(LIMITS.lift_rounds):
+            left = best - node.bound
             used = time.perf_counter() - began
             if left <= self.gap * abs(best) or (seconds is not None and 2 * used > seconds):
                 break
             lift = best_lift(self.quadratic, self._lift, cuts, left)
-            kept, self.objective = self.objective, self.quadratic.lifted(lift)
-            again = super().relaxed(lower, upper, found.memory, cutoff, seconds)
+            before, self.objective = self.objective, self.quadratic.lifted(lift)
+            again = super().relax(lower, upper, node.memory, cutoff, seconds)
             assert again is not None
             cuts.append(again.x)
-            gained = again.bound - found.bound
+            gained = again.bound - node.bound
             if gained > 0:
-                found, self._lift = again, lift
+                node, self._lift = again, lift
             else:
-                self.objective = kept
-            if gained < WORTH * left and len(cuts) > 2:
+                self.objective = before
+            if gained < LIMITS.worthwhile_gain * left and len(cuts) > 2:
                 break
-        return found
+        return node
 
-    def candidates(self, found: Relaxed, count: int, improved: bool) -> Iterable[Array]:
+    def candidates(self, node: Relaxed, count: int, improved: bool) -> Iterable[Array]:
         known, self._early = self._early, []
-        return [*known, *super().candidates(found, count, improved)]
+        return [*known, *super().candidates(node, count, improved)]
 
-    def known(self) -> list[Array]:
-        return [*self._early, *super().known()]
-
-    def _best_value(self, found: Relaxed) -> float:
-        """The value of a 0/1 point near the relaxation, which is kept as a candidate."""
-        self._early = [self.feasible.round(found.x, self.judge, self._vertices)]
-        return self.value(self._early[0])
+    def known_choices(self) -> list[Array]:
+        return [*self._early, *super().known_choices()]
 
 
 def best_lift(quadratic: BinaryQuadratic, start: Array, cuts: list[Array], gap: float) -> Array:
@@ -323,7 +325,7 @@ def best_lift(quadratic: BinaryQuadratic, start: Array, cuts: list[Array], gap: 
     t = float((values + weights @ d).min()) - gap
     mu = gap
     while True:
-        for _ in range(NEWTON):
+        for _ in range(LIMITS.barrier_steps):
             inverse = np.linalg.inv(half - np.diag(d))
             slack = values + weights @ d - t
             slope = np.append(
@@ -341,9 +343,9 @@ def best_lift(quadratic: BinaryQuadratic, start: Array, cuts: list[Array], gap: 
             d, t = d + length * step[:-1], t + length * float(step[-1])
             if decrement <= 1e-2:
                 break
-        if mu * (len(d) + len(slack)) <= CLOSE * gap or mu <= CLOSE * gap:
+        if mu * (len(d) + len(slack)) <= LIMITS.barrier_end * gap or mu <= LIMITS.barrier_end * gap:
             return d
-        mu *= SHRINK
+        mu *= LIMITS.barrier_shrink
 
 
 def _longest(half: Array, d: Array, move: Array, slack: Array, change: Array) -> float:

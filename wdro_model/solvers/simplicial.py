@@ -37,8 +37,8 @@ from wdro_model.solvers.features import Feature, check_settings
 from wdro_model.solvers.objective import Array, certificate
 from wdro_model.solvers.trace import Display, Record, Trace
 
-GOOD = ("Solved", "AlmostSolved")
-LEAST = 0.05
+SOLVED = ("Solved", "AlmostSolved")
+LEAST_SECONDS = 0.05
 """Seconds that a program has, however late it is."""
 
 
@@ -55,12 +55,12 @@ class VertexColumns:
     def __len__(self) -> int:
         return len(self.points)
 
-    def some(self, which: Array) -> VertexColumns:
-        """Those of some indices."""
+    def subset(self, which: Array) -> VertexColumns:
+        """The columns with these indices."""
         return VertexColumns(self.points[which], self.products[:, which], self.costs[which])
 
-    def and_also(self, other: VertexColumns) -> VertexColumns:
-        """These and others."""
+    def join(self, other: VertexColumns) -> VertexColumns:
+        """These columns followed by `other`."""
         return VertexColumns(
             np.vstack([self.points, other.points]),
             sp.hstack([self.products, other.products], format="csc"),
@@ -70,13 +70,13 @@ class VertexColumns:
 
 @dataclass(frozen=True)
 class MasterAnswer:
-    """The best point of a master program, and what its multipliers say of better ones."""
+    """The best point of a master program, with slopes and a lower bound from its multipliers."""
 
     x: Array
     """The flat decision, (n,)."""
     value: float
     weights: tuple[Array, ...]
-    """Those of the columns, for each set."""
+    """The weights of the columns, for each set."""
     slopes: tuple[Array, ...]
     """A subgradient in the coordinates of each set."""
     dual_value: float
@@ -132,7 +132,7 @@ class ColumnMaster:
         self._rows, self._right = rows, np.asarray(data["b"], dtype=float).ravel()
 
     def _split(self, blocks: Sequence[Array], size: int) -> None:
-        """Which coordinates of x, and which of y, belong to each set; and those that are left."""
+        """Note which coordinates of x and of y belong to each set, and those that are left."""
         self.blocks = [np.asarray(where, dtype=np.int64) for where in blocks]
         self._own, taken = [], np.zeros(self._cost.size, dtype=bool)
         for where in self.blocks:
@@ -169,9 +169,12 @@ class ColumnMaster:
         self._check(str(answer.status))
         rows = self._right.size
         y, z = np.array(answer.x), np.array(answer.z)
-        multipliers = z[:rows], z[rows : rows + right.size]
-        dual = self._dual_value(y[: self._rest.size], *multipliers, beyond, right)
-        return self._answer(y, multipliers[0], columns, dual)
+        extra = z[rows : rows + right.size]
+        # -b'z is a lower bound, less what the multipliers miss of dual feasibility.
+        residual = self._cost[self._rest] + self._rest_rows.T @ z[:rows] + beyond.T @ extra
+        dual = self._constant - float(self._right @ z[:rows]) - float(right @ extra)
+        dual -= abs(float(residual @ y[: self._rest.size]))
+        return self._answer(y, z[:rows], columns, dual)
 
     def _with_columns(
         self, columns: Sequence[VertexColumns], beyond: sp.csc_array, right: Array
@@ -193,14 +196,6 @@ class ColumnMaster:
         if blocks:
             cones.append(clarabel.ZeroConeT(blocks))
         return sp.csc_matrix((cost.size, cost.size)), cost, matrix, sides, cones
-
-    def _dual_value(
-        self, y: Array, z: Array, extra: Array, beyond: sp.csc_array, right: Array
-    ) -> float:
-        """-b'z, less what the multipliers miss of dual feasibility."""
-        residual = self._cost[self._rest] + self._rest_rows.T @ z + beyond.T @ extra
-        value = self._constant - float(self._right @ z) - float(right @ extra)
-        return value - abs(float(residual @ y))
 
     def _answer(
         self, y: Array, z: Array, columns: Sequence[VertexColumns], dual: float
@@ -232,7 +227,7 @@ class ColumnMaster:
         return sp.csc_array(sp.vstack(rows)), np.concatenate(right)
 
     def _check(self, status: str) -> None:
-        if status in GOOD:
+        if status in SOLVED:
             return
         if status == "MaxTime":
             raise OutOfTime
@@ -250,7 +245,7 @@ class ColumnMaster:
 
 
 def _settings() -> Any:
-    """Of Clarabel: one thread, every row kept, and no longer than the solve may take."""
+    """Settings of Clarabel: one thread, every row kept, and no longer than the solve may take."""
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.max_threads = 1
@@ -258,7 +253,7 @@ def _settings() -> Any:
     settings.chordal_decomposition_enable = False
     left = seconds_left()
     if left is not None:
-        settings.time_limit = max(left, LEAST)
+        settings.time_limit = max(left, LEAST_SECONDS)
     return settings
 
 
@@ -269,22 +264,22 @@ def _twins(
     owners = [expression, *(c for c in constraints if not isinstance(c, bool))]
     every = {id(v): v for v in [*variables, *(v for o in owners for v in o.variables())]}
     plain = {id(v) for v in by_columns}
-    found: dict[int, Any] = {}
+    twins: dict[int, Any] = {}
     for key, v in every.items():
         if key in plain:
-            found[key] = cp.Variable(v.shape, name=v.name())
+            twins[key] = cp.Variable(v.shape, name=v.name())
         elif v.parameters():
-            found[key] = with_fixed_bounds(v)
+            twins[key] = with_fixed_bounds(v)
         elif v.attributes.get("boolean") or v.attributes.get("integer"):
-            found[key] = twin_of(v, relaxed=True)
-    return found
+            twins[key] = twin_of(v, relaxed=True)
+    return twins
 
 
 # ------------------------------
 # Simplicial decomposition: a convex program over sets that are known by their oracles alone
 
 
-SAME = 1e-9
+SAME_VERTEX = 1e-9
 """Vertices whose coordinates differ by less are one."""
 ROUNDING = 1e-6
 """Slopes below zero by this share of the largest are what a solver leaves of zero."""
@@ -372,17 +367,27 @@ class Simplicial:
                 for t in range(self.max_iterations + 1):
                     left = seconds_left()
                     here = master.solve(known, lower, upper)
-                    found = [self._ask(*ask) for ask in self._asked(master, sets, here)]
+                    asked = zip(sets, master.blocks, here.slopes)
+                    answers = [ask_vertex(one, here.x[where], slope) for one, where, slope in asked]
                     calls += len(sets)
-                    bound = max(bound, _lower_bound(here, found))
-                    fresh = [_is_new(v, c.points) for (v, _), c in zip(found, known)]
-                    open_gap = enough - bound
-                    settled = np.isfinite(enough) and here.value - bound <= share * open_gap
-                    done = open_gap <= 0 or settled
-                    stop = Stop.GAP if done else self._verdict(here.value, bound, left, t, fresh)
+                    bound = max(bound, here.dual_value + sum(least for _, least in answers))
+                    fresh = [
+                        bool(np.abs(columns.points - vertex).max(axis=1).min() > SAME_VERTEX)
+                        for (vertex, _), columns in zip(answers, known)
+                    ]
+                    gap, open_gap = here.value - bound, enough - bound
+                    settled = np.isfinite(enough) and gap <= share * open_gap
+                    stop = None
+                    if open_gap <= 0 or settled or gap <= tolerance(self.gap, here.value):
+                        stop = Stop.GAP
+                    elif not any(fresh):
+                        stop = Stop.STALLED
+                    elif left is not None and left <= 0:
+                        stop = Stop.TIME
+                    elif t == self.max_iterations:
+                        stop = Stop.ITERATIONS
                     seconds = time.perf_counter() - began
-                    gap = max(0.0, here.value - bound)
-                    record = Record(t, seconds, here.value, gap, np.nan, np.nan, calls)
+                    record = Record(t, seconds, here.value, max(0.0, gap), np.nan, np.nan, calls)
                     trace.records.append(record)
                     display.show(record, last=stop is not None)
                     outcome = SimplicialOutcome(
@@ -398,71 +403,38 @@ class Simplicial:
                     )
                     if stop is not None:
                         break
-                    for k, ((vertex, _), new) in enumerate(zip(found, fresh)):
+                    for k, ((vertex, _), new) in enumerate(zip(answers, fresh)):
                         if new:
-                            known[k] = known[k].and_also(master.columns(k, vertex[None]))
-            except KeyboardInterrupt:
+                            known[k] = known[k].join(master.columns(k, vertex[None]))
+            except (KeyboardInterrupt, OutOfTime) as error:
                 if outcome is None:
                     raise
-            except OutOfTime:
-                if outcome is None:
-                    raise
-                outcome = replace(outcome, stop=Stop.TIME)
+                if isinstance(error, OutOfTime):
+                    outcome = replace(outcome, stop=Stop.TIME)
             assert outcome is not None
             display.end(outcome.stop.value)
         return outcome
 
-    def _verdict(
-        self,
-        value: float,
-        bound: float,
-        left: float | None,
-        t: int,
-        fresh: list[bool],
-    ) -> Stop | None:
-        if value - bound <= tolerance(self.gap, value):
-            return Stop.GAP
-        if not any(fresh):
-            return Stop.STALLED
-        if left is not None and left <= 0:
-            return Stop.TIME
-        return Stop.ITERATIONS if t == self.max_iterations else None
 
-    def _asked(
-        self, master: ColumnMaster, sets: Sequence[FeasibleSet], here: MasterAnswer
-    ) -> list[Any]:
-        return [
-            (feasible, here.x[where], slope)
-            for feasible, where, slope in zip(sets, master.blocks, here.slopes)
-        ]
-
-    def _ask(self, feasible: FeasibleSet, x: Array, slope: Array) -> tuple[Array, float]:
-        """The vertex for a slope, and a lower bound on <slope, .>."""
-        asked = slope
-        if feasible.nonnegative_directions:
-            rounding = slope > -ROUNDING * np.abs(slope).max(initial=0.0)
-            asked = np.where(rounding, np.maximum(slope, 0.0), slope)
-        found = certificate(feasible, x, asked)
-        # Rounded slopes are larger: vertices within [0, 1] cost at most this much more.
-        rounded = float((asked - slope).sum())
-        return found.vertex, float(asked @ found.vertex) - found.slack - rounded
-
-
-def _lower_bound(here: MasterAnswer, found: list[tuple[Array, float]]) -> float:
-    return here.dual_value + sum(bound for _, bound in found)
-
-
-def _is_new(vertex: Array, points: Array) -> bool:
-    return bool(np.abs(points - vertex).max(axis=1).min() > SAME)
+def ask_vertex(feasible: FeasibleSet, x: Array, slope: Array) -> tuple[Array, float]:
+    """The oracle's vertex for a slope at x, and a lower bound on <slope, .> over the set."""
+    asked = slope
+    if feasible.nonnegative_directions:
+        rounding = slope > -ROUNDING * np.abs(slope).max(initial=0.0)
+        asked = np.where(rounding, np.maximum(slope, 0.0), slope)
+    certified = certificate(feasible, x, asked)
+    # Rounded slopes are larger: vertices within [0, 1] cost at most this much more.
+    rounded = float((asked - slope).sum())
+    return certified.vertex, float(asked @ certified.vertex) - certified.slack - rounded
 
 
 def first_columns(
     master: ColumnMaster, sets: Sequence[FeasibleSet], directions: Sequence[Array]
 ) -> list[VertexColumns]:
-    """One vertex of each set."""
-    found = []
+    """Columns of one vertex of each set."""
+    columns = []
     for k, (feasible, direction) in enumerate(zip(sets, directions)):
         if feasible.nonnegative_directions:
             direction = np.abs(direction)
-        found.append(master.columns(k, feasible.vertex(direction)[None]))
-    return found
+        columns.append(master.columns(k, feasible.vertex(direction)[None]))
+    return columns

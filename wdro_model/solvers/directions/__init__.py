@@ -1,7 +1,11 @@
 """Direction rules: where to go from an iterate, given the gradient and the oracle's vertex."""
 
-from wdro_model.solvers.directions.active_set import ActiveSet
-from wdro_model.solvers.directions.blended import BlendedConjugate, BlendedNewton, BlendedPairwise
+from wdro_model.solvers.directions.blended import (
+    ActiveSet,
+    BlendedConjugate,
+    BlendedNewton,
+    BlendedPairwise,
+)
 from wdro_model.solvers.directions.newton import OracleNewton, ProjectedNewton
 from wdro_model.solvers.directions.rules import (
     Conjugate,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from wdro_model.solvers.objective import Array
 
 if TYPE_CHECKING:
-    from wdro_model.solvers.directions.active_set import ActiveSet
+    from wdro_model.solvers.directions.blended import ActiveSet
 
 GradientAt = Callable[[Array], Array]
 """x -> a gradient there; costs no oracle call."""
