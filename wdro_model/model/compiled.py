@@ -428,10 +428,6 @@ class RobustModel(Model):
     def with_samples(self, other: Callable[[JointSamples], JointSamples]) -> RobustModel:
         return super().with_samples(other).with_joint(other(self.joint))
 
-    def on_one_sample(self) -> RobustModel:
-        """The model on its first sample: enough to see whether a program can be written."""
-        return self.on_samples(np.zeros(1, dtype=int))
-
     def on_samples(self, rows: np.ndarray) -> RobustModel:
         """The model on some of its samples, given as indices; the cost keeps its weights."""
         joint = self.joint.take(rows)

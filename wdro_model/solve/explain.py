@@ -1,6 +1,8 @@
-"""The text of `Problem.explain()`: what will be solved, how, and why."""
+"""The text of `Problem.explain()`: the model, the plan, and the reasons for it."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from wdro_model.display.tables import brief, facts_table
 from wdro_model.errors import UnknownToCost
@@ -9,12 +11,16 @@ from wdro_model.objectives import exact
 from wdro_model.objectives.scales import KAPPA, default_sigma
 from wdro_model.solve.certify import Solution
 from wdro_model.solve.integer import choice_risk, same_choice_note
-from wdro_model.solve.options import FirstOrder, Options, choose_integration, dual_rule
+from wdro_model.solve.options import Options, choose_integration, dual_rule
 from wdro_model.solve.plan import Plan
-from wdro_model.solvers import BranchAndBound, Conic
+from wdro_model.solvers.features import Feature
 
-NAME = 13
+WIDTH = 13
 """Characters of the column of the names."""
+DUAL_RULES = {
+    "vertex": "Frank-Wolfe steps on [0, lambda_max], lambda_max by the paper's calibration",
+    "exact": "minimised exactly at each decision (mini-batches: tracked, minimised at the end)",
+}
 
 
 class Explanation(str):
@@ -23,17 +29,15 @@ class Explanation(str):
     @property
     def rows(self) -> list[tuple[str, str]]:
         """Pairs of a name and a text; an empty name goes on with the one before."""
-        return [(line[:NAME].strip(), line[NAME:].strip()) for line in self.splitlines()]
+        return [(line[:WIDTH].strip(), line[WIDTH:].strip()) for line in self.splitlines()]
 
     def _repr_html_(self) -> str:
         return facts_table(self.rows, "Explanation")
 
     def __repr__(self) -> str:
-        found = dict(self.rows)
-        return brief(
-            self,
-            f"{found['method']}: {found['minimises']}; print it to read {len(self.rows)} lines",
-        )
+        rows = dict(self.rows)
+        lines = f"print it to read {len(self.rows)} lines"
+        return brief(self, f"{rows['method']}: {rows['minimises']}; {lines}")
 
 
 def explain(model: Model, chosen: Plan, options: Options, solution: Solution | None) -> Explanation:
@@ -42,10 +46,11 @@ def explain(model: Model, chosen: Plan, options: Options, solution: Solution | N
     if chosen.method == "smoothed" and isinstance(model, RobustModel) and model.radius > 0:
         rows += smoothing_rows(model, chosen, options, solution)
     # A name of the user's may have line breaks, and a line is a row.
-    return Explanation("\n".join(f"{name:<{NAME}}{' '.join(text.split())}" for name, text in rows))
+    return Explanation("\n".join(f"{name:<{WIDTH}}{' '.join(text.split())}" for name, text in rows))
 
 
 def model_rows(model: Model) -> list[tuple[str, str]]:
+    """The decision, the feasible set, the data, the loss and the ball."""
     layout = model.feasible.layout
     decision = ", ".join(f"{v.name()} {shape_text(v.shape)}" for v in layout.user_variables)
     rows = [("decision", f"{decision}; {sum(v.size for v in layout.user_variables)} numbers")]
@@ -67,7 +72,10 @@ def model_rows(model: Model) -> list[tuple[str, str]]:
     for p in (p for p in model.parameters if p not in own):
         text = f"{p.name()} {shape_text(p.shape)}, support {p.support!r}, N = {p.count}"
         rows.append(("data", f"{text}, in constraints alone"))
-    rows.append(("loss", loss_text(model)))
+    text = model.structure.describe()
+    if model.assume_convex and not model.structure.convex_in_decision:
+        text += "; convex in the decision by the user's word"
+    rows.append(("loss", text))
     if model.tails is not None:
         text = "minimised over a threshold of its own, and judged as a CVaR"
         rows.append(("", f"{model.tails.describe()}: {text}"))
@@ -80,7 +88,7 @@ def model_rows(model: Model) -> list[tuple[str, str]]:
 
 
 def constraint_rows(model: Model) -> list[tuple[str, str]]:
-    """Each uncertain constraint and how it is imposed, for people."""
+    """The uncertain constraints, and how each is imposed."""
     rows: list[tuple[str, str]] = []
     for constraint in model.feasible.uncertain:
         first = constraint.rows[0]
@@ -95,74 +103,52 @@ def constraint_rows(model: Model) -> list[tuple[str, str]]:
     return rows
 
 
-def loss_text(model: Model) -> str:
-    """What the loss is in the decision and in the data."""
-    text = model.structure.describe()
-    if model.assume_convex and not model.structure.convex_in_decision:
-        text += "; convex in the decision by the user's word"
-    return text
-
-
 def plan_rows(model: Model, chosen: Plan) -> list[tuple[str, str]]:
-    rows = [("method", chosen.method), ("minimises", chosen.formula)]
-    if isinstance(chosen.solver, Conic | BranchAndBound):
-        rows.append(("solver", chosen.solver.describe()))
-    else:
-        rows.append(("solver", chosen.solver.describe(model.feasible.oracle())))
+    """The objective and the solver, and the reasons for them."""
+    solver: Any = chosen.solver
+    uses_oracle = Feature.GRADIENTS in solver.features
+    described = solver.describe(model.feasible.oracle()) if uses_oracle else solver.describe()
+    rows = [("method", chosen.method), ("minimises", chosen.formula), ("solver", described)]
     if model.feasible.is_integer:
-        rows.append(("", f"integer variables: {integer_text(model, chosen)}"))
+        text = "over the convex hull of the feasible points"
+        if chosen.stage == "conic":
+            text = "a mixed-integer program"
+        elif chosen.stage == "integer" and choice_risk(model, chosen) is not None:
+            text = "no branching, a search along one parameter finds the best choice"
+        elif chosen.stage == "integer":
+            text = "one decision, with a proven gap"
+        rows.append(("", f"integer variables: {text}"))
     rows += [("because", reason) for reason in chosen.reasons]
-    idle = same_choice_note(model, chosen.counterpart)
-    return rows if idle is None else [*rows, ("integers", idle)]
-
-
-def integer_text(model: Model, chosen: Plan) -> str:
-    """What becomes of integer variables."""
-    if isinstance(chosen.solver, Conic):
-        return "a mixed-integer program"
-    if not isinstance(chosen.solver, BranchAndBound):
-        return "over the convex hull of the feasible points"
-    if choice_risk(model, chosen) is not None:
-        return "no branching, a search along one parameter finds the best choice"
-    return "one decision, with a proven gap"
+    same = same_choice_note(model, chosen.counterpart)
+    return rows if same is None else [*rows, ("integers", same)]
 
 
 def smoothing_rows(
     model: RobustModel, chosen: Plan, options: Options, solution: Solution | None
 ) -> list[tuple[str, str]]:
-    solved = solution if solution is not None and solution.epsilon is not None else None
+    """The scales, the strategy for the inner integral, and the rule for the dual variable."""
     if options.epsilon is not None:
         epsilon = f"{options.epsilon:g} (given)"
     else:
         epsilon = f"{KAPPA:g} / (2 d) times what the adversary gains at the ERM decision"
-        epsilon += f" = {solved.epsilon:.4g}" if solved is not None else ""
-    sigma = f"{options.sigma} (given)" if options.sigma is not None else _default_sigma(model)
-    assert isinstance(chosen.solver, FirstOrder)
-    strategy = choose_integration(model, chosen.solver, options)
-    dual = dual_rule(chosen.solver, options)
-    meaning = {
-        "vertex": "Frank-Wolfe steps on [0, lambda_max], lambda_max by the paper's calibration",
-        "exact": "minimised exactly at each decision (mini-batches: tracked, minimised at the end)",
-    }
+        if solution is not None and solution.epsilon is not None:
+            epsilon += f" = {solution.epsilon:.4g}"
+    if options.sigma is not None:
+        sigma = f"{options.sigma} (given)"
+    else:
+        try:
+            value = default_sigma(model.cost, model.radius, model.joint)
+            sigma = f"{value:.4g}" if isinstance(value, float) else "one for each coordinate"
+            sigma += ", so that moves of the reference cost radius / 2 on average"
+        except UnknownToCost as error:
+            sigma = str(error)
+    solver: Any = chosen.solver
+    strategy, dual = choose_integration(model, solver, options), dual_rule(solver, options)
     how = f"{strategy.name} ({strategy.reason})"
     if strategy.name == "gaussian":
-        how += f", {chosen.solver.samples} draws per sample"
-    return [
-        ("epsilon", epsilon),
-        ("sigma", sigma),
-        ("integration", how),
-        ("dual", f"{dual}: {meaning[dual]}"),
-    ]
-
-
-def _default_sigma(model: RobustModel) -> str:
-    """The standard deviation of the reference where none is given."""
-    try:
-        value = default_sigma(model.cost, model.radius, model.joint)
-    except UnknownToCost as error:
-        return str(error)
-    number = f"{value:.4g}" if isinstance(value, float) else "one for each coordinate"
-    return f"{number}, so that moves of the reference cost radius / 2 on average"
+        how += f", {solver.samples} draws per sample"
+    scales = [("epsilon", epsilon), ("sigma", sigma)]
+    return [*scales, ("integration", how), ("dual", f"{dual}: {DUAL_RULES[dual]}")]
 
 
 def shape_text(shape: tuple[int, ...]) -> str:

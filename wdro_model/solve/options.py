@@ -154,8 +154,8 @@ def with_time_limit(solver: Solver, seconds: float | None) -> Solver:
     """The solver with a time limit, or its own if that is shorter; `Conic` has none."""
     if seconds is None or isinstance(solver, Conic):
         return solver
-    own = np.inf if solver.time_limit is None else solver.time_limit
-    return replace(solver, time_limit=min(own, max(seconds, 1e-9)))
+    limits = [max(seconds, 1e-9), *([] if solver.time_limit is None else [solver.time_limit])]
+    return replace(solver, time_limit=min(limits))
 
 
 FirstOrder = FrankWolfe | QuasiNewton | MomentumFrankWolfe

@@ -1,6 +1,6 @@
 """Plan a solve: the objective, the solver, and the reasons for both.
 
-Planning solves nothing. Where there are many samples, one of them tells whether there is a convex
+Planning solves nothing. Where there are many samples, a few of them tell whether there is a convex
 program.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import cvxpy as cp
+import numpy as np
 
 from wdro_model.errors import NoReformulationError, unknown_name
 from wdro_model.loss.expressions import substitute
@@ -51,9 +52,6 @@ from wdro_model.solvers.objective import Objective
 class Limits:
     """Sizes from which another way is faster, measured on models of benchmarks/."""
 
-    written_numbers: int = 2**17
-    """Numbers of data up to which all samples are written to see whether there is a program; of
-    more data one sample is written."""
     form_variables: int = 5000
     """Variables of its own up to which the CVXPY form of a set is taken in place of its oracle."""
     curved_variables: int = 500
@@ -478,10 +476,14 @@ def _obstacle(model: Model, draft: Plan, by_columns: bool = False) -> str | None
 
 
 def _sample_program(model: Model, draft: Plan) -> Program | None:
-    """The program of the objective, on one sample where there are many."""
-    many = draft.by_sample and model.rows.size > LIMITS.written_numbers
-    if many and isinstance(model, RobustModel):
-        return draft.program(model.on_one_sample(), model.size)
+    """The program of the objective on the samples with extreme entries, to see whether it is one.
+
+    CVXPY sees convexity by signs, and the smallest and largest entries have the signs of all.
+    """
+    if draft.by_sample and isinstance(model, RobustModel):
+        extreme = np.unique([model.rows.argmin(axis=0), model.rows.argmax(axis=0)])
+        if 2 * extreme.size < model.size:
+            return draft.program(model.on_samples(extreme), model.size)
     return draft.program(model)
 
 

@@ -39,7 +39,7 @@ from wdro_model.solve.notes import refuse_infinite
 from wdro_model.solve.options import FirstOrder, Options, choose_integration
 from wdro_model.solve.plan import Plan, plan
 from wdro_model.solve.rescale import probed_loss_unit
-from wdro_model.solvers import Aggregation, Conic, FrankWolfe, QuasiNewton, Simplicial, Stop
+from wdro_model.solvers import FrankWolfe, Stop
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.samples import active_client
 
@@ -214,12 +214,12 @@ def _solve_empirical(model: RobustModel, options: Options) -> Array:
         still = still.on_some(LIMITS.first_samples)
     frank_wolfe = FrankWolfe(gap=LIMITS.rough_gap, max_iterations=LIMITS.rough_steps)
     chosen = plan(still, "erm", frank_wolfe if model.feasible.is_integer else None)
-    if isinstance(chosen.solver, Simplicial):
+    if chosen.stage == "simplicial":
         chosen = replace(chosen, solver=frank_wolfe)
     try:
         x = _decide(still, chosen, options)
     except SolverError:  # numbers that a conic solver gives up on, as exponentials have
-        if not isinstance(chosen.solver, Conic):
+        if chosen.stage != "conic":
             raise
         x = _decide(still, plan(still, "erm", frank_wolfe), options)
     return at_quantiles(model, x)
@@ -228,10 +228,9 @@ def _solve_empirical(model: RobustModel, options: Options) -> Array:
 def _decide(model: RobustModel, chosen: Plan, options: Options) -> Array:
     """The decision of a plan alone; variables and multipliers keep their values."""
     with model.feasible.holding():
-        if isinstance(chosen.solver, Conic):
-            return solve_program(model, chosen, chosen.solver).decision
-        solver = chosen.solver
-        assert isinstance(solver, FrankWolfe | QuasiNewton)
+        solver: Any = chosen.solver
+        if chosen.stage == "conic":
+            return solve_program(model, chosen, solver).decision
         quiet, clock = replace(options, verbose=False, start=None, seed=0), Clock(solver.time_limit)
         outcome = minimise_objective(model, chosen, solver, quiet, clock)[1]
     if outcome.stop is Stop.INTERRUPT:
@@ -251,16 +250,17 @@ def _solve_exact(model: RobustModel, options: Options) -> Array | None:
         return None
     try:
         chosen = plan(model, "exact", None)
-        if isinstance(chosen.solver, Aggregation):
+        solver: Any = chosen.solver
+        if chosen.stage == "aggregation":
             quiet = replace(options, verbose=False, start=None)
             with model.feasible.holding():
-                solution = run_aggregation(model, chosen, chosen.solver, quiet)
+                solution = run_aggregation(model, chosen, solver, quiet)
             x, status = model.feasible.layout.join(solution.decision), solution.status
-        elif isinstance(chosen.solver, Conic) and model.rows.size <= LIMITS.program_numbers:
+        elif chosen.stage == "conic" and model.rows.size <= LIMITS.program_numbers:
             with model.feasible.holding():
-                attempt = solve_program(model, chosen, chosen.solver)
+                attempt = solve_program(model, chosen, solver)
             x, status = attempt.decision, attempt.answer.status
-        elif isinstance(chosen.solver, Conic) or chosen.objective is None:
+        elif chosen.stage == "conic" or chosen.objective is None:
             return None
         else:
             rough = FrankWolfe(gap=LIMITS.rough_gap, max_iterations=LIMITS.rough_steps)
