@@ -54,6 +54,7 @@ def test_comparisons_and_paths_have_a_bar_on_a_terminal(portfolio, monkeypatch, 
     for run in (
         lambda p: wdro.compare(p, ("erm", "exact"), progress=progress),
         lambda p: p.path([0.1, 1.0], progress=progress),
+        lambda p: wdro.select_radius(p, [0.1], folds=2, refit=False, progress=progress),
     ):
         terminal = Terminal()
         monkeypatch.setattr(sys, "stderr", terminal)
@@ -64,5 +65,6 @@ def test_comparisons_and_paths_have_a_bar_on_a_terminal(portfolio, monkeypatch, 
 def test_short_work_is_silent_everywhere(portfolio, capfd, rng):
     wdro.compare(portfolio[0], ("erm", "exact"), test=rng.normal(size=(20, 4)))
     portfolio[0].path(np.geomspace(0.1, 1, 3))
+    wdro.select_radius(portfolio[0], [0.1], folds=2)
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")

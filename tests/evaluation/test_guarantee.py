@@ -429,12 +429,6 @@ def test_mistakes_are_told_with_the_way_out(returns):
         wdro.radius_for(portfolio(returns[:2]), 0.9)
     with pytest.raises(TypeError, match="radius_for needs a wdro Problem, got int"):
         wdro.radius_for(3, 0.9)
-    x = problem.variables()[0]
-    (r,) = problem.uncertain_parameters()
-    with pytest.raises(ValueError, match="no ambiguity set"):
-        wdro.radius_for(wdro.Problem(cp.Minimize(-r @ x), [cp.sum(x) == 1]), 0.9)
-    with pytest.raises(ValueError, match="no uncertain parameter"):
-        wdro.radius_for(wdro.Problem(cp.Minimize(cp.sum(x)), [cp.sum(x) == 1]), 0.9)
 
 
 # ------------------------------------------------------------------ what becomes of it

@@ -82,6 +82,9 @@ def test_picture_has_a_panel_for_each_set(portfolio, tmp_path, rng):
     report = wdro.compare(portfolio[0], methods=("erm", "exact"), test=rng.normal(size=(50, 4)))
     figure = report.plot(tmp_path / "losses.png", kind="histogram")
     assert (tmp_path / "losses.png").stat().st_size > 10_000
+    for suffix in ("svg", "pdf"):
+        report.plot(tmp_path / f"losses.{suffix}")
+        assert (tmp_path / f"losses.{suffix}").stat().st_size > 1000
     assert [axes.get_title() for axes in figure.axes] == [
         "training (15 scenarios)",
         "test (50 scenarios)",
@@ -90,12 +93,6 @@ def test_picture_has_a_panel_for_each_set(portfolio, tmp_path, rng):
     assert [text.get_text() for text in figure.legends[0].get_texts()][1] == (
         f"exact\npromise {promise:.4g}"
     )
-
-
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_formats_by_suffix(portfolio, tmp_path, suffix):
-    wdro.compare(portfolio[0], methods="erm").plot(tmp_path / f"losses.{suffix}")
-    assert (tmp_path / f"losses.{suffix}").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("sets", [(30,), (30, 200)])
@@ -242,44 +239,32 @@ def test_picture_of_a_path_with_one_radius_and_without_names(portfolio):
     portfolio[0].path([0.0]).plot()
 
 
-# ------------------------------------------------------------------ the colour of ERM
+# ------------------------------------------------------------------ the colours of methods
 @pytest.mark.parametrize(
-    "methods", [("erm", "exact"), ("exact", "erm"), ("exact", "erm", "smoothed")]
+    "methods", [("erm", "exact"), ("exact", "erm"), ("smoothed", "exact", "erm")]
 )
-def test_erm_is_blue_wherever_it_stands(portfolio, methods):
+def test_a_method_has_its_colour_wherever_it_stands(portfolio, methods):
+    own = [METHOD_COLOURS[method] for method in methods]
+    assert len({ERM_COLOUR, *own}) == len(methods)
     report = wdro.compare(portfolio[0], methods)
-    lines = report.plot(kind="histogram").axes[0].get_lines()
-    curves = {line.get_label().split("\n")[0]: line.get_color() for line in lines}
-    assert curves["erm"] == ERM_COLOUR
-    others = [curves[name] for name in methods if name != "erm"]
-    assert len({ERM_COLOUR, *others}) == len(methods)
+    curves = report.plot(kind="histogram").axes[0].get_lines()
+    labelled = {line.get_label().split("\n")[0]: line.get_color() for line in curves}
+    assert [labelled[method] for method in methods] == own
+    marks = [line for line in report.plot().axes[0].get_lines() if line.get_marker() == "o"]
+    assert {round(float(m.get_ydata()[0])): m.get_color() for m in marks} == dict(enumerate(own))
 
 
-def test_erm_is_blue_among_the_radii(portfolio):
-    selection = wdro.select_radius(portfolio[0], [0.0, 0.1, 1.0], folds=2, progress=False)
-    (erm,) = (line for line in selection.plot().axes[0].get_lines() if "ERM" in line.get_label())
-    assert erm.get_color() == ERM_COLOUR
-
-
-def test_a_method_has_one_colour_in_all_pictures(portfolio):
-    report = wdro.compare(portfolio[0], ("smoothed", "exact", "erm"))
-    strips = {
-        round(float(line.get_ydata()[0])): line.get_color()
-        for line in report.plot().axes[0].get_lines()
-        if line.get_marker() == "o"
-    }
-    assert strips == {k: METHOD_COLOURS[m] for k, m in enumerate(("smoothed", "exact", "erm"))}
-    path = portfolio[0].path([0, 0.1, 1], "smoothed").plot()
-    assert path.axes[0].get_lines()[0].get_color() == METHOD_COLOURS["smoothed"]
-    lines = path.axes[0].get_lines()
+def test_pictures_over_the_radius_have_the_colours_of_their_methods(portfolio):
+    lines = portfolio[0].path([0, 0.1, 1], "smoothed").plot().axes[0].get_lines()
+    assert lines[0].get_color() == METHOD_COLOURS["smoothed"]
     (means,) = (line.get_color() for line in lines if "mean loss" in line.get_label())
     assert means not in METHOD_COLOURS.values()
     selection = wdro.select_radius(
-        portfolio[0], [0.1, 1.0], folds=2, method="exact", progress=False
+        portfolio[0], [0.0, 0.1, 1.0], folds=2, method="exact", progress=False
     )
-    assert METHOD_COLOURS["exact"] in {
-        line.get_color() for line in selection.plot().axes[0].get_lines()
-    }
+    lines = selection.plot().axes[0].get_lines()
+    (erm,) = (line for line in lines if "ERM" in line.get_label())
+    assert erm.get_color() == ERM_COLOUR
 
 
 def test_a_method_at_several_radii_has_shades_of_its_colour():

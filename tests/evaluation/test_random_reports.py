@@ -75,6 +75,10 @@ def test_reports_are_what_numpy_makes_of_the_losses(first):
             if equal and len(found) > 1:
                 spread = found.std(ddof=1)
             check(row, "mean", sign * mean)
+            if equal and len(found) > 1:
+                check(row, "standard_error", spread / np.sqrt(len(found)))
+            slack = 1e-6 * (abs(row["promise"]) + found.std())
+            assert row["kept"] == (row["excess"] <= slack)
             check(row, "deviation", spread)
             check(row, "worst", sign * found.max())
             check(row, "cvar95", sign * cvar(found, shares))
