@@ -16,7 +16,7 @@ import wdro_model as wdro
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.solvers import cone_solver, patience
 from wdro_model.solvers.cone_solver import Conic
-from wdro_model.solvers.patience import Watch, waited
+from wdro_model.solvers.patience import Watch, run_interruptible
 
 
 def absolute_regression(size=40, width=3, cost=None, constraints=lambda x: [cp.sum(x) == 1]):
@@ -129,7 +129,7 @@ def test_smoothed_without_time_says_so():
 def test_a_call_that_does_not_end_is_left_behind(monkeypatch):
     monkeypatch.setattr(patience, "GRACE", 0.01)
     with pytest.raises(OutOfTime), deadline(0.01):
-        waited(lambda: time.sleep(1.0), Watch())
+        run_interruptible(lambda: time.sleep(1.0), Watch())
 
 
 def test_a_call_that_is_asked_to_end_gives_what_it_has():
@@ -141,12 +141,12 @@ def test_a_call_that_is_asked_to_end_gives_what_it_has():
         return "so far"
 
     with deadline(0.01):
-        assert waited(work, watch) == "so far"
+        assert run_interruptible(work, watch) == "so far"
 
 
 def test_an_error_of_a_call_is_raised_where_it_is_waited_for():
     with pytest.raises(ZeroDivisionError):
-        waited(lambda: 1 / 0, Watch())
+        run_interruptible(lambda: 1 / 0, Watch())
 
 
 def test_a_bar_shows_the_gap_of_a_long_call(monkeypatch):
@@ -172,7 +172,7 @@ def test_a_bar_shows_the_gap_of_a_long_call(monkeypatch):
     monkeypatch.setattr(patience, "TICK", 0.01)
     monkeypatch.setattr(patience, "progress_bar", Bar)
     watch = Watch("exact", show=True, iterations=7, gap=1e-3)
-    waited(lambda: time.sleep(0.1), watch)
+    run_interruptible(lambda: time.sleep(0.1), watch)
     assert lines[:3] == ["exact", "gap 1.0e-03", 7]
     assert lines[-1] == "closed"
 
@@ -271,14 +271,14 @@ def test_errors_come_out_of_their_own_process(monkeypatch):
     with pytest.raises(wdro.UnboundedError, match="unbounded below"):
         wdro.Problem(cp.Minimize(xi @ x), [x <= 1], ball).solve(time_limit=30)
     with pytest.raises(cp.error.SolverError, match="ended without an answer"), deadline(30):
-        waited(lambda: os.kill(os.getpid(), signal.SIGKILL), Watch(), is_large=True)
+        run_interruptible(lambda: os.kill(os.getpid(), signal.SIGKILL), Watch(), is_large=True)
 
 
 def test_a_process_that_does_not_end_is_killed(monkeypatch):
     monkeypatch.setattr(patience, "GRACE", 0.01)
     before = multiprocessing.active_children()
     with pytest.raises(OutOfTime), deadline(0.1):
-        waited(lambda: time.sleep(60), Watch(), is_large=True)
+        run_interruptible(lambda: time.sleep(60), Watch(), is_large=True)
     assert multiprocessing.active_children() == before
 
 

@@ -59,13 +59,13 @@ def assert_same(stated: Transport, warm: WarmHighs) -> None:
 @pytest.mark.parametrize("few", [0, 200])
 @pytest.mark.parametrize("solver", [cp.CLARABEL, "rows"])
 def test_changed_costs_sides_and_entries(few: int, solver, monkeypatch) -> None:
-    monkeypatch.setattr(warm_highs, "FEW", few)  # entries one by one, or all rows anew
+    monkeypatch.setattr(warm_highs, "MOST_CHANGES", few)  # entries one by one, or all rows anew
     stated, rng = Transport(), np.random.default_rng(0)
     stated.change(rng, "all")
     if solver == "rows":
         solver = wdro.compat.bounds_as_rows(stated.problem, cp.HIGHS)
     variables = [stated.flow, stated.most]
-    warm = WarmHighs.of(stated.problem, variables, solver, {})
+    warm = WarmHighs.compile(stated.problem, variables, solver, {})
     assert warm is not None
     assert_same(stated, warm)
     for what in ("price", "demand", "share", "all", "price", "share", "demand", "demand", "all"):
@@ -76,7 +76,7 @@ def test_changed_costs_sides_and_entries(few: int, solver, monkeypatch) -> None:
 def test_an_array_of_a_parameter_that_is_written_to_is_seen() -> None:
     stated = Transport()
     stated.change(np.random.default_rng(1), "all")
-    warm = WarmHighs.of(stated.problem, [stated.flow], cp.CLARABEL, {})
+    warm = WarmHighs.compile(stated.problem, [stated.flow], cp.CLARABEL, {})
     before = warm.run().value
     stated.demand.value[:] = 2 * stated.demand.value  # without CVXPY's setter
     stated.stock.value[:] = 2 * stated.stock.value
@@ -86,13 +86,15 @@ def test_an_array_of_a_parameter_that_is_written_to_is_seen() -> None:
 def test_no_answer_where_there_is_none() -> None:
     stated = Transport()
     stated.change(np.random.default_rng(2), "all")
-    warm = WarmHighs.of(stated.problem, [stated.flow], cp.CLARABEL, {})
+    warm = WarmHighs.compile(stated.problem, [stated.flow], cp.CLARABEL, {})
     assert warm.run() is not None
     fine = stated.stock.value
     stated.stock.value = np.full((3, 1), 0.1)
     assert warm.run() is None  # infeasible
     stated.stock.value = fine
-    assert_same(stated, WarmHighs.of(stated.problem, [stated.flow, stated.most], cp.CLARABEL, {}))
+    assert_same(
+        stated, WarmHighs.compile(stated.problem, [stated.flow, stated.most], cp.CLARABEL, {})
+    )
     assert warm.run() is not None  # and back
 
 
@@ -101,9 +103,9 @@ def test_an_interrupt_on_the_way_to_the_solver_is_made_good(what: str, monkeypat
     """Numbers that were noted, and have not reached HiGHS, reach it in the next solve."""
     stated, rng = Transport(), np.random.default_rng(4)
     stated.change(rng, "all")
-    warm = WarmHighs.of(stated.problem, [stated.flow, stated.most], cp.CLARABEL, {})
+    warm = WarmHighs.compile(stated.problem, [stated.flow, stated.most], cp.CLARABEL, {})
     assert_same(stated, warm)
-    name = "write" if what == "price" else "changed"
+    name = "write" if what == "price" else "write_changes"
     noted = getattr(warm_highs._Affine, name)
 
     def interrupted(*given):
@@ -123,7 +125,7 @@ def test_the_time_of_the_solve_is_kept_and_ends_with_it() -> None:
     x, weight = cp.Variable(200), cp.Parameter(nonneg=True, value=1.0)
     rows, sides = rng.normal(size=(400, 200)), rng.normal(size=400)
     problem = cp.Problem(cp.Minimize(cp.sum(cp.abs(rows @ x - sides)) + weight * cp.norm(x, 1)))
-    warm = WarmHighs.of(problem, [x], cp.CLARABEL, {})
+    warm = WarmHighs.compile(problem, [x], cp.CLARABEL, {})
     with deadline(1e-4):
         assert warm.run() is None
     found = warm.run()
@@ -138,12 +140,12 @@ def test_the_time_of_the_solve_is_kept_and_ends_with_it() -> None:
 def test_what_is_no_linear_program_is_left_to_others() -> None:
     x, r = cp.Variable(3), cp.Parameter(nonneg=True, value=1.0)
     cone = cp.Problem(cp.Minimize(cp.norm(x, 2) + r * x[0]), [cp.sum(x) == 1])
-    assert WarmHighs.of(cone, [x], cp.CLARABEL, {}) is None
+    assert WarmHighs.compile(cone, [x], cp.CLARABEL, {}) is None
     quadratic = cp.Problem(cp.Minimize(cp.sum_squares(x) + r * x[0]), [cp.sum(x) == 1])
-    assert WarmHighs.of(quadratic, [x], cp.CLARABEL, {}) is None
+    assert WarmHighs.compile(quadratic, [x], cp.CLARABEL, {}) is None
     matrix = cp.Variable((2, 2), symmetric=True)  # fewer columns than entries
     entries = cp.Problem(cp.Minimize(r * cp.sum(matrix)), [matrix >= 1])
-    assert WarmHighs.of(entries, [matrix], cp.CLARABEL, {}) is None
+    assert WarmHighs.compile(entries, [matrix], cp.CLARABEL, {}) is None
 
 
 def robust(matrix: bool, maximise: bool = False) -> wdro.Problem:

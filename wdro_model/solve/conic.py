@@ -54,7 +54,7 @@ from wdro_model.solve.true_risk import robust_value, true_objective
 from wdro_model.solvers import Stop
 from wdro_model.solvers.cone_solver import (
     ACCURATE,
-    BROKEN,
+    BROKEN_CONSTRAINT,
     OTHER_SOLVERS,
     Conic,
     ConicAnswer,
@@ -308,7 +308,7 @@ class ConicRun:
                 continue
             except (OutOfTime, KeyboardInterrupt):  # there is an answer, if not in the best units
                 break
-        answers = [attempt for attempt in attempts if attempt.violation <= BROKEN]
+        answers = [attempt for attempt in attempts if attempt.violation <= BROKEN_CONSTRAINT]
         if not answers:
             raise InaccurateError(NO_ANSWER)
         if len(attempts) > 1 or attempts[0].unsure:
@@ -360,7 +360,7 @@ class ConicRun:
                 self.reached.append(self._decision())
             raise
         duals = program.invert(units.loss)
-        answer = ConicAnswer.of(program.problem, units.loss)
+        answer = ConicAnswer.read(program.problem, units.loss)
         violation = self._violation(constraints)
         if answer.status not in SOLVED and not self.solver.options:
             violation = np.inf  # out of iterations, and no limit was set

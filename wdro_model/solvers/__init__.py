@@ -1,4 +1,4 @@
-"""How a model is solved: Frank-Wolfe on one driver, conic solvers, vertices and both, trees."""
+"""Solvers: Frank-Wolfe methods on one driver, conic programs, both together, branch and bound."""
 
 from wdro_model.solvers.branch_and_bound import BranchAndBound
 from wdro_model.solvers.cone_solver import Aggregation, Conic
@@ -24,7 +24,7 @@ Solver = (
     | BranchAndBound
     | Aggregation
 )
-"""What `solve(solver=...)` takes."""
+"""The solvers that `solve(solver=...)` takes."""
 
 __all__ = [
     "ActiveSet",

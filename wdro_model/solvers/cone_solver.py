@@ -17,7 +17,7 @@ from wdro_model.errors import InaccurateError, InfeasibleError, UnboundedError, 
 from wdro_model.sets.deadlines import OutOfTime, seconds_left
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.features import Feature, check_settings
-from wdro_model.solvers.patience import Watch, patient, waited
+from wdro_model.solvers.patience import Watch, patient, run_interruptible
 from wdro_model.solvers.warm_highs import WarmHighs
 
 MIXED_INTEGER = ("HIGHS", "SCIP", "GUROBI", "MOSEK", "COPT", "XPRESS", "CPLEX")
@@ -32,17 +32,17 @@ UNDECIDED = {
     settings.INFEASIBLE_OR_UNBOUNDED: "the feasible set is empty or the objective unbounded",
 }
 """Statuses that leave something open, and what."""
-BROKEN = 1e-3
+BROKEN_CONSTRAINT = 1e-3
 """How far a constraint may be from holding, relative to its terms or to one."""
 ACCURATE = 1e-5
 """Answers that break a constraint by more than this share of its data are called inaccurate."""
-PROBE = 1e-3
+PROBE_CHANGE = 1e-3
 """The relative change of the variables that shows how large the terms of a constraint are."""
 
 
 @dataclass(frozen=True)
 class ConicAnswer:
-    """What a conic solver says: the value, CVXPY's status, its name and its iterations."""
+    """The answer of a conic solver: value, CVXPY's status, the solver's name, iterations."""
 
     value: float
     status: str
@@ -50,8 +50,8 @@ class ConicAnswer:
     iterations: int | None
 
     @classmethod
-    def of(cls, problem: cp.Problem, unit: float = 1.0) -> ConicAnswer:
-        """unit: what the objective of the problem is measured in."""
+    def read(cls, problem: cp.Problem, unit: float = 1.0) -> ConicAnswer:
+        """Read the answer of a problem that was solved; unit: of its objective."""
         stats = problem.solver_stats
         name = stats.solver_name.upper()  # `patient` solvers have it small
         return cls(unit * float(problem.value), problem.status, name, stats.num_iters)
@@ -153,7 +153,7 @@ class Conic:
             return None  # compiled in a process of its own, for want of time
         solver = patient(problem, self._name(problem))
         try:
-            return WarmHighs.of(problem, variables, solver, self.options)
+            return WarmHighs.compile(problem, variables, solver, self.options)
         except SolverError:  # an option of CVXPY's interface that HiGHS itself does not know
             return None
 
@@ -168,22 +168,22 @@ class Conic:
         watch = Watch()
         options = {**self.options, "warm_start": False}
         work = partial(_compile_and_solve, problem, solver, False, options)
-        answered = waited(work, watch, is_large=is_large(problem))
+        answered = run_interruptible(work, watch, is_large=is_large(problem))
         if watch.interrupted:
             raise KeyboardInterrupt
-        found = answered.solution
-        if found.status != settings.OPTIMAL:
+        solution = answered.solution
+        if solution.status != settings.OPTIMAL:
             return None
         for variable in problem.variables():
-            variable.save_value(found.primal_vars[variable.id])
+            variable.save_value(solution.primal_vars[variable.id])
         for constraint in problem.constraints:
-            if constraint.id in found.dual_vars:
-                constraint.save_dual_value(found.dual_vars[constraint.id])
+            if constraint.id in solution.dual_vars:
+                constraint.save_dual_value(solution.dual_vars[constraint.id])
         name = answered.solver.name().upper()
         check_constraints(problem, name)
-        iterations = found.attr.get(settings.NUM_ITERS)
+        iterations = solution.attr.get(settings.NUM_ITERS)
         value = unit * float(problem.objective.value)  # at the decision, as CVXPY has it
-        return ConicAnswer(value, found.status, name, iterations)
+        return ConicAnswer(value, solution.status, name, iterations)
 
     def _name(self, problem: cp.Problem) -> str:
         """The solver that was named, or the preferred one."""
@@ -197,8 +197,8 @@ class Conic:
             try:
                 solver = patient(problem, name)
                 work = partial(_compile_and_solve, problem, solver, verbose, dict(self.options))
-                found = waited(work, watch, is_large=is_large(problem))
-                problem.unpack_results(found.solution, found, None)
+                answer = run_interruptible(work, watch, is_large=is_large(problem))
+                problem.unpack_results(answer.solution, answer, None)
                 if problem.status == settings.OPTIMAL:
                     check_constraints(problem, name)
                 return
@@ -233,7 +233,7 @@ def is_large(problem: cp.Problem) -> bool:
 
 @dataclass(frozen=True)
 class InvertedAnswer:
-    """What a solver has found, as CVXPY asks a chain of reductions for it."""
+    """A solver's answer, in the form in which CVXPY asks a chain of reductions for it."""
 
     solution: Any
     solver_name: str
@@ -254,7 +254,7 @@ class InvertedAnswer:
 def _compile_and_solve(
     problem: cp.Problem, solver: Any, verbose: bool, options: dict[str, Any]
 ) -> InvertedAnswer:
-    """What `problem.solve` does, but for the answer, which is not yet given to the variables."""
+    """Do the work of `problem.solve`; the answer is not yet given to the variables."""
     warm = options.pop("warm_start", True)
     compiling = {name: options.pop(name) for name in COMPILING if name in options}
     data, chain, inverse = problem.get_problem_data(
@@ -285,12 +285,16 @@ def check_constraints(problem: cp.Problem, solver: str) -> None:
     """
     for constraint in problem.constraints:
         violation = _violation(constraint)
-        if violation > BROKEN and violation > BROKEN * _size_of_terms(constraint):
+        if violation > BROKEN_CONSTRAINT and violation > BROKEN_CONSTRAINT * _size_of_terms(
+            constraint
+        ):
             raise InaccurateError(
                 _message(solver, f"the constraint {_short(constraint)}", violation)
             )
-    for variable, violation in _outside(problem.variables()):
-        if violation > BROKEN * max(1.0, float(np.abs(_dense(variable.value)).max(initial=0.0))):
+    for variable, violation in _attribute_violations(problem.variables()):
+        if violation > BROKEN_CONSTRAINT * max(
+            1.0, float(np.abs(_dense(variable.value)).max(initial=0.0))
+        ):
             what = f"an attribute of the variable {variable.name()!r}"
             raise InaccurateError(_message(solver, what, violation))
 
@@ -319,7 +323,7 @@ def largest_constant(constraints: Sequence[Any]) -> float:
 
 
 def _size_of_data(constraint: Any, size: float) -> float:
-    """How large the terms of a constraint are with variables of some size, or as they are."""
+    """The size of a constraint's terms with variables that are at most so large."""
     variables = constraint.variables()
     values = [variable.value for variable in variables]
     try:
@@ -334,13 +338,13 @@ def _size_of_data(constraint: Any, size: float) -> float:
 def _violation(constraint: Any) -> float:
     """The largest violation; 0 where it cannot be computed."""
     with np.errstate(all="ignore"):
-        found = np.asarray(constraint.violation(), dtype=float)
-    worst = float(np.abs(found).max(initial=0.0))
+        violation = np.asarray(constraint.violation(), dtype=float)
+    worst = float(np.abs(violation).max(initial=0.0))
     return worst if np.isfinite(worst) else 0.0
 
 
 def _size_of_terms(constraint: Any) -> float:
-    """How large the terms are whose sum is compared: what the sum changes by, over the change."""
+    """The size of the terms of a constraint: changes of its sum over changes of the variables."""
     variables, rng = constraint.variables(), np.random.default_rng(0)
     kept = [variable.value for variable in variables]
     here = [_dense(part.value) for part in constraint.args]
@@ -349,17 +353,17 @@ def _size_of_terms(constraint: Any) -> float:
         for variable, value in zip(variables, kept):
             shape = variable.shape
             move = rng.uniform(0.5, 1.0, shape) * rng.choice([-1.0, 1.0], shape)
-            variable.save_value(_dense(value) * (1.0 + PROBE * move))
+            variable.save_value(_dense(value) * (1.0 + PROBE_CHANGE * move))
         with np.errstate(all="ignore"):
             there = [_dense(part.value) for part in constraint.args]
     finally:
         for variable, value in zip(variables, kept):
             variable.save_value(value)
-    changes = [float(np.abs(b - a).max(initial=0.0)) / PROBE for a, b in zip(here, there)]
+    changes = [float(np.abs(b - a).max(initial=0.0)) / PROBE_CHANGE for a, b in zip(here, there)]
     return max([size, *(change for change in changes if np.isfinite(change))])
 
 
-def _outside(variables: list[cp.Variable]) -> Iterator[tuple[cp.Variable, float]]:
+def _attribute_violations(variables: list[cp.Variable]) -> Iterator[tuple[cp.Variable, float]]:
     """The variables with attributes, and how far their values are from them."""
     for variable in variables:
         if any(value is not None and value is not False for value in variable.attributes.values()):

@@ -93,7 +93,7 @@ class DualRule(Protocol):
         ...
 
     def direction(self, point: Point) -> float:
-        """Where the dual variable moves, per unit of step."""
+        """The direction of the dual variable, per unit of step."""
         ...
 
     def gap(self, point: Point) -> float:

@@ -220,7 +220,7 @@ class Certificate:
     slack: float
     """By how much at most <g, v> is above the minimum; 0 for an exact oracle."""
     parts: tuple[Certificate, ...] = ()
-    """Those of the blocks, for a product of sets."""
+    """The certificates of the blocks, for a product of sets."""
 
     @property
     def gap(self) -> float:
@@ -247,25 +247,25 @@ def _certificate(feasible: FeasibleSet, x: Array, gradient: Array) -> Certificat
         slope, slack = sum(part.slope for part in parts), sum(part.slack for part in parts)
         return Certificate(vertex, slope, slack, tuple(parts))
     vertex, slack = vertex_with_slack(feasible, gradient)
-    found = Certificate(vertex, float(gradient @ (x - vertex)), slack)
-    refuse_negative(feasible, found.slope + slack, x, vertex, gradient)
-    return found
+    slope = float(gradient @ (x - vertex))
+    refuse_negative(feasible, slope + slack, x, vertex, gradient)
+    return Certificate(vertex, slope, slack)
 
 
-def refuse_beaten(feasible: FeasibleSet, found: Certificate, gradient: Array, known: Any) -> None:
+def refuse_beaten(feasible: FeasibleSet, answer: Certificate, gradient: Array, known: Any) -> None:
     """An error where an earlier vertex of the oracle, a row of `known`, beats its answer.
 
     known: an array (k, n), or a sparse matrix.
     """
     if isinstance(feasible, ProductSet):
-        for (block, where), part in zip(feasible.blocks, found.parts):
+        for (block, where), part in zip(feasible.blocks, answer.parts):
             refuse_beaten(block, part, gradient[where], known[:, where])
         return
-    costs = known @ gradient - float(found.vertex @ gradient)
+    costs = known @ gradient - float(answer.vertex @ gradient)
     best = int(costs.argmin())
     point = known[[best]]
     point = point.toarray()[0] if sp.issparse(point) else point[0]
-    refuse_negative(feasible, float(costs[best]) + found.slack, point, found.vertex, gradient)
+    refuse_negative(feasible, float(costs[best]) + answer.slack, point, answer.vertex, gradient)
 
 
 def refuse_negative(

@@ -36,18 +36,18 @@ class ChoiceRisk:
     base: float
     phi: Callable[[float], float]
 
-    def of(self, cost: float, spread: float) -> float:
-        """The value at <c, x> and <w, x>."""
+    def evaluate(self, cost: float, spread: float) -> float:
+        """The value at <c, x> = cost and <w, x> = spread."""
         return cost + self.constant + self.phi(max(spread + self.base, 0.0))
 
     def value(self, x: Array) -> float:
         """The value at a 0/1 point."""
-        return self.of(float(self.costs @ x), float(self.spread @ x))
+        return self.evaluate(float(self.costs @ x), float(self.spread @ x))
 
 
 @dataclass(frozen=True)
 class ParametricOutcome:
-    """The best vertex that was found."""
+    """The best vertex of a search, and a lower bound."""
 
     x: Array
     value: float
@@ -84,22 +84,22 @@ class ParametricSearch:
         self.best: _Vertex | None = None
         self.value = np.inf
         self.slack = self.spread_slack = 0.0
-        """What levels may be too high by, in terms of the value: of finite t, and of t = inf."""
+        """Bounds on the errors of levels, in terms of the value: of finite t, and of t = inf."""
         self.open: list[_Chord] = []
 
     def run(self, time_limit: float | None = None) -> ParametricOutcome:
-        """Until no corner is better; at a limit, or Ctrl-C, with the bound of what is open."""
+        """Search until no corner is better; at a limit, or Ctrl-C, the bound covers open chords."""
         stop = Stop.GAP
         with deadline(time_limit):
             first = self._ask(0.0)
             # Every choice costs at least <c, first>, and its spread is no less than zero.
-            bound = self.risk.of(first.cost, -self.risk.base) - self.slack
+            bound = self.risk.evaluate(first.cost, -self.risk.base) - self.slack
             try:
                 if np.any(self.risk.spread):
                     self._cut(first, self._ask(np.inf))
                 while self.open and stop is Stop.GAP:
                     bound = self._bound()
-                    stop = self._step()
+                    stop = self._cut_best_chord()
                 bound = self._bound()
             except (KeyboardInterrupt, OutOfTime) as error:
                 stop = Stop.TIME if isinstance(error, OutOfTime) else Stop.INTERRUPT
@@ -128,13 +128,13 @@ class ParametricSearch:
             self.spread_slack = risk.phi(least + slack) - risk.phi(least)
         else:
             self.slack = max(self.slack, slack)
-        found = _Vertex(x, cost, spread, t, spread if np.isinf(t) else cost + t * spread)
-        value = risk.of(cost, spread)
+        vertex = _Vertex(x, cost, spread, t, spread if np.isinf(t) else cost + t * spread)
+        value = risk.evaluate(cost, spread)
         if value < self.value:
-            self.best, self.value = found, value
-        return found
+            self.best, self.value = vertex, value
+        return vertex
 
-    def _step(self) -> Stop:
+    def _cut_best_chord(self) -> Stop:
         """Ask for a vertex below the chord with the best corner, if there is time."""
         left = seconds_left()
         if left is not None and left <= 0:
@@ -146,11 +146,11 @@ class ParametricSearch:
             return Stop.GAP
         a, b = chord.left, chord.right
         t = (b.cost - a.cost) / (a.spread - b.spread)
-        found = self._ask(t)
+        between = self._ask(t)
         rounding = ROUNDING * (abs(a.cost) + abs(b.cost) + t * (abs(a.spread) + abs(b.spread)))
-        if found.level < a.cost + t * a.spread - rounding:
-            self._cut(a, found)
-            self._cut(found, b)
+        if between.level < a.cost + t * a.spread - rounding:
+            self._cut(a, between)
+            self._cut(between, b)
         return Stop.GAP
 
     def _cut(self, a: _Vertex, b: _Vertex) -> None:
@@ -160,7 +160,7 @@ class ParametricSearch:
             return
         # <c,.> + ta <w,.> = La and <c,.> + tb <w,.> = Lb
         spread = b.spread if np.isinf(b.t) else (b.level - a.level) / (b.t - a.t)
-        corner = self.risk.of(a.level - a.t * spread, spread)
+        corner = self.risk.evaluate(a.level - a.t * spread, spread)
         self.open.append(_Chord(a, b, min(corner, self.value)))
 
 

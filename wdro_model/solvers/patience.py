@@ -51,7 +51,7 @@ SHOWN = 3.0
 
 @dataclass
 class Watch:
-    """What is said to a running call, and what it says."""
+    """Messages to a running call (stop), and from it (iterations, gap)."""
 
     title: str = ""
     show: bool = False
@@ -75,28 +75,28 @@ class Watch:
 _WATCH: ContextVar[Watch | None] = ContextVar("who watches the call", default=None)
 
 
-def watched() -> Watch:
+def current_watch() -> Watch:
     """The watch over this call."""
     return _WATCH.get() or Watch()
 
 
-def waited(work: Callable[[], Any], watch: Watch, *, is_large: bool = False) -> Any:
-    """What `work` returns, in a thread of its own.
+def run_interruptible(work: Callable[[], Any], watch: Watch, *, is_large: bool = False) -> Any:
+    """Run `work` in a thread of its own and return its answer.
 
-    It is asked to end at Ctrl-C and when the time of the solve is over; a KeyboardInterrupt or an
-    OutOfTime where it does not.
+    At Ctrl-C, and when the time of the solve is over, the call is asked to end; a KeyboardInterrupt
+    or an OutOfTime where it does not.
 
-    is_large: under a time limit it runs in a process of its own, and what it changes is lost.
+    is_large: under a time limit the call runs in a process of its own, and its changes are lost.
     """
     apart = is_large and seconds_left() is not None and can_fork()
     call = _ForkedCall(work, watch) if apart else _Call(work, watch)
     try:
-        return _awaited(call, watch)
+        return _wait_for_answer(call, watch)
     finally:
         call.abandon()
 
 
-def _awaited(call: _Call, watch: Watch) -> Any:
+def _wait_for_answer(call: _Call, watch: Watch) -> Any:
     """The answer of a call that is asked to end when it is late."""
     try:
         _wait(call, watch)
@@ -143,7 +143,8 @@ class _Call:
 
     def __init__(self, work: Callable[[], Any], watch: Watch) -> None:
         self.done: Any = threading.Event()
-        self._work, self._found = work, None
+        self._work: Callable[[], Any] = work
+        self._answer: Any = None
         self._error: BaseException | None = None
         self._start(watch)
 
@@ -155,7 +156,7 @@ class _Call:
 
     def _run(self) -> None:
         try:
-            self._found = self._work()
+            self._answer = self._work()
         except BaseException as error:  # raised where the call is waited for
             self._error = error
         finally:
@@ -164,7 +165,7 @@ class _Call:
     def answer(self) -> Any:
         if self._error is not None:
             raise self._error
-        return self._found
+        return self._answer
 
     def abandon(self) -> None:
         """Leave the call to itself."""
@@ -196,14 +197,14 @@ class _ForkedCall(_Call):
         signal.signal(signal.SIGINT, lambda *_: watch.end())
         _WATCH.set(watch)
         try:
-            found: Any = (self._work(), None)
+            answer: Any = (self._work(), None)
         except Exception as error:
-            found = (None, error)
-        there.send(found)
+            answer = (None, error)
+        there.send(answer)
 
     def answer(self) -> Any:
         try:
-            self._found, self._error = self._answers.recv()
+            self._answer, self._error = self._answers.recv()
         except EOFError:
             raise SolverError("the process of the solver ended without an answer.") from None
         return super().answer()
@@ -232,9 +233,9 @@ class _AnswerInPipe:
 # Solvers behind CVXPY that end with the time of a solve; Clarabel and HiGHS at Ctrl-C as well
 
 
-LEAST = 0.05
+LEAST_SECONDS = 0.05
 """Seconds that a solver has, however late it is."""
-LIMITS: dict[str, tuple[str, ...]] = {
+TIME_LIMIT_OPTIONS: dict[str, tuple[str, ...]] = {
     "SCS": ("time_limit_secs",),
     "OSQP": ("time_limit",),
     "HIGHS": ("time_limit",),
@@ -248,7 +249,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "CPLEX": ("cplex_params", "timelimit"),
     "XPRESS": ("maxtime",),
 }
-"""Under which option other solvers are told the seconds that they have."""
+"""The options by which solvers are told the seconds that they have."""
 
 
 def patient(problem: Any, name: str) -> Any:
@@ -282,16 +283,16 @@ class PatientClarabel(CLARABEL):
         solver_opts: dict[str, Any],
         solver_cache: dict[str, Any] | None = None,
     ) -> Any:
-        """What CVXPY reads an answer from."""
-        if watched().stop:
+        """The raw answer that CVXPY reads."""
+        if current_watch().stop:
             raise OutOfTime
         options = self.parse_solver_opts(verbose, solver_opts)
         if (left := seconds_left()) is not None:
-            options.time_limit = min(options.time_limit, max(left, LEAST))
+            options.time_limit = min(options.time_limit, max(left, LEAST_SECONDS))
         cost, rows = data[settings.C], data[settings.A]
         quadratic = data.get(settings.P, sp.csc_array((cost.size, cost.size)))
         cones = dims_to_solver_cones(data[self.DIMS])
-        watch = watched()
+        watch = current_watch()
 
         def look(info: Any) -> bool:
             watch.iterations, watch.gap = info.iterations, info.gap_rel
@@ -320,19 +321,19 @@ class PatientHighs(HIGHS):
         solver_opts: dict[str, Any],
         solver_cache: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """What CVXPY reads an answer from."""
-        if watched().stop:
+        """The raw answer that CVXPY reads."""
+        if current_watch().stop:
             raise OutOfTime
         highs = highspy.Highs()
         highs.setOptionValue("log_to_console", verbose)
         given = {**solver_opts, **solver_opts.get("highs_options", {})}
         given.pop("highs_options", None)
-        for name, value in _with_limit(given, LIMITS["HIGHS"]).items():
+        for name, value in _with_limit(given, TIME_LIMIT_OPTIONS["HIGHS"]).items():
             if highs.setOptionValue(name, value) == highspy.HighsStatus.kError:
                 raise SolverError(f"HiGHS does not take the option {name!r} = {value!r}.")
         highs.passModel(_highs_model(data))
         highs.HandleUserInterrupt = True
-        watched().cancel = highs.cancelSolve
+        current_watch().cancel = highs.cancelSolve
         highs.run()
         status = highs.getModelStatus().name
         answer = {
@@ -376,7 +377,7 @@ def _highs_model(data: dict[str, Any]) -> Any:
 @cache
 def _limited(kind: Any) -> Any:
     """Another solver of CVXPY, without bounds of variables, told the seconds that are left."""
-    where = LIMITS.get(kind.name(kind), ())
+    where = TIME_LIMIT_OPTIONS.get(kind.name(kind), ())
 
     def solve_via_data(
         self: Any,
@@ -386,7 +387,7 @@ def _limited(kind: Any) -> Any:
         solver_opts: dict[str, Any],
         solver_cache: Any = None,
     ) -> Any:
-        if watched().stop:
+        if current_watch().stop:
             raise OutOfTime
         options = _with_limit(solver_opts, where)
         return kind.solve_via_data(self, data, warm_start, verbose, options, solver_cache)
@@ -405,5 +406,5 @@ def _with_limit(options: dict[str, Any], where: tuple[str, ...]) -> dict[str, An
     if left is None or not where:
         return options
     inner = dict(options if len(where) == 1 else options.get(where[0], {}))
-    inner[where[-1]] = min(inner.get(where[-1], np.inf), max(left, LEAST))
+    inner[where[-1]] = min(inner.get(where[-1], np.inf), max(left, LEAST_SECONDS))
     return inner if len(where) == 1 else {**options, where[0]: inner}

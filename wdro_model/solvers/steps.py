@@ -167,11 +167,11 @@ class _LineSearch:
     def __call__(self, t: int, line: Line) -> float:
         if not line.slope < 0:
             return 0.0
-        found = self._search(line)
-        if found.step > 0:
-            rise = (found.slope - line.slope) / found.step
+        end = self._search(line)
+        if end.step > 0:
+            rise = (end.slope - line.slope) / end.step
             self.curvature = rise / line.squared_length
-        return found.step
+        return end.step
 
     def _search(self, line: Line) -> Sample:
         bracket = StepBracket(line)

@@ -1,4 +1,4 @@
-"""What happened in a run: one record per iteration, a printed table, a progress bar."""
+"""Records of a run, one for each iteration, with a printed table and a progress bar."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wdro_model.errors import unknown_name
 
 @dataclass(frozen=True)
 class Record:
-    """One iteration of a Frank-Wolfe run, taken before its step.
+    """Values of a Frank-Wolfe run at one iteration, before its step.
 
     Examples
     --------
@@ -121,9 +121,11 @@ class Display:
         self._bar.close()
 
     def show(self, record: Record, last: bool = False) -> None:
-        """One line at iterations 0, 1, 2, 5, 10, 20, 50, ... and at the last."""
+        """Print a line at iterations 0, 1, 2, 5, 10, 20, 50, ... and at the last."""
         if not self.verbose:
-            self._advance_bar(record)
+            if not self._bar.disable:
+                self._bar.set_postfix_str(f"gap {record.gap:.1e}", refresh=False)
+                self._bar.update(1)
             return
         if record.iteration == 0:
             print(self.HEADER)
@@ -135,14 +137,9 @@ class Display:
             )
 
     def end(self, reason: str) -> None:
-        """Under the table: why the run ended."""
+        """Print why the run ended, under the table."""
         if self.verbose:
             print(f"stopped: {reason}")
-
-    def _advance_bar(self, record: Record) -> None:
-        if not self._bar.disable:
-            self._bar.set_postfix_str(f"gap {record.gap:.1e}", refresh=False)
-            self._bar.update(1)
 
 
 def next_milestone(iteration: int) -> int:

@@ -35,12 +35,12 @@ Array = np.ndarray
 DUAL, PRIMAL = 1, 4
 """HiGHS' numbers for the two simplex methods."""
 METHOD = "simplex_strategy"
-FEW = 200
+MOST_CHANGES = 200
 """Entries of the rows that are changed one by one. With more, they are of other data: the basis of
 the old is further from the new optimum than none."""
-SMALL = 2**12
+DENSE_ENTRIES = 2**12
 """Entries of a map that is applied as a dense matrix."""
-BROKEN = 1e-6
+BROKEN_ROW = 1e-6
 """How far a row may be from holding; rows are of order one."""
 NONE = np.zeros(0, dtype=np.int64)
 
@@ -57,7 +57,7 @@ class LinearAnswer:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the numbers of a user's problem stand among those of its linear program."""
+    """Places of a problem's variables and multipliers among the numbers of its linear program."""
 
     dimension: int
     """Of the decision: all the variables one after the other."""
@@ -72,11 +72,11 @@ class Places:
 
     def decision(self, x: Array) -> Array:
         """The values of the variables, within their attributes."""
-        found = np.zeros(self.dimension)
-        found[self.targets] = x[self.sources]
+        values = np.zeros(self.dimension)
+        values[self.targets] = x[self.sources]
         for where, shape, project in self.projections:
-            found[where] = np.ravel(project(found[where].reshape(shape)))
-        return found
+            values[where] = np.ravel(project(values[where].reshape(shape)))
+        return values
 
     def multiplier(self, constraint: Any, y: Array) -> Array | None:
         """The value of the multiplier of a constraint; None where it has none."""
@@ -95,7 +95,7 @@ class WarmHighs:
         self._theta = np.ones(program.total_param_size + 1)
         columns = program.param_id_to_col
         self._parameters = [
-            _Held(p, self._theta, columns[key]) for key, p in program.id_to_param.items()
+            _ParameterValue(p, self._theta, columns[key]) for key, p in program.id_to_param.items()
         ]
         self._changed_parameters()
         costs = sp.csr_array(program.q)
@@ -131,14 +131,14 @@ class WarmHighs:
         self._of_sides = _Affine(tensor[moving[~inside]])
 
     @classmethod
-    def of(
+    def compile(
         cls,
         problem: cp.Problem,
         variables: Sequence[cp.Variable],
         solver: Any,
         options: Mapping[str, Any],
     ) -> WarmHighs | None:
-        """That of a problem which was compiled for a solver; None where it is no linear program.
+        """Compile a problem for a solver; None where it is no linear program.
 
         variables: those whose values will be read, in the order of the decision.
         """
@@ -151,7 +151,7 @@ class WarmHighs:
         linear = dims.zero + dims.nonneg == data[settings.A].shape[0]
         if quadratic or not linear or any(bound is not None for bound in bounds):
             return None
-        places = places_of(problem, variables, chain, inverse)
+        places = locate(problem, variables, chain, inverse)
         return None if places is None else cls(data, places, options)
 
     def run(self) -> LinearAnswer | None:
@@ -171,31 +171,32 @@ class WarmHighs:
             highs.setOptionValue("time_limit", self._options.get("time_limit", np.inf))
         if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        if not highs.getInfoValue("max_primal_infeasibility")[1] <= BROKEN:
+        if not highs.getInfoValue("max_primal_infeasibility")[1] <= BROKEN_ROW:
             return None
-        found, iterations = highs.getSolution(), highs.getInfoValue("simplex_iteration_count")[1]
-        x = np.array(found.col_value)
+        solution = highs.getSolution()
+        iterations = highs.getInfoValue("simplex_iteration_count")[1]
+        x = np.array(solution.col_value)
         value = float(self._cost[:-1] @ x + self._cost[-1])
-        return LinearAnswer(value, x, -np.array(found.row_dual), iterations)
+        return LinearAnswer(value, x, -np.array(solution.row_dual), iterations)
 
     # -------------------------------------------------------------- numbers that change
     def _changed_parameters(self) -> bool:
-        """Read the parameters; is any of them not what it was?"""
+        """Copy the parameters' values; True if any of them changed."""
         changed = [parameter for parameter in self._parameters if parameter.has_changed()]
         self._moves_rows = any(parameter.moves_rows for parameter in changed)
         return bool(changed)
 
     def _renew(self) -> bool:
-        """Give HiGHS all numbers anew."""
+        """Give HiGHS all numbers; its basis is lost."""
         self._changed_parameters()
         self._of_costs.write(self._cost, self._moving_costs, self._theta)
-        self._of_entries.changed(self._matrix.data, self._entries, self._theta, -1.0)
-        self._of_sides.changed(self._upper, self._sides, self._theta)
+        self._of_entries.write_changes(self._matrix.data, self._entries, self._theta, -1.0)
+        self._of_sides.write_changes(self._upper, self._sides, self._theta)
         self._highs = self._loaded()
         return False
 
     def _update(self) -> bool:
-        """Give HiGHS the numbers that have changed; is its basis still a feasible one?"""
+        """Give HiGHS the numbers that have changed; True if its basis is still feasible."""
         self._whole = False
         if not self._changed_parameters():
             return True
@@ -205,9 +206,9 @@ class WarmHighs:
             highs.changeColsCost(columns.size, columns, self._cost[columns])
         if not self._moves_rows:
             return True
-        entries = self._of_entries.changed(self._matrix.data, self._entries, theta, -1.0)
-        sides = self._sides[self._of_sides.changed(self._upper, self._sides, theta)]
-        if entries.size > FEW:
+        entries = self._of_entries.write_changes(self._matrix.data, self._entries, theta, -1.0)
+        sides = self._sides[self._of_sides.write_changes(self._upper, self._sides, theta)]
+        if entries.size > MOST_CHANGES:
             return self._renew()
         for place, column in zip(self._entries[entries].tolist(), self._columns[entries].tolist()):
             row, value = int(self._matrix.indices[place]), float(self._matrix.data[place])
@@ -244,8 +245,8 @@ class WarmHighs:
         return highs
 
 
-class _Held:
-    """A parameter, and the numbers that it had when it was read last."""
+class _ParameterValue:
+    """A parameter, and the value that it had when it was read last."""
 
     def __init__(self, parameter: cp.Parameter, theta: Array, start: int) -> None:
         self.start, self.stop = start, start + parameter.size
@@ -254,7 +255,7 @@ class _Held:
         """Do entries or sides of the rows depend on it?"""
 
     def has_changed(self) -> bool:
-        """Read it; is it not what it was?"""
+        """Copy the parameter's value; True if it differs from the last one."""
         value: Any = self._parameter.value
         if self._held.size == 1 and np.ndim(value) == 0:
             changed = bool(self._held[0] != value)
@@ -268,19 +269,19 @@ class _Held:
 
 
 class _Affine:
-    """Numbers that are affine in the parameters t: those rows of CVXPY's map that have any."""
+    """Numbers that are affine in the parameters t: rows of CVXPY's map."""
 
     def __init__(self, rows: sp.csr_array) -> None:
-        small = rows.shape[0] * rows.shape[1] <= SMALL
+        small = rows.shape[0] * rows.shape[1] <= DENSE_ENTRIES
         self._rows: Any = rows.toarray() if small else rows
 
     def write(self, held: Array, places: Array, theta: Array) -> None:
-        """Write them to their places among the numbers held."""
+        """Write the numbers to their places."""
         if places.size:
             held[places] = self._rows @ theta
 
-    def changed(self, held: Array, places: Array, theta: Array, sign: float = 1.0) -> Array:
-        """Write them, and tell which of them are not as they were."""
+    def write_changes(self, held: Array, places: Array, theta: Array, sign: float = 1.0) -> Array:
+        """Write the numbers to their places; return the indices of those that changed."""
         if not places.size:
             return NONE
         new = sign * (self._rows @ theta)
@@ -295,10 +296,10 @@ def _with_parameters(tensor: sp.csr_array) -> Array:
 
 
 # ------------------------------------------------------------------ where things stand
-def places_of(
+def locate(
     problem: cp.Problem, variables: Sequence[cp.Variable], chain: Any, inverse: Any
 ) -> Places | None:
-    """Where some variables and multipliers stand; None where they are more than entries of x."""
+    """The places of variables and multipliers; None where they are more than entries of x."""
     steps = list(zip(chain.reductions, inverse))
     held = {v.id for v in problem.variables()}
     ids, offsets = {v: v.id for v in variables if v.id in held}, None
@@ -322,36 +323,36 @@ def places_of(
         dimension=numbers.size,
         targets=np.concatenate([NONE, *(numbers[where] for where in own.values())]),
         sources=np.concatenate([NONE, *entries]),
-        projections=[(own[v], v.shape, _projection(v)) for v in own if _attributes(v)],
+        projections=[(own[v], v.shape, _projection(v)) for v in own if _attribute_names(v)],
         multipliers=_multiplier_places(steps),
     )
 
 
 def _multiplier_places(steps: list[tuple[Any, Any]]) -> dict[Any, tuple[Array, Array]]:
-    """The way of the numbers 1, 2, ... from the rows to the multipliers of the constraints."""
+    """Rows and signs of each constraint's multipliers, by sending the numbers 1, 2, ... through."""
     (_, last), before = steps[-1], steps[:-1]
     rows = last[ConicSolver.EQ_CONSTR] + last[ConicSolver.NEQ_CONSTR]
     numbers = np.arange(1.0, sum(c.size for c in rows) + 1)
-    found = Solution(
+    solution = Solution(
         settings.OPTIMAL, 0.0, {}, get_dual_values(numbers, extract_dual_value, rows), {}
     )
     columns = next(left for r, left in before if isinstance(r, ConeMatrixStuffing)).x_length
-    found.primal_vars = {last[ConicSolver.VAR_ID]: np.zeros(columns)}
+    solution.primal_vars = {last[ConicSolver.VAR_ID]: np.zeros(columns)}
     for reduction, left in reversed(before):
-        found = reduction.invert(found, left)
-    places = {key: np.asarray(value).astype(int) for key, value in found.dual_vars.items()}
+        solution = reduction.invert(solution, left)
+    places = {key: np.asarray(value).astype(int) for key, value in solution.dual_vars.items()}
     return {key: (np.abs(place) - 1, np.sign(place)) for key, place in places.items()}
 
 
-def _attributes(variable: cp.Variable) -> list[str]:
+def _attribute_names(variable: cp.Variable) -> list[str]:
     """The names of the attributes that a variable has."""
     values = variable.attributes.items()
     return [name for name, value in values if value is not None and value is not False]
 
 
 def _projection(variable: cp.Variable) -> Callable[[Array], Array]:
-    """Onto the attributes of a variable, as CVXPY has it."""
-    if _attributes(variable) == ["nonneg"]:
+    """The projection onto the attributes of a variable, as CVXPY has it."""
+    if _attribute_names(variable) == ["nonneg"]:
         return partial(np.maximum, 0.0)
     project: Callable[[Array], Array] = variable.project
     return project

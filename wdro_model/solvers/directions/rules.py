@@ -1,4 +1,4 @@
-"""What a direction rule is, plain Frank-Wolfe directions, and conjugate ones against zigzags.
+"""The contract of direction rules, plain Frank-Wolfe directions, and conjugate ones.
 
 A rule is a small frozen object; `start(x, gradient_at)` returns the state of one run, which
 proposes a move for each iteration and is told how long the step was. The base classes hold all
